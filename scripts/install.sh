@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Make .venv with Treehammer and its developer tools; run by `make install`.
+# Uses pip only, and apt for what pip cannot bring (a C++ compiler for ROOT's interpreter, venv).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+stamp=.venv/.installed
+if [ -f "$stamp" ] && [ "$stamp" -nt setup.cfg ] && [ "$stamp" -nt pyproject.toml ]; then exit 0; fi
+
+say() { printf 'install: %s\n' "$*" >&2; }
+
+# apt_install PACKAGE... : install Debian packages if this user may.
+apt_install() {
+    command -v apt-get >/dev/null || return 1
+    local sudo=()
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null && sudo -n true 2>/dev/null || return 1
+        sudo=(sudo -n)
+    fi
+    say "installing with apt: $*"
+    "${sudo[@]}" apt-get update -qq && "${sudo[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+usable() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; }
+
+python=${PYTHON:-}
+if [ -n "$python" ]; then
+    usable "$python" || { say "PYTHON=$python is not Python 3.11 to 3.14"; exit 2; }
+else
+    for candidate in python3 python3.11 python3.12 python3.13 python3.14; do
+        if usable "$candidate"; then python=$candidate; break; fi
+    done
+fi
+[ -n "$python" ] || { say "no Python 3.11 to 3.14 found; install one and run: make install PYTHON=/path/to/python3"; exit 2; }
+
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    apt_install python3-venv && "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        { say "$python has no venv module; install it (Debian: apt install python3-venv)"; exit 2; }
+fi
+if ! command -v g++ >/dev/null; then
+    apt_install g++ || { say "no g++, which ROOT's interpreter needs for its headers (Debian: apt install g++)"; exit 2; }
+fi
+command -v git >/dev/null || apt_install git || { say "no git (Debian: apt install git)"; exit 2; }
+
+say "making .venv with $("$python" --version)"
+"$python" -m venv .venv
+.venv/bin/python -m pip install --quiet --upgrade 'pip>=23'
+.venv/bin/python -m pip install --quiet --editable '.[dev]' ||
+    { say "pip could not install the packages above; check the network or pip's index settings, then run make install again"; exit 4; }
+touch "$stamp"

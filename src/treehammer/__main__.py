@@ -1,0 +1,5 @@
+"""``python -m treehammer``."""
+
+from treehammer.cli import main
+
+main()

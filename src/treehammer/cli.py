@@ -1,0 +1,108 @@
+"""The command line: assembles the verbs of the rooms and owns exit codes and messages."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treehammer import config
+from treehammer.analysis import commands as analysis
+from treehammer.collectors import commands as collectors
+from treehammer.datasets import commands as datasets
+from treehammer.demo import demo
+from treehammer.errors import ExitCode, TreehammerError
+from treehammer.hctests import commands as hctests
+from treehammer.sql import commands as sql
+from treehammer.submit import commands as submit
+from treehammer.terminal import Column, output_options, print_rows
+from treehammer.version import __version__
+from treehammer.web import commands as web
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="treehammer")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="Configuration file [default: treehammer.toml here].",
+)
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Where results and the queue are kept."
+)
+@click.option(
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    help="Where ROOT releases, clones and datasets are cached.",
+)
+@click.option("--database", help="SQLAlchemy URL of the results database.")
+@click.option("--slots", type=int, help="Jobs that this machine runs at once.")
+@click.pass_context
+def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> None:
+    """Identical ROOT TTree read tests at many grid sites, compared honestly.
+
+    Start with: treehammer demo
+    """
+    context.obj = config.load(flags, config=config_file)
+
+
+@cli.group("config")
+def config_group() -> None:
+    """Settings and where they come from."""
+
+
+@config_group.command("show")
+@output_options
+@click.pass_obj
+def config_show(settings: config.Settings, form: str) -> None:
+    """Print every setting, its value and its origin.
+
+    Example: treehammer config show
+    """
+    rows = [
+        {
+            "setting": name,
+            "value": config.shown(settings, name),
+            "origin": settings.origins[name],
+            "meaning": meaning,
+        }
+        for name, meaning in config.MEANINGS.items()
+    ]
+    print_rows(
+        rows,
+        [Column("setting", "setting"), Column("value", "value"), Column("origin", "from")],
+        form=form,
+    )
+
+
+cli.add_command(demo)
+for _room in (hctests, datasets, submit, analysis, web, sql, collectors):
+    for _command in _room.COMMANDS:
+        cli.add_command(_command)
+
+
+def _print_what_can_be_printed() -> None:
+    """Show '?' for a character that the output's encoding lacks, rather than fail on it."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def main() -> None:
+    """Entry point: runs the command and leaves with the documented exit code."""
+    _print_what_can_be_printed()
+    try:
+        code = cli.main(standalone_mode=False)
+    except TreehammerError as error:
+        click.echo(f"treehammer: {error}", err=True)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("treehammer: interrupted", err=True)
+        code = 130
+    sys.exit(int(code or 0))

@@ -1,0 +1,185 @@
+"""Settings: defaults, then ``treehammer.toml``, then the environment, then flags.
+
+Every value remembers where it came from, so that ``treehammer config show`` can tell.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from treehammer.errors import ConfigError, did_you_mean
+
+ENVIRONMENT_PREFIX = "TREEHAMMER_"
+CONFIG_FILE = "treehammer.toml"
+
+
+def _xdg(variable: str, fallback: str) -> Path:
+    base = os.environ.get(variable)
+    return (Path(base) if base else Path.home() / fallback) / "treehammer"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings, resolved.  Paths are absolute."""
+
+    cache_dir: Path = field(
+        metadata={"help": "what can be fetched or made again: ROOT releases, Git clones, datasets"}
+    )
+    data_dir: Path = field(metadata={"help": "what must be kept: results database, spool"})
+    database: str = field(
+        repr=False, metadata={"help": "SQLAlchemy URL of the results database; may hold a password"}
+    )
+    slots: int = field(
+        metadata={"help": "jobs the local batch system runs at once; 1 measures undisturbed"}
+    )
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def software_dir(self) -> Path:
+        """One environment per ROOT release lives here."""
+        return self.cache_dir / "software"
+
+    @property
+    def datasets_dir(self) -> Path:
+        """The folder catalogue of datasets."""
+        return self.cache_dir / "datasets"
+
+    @property
+    def git_dir(self) -> Path:
+        """Clones and checked-out commits of test repositories."""
+        return self.cache_dir / "git"
+
+    @property
+    def spool_dir(self) -> Path:
+        """The queue of the local batch system."""
+        return self.data_dir / "spool"
+
+
+MEANINGS: Mapping[str, str] = {
+    f.name: f.metadata["help"] for f in fields(Settings) if "help" in f.metadata
+}
+SETTING_NAMES: tuple[str, ...] = tuple(MEANINGS)
+
+
+def _defaults() -> dict[str, Any]:
+    return {
+        "cache_dir": _xdg("XDG_CACHE_HOME", ".cache"),
+        "data_dir": _xdg("XDG_DATA_HOME", ".local/share"),
+        "database": "",
+        "slots": 1,
+    }
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read ({error.strerror})",
+            where=str(path),
+            hint="Check the path given with --config or TREEHAMMER_CONFIG.",
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"is not valid TOML: {error}", where=str(path)) from error
+    for key in document:
+        if key not in SETTING_NAMES:
+            raise ConfigError(
+                f"unknown key {key!r}",
+                where=str(path),
+                hint=f"{did_you_mean(key, SETTING_NAMES)}Known keys: {', '.join(SETTING_NAMES)}.",
+            )
+    return document
+
+
+def _convert(name: str, value: Any, origin: str, base: Path) -> Any:
+    if name in ("cache_dir", "data_dir"):
+        if not isinstance(value, str | Path) or not str(value):
+            raise ConfigError(f"{name} must be a path, not {value!r}", where=origin)
+        return (base / Path(value).expanduser()).resolve()
+    if name == "slots":
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            number = 0
+        if number < 1 or isinstance(value, bool) or str(number) != str(value).strip():
+            raise ConfigError(
+                f"slots must be a whole number of at least 1, not {value!r}", where=origin
+            )
+        return number
+    return _database(value, origin)
+
+
+def _database(value: Any, origin: str) -> str:
+    try:
+        make_url(value)
+    except ArgumentError as error:
+        # The value itself may hold a password: it is not repeated.
+        raise ConfigError(
+            "database is not a URL that SQLAlchemy understands",
+            where=origin,
+            hint="Write it like sqlite:////folder/results.db or postgresql://user@host/name.",
+        ) from error
+    return str(value)
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    config: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Settings:
+    """Resolve the settings.
+
+    Args:
+        flags: values given on the command line; ``None`` values are ignored.
+        config: the configuration file; by default ``TREEHAMMER_CONFIG`` or
+            ``treehammer.toml`` in the current folder, when there is one.
+        environ: the environment, ``os.environ`` by default.
+        folder: the folder relative paths start from, the current one by default.
+
+    Raises:
+        ConfigError: a file, key or value is wrong.
+    """
+    environ = os.environ if environ is None else environ
+    folder = Path.cwd() if folder is None else folder
+    values = _defaults()
+    origins = dict.fromkeys(values, "default")
+
+    named = config or (
+        Path(environ["TREEHAMMER_CONFIG"]) if "TREEHAMMER_CONFIG" in environ else None
+    )
+    path = named or folder / CONFIG_FILE
+    if named or path.is_file():
+        for name, value in _from_file(path).items():
+            values[name] = _convert(name, value, f"{path}: {name}", path.resolve().parent)
+            origins[name] = str(path)
+    for name in SETTING_NAMES:
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if variable in environ:
+            values[name] = _convert(name, environ[variable], variable, folder)
+            origins[name] = f"environment ({variable})"
+    for name, value in (flags or {}).items():
+        if value is not None:
+            option = "--" + name.replace("_", "-")
+            values[name] = _convert(name, value, option, folder)
+            origins[name] = f"flag ({option})"
+    if not values["database"]:
+        values["database"] = f"sqlite:///{values['data_dir'] / 'results.db'}"
+    return Settings(**values, origins=origins)
+
+
+def shown(settings: Settings, name: str) -> str:
+    """The value of a setting for people, with any password in it masked."""
+    value = getattr(settings, name)
+    if name == "database":
+        return make_url(value).render_as_string(hide_password=True)
+    return str(value)

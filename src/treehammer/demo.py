@@ -1,0 +1,72 @@
+"""The main job on the embedded defaults: what ``treehammer demo`` and ``make demo`` run.
+
+The demo is nothing but the verbs a user would type, printed and then run one after the other.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from treehammer import hctests
+from treehammer.config import Settings
+from treehammer.errors import ExitCode
+
+TEST = "ttree-read"
+RELEASES = ("6.38.00", "6.40.00")
+
+
+def demo_spec() -> str:
+    """The shipped test: from the checkout's own history at HEAD, else as it is installed."""
+    shipped = Path(hctests.__file__).resolve().parent
+    repository = shipped.parent
+    if (repository / ".git").exists():
+        return f"{_typed(repository)}@HEAD:{shipped.name}/{TEST}"
+    return TEST
+
+
+@click.command("demo")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-results"),
+    show_default=True,
+    help="Folder for the database, the report and the TTree.",
+)
+@click.pass_context
+def demo(context: click.Context, output: Path) -> ExitCode:
+    """Read one dataset with two ROOT releases and compare them, on this machine.
+
+    Fetches both releases and makes the dataset first, where they are missing; prints each command
+    before it runs it.  Leaves with 1 when a measurement failed.
+
+    Example: treehammer demo
+    """
+    settings: Settings = context.obj
+    here = ["--data-dir", str(output), "--cache-dir", str(settings.cache_dir)]
+    # One measurement at a time: neighbours would be measured too.
+    here += ["--database", f"sqlite:///{(output / 'results.db').resolve()}", "--slots", "1"]
+    report, tree = output / "report.html", output / "results.root"
+    worst = ExitCode.DONE
+    for words in (
+        ("submit", demo_spec(), "--wait"),
+        ("compare", *RELEASES, "--campaign", "last"),
+        ("export", str(tree), "--campaign", "last"),
+        ("report", "--campaign", "last", "-o", str(report)),
+    ):
+        click.secho(f"\n+ treehammer --data-dir {output} {shlex.join(words)}", bold=True)
+        code = context.find_root().command.main([*here, *words], standalone_mode=False)
+        if words[0] == "submit":  # that a release is slower is a finding of the demo, no failure
+            worst = ExitCode(code or 0)
+    click.echo(
+        f"\nOpen {report} in a browser, {tree} in ROOT (tree 'results').\n"
+        f"Look further: treehammer --data-dir {output} status"
+    )
+    return worst
+
+
+def _typed(path: Path) -> str:
+    """The path as a user in this folder would type it."""
+    return "." if path == Path.cwd() else str(path)

@@ -1,0 +1,105 @@
+"""The one tree of errors a user can meet, and the exit code of each.
+
+A message says what was wrong, where, and what to do next.  The command line
+prints it without a traceback and leaves with ``exit_code``; anything that is not
+a :class:`TreehammerError` is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process tells its caller."""
+
+    DONE = 0
+    REGRESSION = 1
+    USAGE = 2
+    NOTHING = 3
+    INFRASTRUCTURE = 4
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``Did you mean 'x'? `` with the nearest known word, to begin a hint with; or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""
+
+
+class TreehammerError(Exception):
+    """Something the user can understand and act on.
+
+    Args:
+        message: what was wrong, as one sentence.
+        where: the file, key, host or identifier it was found in.
+        hint: what to do next.
+    """
+
+    exit_code: ExitCode = ExitCode.USAGE
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n  {self.hint}" if self.hint else text
+
+
+class ConfigError(TreehammerError):
+    """A setting, flag or configuration file is wrong."""
+
+
+class DefinitionError(TreehammerError):
+    """A test definition is wrong; ``problems`` names every mistake found in it."""
+
+    def __init__(
+        self, message: str, *, where: str = "", hint: str = "", problems: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"  {problem}" for problem in self.problems)])
+
+
+class SourceError(TreehammerError):
+    """A repository, ref or path cannot be had."""
+
+
+class SourceUnreachable(SourceError):
+    """A repository does not answer or does not let us in; trying again can help."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
+class DatasetError(TreehammerError):
+    """A dataset is unknown, incomplete or not what its manifest says."""
+
+
+class SoftwareError(TreehammerError):
+    """A ROOT release was asked for that cannot be set up."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
+class BatchError(TreehammerError):
+    """A batch system did not take, know or run a job."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
+class StoreError(TreehammerError):
+    """The results database cannot be opened, read or written."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
+class NothingToDo(TreehammerError):
+    """The request is valid and selects nothing."""
+
+    exit_code = ExitCode.NOTHING

@@ -1,0 +1,215 @@
+"""What every verb prints through: tables for people, JSON and CSV for programs, progress."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column as GridColumn
+from rich.table import Table
+from rich.text import Text
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Step(Protocol):
+    """Tells a progress bar how many are done, and a short note."""
+
+    def __call__(self, done: int, note: str = "") -> None:
+        """Move the bar to ``done``."""
+        ...
+
+
+#: Opens a progress bar for what is done and how much there is of it: :func:`progress_bar` or
+#: :func:`silent`.
+Bars = Callable[[str, int], AbstractContextManager[Step]]
+
+#: Without a terminal, progress is told in lines, no more than one in so many seconds.
+QUIET_S = 2.0
+
+#: Characters of a table's values that are kept in one piece, and to which longer ones are folded.
+WHOLE, FOLDED = 24, 12
+
+TABLE, JSON, CSV = "table", "json", "csv"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: the row's key, the heading people read, how a value is shown."""
+
+    key: str
+    title: str
+    show: Callable[[Any], str] = str
+    right: bool = False
+
+
+def output_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Add ``--json`` and ``--csv``; the verb receives ``form`` (``table``, ``json`` or ``csv``)."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+    @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
+    @functools.wraps(function)
+    def wrapper(*args: Any, as_json: bool, as_csv: bool, **kwargs: Any) -> Any:
+        if as_json and as_csv:
+            raise click.UsageError("--json and --csv exclude each other.")
+        form = JSON if as_json else CSV if as_csv else TABLE
+        return function(*args, form=form, **kwargs)  # type: ignore[arg-type]  # click names them
+
+    return wrapper  # type: ignore[return-value]  # other parameters, which click fills in
+
+
+def console() -> Console:
+    """Standard output; 120 columns wide where it is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, soft_wrap=False)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[Column],
+    *,
+    form: str = TABLE,
+    title: str = "",
+) -> None:
+    """Print rows as a table of ``columns``; JSON and CSV hold the raw values of every key."""
+    if form == JSON:
+        click.echo(json.dumps([dict(row) for row in rows], indent=1, default=str))
+        return
+    if form == CSV:
+        keys = list(dict.fromkeys(key for row in rows for key in row)) or [c.key for c in columns]
+        writer = csv.DictWriter(sys.stdout, keys, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _csv_value(value) for key, value in row.items()} for row in rows)
+        return
+    # Text is data, never markup: a host may be called [red].
+    table = Table(
+        title=Text(title, style="table.title") if title else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    screen = console()
+    lines = [[_cell(column, row.get(column.key)) for column in columns] for row in rows]
+    whole = _kept_whole(columns, lines, screen.width)
+    for index, column in enumerate(columns):
+        table.add_column(
+            Text(column.title),
+            justify="right" if column.right else "left",
+            overflow="fold",
+            no_wrap=index in whole,
+        )
+    for line in lines:
+        table.add_row(*map(Text, line))
+    screen.print(table)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _csv_value(value: Any) -> Any:
+    return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else value
+
+
+def _cell(column: Column, value: Any) -> str:
+    return "–" if value is None else column.show(value)
+
+
+def _kept_whole(
+    columns: Sequence[Column], lines: Sequence[Sequence[str]], width: int
+) -> frozenset[int]:
+    """Columns of short values, when the long ones can be folded instead of them."""
+    widest = [
+        max(map(len, "\n".join([column.title, *cells]).split("\n")))
+        for column, *cells in zip(columns, *lines, strict=True)
+    ]
+    short = {index for index, size in enumerate(widest) if size <= WHOLE}
+    needed = sum(widest[i] if i in short else FOLDED for i in range(len(widest)))
+    return frozenset(short) if needed + 2 * len(widest) <= width else frozenset()
+
+
+@contextmanager
+def silent(_what: str, _total: int) -> Iterator[Step]:
+    """A progress bar for programs: shows nothing."""
+
+    def ignore(done: int, note: str = "") -> None:
+        pass
+
+    yield ignore
+
+
+class _Note(ProgressColumn):
+    """A short note, cut where there is no room."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
+
+
+def bar_columns() -> tuple[ProgressColumn, ...]:
+    """What a bar shows; on a narrow terminal the note gives way to counts and times."""
+    return (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("elapsed"),
+        TimeElapsedColumn(),
+        TextColumn("remaining"),
+        TimeRemainingColumn(),
+        _Note(table_column=GridColumn(no_wrap=False)),
+    )
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Step]:
+    """A bar on standard error with counts, elapsed and remaining time.
+
+    Yields a function that takes how many are done and a note.  Where standard error is not a
+    terminal, a line is printed at each tenth, unless it all takes less than :data:`QUIET_S`; of work
+    that is one step, each note.
+    """
+    if sys.stderr.isatty():
+        with Progress(*bar_columns(), console=Console(stderr=True)) as bar:
+            task = bar.add_task(what, total=total, note="")
+
+            def move(done: int, note: str = "") -> None:
+                bar.update(task, completed=done, note=note)
+
+            yield move
+        return
+    began = said = time.monotonic()
+    tenth, noted = 0, ""
+
+    def line(done: int, note: str = "") -> None:
+        nonlocal said, tenth, noted
+        if not done and total == 1 and note != noted:  # one long step: its notes are all there is
+            noted = note
+            click.echo(f"{what}: {note}", err=True)
+        now, reached = time.monotonic(), 10 * done // total if total else 10
+        if reached > tenth and now - said >= QUIET_S:
+            said, tenth = now, reached
+            left = (now - began) * (total - done) / done
+            rest = f", about {left:.0f} s remaining" if done < total else ""
+            click.echo(f"{what}: {done}/{total} {note}".rstrip() + rest, err=True)
+
+    yield line

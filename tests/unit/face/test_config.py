@@ -1,0 +1,79 @@
+"""Settings: precedence, origins and messages."""
+
+from pathlib import Path
+
+import pytest
+
+from treehammer import config
+from treehammer.errors import ConfigError
+
+
+def load(folder: Path, text: str | None = None, **kwargs: object) -> config.Settings:
+    if text is not None:
+        (folder / "treehammer.toml").write_text(text, encoding="utf-8")
+    kwargs.setdefault("environ", {})
+    return config.load(folder=folder, **kwargs)  # type: ignore[arg-type]
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
+    environ = {"TREEHAMMER_SLOTS": "3"}
+    assert load(tmp_path).slots == 1
+    assert load(tmp_path, "slots = 2").slots == 2
+    assert load(tmp_path, environ=environ).slots == 3
+    settings = load(tmp_path, environ=environ, flags={"slots": 4, "data_dir": None})
+    assert settings.slots == 4
+    assert settings.origins["slots"] == "flag (--slots)"
+    assert settings.origins["data_dir"] == "default"
+
+
+def test_paths_start_where_they_were_written(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    file = tmp_path / "conf" / "t.toml"
+    file.write_text('data_dir = "here"', encoding="utf-8")
+    assert load(tmp_path, config=file).data_dir == tmp_path / "conf" / "here"
+    assert load(tmp_path, flags={"data_dir": "here"}).data_dir == tmp_path / "here"
+
+
+def test_the_database_follows_the_data_folder(tmp_path: Path) -> None:
+    settings = load(tmp_path, flags={"data_dir": "d"})
+    assert settings.database == f"sqlite:///{tmp_path}/d/results.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("slotz = 1", ("slotz", "slots", "treehammer.toml")),
+        ("slots = 0", ("slots", "at least 1", "treehammer.toml")),
+        ("slots = true", ("slots", "at least 1")),
+        ("data_dir = 3", ("data_dir", "path")),
+        ("slots =", ("TOML", "treehammer.toml")),
+    ],
+)
+def test_a_wrong_file_is_named_with_key_and_remedy(
+    tmp_path: Path, text: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml"):
+        load(tmp_path, config=tmp_path / "absent.toml")
+
+
+def test_a_wrong_environment_value_names_its_variable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="TREEHAMMER_SLOTS"):
+        load(tmp_path, environ={"TREEHAMMER_SLOTS": "many"})
+
+
+def test_a_password_is_masked_when_shown(tmp_path: Path) -> None:
+    settings = load(tmp_path, flags={"database": "postgresql://me:secret@host/results"})
+    assert "secret" not in config.shown(settings, "database")
+    assert "secret" not in repr(settings)
+
+
+def test_a_wrong_database_url_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="database"):
+        load(tmp_path, flags={"database": "results.db"})

@@ -1,0 +1,40 @@
+"""How printed output in the documentation is found and compared."""
+
+from __future__ import annotations
+
+import pytest
+from console import agrees, commands
+
+PAGE = """
+```console
+$ echo one &&
+>
+> echo 2
+one
+2
+$ true
+```
+"""
+
+
+def test_commands_and_their_output_are_told_apart() -> None:
+    first, second = commands(PAGE)
+    assert (first.text, first.expected, first.line) == ("echo one &&\n\necho 2", "one\n2\n", 3)
+    assert (second.text, second.expected) == ("true", "")
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("took 1.5 s", "took 12 s", True),
+        ("commit 0ddbdb62df88", "commit ffffffffffff", True),
+        ("a   b", "a b", True),
+        ("Measuring: 1/4 1 running\nend", "end", True),
+        ("1/4 of them", "", False),
+        ("took 1.5 s", "took 1.5 min", False),
+        ("ok", "failed", False),
+        ("first\n...\nlast", "first\nwhat\never\nlast", True),
+    ],
+)
+def test_words_must_agree_and_numbers_need_not(expected: str, printed: str, same: bool) -> None:
+    assert agrees(expected, printed) is same

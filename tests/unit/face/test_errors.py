@@ -1,0 +1,30 @@
+"""Every error of ours says where and what to do, and has a documented exit code."""
+
+import inspect
+
+from treehammer import errors
+
+
+def test_exit_codes_are_the_documented_ones() -> None:
+    assert {code.name: int(code) for code in errors.ExitCode} == {
+        "DONE": 0,
+        "REGRESSION": 1,
+        "USAGE": 2,
+        "NOTHING": 3,
+        "INFRASTRUCTURE": 4,
+    }
+
+
+def test_every_error_stands_in_one_tree() -> None:
+    classes = [
+        c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)
+    ]
+    assert len(classes) > 5
+    assert all(issubclass(c, errors.TreehammerError) for c in classes)
+
+
+def test_the_text_holds_place_message_hint_and_problems() -> None:
+    error = errors.DefinitionError(
+        "2 mistakes", where="test.toml", hint="Mend them.", problems=("a: x", "b: y")
+    )
+    assert str(error).splitlines() == ["test.toml: 2 mistakes", "  Mend them.", "  a: x", "  b: y"]
