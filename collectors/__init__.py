@@ -1,0 +1,1 @@
+"""What is recorded: worker and payload kit (on the node), metric catalogue, measurement record."""

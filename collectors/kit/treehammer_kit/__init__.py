@@ -1,0 +1,114 @@
+"""The payload kit: a payload is little more than its loop.
+
+>>> import treehammer_kit
+>>> treehammer_kit.run('''
+... void read(treehammer::Pass &pass)
+... {
+...    for (Long64_t entry : pass.entries)
+...       pass.Add(pass.tree->GetEntry(entry));
+... }
+... ''')  # doctest: +SKIP
+
+The kit opens the files, chooses branches and events, sets the TTreeCache up, times every phase,
+takes ROOT's and the kernel's accounts, and writes the result.  Standard library and ROOT only,
+Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from typing import Any, Dict, NoReturn, Optional
+
+from . import checksum, engine, facts, summary
+from .passes import Passes
+from .task import Task, Trouble, write_result
+
+__all__ = ["Trouble", "run"]
+
+
+def run(code: str, *, function: str = "read", folder: Optional[str] = None) -> NoReturn:
+    """Do what ``job.json`` asks for with this loop, write the result, and end the process.
+
+    Args:
+        code: C++ that defines ``void FUNCTION(treehammer::Pass &pass)``.
+        function: its name.
+        folder: of the payload, which ``@file`` is relative to; the script's by default.
+    """
+    job, result = os.environ.get("TREEHAMMER_JOB"), os.environ.get("TREEHAMMER_RESULT")
+    if not job or not result:
+        sys.exit(
+            "treehammer_kit: TREEHAMMER_JOB and TREEHAMMER_RESULT are not set; run this payload "
+            "with 'treehammer submit' or 'python worker.pyz run job.json'"
+        )
+    execution = _Execution()
+    failure = None
+    try:
+        execution.do(
+            Task.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0]))), code, function
+        )
+    except Trouble as trouble:
+        failure = trouble.document
+    except Exception as error:
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {error}"
+        failure = Trouble("payload", "exception", execution.phase, message).document
+    write_result(result, execution.values, execution.extras, failure)
+    if failure:
+        print(f"treehammer_kit: {failure['message']}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # ROOT's teardown is none of the measurement, and can crash after it.
+    os._exit(1 if failure else 0)
+
+
+class _Execution:
+    """One execution, and what it has recorded so far: kept when a later step fails."""
+
+    def __init__(self) -> None:
+        self.values: Dict[str, Any] = {}
+        self.extras: Dict[str, float] = {}
+        self.phase = "import"
+
+    def do(self, task: Task, code: str, function: str) -> None:
+        root, imported = engine.load_root()
+        self.values.update(imported)
+        self.values.update(facts.build_facts(root))
+        try:
+            if task.kind == "checksum":
+                self.phase = "checksum"
+                engine.declare(root, "checksum.hpp")
+                self.values.update(checksum.checksum(root, task))
+            else:
+                self._timed(root, task, code, function)
+        finally:
+            # After the measurement, so that it does not disturb it.
+            self.values.update(facts.library_facts())
+            self.values["inventory"] = facts.inventory()
+
+    def _timed(self, root: Any, task: Task, code: str, function: str) -> None:
+        self.phase = "compile"
+        start = time.monotonic()
+        engine.declare(root, "kit.hpp")
+        engine.warm_up(root, task)
+        engine.compile_loop(root, code, function)
+        self.values["compile_wall_s"] = time.monotonic() - start
+        self.phase = "passes"
+        passes, done = Passes(root, task), []
+        for number in range(1, task.passes + 1):
+            done.append(passes.run())
+            self.values["passes_done"] = number
+            loop = done[-1].clock("loop", 0)
+            print(
+                f"pass {number}/{task.passes}: {done[-1].events} events in {loop:.3f} s", flush=True
+            )
+        if len({(item.events, item.unzipped_bytes) for item in done}) > 1:
+            amounts = ", ".join(f"{item.events} events {item.unzipped_bytes} B" for item in done)
+            raise Trouble(
+                "sanity", "passes", "loop", f"the passes read different amounts: {amounts}"
+            )
+        self.values.update(summary.values_of(done))
+        self.values.update(passes.totals())
+        self.extras.update(summary.extras_of(done))

@@ -1,0 +1,162 @@
+// Accounts of a read: what ROOT complained about, the clocks, the kernel, and ROOT's read events.
+#ifndef TREEHAMMER_ACCOUNTS
+#define TREEHAMMER_ACCOUNTS
+
+#include <TError.h>
+#include <TFile.h>
+#include <TTimeStamp.h>
+#include <TTree.h>
+#include <TTreePerfStats.h>
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace treehammer {
+
+constexpr int kLatencyBins = 32;
+constexpr int kLatencyParts = 16; // of each bin, of equal width
+
+// --- What ROOT complained about ------------------------------------------------------------------
+
+inline std::string &FirstError()
+{
+   static std::string message;
+   return message;
+}
+
+inline void RememberError(int level, bool abort, const char *location, const char *message)
+{
+   if (level >= kError && FirstError().empty())
+      FirstError() = std::string(location ? location : "ROOT") + ": " + (message ? message : "");
+   DefaultErrorHandler(level, abort, location, message);
+}
+
+/// Forget earlier errors and remember the next one.  This replaces PyROOT's handler, which would call
+/// into Python from inside a timed phase.
+inline void WatchErrors()
+{
+   FirstError().clear();
+   SetErrorHandler(RememberError);
+}
+
+// --- Clocks and kernel accounts ------------------------------------------------------------------
+
+struct Clock {
+   double wall = 0, user = 0, sys = 0; // seconds
+
+   static double Wall()
+   {
+      timespec t{};
+      clock_gettime(CLOCK_MONOTONIC, &t);
+      return t.tv_sec + 1e-9 * t.tv_nsec;
+   }
+   static Clock Now()
+   {
+      rusage usage{};
+      getrusage(RUSAGE_SELF, &usage);
+      auto seconds = [](const timeval &t) { return t.tv_sec + 1e-6 * t.tv_usec; };
+      return {Wall(), seconds(usage.ru_utime), seconds(usage.ru_stime)};
+   }
+   Clock operator-(const Clock &start) const
+   {
+      return {wall - start.wall, user - start.user, sys - start.sys};
+   }
+};
+
+/// Reads a small file of /proc with exactly one read(); empty when it cannot be had.
+inline std::string ReadProc(const char *path)
+{
+   char buffer[1024];
+   const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC);
+   if (descriptor < 0)
+      return {};
+   const auto length = ::read(descriptor, buffer, sizeof buffer);
+   ::close(descriptor);
+   return {buffer, buffer + std::max<decltype(length)>(length, 0)};
+}
+
+/// The kernel's accounts of this process; -1 where it does not tell.
+struct Kernel {
+   Long64_t read_chars = -1, read_bytes = -1, read_calls = -1;
+   double run_queue_s = -1; // of this thread
+   Long64_t io_cost = 0, queue_cost = 0; // bytes that taking the account read itself
+
+   void TakeIo()
+   {
+      const std::string text = ReadProc("/proc/self/io");
+      io_cost = text.size();
+      read_chars = Field(text, "rchar: ");
+      read_bytes = Field(text, "\nread_bytes: ");
+      read_calls = Field(text, "syscr: ");
+   }
+   void TakeQueue()
+   {
+      const std::string text = ReadProc("/proc/thread-self/schedstat");
+      queue_cost = text.size();
+      unsigned long long on_cpu = 0, waited = 0;
+      run_queue_s = std::sscanf(text.c_str(), "%llu %llu", &on_cpu, &waited) == 2 ? 1e-9 * waited : -1;
+   }
+   static Long64_t Field(const std::string &text, const char *name)
+   {
+      const auto at = text.find(name);
+      return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + std::strlen(name));
+   }
+};
+
+// --- Read events ---------------------------------------------------------------------------------
+
+/// When the first read of an opening file ended.
+class FirstRead : public TTreePerfStats {
+public:
+   double end = 0;
+   void FileReadEvent(TFile *, Int_t, Double_t) override
+   {
+      if (end == 0)
+         end = Clock::Wall();
+   }
+};
+
+/// Where a read of so many microseconds is counted: bin i is [2^i, 2^(i+1)), the first begins at 0.
+inline int LatencyPart(double us)
+{
+   if (us < 2)
+      return us * kLatencyParts / 2;
+   const int bin = std::min(std::ilogb(us), kLatencyBins - 1);
+   const int part = (std::scalbn(us, -bin) - 1) * kLatencyParts;
+   return bin * kLatencyParts + std::min(part, kLatencyParts - 1);
+}
+
+/// TTreePerfStats that also counts the reads by latency.
+class ReadEvents : public TTreePerfStats {
+public:
+   Long64_t calls = 0, bytes = 0;
+   double longest_s = 0;
+   std::array<Long64_t, kLatencyBins * kLatencyParts> latencies{};
+
+   explicit ReadEvents(TTree *tree) : TTreePerfStats("ioperf", tree) {}
+
+   void FileReadEvent(TFile *file, Int_t length, Double_t start) override
+   {
+      if (file == fFile) {
+         const double seconds = std::max(0., double(TTimeStamp()) - start);
+         ++calls;
+         bytes += length;
+         longest_s = std::max(longest_s, seconds);
+         ++latencies[LatencyPart(1e6 * seconds)];
+      }
+      TTreePerfStats::FileReadEvent(file, length, start);
+   }
+};
+
+} // namespace treehammer
+#endif

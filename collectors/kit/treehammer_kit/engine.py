@@ -1,0 +1,92 @@
+"""ROOT in this process: loaded, its JIT warmed, the payload's loop compiled; all untimed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+import warnings
+from dataclasses import replace
+from typing import Any, Dict, Tuple
+
+from .passes import Passes
+from .task import Task, Trouble
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def load_root() -> Tuple[Any, Dict[str, Any]]:
+    """Import ROOT; returns the module and how long it took.
+
+    Raises:
+        Trouble: it cannot be imported.
+    """
+    wall, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the wheels announce that they are pre-releases
+            import ROOT
+
+            # 6.40 loads itself at the first use of an attribute.
+            ROOT.gROOT.SetBatch(True)
+            ROOT.gErrorIgnoreLevel = ROOT.kWarning
+    except ImportError as error:
+        raise Trouble(
+            "software setup", "broken", "import", f"cannot import ROOT: {error}"
+        ) from error
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return ROOT, {
+        "import_wall_s": time.monotonic() - wall,
+        "import_user_s": after.ru_utime - before.ru_utime,
+        "import_sys_s": after.ru_stime - before.ru_stime,
+    }
+
+
+def declare(root: Any, name: str) -> None:
+    """Compile one of the kit's headers.
+
+    Raises:
+        Trouble: this ROOT does not take it.
+    """
+    path = os.path.join(_HERE, name)
+    if not root.gInterpreter.Declare(f'#include "{path}"'):
+        raise Trouble("payload", "compile", "compile", f"this ROOT cannot compile {path}")
+
+
+def compile_loop(root: Any, code: str, function: str) -> None:
+    """Compile the payload's loop and make it the one that is run.
+
+    Raises:
+        Trouble: it does not compile, or does not define ``function``.
+    """
+    if not root.gInterpreter.Declare("#pragma cling optimize(2)\n" + code):
+        raise Trouble(
+            "payload", "compile", "compile", "the payload's loop does not compile (see log)"
+        )
+    # Taking the address makes the JIT emit the function now, before anything is timed.
+    if not root.gInterpreter.Declare(
+        f"const bool treehammer_bound = (treehammer::TheLoop() = &{function}, true);"
+    ):
+        raise Trouble(
+            "payload",
+            "compile",
+            "compile",
+            f"the payload's code must define 'void {function}(treehammer::Pass &pass)'",
+        )
+
+
+def warm_up(root: Any, task: Task) -> None:
+    """Read a small file with the usual kinds of branches, before anything is timed.
+
+    ROOT loads its libraries and the JIT emits every function of the read path, so that the first
+    real pass meets a warm process and a cold execution measures storage alone.
+
+    Raises:
+        Trouble: even that does not work.
+    """
+    with tempfile.TemporaryDirectory(prefix="treehammer-warm-up-") as folder:
+        path = os.path.join(folder, "warm-up.root")
+        root.treehammer.WriteWarmUpFile(path, "warm")
+        small = replace(task, urls=[path], tree="warm", branches=1.0, events=0.5, settings={})
+        Passes(root, small).run()

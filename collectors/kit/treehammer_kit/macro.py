@@ -1,0 +1,25 @@
+"""Runs a ROOT macro as a payload: ``python -m treehammer_kit.macro FILE.C``.
+
+As everywhere in ROOT, the function is named like the file: ``read.C`` defines
+``void read(treehammer::Pass &pass)``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import run
+
+
+def main() -> None:
+    """Entry point."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m treehammer_kit.macro FILE.C")
+    path = os.path.abspath(sys.argv[1])
+    function = os.path.splitext(os.path.basename(path))[0]
+    run(f'#include "{path}"', function=function, folder=os.path.dirname(path))
+
+
+if __name__ == "__main__":
+    main()

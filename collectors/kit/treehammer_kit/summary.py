@@ -1,0 +1,255 @@
+"""From the figures of every pass to the values of the record."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+#: As in the catalogue of metrics, which a test compares.
+PHASES = ("open", "get_tree", "prepare", "loop", "close")
+
+#: Parts of equal width that the reader divides each bin of the latency histogram into: what is
+#: said of percentiles would otherwise be wrong by up to a factor of 2, the width of a bin.
+LATENCY_PARTS = 16
+
+#: Counters of the loop, as the reader calls them; -1 where the kernel does not tell.
+COUNTERS = (
+    "bytes_read",
+    "bytes_read_extra",
+    "read_calls",
+    "perf_bytes_read",
+    "perf_read_calls",
+    "cache_bytes_read",
+    "cache_read_calls",
+    "cache_missed_bytes",
+    "cache_missed_calls",
+    "perf_disk_s",
+    "perf_unzip_s",
+    "perf_real_s",
+    "perf_cpu_s",
+    "kernel_read_chars",
+    "kernel_read_bytes",
+    "kernel_read_calls",
+)
+#: ROOT without a TTreeCache has nothing to say about these.
+_OF_THE_CACHE = ("cache_bytes_read", "cache_read_calls", "cache_missed_bytes", "cache_missed_calls")
+
+
+@dataclass
+class FileRead:
+    """One file read once.  Seconds and bytes; -1 where the kernel or ROOT does not tell."""
+
+    phases: Dict[str, Tuple[float, float, float]]
+    events: int
+    unzipped_bytes: int
+    file_size: int
+    file_class: str
+    cached: bool
+    prefetching: bool
+    cache_size: int
+    cache_efficiency: float
+    cache_efficiency_rel: float
+    first_byte_s: float
+    longest_read_s: float
+    run_queue_s: float
+    latencies: List[int]
+    counters: Dict[str, float]
+    reported: Dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class PassRead:
+    """All files of one pass, read one after the other."""
+
+    files: List[FileRead]
+
+    def clock(self, phase: str, index: int) -> float:
+        """Seconds of a phase; index 0 is wall, 1 user, 2 system."""
+        return sum(file.phases[phase][index] for file in self.files)
+
+    @property
+    def loop_cpu(self) -> float:
+        """User and system seconds of the loop."""
+        return self.clock("loop", 1) + self.clock("loop", 2)
+
+    @property
+    def events(self) -> int:
+        """Events read."""
+        return sum(file.events for file in self.files)
+
+    @property
+    def unzipped_bytes(self) -> int:
+        """Sum of what GetEntry returned."""
+        return sum(file.unzipped_bytes for file in self.files)
+
+    @property
+    def run_queue(self) -> Optional[float]:
+        """Seconds runnable but not running, in the loop."""
+        return _sum_known([file.run_queue_s for file in self.files])
+
+    def counter(self, name: str) -> Optional[float]:
+        """A counter of the loop; None where a file lacks it."""
+        return _sum_known([file.counters[name] for file in self.files])
+
+    def reported(self) -> Dict[str, float]:
+        """What the payload reported itself."""
+        total: Dict[str, float] = {}
+        for file in self.files:
+            for name, value in file.reported.items():
+                total[name] = total.get(name, 0.0) + value
+        return total
+
+
+def _sum_known(values: Sequence[float]) -> Optional[float]:
+    return None if any(value < 0 for value in values) else sum(values)
+
+
+def counted(passes: Sequence[PassRead]) -> Sequence[PassRead]:
+    """All passes but the first, which warms up, where there are more than one."""
+    return passes[1:] or passes
+
+
+def values_of(passes: Sequence[PassRead]) -> Dict[str, Any]:
+    """Catalogue values: medians over the counted passes, and every pass in order."""
+    kept = counted(passes)
+    values: Dict[str, Any] = {"passes_done": len(passes), "passes_counted": len(kept)}
+    for phase in PHASES:
+        for index, clock in enumerate(("wall", "user", "sys")):
+            series = [item.clock(phase, index) for item in passes]
+            values[f"pass_{phase}_{clock}_s"] = series
+            values[f"{phase}_{clock}_s"] = statistics.median(series[-len(kept) :])
+    values.update(_rates(passes, kept))
+    values.update(_counters(kept))
+    values.update(_latencies(kept))
+    first = kept[0].files[0]
+    values.update(
+        events_read=kept[0].events,
+        loop_unzipped_bytes=kept[0].unzipped_bytes,
+        file_class=first.file_class,
+        cache_bytes=first.cache_size,
+    )
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def extras_of(passes: Sequence[PassRead]) -> Dict[str, float]:
+    """What the payload reported itself, medians over the counted passes that reported it."""
+    reported = [item.reported() for item in counted(passes)]
+    names = sorted({name for one in reported for name in one})
+    return {name: statistics.median(one[name] for one in reported if name in one) for name in names}
+
+
+def _rates(passes: Sequence[PassRead], kept: Sequence[PassRead]) -> Dict[str, Any]:
+    def wall(item: PassRead) -> float:
+        return item.clock("loop", 0)
+
+    def running(item: PassRead) -> Optional[float]:
+        waited = item.run_queue
+        return None if waited is None or wall(item) <= waited else wall(item) - waited
+
+    queue = [item.run_queue for item in passes]
+    per_event = _median(kept, lambda p: wall(p) / p.events if p.events else None)
+    return {
+        "loop_cpu_s": _median(kept, lambda p: p.loop_cpu),
+        "loop_run_queue_s": _median(kept, lambda p: p.run_queue),
+        "pass_loop_run_queue_s": None if None in queue else queue,
+        "cpu_per_event_s": _median(kept, lambda p: p.loop_cpu / p.events if p.events else None),
+        "wall_per_event_s": per_event,
+        "event_rate_hz": 1 / per_event if per_event else None,
+        "eff_loop": _median(kept, lambda p: p.loop_cpu / wall(p) if wall(p) > 0 else None),
+        "eff_loop_corrected": _median(
+            kept, lambda p: None if running(p) is None else p.loop_cpu / (running(p) or 1)
+        ),
+    }
+
+
+def _counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
+    files = [file for item in kept for file in item.files]
+    values: Dict[str, Any] = {}
+    for name in COUNTERS:
+        if name in _OF_THE_CACHE and not files[0].cached:
+            continue
+        amounts = [item.counter(name) for item in kept]
+        values[name] = _median_of(amounts, whole=not name.endswith("_s"))
+    size = sum(file.file_size for file in kept[0].files)
+    fetched = values["bytes_read"] + values["bytes_read_extra"]
+    values["read_fraction"] = fetched / size if size else None
+    values["read_calls_prefetch"] = None if any(file.prefetching for file in files) else 0
+    single, vector = _kinds_of_read(files, values)
+    values.update(read_calls_single=single, read_calls_vector=vector)
+    # ROOT gives the ratio without its terms, so those of several files cannot be joined.
+    if files[0].cached and len(kept[0].files) == 1:
+        values["cache_efficiency"] = statistics.median(f.cache_efficiency for f in files)
+        values["cache_efficiency_rel"] = statistics.median(f.cache_efficiency_rel for f in files)
+    return values
+
+
+def _kinds_of_read(
+    files: Sequence[FileRead], values: Mapping[str, Any]
+) -> Tuple[Optional[int], Optional[int]]:
+    """Single and vector reads, where ROOT's counters tell them apart for certain."""
+    calls = values["read_calls"]
+    classes = {file.file_class for file in files}
+    if classes == {"TFile"} or not files[0].cached:
+        return calls, 0  # a local file has no vector read, and only a cache asks for one
+    return None, None
+
+
+def _latencies(kept: Sequence[PassRead]) -> Dict[str, Any]:
+    files = [file for item in kept for file in item.files]
+    positions = range(len(files[0].latencies))
+    parts = [sum(file.latencies[position] for file in files) for position in positions]
+    starts = positions[::LATENCY_PARTS]
+    first = [item.files[0].first_byte_s for item in kept]
+    values: Dict[str, Any] = {
+        "read_latency_hist": [sum(parts[start : start + LATENCY_PARTS]) for start in starts],
+        "first_byte_s": None if min(first) < 0 else statistics.median(first),
+    }
+    if sum(parts):
+        longest = max(file.longest_read_s for file in files)
+        values["read_latency_max_s"] = longest
+        for name, share in (("p50", 0.50), ("p95", 0.95), ("p99", 0.99)):
+            values[f"read_latency_{name}_s"] = percentile(parts, share, longest)
+    return values
+
+
+def percentile(parts: Sequence[int], share: float, longest_s: float) -> float:
+    """Seconds below which ``share`` of the reads lie, to within 6 % (0.1 microseconds below 2).
+
+    Args:
+        parts: reads by latency, :data:`LATENCY_PARTS` to a bin.  Inside a part they are taken as
+            evenly spread.
+        share: 0.5 is the median.
+        longest_s: the longest read, which is known exactly and never exceeded.
+
+    Raises:
+        ValueError: there are no reads.
+    """
+    wanted = share * sum(parts)
+    below = 0
+    for position, count in enumerate(parts):
+        if count and below + count >= wanted:
+            # A read stands for the middle of its share of the part.
+            inside = max(0.0, wanted - below - 0.5) / count
+            return min(1e-6 * _latency_us(position + inside), longest_s)
+        below += count
+    raise ValueError("without reads there are no percentiles")
+
+
+def _latency_us(parts: float) -> float:
+    """Microseconds at so many parts from 0; the first bin begins at 0, not at 1."""
+    number, inside = divmod(parts / LATENCY_PARTS, 1)
+    return 2 * inside if number == 0 else math.ldexp(1 + inside, int(number))
+
+
+def _median(kept: Sequence[PassRead], of: Callable[[PassRead], Optional[float]]) -> Optional[float]:
+    return _median_of([of(item) for item in kept])
+
+
+def _median_of(values: Sequence[Optional[float]], *, whole: bool = False) -> Optional[float]:
+    """None when any value is; ``whole`` keeps counts whole, as one of those seen."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return int(statistics.median_low(known)) if whole else statistics.median(known)

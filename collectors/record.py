@@ -1,0 +1,181 @@
+"""The measurement record: what one execution of one variant recorded.
+
+On disk it is one JSON object: ``{"values": {catalogue name: value}, "extras": {name: number}}``.
+Standard library only, Python 3.9 and later: this module is packed into the worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping
+
+from .metrics import BY_NAME, CATALOGUE, LONG_TEXTS, Metric, Value
+
+#: Version of the record's layout, in every record.
+RECORD_VERSION = 1
+
+#: Longest text in characters: Oracle's VARCHAR2, and what :data:`LONG_TEXTS` may hold.
+MAX_TEXT = 4000
+MAX_LONG_TEXT = 1_000_000
+INT64 = 2**63
+
+#: Names of metrics that a test defines: they become names of branches and columns.
+EXTRA_NAME = "^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class RecordError(ValueError):
+    """A record is not valid; the message names every wrong field."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One valid record.
+
+    Attributes:
+        values: catalogue name -> value; absent and ``None`` mean the same.
+        extras: metrics that the test defines.
+    """
+
+    values: Mapping[str, Value]
+    extras: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = problems_of(self.values, self.extras)
+        if problems:
+            raise RecordError("; ".join(problems))
+
+    @property
+    def id(self) -> str:
+        """Identity of the measurement."""
+        return str(self.values["measurement_id"])
+
+    def to_json(self) -> str:
+        """One line of JSON without NaN."""
+        document = {"values": dict(self.values), "extras": dict(self.extras)}
+        return json.dumps(document, sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Measurement:
+        """Read a record.
+
+        Raises:
+            RecordError: not JSON, or a field is unknown, missing or of the wrong type.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise RecordError(f"not JSON: {error}") from error
+        if not isinstance(document, dict) or set(document) != {"values", "extras"}:
+            raise RecordError("an object with exactly 'values' and 'extras' is expected")
+        if not isinstance(document["values"], dict) or not isinstance(document["extras"], dict):
+            raise RecordError("'values' and 'extras' must be objects")
+        return cls(document["values"], document["extras"])
+
+
+def measurement_id(job_id: str, attempt: int, round_: int, position: int) -> str:
+    """Identity of a measurement: the same execution always gives the same one."""
+    text = f"{job_id}/{attempt}/{round_}/{position}"
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def problems_of(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
+    """Every reason why these are no valid record; empty when they are one."""
+    problems = [f"unknown field {name!r}" for name in values if name not in BY_NAME]
+    for metric in CATALOGUE:
+        value = values.get(metric.name)
+        if value is None:
+            if metric.required:
+                problems.append(f"{metric.name} is missing")
+        else:
+            reason = wrong_type(metric, value)
+            if reason:
+                problems.append(f"{metric.name} {reason}")
+    for name, value in extras.items():
+        if not isinstance(name, str) or not re.fullmatch(EXTRA_NAME, name):
+            problems.append(f"extra {name!r} is not a name")
+        elif isinstance(value, bool) or not is_number(value):
+            problems.append(f"extra {name} must be a finite number")
+    return problems
+
+
+def max_length(metric: Metric) -> int:
+    """Longest text, in characters, that a metric of type ``text`` may hold."""
+    return MAX_LONG_TEXT if metric.name in LONG_TEXTS else MAX_TEXT
+
+
+def wrong_type(metric: Metric, value: Any) -> str:
+    """Why ``value`` does not fit the metric's type; empty when it does."""
+    kind = metric.type
+    if kind == "bool":
+        return "" if isinstance(value, bool) else "must be true or false"
+    if kind == "text":
+        if not isinstance(value, str):
+            return "must be text"
+        if _UNSTORABLE.search(value):
+            return "must not contain NUL or lone surrogates"
+        limit = max_length(metric)
+        return "" if len(value) <= limit else f"is longer than {limit} characters"
+    if kind == "int":
+        return "" if _is_int(value) else "must be a 64-bit whole number"
+    if kind == "float":
+        return "" if is_number(value) else "must be a finite number"
+    if not isinstance(value, list):
+        return "must be a list"
+    test = _is_int if kind == "ints" else is_number
+    return "" if all(test(item) for item in value) else "must hold finite numbers only"
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -INT64 <= value < INT64
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a finite number that fits a column (a bool is none)."""
+    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def json_schema() -> Dict[str, Any]:
+    """JSON Schema (2020-12) of the record, generated from the catalogue."""
+    types: Dict[str, Dict[str, Any]] = {
+        "int": {"type": ["integer", "null"], "minimum": -INT64, "maximum": INT64 - 1},
+        "float": {"type": ["number", "null"]},
+        "text": {"type": ["string", "null"], "pattern": "^[^\\u0000]*$"},
+        "bool": {"type": ["boolean", "null"]},
+        "ints": {"type": ["array", "null"], "items": {"type": "integer"}},
+        "floats": {"type": ["array", "null"], "items": {"type": "number"}},
+    }
+    properties: Dict[str, Any] = {}
+    for metric in CATALOGUE:
+        entry = dict(types[metric.type])
+        if metric.type == "text":
+            entry["maxLength"] = max_length(metric)
+        if metric.required:
+            entry["type"] = entry["type"][0]
+        unit = f" [{metric.unit}]" if metric.unit else ""
+        entry["description"] = f"{metric.meaning}{unit} Source: {metric.source}."
+        properties[metric.name] = entry
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Treehammer measurement record",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["values", "extras"],
+        "properties": {
+            "values": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": [metric.name for metric in CATALOGUE if metric.required],
+                "properties": properties,
+            },
+            "extras": {
+                "type": "object",
+                "propertyNames": {"pattern": EXTRA_NAME},
+                "additionalProperties": {"type": "number"},
+            },
+        },
+    }

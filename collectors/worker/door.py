@@ -1,0 +1,117 @@
+"""The storage door seen from the node: who else of ours uses it, and how far away it is."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import socket
+import stat
+import tempfile
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Optional, Type
+from urllib.parse import urlsplit
+
+from .inputs import local_path
+
+_PORTS = {"root": 1094, "roots": 1094, "xroot": 1094, "xroots": 1094, "http": 80}
+_HTTPS = 443
+_CONNECTS = 3
+_TIMEOUT_S = 3.0
+_FAMILIES = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How a door is reached: ``IPv4``, ``IPv6`` or ``local``, and the shortest of a few connects."""
+
+    address_family: Optional[str]
+    rtt_s: Optional[float]
+
+
+def reach(url: str) -> Reach:
+    """Connect to the door of ``url`` a few times; a door that does not answer has no round trip."""
+    if local_path(url) is not None:
+        return Reach("local", None)
+    parts = urlsplit(url)
+    family, times = None, []
+    for _ in range(_CONNECTS):
+        start = time.monotonic()
+        try:
+            address = (parts.hostname or "", parts.port or _PORTS.get(parts.scheme, _HTTPS))
+            with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
+                times.append(time.monotonic() - start)
+                family = _FAMILIES.get(connection.family)
+        except (OSError, ValueError):
+            break
+    return Reach(family, min(times, default=None))
+
+
+class DoorLock:
+    """Tells other jobs of the same user on this node that this one uses a door.
+
+    A file of our own below a folder of the user's in /tmp (TMPDIR may be each job's own), locked
+    as long as we live: the kernel lets go of it however we end.  It gets its name only when it is
+    locked, so a file that nobody holds is a dead job's and is removed by who comes next.
+    """
+
+    def __init__(self, site: str, door: str, base: str = "") -> None:
+        key = hashlib.sha256(f"{site}/{door}".encode()).hexdigest()[:16]
+        base = base or ("/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir())
+        self._private = os.path.join(base, f"treehammer-{os.geteuid()}")
+        self._folder = os.path.join(self._private, key)
+        self._path = ""
+        self._fd = -1
+
+    def __enter__(self) -> DoorLock:
+        try:
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            found = os.lstat(self._private)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                return self  # somebody else's: trust nothing in it
+            self._fd, temporary = tempfile.mkstemp(suffix=".new", dir=self._folder)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._path = temporary[: -len(".new")] + ".lock"
+            os.rename(temporary, self._path)
+        except OSError:
+            self._path = ""
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        if self._path:
+            os.unlink(self._path)
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def others(self) -> Optional[int]:
+        """How many other jobs hold the door now; None when that cannot be told."""
+        if not self._path:
+            return None
+        names = (name for name in os.listdir(self._folder) if name.endswith(".lock"))
+        paths = (os.path.join(self._folder, name) for name in names)
+        return sum(path != self._path and _held(path) for path in paths)
+
+
+def _held(path: str) -> bool:
+    """Whether somebody holds the lock; a file that nobody holds is removed."""
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False

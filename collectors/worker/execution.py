@@ -1,0 +1,391 @@
+"""One execution from its folder to its record: set-up, input, page cache, payload, judgement."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import time
+from dataclasses import asdict, replace
+from typing import Any, Dict, List, Mapping, Optional, Union
+
+from .. import plausibility, software
+from ..failures import Failure, Fault
+from ..files import write_atomically
+from ..job import JOB_MARK, ExecutionSpec, JobSpec, Limits, Scalar
+from ..metrics import BY_NAME
+from ..record import Measurement, max_length, measurement_id
+from . import child, door, inputs, node, pagecache, result
+from .cgroup import Cgroup
+from .logs import BoundedLog
+from .stop import Signals
+
+#: Version of the layout of the payload's own ``job.json``.
+PAYLOAD_JOB_FORMAT = 1
+
+#: Characters of the payload's output that a record of a failed execution keeps.
+EXCERPT = 2000
+
+
+class Context:
+    """What all executions of a job share.
+
+    Attributes:
+        job: the whole job.
+        job_folder: absolute folder of ``job.json``; the payload's folder is relative to it.
+        output: absolute folder for ``work/``, ``logs/`` and ``records/``.
+        kit: absolute folder that holds the payload kit.
+        attempt: which execution of the job this is, from 1.
+    """
+
+    def __init__(
+        self, job: JobSpec, job_folder: str, output: str, kit: str, attempt: int, signals: Signals
+    ) -> None:
+        self.job = job
+        self.output = output
+        self.kit = kit
+        self.attempt = attempt
+        self.signals = signals
+        self.cgroup = Cgroup()
+        self.facts = node.facts(self.cgroup)
+        self.payload_folder = os.path.join(job_folder, job.payload.folder)
+        # The worker's own settings (a database's password among them) are no business of a payload.
+        self.base_env = {
+            name: value
+            for name, value in os.environ.items()
+            if name == JOB_MARK or not name.startswith("TREEHAMMER_")
+        }
+        for name in ("work", "logs", "records"):
+            os.makedirs(os.path.join(output, name), exist_ok=True)
+
+
+class Execution:
+    """One :class:`ExecutionSpec`: :meth:`run` it, then take its :meth:`measurement`."""
+
+    def __init__(self, context: Context, spec: ExecutionSpec) -> None:
+        self._context = context
+        self._spec = spec
+        self._values: Dict[str, Any] = {}
+        self._extras: Mapping[str, float] = {}
+        self._failure: Optional[Failure] = None
+        self._phase = "setup"
+        self._name = f"{spec.round}-{spec.position}"
+        self._folder = os.path.join(context.output, "work", self._name)
+        self._input = os.path.join(self._folder, "input")
+
+    def run(self) -> None:
+        """Run it; a failure becomes part of the measurement."""
+        started_us, start = node.now_us(), time.monotonic()
+        before = node.Snapshot.take(self._context.cgroup)
+        try:
+            self._run()
+            # Who asks the worker to stop may well have reached the processes below it first.
+            if self._failure:
+                self._context.signals.check(self._phase)
+        except Fault as fault:
+            self._failure = fault.failure
+        except OSError as error:
+            message = f"The node does not let the worker go on: {error}."
+            where = "software setup" if self._phase == "setup" else self._phase
+            self._failure = Failure(where, "node", self._phase, message, transient=True)
+        after = node.Snapshot.take(self._context.cgroup)
+        self._values.update(node.between(before, after))
+        # From the monotonic clock: the calendar may be set meanwhile.
+        ended_us = started_us + round((time.monotonic() - start) * 1e6)
+        self._values.update(
+            started_us=started_us,
+            ended_us=ended_us,
+            day=int(time.strftime("%Y%m%d", time.gmtime(started_us / 1e6))),
+        )
+        self._clean()
+
+    def _run(self) -> None:
+        context = self._context
+        shutil.rmtree(self._folder, ignore_errors=True)  # of an attempt that was cut short
+        os.makedirs(self._folder)
+        setup = self._set_up()
+        spec = self._take_in()
+        self._look_at_door(spec)
+        self._prepare_cache(spec)
+        context.signals.check(self._phase)
+        self._phase = "payload"
+        command = setup.command(
+            context.job.payload.kind,
+            os.path.join(context.payload_folder, context.job.payload.entry),
+        )
+        env = {**setup.env, **self._environment(spec)}
+        self._write_job(spec)
+        self._run_payload(command, env)
+
+    # -- before the payload
+
+    def _set_up(self) -> software.Setup:
+        start, cpu = time.monotonic(), _cpu_with_children()
+        try:
+            return software.setup(self._spec.software, self._context.base_env, self._context.kit)
+        finally:
+            self._values["setup_wall_s"] = time.monotonic() - start
+            self._values["setup_cpu_s"] = _cpu_with_children() - cpu
+
+    def _take_in(self) -> ExecutionSpec:
+        """The execution as the payload will see it: its files checked, or copied here."""
+        spec = self._spec
+        if spec.variant.get("access") == "staged":
+            self._phase = "stage-in"
+            inputs.check_sizes(spec.files, "stage-in")
+            # Else the first of a bundle's executions would copy from disk and the others from memory.
+            pagecache.prepare(spec.files, str(spec.variant.get("cache", "")))
+            staged = inputs.stage(spec.files, self._input, self._context.signals)
+            self._values.update(
+                stagein_wall_s=staged.wall_s,
+                stagein_cpu_s=staged.cpu_s,
+                stagein_bytes=staged.bytes,
+            )
+            return replace(spec, files=staged.files)
+        self._phase = "open"
+        inputs.check_sizes(spec.files)
+        return spec
+
+    def _look_at_door(self, spec: ExecutionSpec) -> None:
+        if not spec.files:
+            return
+        first = spec.files[0]
+        # The door is where the data come from, also when the payload is given a copy.
+        reach = door.reach(self._spec.files[0].url)
+        self._values.update(
+            file_name=first.name,
+            file_url=first.url,
+            file_size_bytes=sum(file.size for file in spec.files),
+            address_family=reach.address_family,
+            door_rtt_s=reach.rtt_s,
+        )
+        if reach.address_family != "local":
+            self._values.update(
+                server_cache_state="unknown", server_cache_how="not in the worker's hands"
+            )
+
+    def _prepare_cache(self, spec: ExecutionSpec) -> None:
+        self._phase = "open"
+        state = pagecache.prepare(spec.files, str(spec.variant.get("cache", "")))
+        self._values.update(
+            client_cache_state=state.state,
+            client_cache_how=state.how,
+            client_cached_fraction=state.fraction,
+        )
+
+    # -- the payload
+
+    def _environment(self, spec: ExecutionSpec) -> Dict[str, str]:
+        urls = [file.url for file in spec.files]
+        env = {
+            "TREEHAMMER_JOB": os.path.join(self._folder, "job.json"),
+            "TREEHAMMER_RESULT": os.path.join(self._folder, "result.json"),
+            "TREEHAMMER_URL": urls[0] if urls else "",
+            "TREEHAMMER_URLS": "\n".join(urls),
+            "TREEHAMMER_TREE": spec.tree,
+            "TREEHAMMER_KIT": self._context.kit,
+            "TREEHAMMER_PASSES": str(spec.passes),
+            "TREEHAMMER_KIND": spec.kind,
+        }
+        for axis, value in spec.variant.items():
+            env[f"TREEHAMMER_AXIS_{axis.upper()}"] = _as_text(value)
+        return env
+
+    def _write_job(self, spec: ExecutionSpec) -> None:
+        document = {
+            "format": PAYLOAD_JOB_FORMAT,
+            "execution": asdict(spec),
+            "settings": dict(self._context.job.payload.settings),
+            "kit": self._context.kit,
+        }
+        path = os.path.join(self._folder, "job.json")
+        write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
+
+    def _run_payload(self, command: List[str], env: Mapping[str, str]) -> None:
+        context = self._context
+        kills = context.cgroup.oom_kills()
+        log = os.path.join(context.output, "logs", self._name)
+        with BoundedLog(f"{log}.out") as out, BoundedLog(f"{log}.err") as err:
+            outcome = child.run(
+                command, env, self._folder, context.job.limits, context.signals, out, err
+            )
+            excerpt = err.end(EXCERPT) or out.end(EXCERPT)
+            if outcome.survivors:
+                err.write(f"\n[{outcome.survivors} processes outlived the payload]\n".encode())
+        self._values.update(_figures(outcome))
+        self._derive(outcome)
+        reported = result.read(
+            os.path.join(self._folder, "result.json"), context.job.payload.metrics
+        )
+        self._values.update(reported.values)
+        self._extras = reported.extras
+        out_of_memory = context.cgroup.oom_kills() > kills
+        self._failure = failure_of(
+            outcome, reported, context.job.limits, out_of_memory
+        ) or version_failure(self._spec.software.version, reported.values.get("root_version"))
+        if self._failure:
+            self._values["log_excerpt"] = excerpt
+
+    def _derive(self, outcome: child.Outcome) -> None:
+        values = self._values
+        values["root_provider"] = self._spec.software.provider
+        cpu = outcome.user_s + outcome.sys_s
+        before_wall = values["setup_wall_s"] + values.get("stagein_wall_s", 0.0)
+        before_cpu = values["setup_cpu_s"] + values.get("stagein_cpu_s", 0.0)
+        values["eff_payload"] = cpu / outcome.wall_s
+        values["eff_job"] = (cpu + before_cpu) / (outcome.wall_s + before_wall)
+
+    # -- after the payload
+
+    def _clean(self) -> None:
+        """Leave the payload's folder only where it helps to find out what went wrong."""
+        shutil.rmtree(self._input if self._failure else self._folder, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove everything but logs and records, to make room."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def measurement(self, **beside: Union[int, float, None]) -> Measurement:
+        """The record, judged.
+
+        Args:
+            beside: worker-owned values taken around the execution rather than in it.
+        """
+        context, spec = self._context, self._spec
+        values: Dict[str, Any] = {
+            **spec.identity,
+            "measurement_id": measurement_id(
+                context.job.job_id, context.attempt, spec.round, spec.position
+            ),
+            "attempt": context.attempt,
+            **context.facts,
+            **beside,
+            **self._values,
+        }
+        if self._failure:
+            values.update(
+                {
+                    f"failure_{k.replace('failure_', '')}": v
+                    for k, v in asdict(self._failure).items()
+                }
+            )
+        why = plausibility.judge(values)
+        values["plausible"] = not why
+        values["implausible_why"] = "; ".join(why)
+        present = {name: _storable(name, v) for name, v in values.items() if _is_said(name, v)}
+        return Measurement(present, self._extras)
+
+
+def _is_said(name: str, value: Any) -> bool:
+    """Whether a value goes into the record: text that says nothing is left out."""
+    return value is not None and (value != "" or BY_NAME[name].required)
+
+
+def _cpu_with_children() -> float:
+    total = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        total += usage.ru_utime + usage.ru_stime
+    return total
+
+
+def _as_text(value: Scalar) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _storable(name: str, value: Any) -> Any:
+    """Text from the node or a payload's failure, made fit for a record."""
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+    return text[: max_length(BY_NAME[name])]
+
+
+def _figures(outcome: child.Outcome) -> Dict[str, Any]:
+    """The outcome by catalogue name."""
+    figures: Dict[str, Any] = {
+        "payload_wall_s": outcome.wall_s,
+        "payload_user_s": outcome.user_s,
+        "payload_sys_s": outcome.sys_s,
+        "payload_run_queue_s": outcome.run_queue_s,
+        "max_rss_bytes": outcome.max_rss_bytes,
+        "tree_peak_rss_bytes": outcome.tree_peak_rss_bytes,
+        "ctx_voluntary": outcome.ctx_voluntary,
+        "ctx_involuntary": outcome.ctx_involuntary,
+        "page_faults_minor": outcome.page_faults_minor,
+        "page_faults_major": outcome.page_faults_major,
+        "processes": outcome.processes,
+        "exit_code": outcome.exit_code,
+        "exit_signal": outcome.exit_signal,
+    }
+    if outcome.io is not None:
+        figures.update({f"io_{name}": value for name, value in asdict(outcome.io).items()})
+    return figures
+
+
+def failure_of(
+    outcome: child.Outcome,
+    reported: result.Result,
+    limits: Limits,
+    out_of_memory: bool,
+) -> Optional[Failure]:
+    """The failure of a payload that was run, or None.
+
+    What the worker did to the payload comes first, then what the payload itself reports, then how
+    it ended.  ``out_of_memory``: the kernel ended a process for want of memory meanwhile.
+    """
+
+    def failure(kind: str, message: str, *, transient: bool = False) -> Failure:
+        return Failure("payload", kind, "payload", message, transient)
+
+    if outcome.ended_by == "stop":
+        message = "The worker was asked to stop and ended the payload."
+        return Failure("evicted", "stopped", "payload", message, transient=True)
+    if outcome.ended_by == "timeout":
+        message = (
+            f"The payload ran longer than its wall limit of {limits.wall_s:g} s and was ended. "
+            "Raise wall_limit_s in test.toml or read less."
+        )
+        return failure("timeout", message, transient=True)
+    if outcome.ended_by == "memory":
+        message = (
+            f"The payload's processes used more than their limit of {limits.memory_bytes} bytes "
+            "and were ended. Raise memory_limit_mb in test.toml or use less."
+        )
+        return failure("memory", message)
+    # A shell tells of a child that was killed by its exit code.
+    killed = outcome.exit_signal == signal.SIGKILL or outcome.exit_code == 128 + signal.SIGKILL
+    if killed and out_of_memory:
+        message = (
+            "The kernel ended the payload for want of memory (its OOM counter rose meanwhile)."
+        )
+        return failure("memory", message, transient=True)
+    if reported.failure:
+        return reported.failure
+    if outcome.exit_signal is not None:
+        core = ", core dumped" if outcome.core_dumped else ""
+        message = f"The payload was ended by {_signal_name(outcome.exit_signal)}{core}."
+        return failure("signal", message)
+    if outcome.exit_code:
+        return failure("exit", f"The payload ended with exit code {outcome.exit_code}.")
+    return reported.problem
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def version_failure(asked: str, found: Optional[str]) -> Optional[Failure]:
+    """The refusal of a measurement whose ROOT is not the one that was asked for."""
+    if not asked or found is None or found == asked:
+        return None
+    message = (
+        f"ROOT {asked} was asked for, but the payload ran with ROOT {found}: the measurement is "
+        "refused. Check what the set-up of this ROOT puts on the path."
+    )
+    return Failure("software setup", "version", "payload", message)

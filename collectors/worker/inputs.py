@@ -1,0 +1,123 @@
+"""The files of an execution before the payload sees them: checked, or copied to the node.
+
+A file is *local* when its URL has no scheme or ``file:``.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+import zlib
+from dataclasses import dataclass, replace
+from typing import Optional, Sequence, Tuple
+from urllib.parse import unquote, urlsplit
+
+from ..failures import Failure, Fault
+from ..job import InputFile
+from .stop import Signals
+
+_CHUNK = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Files copied to the node, and what that took."""
+
+    files: Tuple[InputFile, ...]
+    wall_s: float
+    cpu_s: float
+    bytes: int
+
+
+def local_path(url: str) -> Optional[str]:
+    """The path of a local file's URL; None when it is not local."""
+    parts = urlsplit(url)
+    if not parts.scheme:
+        return url
+    return unquote(parts.path) if parts.scheme == "file" else None
+
+
+def check_sizes(files: Sequence[InputFile], failure_class: str = "open") -> None:
+    """Compare local files with what the manifest says.
+
+    Raises:
+        Fault: class ``failure_class``, kind ``missing`` or ``size``.
+    """
+    for file in files:
+        path = local_path(file.url)
+        if path is not None:
+            _check_size(file, path, failure_class)
+
+
+def _check_size(file: InputFile, path: str, failure_class: str) -> None:
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        message = f"{file.url} cannot be read: {error.strerror}. Place the dataset at this door."
+        raise Fault(Failure(failure_class, "missing", failure_class, message)) from error
+    if size != file.size:
+        message = (
+            f"{file.url} has {size} bytes, the manifest says {file.size}: it is another file or "
+            "incomplete. Make or place the dataset again."
+        )
+        raise Fault(Failure(failure_class, "size", failure_class, message))
+
+
+def stage(files: Sequence[InputFile], folder: str, signals: Signals) -> Staged:
+    """Copy files of the right size to ``folder`` and verify the adler32 of what was copied.
+
+    Raises:
+        Fault: class ``stage-in``, kind ``unsupported``, ``checksum`` or ``copy``; class ``evicted``.
+    """
+    start, cpu = time.monotonic(), _own_cpu()
+    copied = tuple(_copy(file, folder, index, signals) for index, file in enumerate(files))
+    return Staged(
+        files=copied,
+        wall_s=time.monotonic() - start,
+        cpu_s=_own_cpu() - cpu,
+        bytes=sum(file.size for file in files),
+    )
+
+
+def _own_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _copy(file: InputFile, folder: str, index: int, signals: Signals) -> InputFile:
+    source = local_path(file.url)
+    if source is None:
+        message = (
+            f"{file.url} cannot be staged: only local files can be copied to the node so far. "
+            "Use access = 'direct' for this door."
+        )
+        raise Fault(Failure("stage-in", "unsupported", "stage-in", message))
+    # Two files of a dataset may share their last name; each keeps it, for the payload to see.
+    target = os.path.join(folder, str(index), os.path.basename(file.name))
+    try:
+        os.makedirs(os.path.dirname(target))
+        checksum = _copy_bytes(source, target, signals)
+    except OSError as error:
+        message = f"{file.url} cannot be copied to the node: {error.strerror}."
+        raise Fault(Failure("stage-in", "copy", "stage-in", message, transient=True)) from error
+    if checksum != file.adler32.lower():
+        message = (
+            f"{file.url} has adler32 {checksum}, the manifest says {file.adler32}: its content "
+            "changed. Make or place the dataset again."
+        )
+        raise Fault(Failure("stage-in", "checksum", "stage-in", message))
+    return replace(file, url=target)
+
+
+def _copy_bytes(source: str, target: str, signals: Signals) -> str:
+    """Copy and return the adler32 of what was read, as 8 hex digits."""
+    checksum = 1
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        while True:
+            signals.check("stage-in")
+            chunk = reader.read(_CHUNK)
+            if not chunk:
+                return f"{checksum:08x}"
+            checksum = zlib.adler32(chunk, checksum)
+            writer.write(chunk)

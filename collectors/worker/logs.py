@@ -1,0 +1,59 @@
+"""A log that keeps its head and its tail and says what it left out between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Deque
+
+#: Bytes kept at either end.
+KEEP = 512 * 1024
+
+
+class BoundedLog:
+    """Takes bytes without end and leaves a file of about twice ``keep`` bytes at most."""
+
+    def __init__(self, path: str, keep: int = KEEP) -> None:
+        # The file lives as long as the log; close() or `with` closes it.
+        self._stream = open(path, "wb")  # noqa: SIM115
+        self._keep = keep
+        self._head = 0
+        self._tail: Deque[bytes] = deque()
+        self._tail_size = 0
+        self._cut = 0
+        self._last = b""
+
+    def __enter__(self) -> BoundedLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, data: bytes) -> None:
+        """Add ``data``."""
+        self._last = (self._last + data)[-4096:]
+        room = self._keep - self._head
+        if room > 0:
+            self._stream.write(data[:room])
+            self._stream.flush()
+            self._head += len(data[:room])
+            data = data[room:]
+        if data:
+            self._tail.append(data)
+            self._tail_size += len(data)
+            while self._tail_size - len(self._tail[0]) >= self._keep:
+                dropped = len(self._tail.popleft())
+                self._tail_size -= dropped
+                self._cut += dropped
+
+    def end(self, characters: int) -> str:
+        """The last ``characters`` of the text (4096 at most), without NUL."""
+        text = self._last.decode("utf-8", "replace").replace("\x00", "")
+        return text.strip()[-characters:]
+
+    def close(self) -> None:
+        """Write the tail, and what was left out before it."""
+        if self._cut:
+            self._stream.write(f"\n[... {self._cut} bytes left out ...]\n".encode())
+        self._stream.writelines(self._tail)
+        self._tail.clear()
+        self._stream.close()

@@ -1,0 +1,141 @@
+"""Runs a job: one execution after the other, a record of each, and the account of the attempt."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from ..failures import CLASSES
+from ..files import write_atomically
+from ..job import JobSpec
+from ..record import Measurement
+from . import child, node, table
+from .calibration import calibrate
+from .door import DoorLock
+from .execution import Context, Execution
+from .stop import Signals
+
+#: Version of the layout of ``attempt.json``.
+ATTEMPT_FORMAT = 1
+
+
+def run(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
+    """Run the job's executions in order; True when each ended without failure.
+
+    Leaves ``records/``, ``logs/`` and ``attempt.json`` in ``output``, whatever happens.
+
+    Raises:
+        OSError: ``output`` cannot be written.
+    """
+    output = os.path.abspath(output)
+    os.makedirs(output, exist_ok=True)
+    child.become_subreaper()
+    with Signals() as signals, DoorLock(job.site, job.door) as lock:
+        kit = unpack_kit(os.path.join(output, "work", "kit"))
+        context = Context(job, os.path.abspath(job_folder), output, kit, attempt, signals)
+        account = Account(context)
+        account.write()
+        labels = [table.label({**spec.identity, "kind": spec.kind}) for spec in job.executions]
+        print(table.heading(labels), flush=True)
+        calibration: Optional[float] = calibrate()
+        for spec in job.executions:
+            if signals.stopped_by:
+                break
+            execution = Execution(context, spec)
+            others, before = lock.others(), calibration
+            execution.run()
+            # Neighbours share one figure.  Asked to stop, there is no time for another.
+            calibration = None if signals.stopped_by else calibrate()
+            measurement = execution.measurement(
+                calibration_before_s=before,
+                calibration_after_s=calibration,
+                same_door_jobs=others,
+            )
+            try:
+                _write_record(measurement, output)
+            except OSError:  # the payload may have filled the disk
+                execution.discard()
+                _write_record(measurement, output)
+            account.add(measurement)
+            account.write()
+            print(table.line(measurement.values, labels), flush=True)
+        return account.finish()
+
+
+def unpack_kit(target: str) -> str:
+    """The folder of the payload kit: as installed, or copied out of the zipapp to ``target``."""
+    package = __package__.rpartition(".")[0]
+    kit = importlib.resources.files(package).joinpath("kit")
+    if isinstance(kit, Path):
+        return os.path.abspath(kit)
+    _copy_out(kit, target)
+    return target
+
+
+def _copy_out(source: Any, target: str) -> None:
+    os.makedirs(target, exist_ok=True)
+    for item in source.iterdir():
+        path = os.path.join(target, item.name)
+        if item.is_dir():
+            _copy_out(item, path)
+        else:
+            with open(path, "wb") as stream:
+                stream.write(item.read_bytes())
+
+
+def _write_record(measurement: Measurement, output: str) -> None:
+    path = os.path.join(output, "records", f"{measurement.id}.json")
+    write_atomically(path, measurement.to_json() + "\n")
+
+
+class Account:
+    """``attempt.json``: what became of this attempt so far.
+
+    It is there from the start, so that an attempt that was cut down shows where it ran.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._path = os.path.join(context.output, "attempt.json")
+        self._started_us = node.now_us()
+        self._ended_us: Optional[int] = None
+        self._records: List[str] = []
+        self._failures: Counter[str] = Counter()
+
+    def add(self, measurement: Measurement) -> None:
+        """Count a measurement."""
+        self._records.append(measurement.id)
+        failure = measurement.values.get("failure_class")
+        if failure is not None:
+            self._failures[str(failure)] += 1
+
+    def finish(self) -> bool:
+        """Close the account; True when everything ran and nothing failed."""
+        self._ended_us = node.now_us()
+        self.write()
+        return not self._failures and len(self._records) == len(self._context.job.executions)
+
+    def write(self) -> None:
+        """Write the file as things stand."""
+        job, planned = self._context.job, len(self._context.job.executions)
+        document: Dict[str, Any] = {
+            "format": ATTEMPT_FORMAT,
+            "campaign_id": job.campaign_id,
+            "job_id": job.job_id,
+            "attempt": self._context.attempt,
+            "host": self._context.facts["host"],
+            "started_us": self._started_us,
+            "ended_us": self._ended_us,
+            "planned": planned,
+            "done": len(self._records),
+            "failed": sum(self._failures.values()),
+            "not_started": planned - len(self._records),
+            "failures": {name: self._failures[name] for name in CLASSES if name in self._failures},
+            "stopped_by": self._context.signals.stopped_by or None,
+            "records": self._records,
+        }
+        write_atomically(self._path, json.dumps(document, indent=1) + "\n")

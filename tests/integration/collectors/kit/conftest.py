@@ -1,0 +1,150 @@
+"""Real ROOT releases, a small tree, and a way to run a payload of the kit as the worker does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer import config
+from treehammer.collectors import software
+from treehammer.collectors.metrics import BY_NAME
+from treehammer.collectors.record import wrong_type
+from treehammer.hctests import __file__ as hctests_file
+
+KIT = Path(software.__file__).parent / "kit"
+TTREE_READ = Path(hctests_file).parent / "ttree-read" / "read.py"
+RELEASES = ("6.38.00", "6.40.00")
+
+MAKE_TREE = """
+import sys, ROOT, os
+ROOT.gInterpreter.Declare('''
+#include <TFile.h>
+#include <TTree.h>
+void make(const char *path) {
+   TFile file(path, "RECREATE", "", 101);
+   auto *tree = new TTree("events", "events");
+   tree->SetAutoFlush(500);
+   int n = 0; float pt[8], single[12]; double precise[12]; bool flag; unsigned long long big;
+   std::vector<float> floats; std::vector<int> ints; std::string text; char letters[16];
+   tree->Branch("nMuon", &n, "nMuon/I");
+   tree->Branch("Muon_pt", pt, "Muon_pt[nMuon]/F");
+   tree->Branch("flag", &flag, "flag/O");
+   tree->Branch("big", &big, "big/l");
+   tree->Branch("letters", letters, "letters/C");
+   tree->Branch("floats", &floats);
+   tree->Branch("ints", &ints);
+   tree->Branch("text", &text);
+   for (int i = 0; i < 12; ++i) {
+      tree->Branch(Form("single_%d", i), &single[i], Form("single_%d/F", i));
+      tree->Branch(Form("precise_%d", i), &precise[i], Form("precise_%d/D", i));
+   }
+   unsigned long long state = 1;
+   auto next = [&] { return (state = state * 6364136223846793005ull + 1442695040888963407ull) >> 33; };
+   for (int entry = 0; entry < 4000; ++entry) {
+      n = next() % 9; flag = next() & 1; big = next() << 32;
+      for (auto &x : pt) x = next() * 1e-3f;
+      for (auto &x : single) x = next() * 1e-3f;
+      for (auto &x : precise) x = next() * 1e-3;
+      floats.assign(next() % 5, n); ints.assign(next() % 4, entry); text = std::string(n, 'x');
+      snprintf(letters, sizeof letters, "e%d", entry);
+      tree->Fill();
+   }
+   file.Write();
+}''')
+ROOT.make(sys.argv[1])
+sys.stdout.flush(); os._exit(0)
+"""
+
+
+@pytest.fixture(scope="session", params=RELEASES)
+def release(request: pytest.FixtureRequest) -> software.Setup:
+    """A released ROOT that is set up, each in turn."""
+    return ready(request.param)
+
+
+@pytest.fixture(scope="session")
+def latest() -> software.Setup:
+    """The newest release, for what cannot depend on the release."""
+    return ready(RELEASES[-1])
+
+
+def ready(version: str) -> software.Setup:
+    request = software.prepare(software.parse(version), config.load().software_dir)
+    return software.setup(request, os.environ, KIT)
+
+
+@pytest.fixture(scope="session")
+def tree_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4000 events in 8 clusters, 32 branches of all the kinds that a checksum covers."""
+    path = tmp_path_factory.mktemp("tree") / "events.root"
+    setup = ready(RELEASES[-1])
+    command = [setup.python, "-W", "ignore", "-c", MAKE_TREE, str(path)]
+    subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
+    return path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the payload left."""
+
+    values: dict[str, Any]
+    extras: dict[str, float]
+    failure: dict[str, Any] | None
+    code: int
+    log: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a payload as the worker does, and check that its values are the payload's to give."""
+
+    def do(
+        setup: software.Setup,
+        *files: Path | str,
+        payload: Path = TTREE_READ,
+        tree: str = "events",
+        kind: str = "timed",
+        passes: int = 2,
+        settings: dict[str, Any] | None = None,
+        **axes: Any,
+    ) -> Outcome:
+        job, result = tmp_path / "job.json", tmp_path / "result.json"
+        variant = {"branches": 1.0, "cache_mb": 3, "events": 1.0, "cache": "warm", **axes}
+        urls = [{"name": "f", "url": str(f), "size": 0, "adler32": ""} for f in files]
+        execution = {
+            "kind": kind,
+            "variant": variant,
+            "files": urls,
+            "tree": tree,
+            "passes": passes,
+            "seed": 7,
+        }
+        job.write_text(
+            json.dumps({"format": 1, "execution": execution, "settings": settings or {}})
+        )
+        env = {**setup.env, "TREEHAMMER_JOB": str(job), "TREEHAMMER_RESULT": str(result)}
+        command = setup.command("macro" if payload.suffix == ".C" else "python", str(payload))
+        done = subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert result.exists(), done.stderr
+        document = json.loads(result.read_text())
+        for name, value in document["values"].items():
+            assert BY_NAME[name].owner == "payload"
+            assert not wrong_type(BY_NAME[name], value), name
+        log = done.stdout + done.stderr
+        return Outcome(
+            document["values"], document["extras"], document["failure"], done.returncode, log
+        )
+
+    return do

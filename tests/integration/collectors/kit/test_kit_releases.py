@@ -1,0 +1,133 @@
+"""What must not depend on the release: values, amounts, choices; and builds of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer import config
+from treehammer.collectors import software
+from treehammer.collectors.failures import Fault
+
+pytestmark = pytest.mark.root
+
+Run = Callable[..., Any]
+
+KIT = Path(software.__file__).parent / "kit"
+RELEASES = ("6.38.00", "6.40.00")
+
+REWRITE = """
+import sys, os, ROOT
+source = ROOT.TFile.Open(sys.argv[1]); tree = source.Get("events")
+target = ROOT.TFile(sys.argv[2], "RECREATE", "", 404)  # LZ4 instead of zlib
+copy = tree.CloneTree(0); copy.SetAutoFlush(123); copy.CopyEntries(tree); target.Write()
+sys.stdout.flush(); os._exit(0)
+"""
+
+
+def _ready(version: str) -> software.Setup:
+    request = software.prepare(software.parse(version), config.load().software_dir)
+    return software.setup(request, os.environ, KIT)
+
+
+def test_releases_read_the_same_values_whatever_the_layout(
+    tree_file: Path, run: Run, tmp_path: Path
+) -> None:
+    rewritten = tmp_path / "rewritten.root"
+    setup = _ready(RELEASES[0])
+    command = [setup.python, "-W", "ignore", "-c", REWRITE, str(tree_file), str(rewritten)]
+    subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
+    sums = {
+        run(_ready(version), path, kind="checksum").values["value_checksum"]
+        for version in RELEASES
+        for path in (tree_file, rewritten)
+    }
+    assert len(sums) == 1
+
+
+def test_releases_read_the_same_amount(tree_file: Path, run: Run) -> None:
+    both = [run(_ready(v), tree_file, branches=0.2, events=0.3).values for v in RELEASES]
+    for name in ("loop_unzipped_bytes", "events_read", "branches_selected", "selected_zip_bytes"):
+        assert both[0][name] == both[1][name]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    """An installation with a thisroot.sh, made around the ROOT of a wheel."""
+    python = Path(_ready("6.40.00").python)
+    packages = next((python.parent.parent / "lib").glob("python3*/site-packages"))
+    script = tmp_path / "bin" / "thisroot.sh"
+    script.parent.mkdir()
+    script.write_text(
+        f"export ROOTSYS={packages}/ROOT\n"
+        f"export PATH={packages}/ROOT/bin:{python.parent}:$PATH\n"
+        f"export PYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}}\n"
+    )
+    return tmp_path
+
+
+def test_a_build_of_ones_own_reports_its_version(build: Path, tree_file: Path, run: Run) -> None:
+    request = software.prepare(software.parse(f"path:{build}@6.41.01"), build)
+    done = run(software.setup(request, os.environ, KIT), tree_file)
+    assert done.failure is None
+    # The worker refuses the measurement on this difference.
+    assert (request.version, done.values["root_version"]) == ("6.41.01", "6.40.00")
+
+
+def test_a_python_of_ones_own_is_never_mixed_with_that_of_the_build(
+    build: Path, tree_file: Path, run: Run
+) -> None:
+    request = software.parse(f"path:{build}")
+    env = {**os.environ, "PYTHONPATH": str(Path(sys.prefix) / "nowhere")}
+    setup = software.setup(request, env, KIT)
+    assert "nowhere" not in setup.env["PYTHONPATH"]
+    assert run(setup, tree_file).code == 0
+
+
+def test_two_processes_prepare_one_release_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "made"
+    monkeypatch.setattr(
+        software, "_make", lambda folder, version, say: _slow_fake(folder, version, log)
+    )
+    request = software.parse("6.40.00")
+    with ThreadPoolExecutor(2) as pool:
+        notes: list[str] = []
+        jobs = [pool.submit(software.prepare, request, tmp_path, notes.append) for _ in range(2)]
+        locations = {job.result().location for job in jobs}
+    assert locations == {str(tmp_path / "root-6.40.00")}
+    assert log.read_text() == "made\n"
+    assert notes == ["waiting for ROOT 6.40.00"]
+
+
+def _slow_fake(folder: str, version: str, log: Path) -> None:
+    time.sleep(0.5)
+    with log.open("a") as stream:
+        stream.write("made\n")
+    python = Path(folder) / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    (Path(folder) / software._MARKER).write_text(json.dumps(software._marker(version)))
+
+
+def test_an_environment_whose_python_is_gone_is_not_used(tmp_path: Path) -> None:
+    _slow_fake(str(tmp_path / "root-6.40.00"), "6.40.00", tmp_path / "log")
+    assert software.prepared(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
+    python = tmp_path / "root-6.40.00" / "bin" / "python"
+    python.unlink()
+    python.symlink_to(tmp_path / "gone")
+    assert software.prepared(tmp_path) == {}
+    request = replace(software.parse("6.40.00"), location=str(tmp_path / "root-6.40.00"))
+    with pytest.raises(Fault, match="not ready"):
+        software.setup(request, os.environ, KIT)

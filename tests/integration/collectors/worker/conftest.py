@@ -1,0 +1,184 @@
+"""Runs the packed worker on small payloads, as a batch system would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.collectors import pack
+from treehammer.collectors.job import (
+    ExecutionSpec,
+    InputFile,
+    JobSpec,
+    Limits,
+    PayloadSpec,
+    SoftwareRequest,
+)
+from treehammer.collectors.metrics import INSTRUMENT_VERSION, owned_by
+from treehammer.collectors.record import RECORD_VERSION, Measurement
+
+NO_ROOT = SoftwareRequest("none", "none", "", "")
+PLACEHOLDERS = {"text": "x", "int": 1, "bool": False}
+
+
+def identity(**values: Any) -> dict[str, Any]:
+    """Plan-owned values that make a record valid."""
+    required = {
+        metric.name: PLACEHOLDERS[metric.type]
+        for metric in owned_by("plan")
+        if metric.required and metric.name not in ("measurement_id", "attempt")
+    }
+    versions = {"record_version": RECORD_VERSION, "instrument_version": INSTRUMENT_VERSION}
+    return {**required, **versions, "kind": "timed", "variant_label": "the only one", **values}
+
+
+def execution(position: int = 1, **changes: Any) -> ExecutionSpec:
+    """An execution without input that asks for no ROOT."""
+    spec = ExecutionSpec(
+        round=1,
+        position=position,
+        kind="timed",
+        variant={},
+        software=NO_ROOT,
+        files=(),
+        tree="",
+        passes=1,
+        seed=1,
+        identity=identity(),
+    )
+    spec = replace(spec, **changes)
+    own = {"position": spec.position, "kind": spec.kind, "passes_planned": spec.passes}
+    return replace(spec, identity={**spec.identity, **own})
+
+
+@dataclass
+class Ran:
+    """What a run of the worker left."""
+
+    folder: Path
+    exit_code: int
+    output: str
+    errors: str
+    attempt: dict[str, Any]
+    records: list[Measurement] = field(default_factory=list)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Values of the only record."""
+        assert len(self.records) == 1
+        return self.records[0].values
+
+    def log(self, name: str) -> str:
+        """Text of a log."""
+        return (self.folder / "logs" / name).read_text(errors="replace")
+
+
+class Bench:
+    """Makes jobs in a folder and runs the worker there."""
+
+    def __init__(self, folder: Path, worker: Path) -> None:
+        self.folder = folder
+        self.worker = worker
+
+    def write(
+        self,
+        payload: str,
+        *executions: ExecutionSpec,
+        kind: str = "python",
+        limits: Limits = Limits(30.0, 0),  # noqa: B008 - frozen
+        **payload_changes: Any,
+    ) -> Path:
+        """Write ``job.json`` and a payload (a script's text); returns the former."""
+        payload_folder = self.folder / "payload"
+        payload_folder.mkdir(exist_ok=True)
+        script = payload_folder / "script"
+        script.write_text(textwrap.dedent(payload).lstrip())
+        script.chmod(0o755)
+        spec = PayloadSpec(kind, "script", "payload", **payload_changes)
+        # Tests that run at the same time do not share a door.
+        job = JobSpec(
+            campaign_id="campaign",
+            job_id="job",
+            site="local",
+            door=f"door-{os.getpid()}",
+            payload=spec,
+            limits=limits,
+            executions=executions or (execution(),),
+        )
+        path = self.folder / "job.json"
+        path.write_text(job.to_json())
+        return path
+
+    def command(self, *options: str, python: str = sys.executable) -> list[str]:
+        """The command line that runs the job here."""
+        return [python, str(self.worker), "run", "job.json", *options]
+
+    def run(
+        self,
+        payload: str,
+        *executions: ExecutionSpec,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        **rest: Any,
+    ) -> Ran:
+        """Write the job, run the worker on it and read what it left."""
+        self.write(payload, *executions, **rest)
+        done = subprocess.run(
+            self.command(python=python),
+            cwd=self.folder,
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return self.read(done.returncode, done.stdout, done.stderr)
+
+    def read(self, exit_code: int, output: str = "", errors: str = "") -> Ran:
+        """What the worker left in the folder."""
+        attempt = self.folder / "attempt.json"
+        ran = Ran(self.folder, exit_code, output, errors, {})
+        if attempt.exists():
+            ran.attempt = json.loads(attempt.read_text())
+            for name in ran.attempt["records"]:
+                text = (self.folder / "records" / f"{name}.json").read_text()
+                ran.records.append(Measurement.from_json(text))
+        return ran
+
+
+@pytest.fixture(scope="session")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack.build(tmp_path_factory.mktemp("packed") / "worker.pyz")
+
+
+@pytest.fixture
+def bench(tmp_path: Path, worker: Path) -> Bench:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    return Bench(folder, worker)
+
+
+@pytest.fixture
+def spec() -> Callable[..., ExecutionSpec]:
+    """Makes executions: ``spec(position, variant=..., files=...)``."""
+    return execution
+
+
+@pytest.fixture
+def input_file(tmp_path: Path) -> InputFile:
+    """A local file of 8 MB on disk, and what its manifest would say."""
+    import zlib
+
+    content = os.urandom(1 << 20) * 8
+    path = tmp_path / "data.bin"
+    path.write_bytes(content)
+    return InputFile("data.bin", str(path), len(content), f"{zlib.adler32(content):08x}")

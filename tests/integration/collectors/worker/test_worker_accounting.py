@@ -1,0 +1,386 @@
+"""The worker's figures beside independent accounts of the same processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer import config
+from treehammer.collectors import software
+from treehammer.collectors.job import InputFile
+from treehammer.collectors.worker import pagecache
+
+DONE = "open(os.environ['TREEHAMMER_RESULT'], 'w').write('{\"format\": 1}')\n"
+
+#: A payload that lets a child do the work and writes the kernel's account of that child down.
+WRAPPER = f"""
+import json, os, resource, subprocess, sys
+subprocess.run([sys.executable, "-S", "-E", "-c", os.environ["WORK"]], check=True)
+mine, children = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+{DONE}
+open(os.environ["ACCOUNT"], "w").write(json.dumps(
+    {{"cpu": mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime,
+      "rss": children.ru_maxrss * 1024,
+      "minor": mine.ru_minflt + children.ru_minflt}}))
+"""
+
+BURN_IN_GRANDCHILDREN = """
+import os, time
+def burn(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end: os.getppid()
+hog = bytearray(b"x") * 80_000_000
+for _ in range(3):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            burn(0.3)
+            os._exit(0)
+        burn(0.2)
+        os.wait()
+        os._exit(0)
+burn(0.3)
+for _ in range(3): os.wait()
+"""
+
+
+def accounted(bench: Any, tmp_path: Path, work: str) -> tuple[Any, dict[str, Any]]:
+    account = tmp_path / "account.json"
+    ran = bench.run(WRAPPER, env={"WORK": work, "ACCOUNT": str(account)})
+    assert ran.exit_code == 0, ran.output
+    return ran.values, json.loads(account.read_text())
+
+
+def test_cpu_and_memory_agree_with_rusage(bench: Any, tmp_path: Path) -> None:
+    values, account = accounted(bench, tmp_path, BURN_IN_GRANDCHILDREN)
+    cpu = values["payload_user_s"] + values["payload_sys_s"]
+    assert account["cpu"] > 1.7
+    # What the wrapper does after it took its account is ours alone: start-up and end of a Python.
+    assert cpu == pytest.approx(account["cpu"], rel=0.01, abs=0.01)
+    assert cpu >= account["cpu"]
+    assert values["max_rss_bytes"] == pytest.approx(account["rss"], rel=0.01)
+    assert values["page_faults_minor"] == pytest.approx(account["minor"], rel=0.05)
+    assert values["eff_payload"] == pytest.approx(cpu / values["payload_wall_s"])
+    assert values["processes"] >= 8
+
+
+def test_cpu_of_orphans_is_accounted(bench: Any, tmp_path: Path) -> None:
+    """Each process writes down its own account; three are orphans when the payload ends."""
+    payload = f"""
+        import os, resource, time
+        def burn_and_tell(seconds, name):
+            end = time.process_time() + seconds
+            while time.process_time() < end: pass
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            path = os.path.join({str(tmp_path)!r}, name + ".cpu")
+            with open(path + ".new", "w") as stream: stream.write(str(usage.ru_utime + usage.ru_stime))
+            os.rename(path + ".new", path)
+        for orphan in range(3):
+            if os.fork() == 0:
+                if os.fork() == 0:
+                    os.setsid()
+                    burn_and_tell(0.4, str(orphan))
+                    time.sleep(100)
+                os._exit(0)
+        for _ in range(3): os.wait()
+        burn_and_tell(0.3, "main")
+        while len([n for n in os.listdir({str(tmp_path)!r}) if n.endswith(".cpu")]) < 4:
+            time.sleep(0.01)
+        {DONE}
+    """
+    ran = bench.run(payload)
+    assert ran.exit_code == 0, ran.output
+    told = sum(float(path.read_text()) for path in tmp_path.glob("*.cpu"))
+    cpu = ran.values["payload_user_s"] + ran.values["payload_sys_s"]
+    assert told > 1.5
+    assert cpu == pytest.approx(told, rel=0.02, abs=0.05)
+    assert ran.values["eff_payload"] > 0
+
+
+def test_io_of_threads_and_children_is_exact(bench: Any, input_file: InputFile) -> None:
+    payload = f"""
+        import os, subprocess, sys, threading
+        path = {input_file.url!r}
+        def read(): open(path, "rb").read()
+        if len(sys.argv) > 1: read(); sys.exit()
+        for _ in range(2):
+            thread = threading.Thread(target=read); thread.start(); thread.join()
+        subprocess.run([sys.executable, __file__, "child"], check=True)
+        {DONE}
+    """
+    reading = bench.run(payload).values
+    idle = bench.run(payload.replace('def read(): open(path, "rb").read()', "def read(): pass"))
+    assert reading["io_read_chars"] - idle.values["io_read_chars"] == pytest.approx(
+        3 * input_file.size, rel=0.001
+    )
+
+
+def test_sleeping_payload_is_not_busy_and_not_waiting(bench: Any) -> None:
+    ran = bench.run(f"import os, time; time.sleep(1); {DONE}")
+    assert ran.values["eff_payload"] < 0.5
+    assert ran.values["payload_run_queue_s"] < ran.values["payload_wall_s"] / 2
+
+
+def test_run_queue_wait_is_seen_on_a_crowded_core(bench: Any) -> None:
+    """Four busy processes on one core: three quarters of their time is spent waiting."""
+    payload = f"""
+        import os, time
+        os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+        for _ in range(3):
+            if os.fork() == 0: break
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end: pass
+        {DONE}
+    """
+    ran = bench.run(payload)
+    cpu = ran.values["payload_user_s"] + ran.values["payload_sys_s"]
+    waited, wall = ran.values["payload_run_queue_s"], ran.values["payload_wall_s"]
+    assert waited > 1.5 * cpu
+    assert waited + cpu == pytest.approx(4 * wall, rel=0.3)
+
+
+def test_run_queue_wait_between_samples_is_seen(bench: Any) -> None:
+    """A payload shorter than the sampling shares its core with one that outlives it."""
+    payload = f"""
+        import os, time
+        os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+        if os.fork() == 0:
+            while True: pass
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end: pass
+        {DONE}
+    """
+    ran = bench.run(payload)
+    assert ran.exit_code == 0, ran.output
+    assert ran.values["payload_run_queue_s"] > 0.04
+
+
+def in_memory(folder: Path) -> bool:
+    command = ["stat", "--file-system", "--format=%T", str(folder)]
+    kind = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return kind in ("tmpfs", "ramfs")
+
+
+def test_cold_and_warm(bench: Any, spec: Callable[..., Any], input_file: InputFile) -> None:
+    if pagecache.cached_fraction([input_file.url]) is None:
+        pytest.skip("mincore may not look at files here")
+    payload = f"import os; open(os.environ['TREEHAMMER_URL'], 'rb').read(); {DONE}"
+    specs = [
+        spec(i + 1, files=(input_file,), variant={"cache": cache, "access": access})
+        for i, (cache, access) in enumerate(
+            [("cold", "direct"), ("warm", "direct"), ("cold", "staged"), ("warm", "staged")]
+        )
+    ]
+    ran = bench.run(payload, *specs)
+    assert ran.exit_code == 0, ran.output
+    states = [record.values["client_cache_state"] for record in ran.records]
+    if in_memory(ran.folder):
+        assert states[0] == "unknown"
+        assert "left" in ran.records[0].values["client_cache_how"]
+        pytest.skip("the temporary folder is in memory and cannot be evicted")
+    assert states == ["evicted", "warmed", "evicted", "warmed"]
+    fractions = [record.values["client_cached_fraction"] for record in ran.records]
+    assert fractions == [pytest.approx(wanted, abs=0.02) for wanted in (0, 1, 0, 1)]
+    assert ran.records[0].values["io_read_bytes"] >= input_file.size
+    assert ran.records[1].values["io_read_bytes"] < input_file.size / 2
+    staged = ran.records[2].values
+    assert staged["stagein_bytes"] == input_file.size
+    assert staged["file_url"] != input_file.url
+    assert staged["eff_job"] != staged["eff_payload"]
+    assert not list(ran.folder.glob("work/*/input/*/*")), "staged copies must not pile up"
+
+
+def test_copying_starts_from_the_cache_that_was_asked_for(
+    bench: Any, spec: Callable[..., Any], input_file: InputFile
+) -> None:
+    if pagecache.cached_fraction([input_file.url]) is None or in_memory(bench.folder):
+        pytest.skip("files here cannot be evicted, or not be seen to be")
+    payload = f"import os; open(os.environ['TREEHAMMER_URL'], 'rb').read(); {DONE}"
+
+    def fetched_from_disk(cache: str) -> int:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
+        bench.run(payload, spec(files=(input_file,), variant={"cache": cache, "access": "staged"}))
+        return 512 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before)
+
+    Path(input_file.url).read_bytes()  # what ran before left the source in the cache
+    assert fetched_from_disk("cold") >= 2 * input_file.size  # the source, and then the copy
+    assert fetched_from_disk("warm") < input_file.size / 2
+
+
+def test_changed_file_is_not_staged(
+    bench: Any, spec: Callable[..., Any], input_file: InputFile
+) -> None:
+    path = Path(input_file.url)
+    content = bytearray(path.read_bytes())
+    content[12345] ^= 1
+    path.write_bytes(content)
+    ran = bench.run("", spec(files=(input_file,), variant={"access": "staged"}))
+    assert ran.values["failure_class"] == "stage-in"
+    assert ran.values["failure_kind"] == "checksum"
+    assert "payload_wall_s" not in ran.values
+
+
+def test_remote_files_are_not_staged_yet_and_have_no_known_cache(
+    bench: Any, spec: Callable[..., Any]
+) -> None:
+    remote = InputFile("f", "root://127.0.0.1:9//f", 1, "00000001")
+    ran = bench.run(f"import os; {DONE}", spec(files=(remote,), variant={"cache": "warm"}))
+    assert ran.values["client_cache_state"] == "unknown"
+    assert ran.values["server_cache_state"] == "unknown"
+    assert "door_rtt_s" not in ran.values
+    ran = bench.run("", spec(files=(remote,), variant={"access": "staged"}))
+    assert ran.values["failure_kind"] == "unsupported"
+
+
+def test_calibration_is_shared_by_neighbours(bench: Any, spec: Callable[..., Any]) -> None:
+    ran = bench.run(f"import os; {DONE}", spec(1), spec(2))
+    first, second = (record.values for record in ran.records)
+    assert first["calibration_after_s"] == second["calibration_before_s"]
+    assert first["calibration_before_s"] > 0
+    assert second["calibration_after_s"] > 0
+
+
+def test_another_job_at_the_same_door_is_seen(bench: Any, tmp_path: Path, worker: Path) -> None:
+    """The payload of one job runs a second worker on the same door."""
+    inner = type(bench)(tmp_path / "inner", worker)
+    inner.folder.mkdir()
+    inner.write(f"import os; {DONE}")
+    payload = f"""
+        import os, subprocess, sys
+        subprocess.run([sys.executable, {str(worker)!r}, "run", "job.json"],
+                       cwd={str(inner.folder)!r}, check=True)
+        {DONE}
+    """
+    ran = bench.run(payload)
+    assert ran.exit_code == 0, ran.log("1-1.err")
+    assert ran.values["same_door_jobs"] == 0
+    assert inner.read(0).values["same_door_jobs"] == 1
+
+
+def test_payload_sees_its_task_and_none_of_our_secrets(
+    bench: Any, spec: Callable[..., Any], input_file: InputFile
+) -> None:
+    payload = """
+        import json, os
+        document = {k: v for k, v in os.environ.items() if k.startswith("TREEHAMMER")}
+        document["job"] = json.load(open(os.environ["TREEHAMMER_JOB"]))
+        json.dump(document, open(os.path.join(os.path.dirname(__file__), "seen.json"), "w"))
+        raise SystemExit(1)
+    """
+    execution = spec(
+        files=(input_file,), tree="events", passes=3, variant={"cache_mb": 30, "branches": 0.02}
+    )
+    ran = bench.run(
+        payload, execution, settings={"depth": 4}, env={"TREEHAMMER_DATABASE": "secret"}
+    )
+    seen = json.loads((ran.folder / "payload" / "seen.json").read_text())
+    assert "TREEHAMMER_DATABASE" not in seen
+    assert seen["TREEHAMMER_URL"] == seen["TREEHAMMER_URLS"] == input_file.url
+    assert seen["TREEHAMMER_AXIS_BRANCHES"] == "0.02"
+    assert seen["TREEHAMMER_AXIS_CACHE_MB"] == "30"
+    assert (seen["TREEHAMMER_TREE"], seen["TREEHAMMER_PASSES"]) == ("events", "3")
+    assert seen["job"]["format"] == 1
+    assert seen["job"]["settings"] == {"depth": 4}
+    assert seen["job"]["execution"]["files"][0]["url"] == input_file.url
+    assert (Path(seen["TREEHAMMER_KIT"]) / "treehammer_kit").is_dir()
+    assert seen["job"]["kit"] == seen["TREEHAMMER_KIT"]
+
+
+def test_shell_payload(bench: Any) -> None:
+    payload = """
+        #!/bin/sh
+        head -c 1000000 /dev/zero | cat > /dev/null
+        echo '{"format": 1, "values": {"events_read": 1}}' > "$TREEHAMMER_RESULT"
+    """
+    ran = bench.run(payload, kind="executable")
+    assert ran.exit_code == 0
+    assert ran.values["io_read_chars"] > 2_000_000
+    assert ran.values["events_read"] == 1
+
+
+def test_implausible_record_is_kept_and_marked(bench: Any) -> None:
+    payload = "import os; open(os.environ['TREEHAMMER_RESULT'], 'w').write('%s')"
+    report = '{"format": 1, "values": {"events_read": 0, "loop_wall_s": 1e9}}'
+    ran = bench.run(payload % report)
+    assert ran.exit_code == 0
+    assert ran.values["plausible"] is False
+    assert "events_read" in ran.values["implausible_why"]
+    assert "implausible" in ran.output
+
+
+def test_package_runs_as_the_packed_worker_does(bench: Any) -> None:
+    bench.write(f"import os; {DONE}")
+    command = [sys.executable, "-m", "treehammer.collectors.worker", "run", "job.json"]
+    options = ["--attempt", "2", "--output", "there"]
+    subprocess.run([*command, *options], cwd=bench.folder, check=True)
+    (record,) = (bench.folder / "there" / "records").iterdir()
+    assert json.loads(record.read_text())["values"]["attempt"] == 2
+
+
+@pytest.mark.root
+def test_real_root(bench: Any, spec: Callable[..., Any]) -> None:
+    """A wheel's ROOT is set up and reports the version that was asked for."""
+    request = software.prepare(software.parse("6.40.00"), config.load().software_dir)
+    payload = """
+        import json, os, ROOT
+        values = {"root_version": str(ROOT.gROOT.GetVersion())}
+        with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
+            json.dump({"format": 1, "values": values}, stream)
+    """
+    ran = bench.run(payload, spec(software=request))
+    assert ran.exit_code == 0, ran.output
+    assert ran.values["root_version"] == "6.40.00"
+    assert ran.values["root_provider"] == "wheel"
+    assert ran.values["max_rss_bytes"] > 100_000_000
+    assert ran.values["setup_wall_s"] > 0
+
+
+def python_of(minor: int) -> str:
+    """A Python 3.``minor`` of this machine; without one the test is skipped, in CI it fails."""
+    import shutil
+
+    roots = [os.environ.get("PYENV_ROOT"), str(Path.home() / ".pyenv")]
+    for root in filter(None, roots):
+        for path in sorted(Path(root).glob(f"versions/3.{minor}.*/bin/python3")):
+            return str(path)
+    found = shutil.which(f"python3.{minor}")
+    if found:
+        done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
+        if done.stdout.startswith(f"Python 3.{minor}."):
+            return found
+    reason = f"there is no Python 3.{minor} here (looked in pyenv's versions and on PATH)"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.mark.parametrize("minor", [9, 10, 11, 12, 13])
+def test_every_python(
+    bench: Any, spec: Callable[..., Any], input_file: InputFile, minor: int
+) -> None:
+    payload = f"""
+        import os, sys
+        assert open(os.environ["TREEHAMMER_URL"], "rb").read()
+        sys.path.insert(0, os.environ["TREEHAMMER_KIT"])
+        if os.environ["TREEHAMMER_AXIS_END"] == "crash": os.abort()
+        {DONE}
+    """
+    specs = [
+        spec(1, files=(input_file,), variant={"end": "good", "access": "staged"}),
+        spec(2, files=(input_file,), variant={"end": "crash", "cache": "warm"}),
+    ]
+    python = python_of(minor)
+    ran = bench.run(payload, *specs, python=python, env={"PYTHONWARNINGS": "error"})
+    assert ran.errors == ""
+    good, crashed = (record.values for record in ran.records)
+    assert good["worker_python"].startswith(f"3.{minor}.")
+    assert "failure_class" not in good, good["failure_message"]
+    assert crashed["failure_kind"] == "signal"
+    assert ran.exit_code == 1

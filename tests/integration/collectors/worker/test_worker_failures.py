@@ -1,0 +1,406 @@
+"""Every way a payload can end is told apart, recorded, and never stops the executions after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.collectors.job import InputFile, Limits, SoftwareRequest
+
+RESULT = """
+import json, os
+def report(text):
+    open(os.environ["TREEHAMMER_RESULT"], "w").write(text)
+"""
+GOOD = RESULT + 'report(json.dumps({"format": 1, "values": {"events_read": 5}}))\n'
+
+
+def failure(values: Any) -> tuple[str, str]:
+    return values["failure_class"], values["failure_kind"]
+
+
+def test_well_done_payload_has_no_failure(bench: Any) -> None:
+    ran = bench.run(GOOD)
+    assert ran.exit_code == 0
+    assert ran.values["events_read"] == 5
+    assert ran.values["plausible"] is True
+    assert "failure_class" not in ran.values
+    assert ran.attempt["failed"] == 0
+    assert ran.attempt["done"] == 1
+    assert ran.attempt["ended_us"] > ran.attempt["started_us"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "said"),
+    [
+        ("import sys; print('Traceback', file=sys.stderr); sys.exit(3)", "exit", "exit code 3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "signal", "SIGSEGV"),
+        # Nobody ran out of memory: a plain SIGKILL is not called so.
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "signal", "SIGKILL"),
+        ("print('fine')", "no-result", "TREEHAMMER_RESULT"),
+        (RESULT + "report('{')", "bad-result", "not JSON"),
+        (RESULT + "report('[]')", "bad-result", "object"),
+        (
+            RESULT + 'report(\'{"format": 1, "values": {"loop_wall_s": NaN}}\')',
+            "bad-result",
+            "NaN is no number",
+        ),
+        (
+            RESULT + 'report(\'{"format": 1, "values": {"events_read": "many"}}\')',
+            "bad-result",
+            "events_read",
+        ),
+        (
+            RESULT + 'report(\'{"format": 1, "values": {"payload_wall_s": 1.0}}\')',
+            "bad-result",
+            "measured by the worker",
+        ),
+        (
+            RESULT + 'report(\'{"format": 1, "extras": {"mine": 1}}\')',
+            "bad-result",
+            "[metrics.mine]",
+        ),
+    ],
+    ids=lambda value: value if len(value) < 20 else "",
+)
+def test_ends_of_a_payload(bench: Any, payload: str, kind: str, said: str) -> None:
+    ran = bench.run(payload)
+    assert ran.exit_code == 1
+    assert failure(ran.values) == ("payload", kind)
+    assert said in ran.values["failure_message"]
+    assert ran.attempt["failures"] == {"payload": 1}
+    assert f"payload/{kind}" in ran.output
+
+
+def test_exit_code_signal_and_output_are_recorded(bench: Any) -> None:
+    ran = bench.run("import sys; print('the reason', file=sys.stderr); sys.exit(3)")
+    assert ran.values["exit_code"] == 3
+    assert ran.values["log_excerpt"] == "the reason"
+    ran = bench.run("import os; os.abort()")
+    assert ran.values["exit_signal"] == signal.SIGABRT
+    assert "exit_code" not in ran.values
+
+
+def test_own_report_of_a_failure_is_believed(bench: Any) -> None:
+    report = {
+        "format": 1,
+        "values": {"events_read": 7},
+        "failure": {
+            "failure_class": "read",
+            "kind": "getentry",
+            "phase": "loop",
+            "message": "GetEntry returned -1",
+            "transient": True,
+        },
+    }
+    ran = bench.run(RESULT + f"report({json.dumps(json.dumps(report))}); raise SystemExit(1)")
+    assert failure(ran.values) == ("read", "getentry")
+    assert ran.values["failure_transient"] is True
+    assert ran.values["events_read"] == 7
+
+
+def test_declared_extras_are_kept(bench: Any) -> None:
+    payload = RESULT + 'report(\'{"format": 1, "extras": {"mine": 2.5}}\')'
+    ran = bench.run(payload, metrics={"mine": {"unit": "1", "better": "", "meaning": ""}})
+    assert ran.exit_code == 0
+    assert ran.records[0].extras == {"mine": 2.5}
+
+
+def test_hanging_payload_meets_its_wall_limit(bench: Any) -> None:
+    ran = bench.run("import time; time.sleep(60)", limits=Limits(0.6, 0))
+    assert failure(ran.values) == ("payload", "timeout")
+    assert 0.6 <= ran.values["payload_wall_s"] < 20
+    assert ran.values["exit_signal"] == signal.SIGTERM
+
+
+def test_payload_that_ignores_sigterm_is_killed(bench: Any) -> None:
+    ran = bench.run(
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",
+        limits=Limits(0.6, 0),
+    )
+    assert failure(ran.values) == ("payload", "timeout")
+    assert ran.values["exit_signal"] == signal.SIGKILL
+
+
+def test_memory_limit(bench: Any) -> None:
+    ran = bench.run(
+        "import time; hog = bytearray(b'x') * 200_000_000; time.sleep(60)",
+        limits=Limits(30.0, 100_000_000),
+    )
+    assert failure(ran.values) == ("payload", "memory")
+    # Stopped while it grows: how far it came is up to the sampling.
+    assert ran.values["tree_peak_rss_bytes"] > 100_000_000
+
+
+def test_shared_pages_count_once_against_the_memory_limit(bench: Any) -> None:
+    payload = f"""
+        import os, time
+        hog = bytearray(b'x') * 60_000_000
+        children = [os.fork() for _ in range(1)]
+        if children[0] == 0:
+            time.sleep(1); os._exit(0)
+        time.sleep(1); os.wait()
+        {RESULT.strip().splitlines()[0]}
+        open(os.environ["TREEHAMMER_RESULT"], "w").write('{{"format": 1}}')
+    """
+    ran = bench.run(payload, limits=Limits(30.0, 100_000_000))
+    assert "failure_class" not in ran.values
+    assert ran.values["tree_peak_rss_bytes"] > 120_000_000
+
+
+def alive_with(marker: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if marker.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Iterator[str]:
+    """A word in the environment by which a payload's processes are found; none may be left."""
+    word = f"WORKER_TEST_{os.getpid()}_{time.monotonic_ns()}"
+    yield word
+    for pid in alive_with(word):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_children_that_outlive_the_payload_are_ended_and_accounted(bench: Any, marker: str) -> None:
+    payload = f"""
+        import os, sys, time
+        def burn(seconds):
+            end = time.process_time() + seconds
+            while time.process_time() < end: pass
+        for generation in range(4):        # a chain of daemons, each in a session of its own
+            if os.fork() == 0:
+                os.setsid()
+                burn(0.1)
+                continue
+            break
+        else:
+            time.sleep(100)
+        if generation == 0:
+            time.sleep(1.2)
+            open(os.environ["TREEHAMMER_RESULT"], "w").write('{{"format": 1}}')
+        else:
+            time.sleep(100)
+        # {marker}
+    """
+    ran = bench.run(payload, env={marker: "1"})
+    assert ran.exit_code == 0
+    assert not alive_with(marker)
+    assert ran.values["processes"] == 5
+    assert "[4 processes outlived the payload]" in ran.log("1-1.err")
+    assert ran.values["payload_user_s"] + ran.values["payload_sys_s"] >= 0.4
+
+
+def test_processes_that_keep_forking_are_ended(bench: Any, marker: str) -> None:
+    payload = """
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            for _ in range(3): os.fork()
+            while True:                   # each copy lives on in the next and ends: a moving target
+                if os.fork(): os._exit(0)
+        time.sleep(0.5)
+        open(os.environ["TREEHAMMER_RESULT"], "w").write('{"format": 1}')
+    """
+    ran = bench.run(payload, env={marker: "1"}, limits=Limits(20.0, 0))
+    assert ran.exit_code == 0, ran.output
+    assert ran.values["payload_wall_s"] < 10
+    assert ran.values["ended_us"] - ran.values["started_us"] < 15e6
+    assert not alive_with(marker)
+
+
+def test_flood_of_output_is_bounded_and_says_what_is_missing(bench: Any) -> None:
+    payload = """
+        import os, sys
+        print("first line", flush=True)
+        line = b"0123456789abcdef" * 4096
+        for _ in range(800): sys.stdout.buffer.write(line)
+        print(); print("last line")
+        open(os.environ["TREEHAMMER_RESULT"], "w").write('{"format": 1}')
+    """
+    ran = bench.run(payload)
+    text = ran.log("1-1.out")
+    assert ran.exit_code == 0
+    assert len(text) < 2_000_000
+    assert text.startswith("first line")
+    assert text.endswith("last line\n")
+    cut = int(text.split("[... ")[1].split(" bytes left out")[0])
+    head, tail = text.split(f"\n[... {cut} bytes left out ...]\n")
+    assert len(head) + cut + len(tail) == 800 * 65536 + len("first line\n\nlast line\n")
+
+
+def test_a_failed_execution_does_not_stop_the_next(bench: Any, spec: Callable[..., Any]) -> None:
+    payload = GOOD + 'import sys; sys.exit(os.environ["TREEHAMMER_AXIS_END"] == "bad")\n'
+    ends = ("bad", "good", "bad")
+    specs = [spec(i + 1, variant={"end": end}) for i, end in enumerate(ends)]
+    ran = bench.run(payload, *specs)
+    assert ran.exit_code == 1
+    assert [r.values.get("failure_kind") for r in ran.records] == ["exit", None, "exit"]
+    assert (ran.attempt["done"], ran.attempt["failed"]) == (3, 2)
+
+
+def test_payload_that_cannot_be_started(bench: Any) -> None:
+    ran = bench.run("#!/no/such/interpreter\n", kind="executable")
+    assert failure(ran.values) == ("payload", "start")
+
+
+def test_software_that_is_not_there(bench: Any, spec: Callable[..., Any]) -> None:
+    request = SoftwareRequest("path:/nowhere", "path", "", "/nowhere")
+    ran = bench.run(GOOD, spec(software=request))
+    assert ran.values["failure_class"] == "software setup"
+    assert "payload_wall_s" not in ran.values
+
+
+def test_other_root_than_asked_for_is_refused(bench: Any, spec: Callable[..., Any]) -> None:
+    payload = RESULT + 'report(\'{"format": 1, "values": {"root_version": "6.38.00"}}\')'
+    ran = bench.run(payload, spec(software=SoftwareRequest("none", "none", "6.40.00", "")))
+    assert failure(ran.values) == ("software setup", "version")
+    assert "6.40.00" in ran.values["failure_message"]
+    assert "6.38.00" in ran.values["failure_message"]
+    assert ran.values["root_version"] == "6.38.00"
+
+
+def started(bench: Any, payload: str, *specs: Any, **env: str) -> subprocess.Popen[bytes]:
+    """The worker, once its payload says that it runs."""
+    bench.write(payload, *specs)
+    # Output goes to a file: nobody reads a pipe here.
+    with (bench.folder / "worker.out").open("wb") as out:
+        process = subprocess.Popen(
+            bench.command(),
+            cwd=bench.folder,
+            env={**os.environ, **env},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    flag = bench.folder / "running"
+    deadline = time.monotonic() + 30
+    while not flag.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert flag.exists(), (bench.folder / "worker.out").read_text()
+    return process
+
+
+RUNS_LONG = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(100)
+open(os.path.join(os.path.dirname(__file__), "..", "running"), "w").close()
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_worker_records_and_leaves_nothing_behind(
+    bench: Any, spec: Callable[..., Any], marker: str, number: signal.Signals
+) -> None:
+    process = started(bench, RUNS_LONG, spec(1), spec(2), spec(3), **{marker: "1"})
+    process.send_signal(number)
+    assert process.wait(20) == 1
+    ran = bench.read(1)
+    assert failure(ran.values) == ("evicted", "stopped")
+    assert ran.values["failure_transient"] is True
+    assert ran.attempt["stopped_by"] == number.name
+    assert (ran.attempt["done"], ran.attempt["not_started"]) == (1, 2)
+    assert not alive_with(marker)
+
+
+def test_signal_that_reaches_everybody_is_an_eviction(bench: Any) -> None:
+    """A batch system may end the payload before the worker finds the time to."""
+    ran = bench.run("""
+        import os, signal
+        os.kill(os.getppid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    """)
+    assert failure(ran.values) == ("evicted", "stopped")
+    assert ran.attempt["stopped_by"] == "SIGTERM"
+
+
+def test_log_that_cannot_be_written_ends_the_payload_in_order(bench: Any, marker: str) -> None:
+    """What a full disk does, done with a limit on the size of files."""
+    payload = """
+        import sys, time
+        print("x" * 1_000_000); sys.stdout.flush()
+        time.sleep(100)
+    """
+    bench.write(payload)
+    command = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", *bench.command()]
+    done = subprocess.run(
+        command, cwd=bench.folder, env={**os.environ, marker: "1"}, capture_output=True, check=False
+    )
+    ran = bench.read(done.returncode)
+    assert failure(ran.values) == ("payload", "node")
+    assert not alive_with(marker)
+
+
+def test_killed_worker_takes_its_payload_with_it(bench: Any, marker: str) -> None:
+    payload = RUNS_LONG.replace("if os.fork() == 0:", "if False:")
+    process = started(bench, payload, **{marker: "1"})
+    process.kill()
+    process.wait(20)
+    deadline = time.monotonic() + 10
+    while alive_with(marker) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive_with(marker)
+    attempt = json.loads((bench.folder / "attempt.json").read_text())
+    assert attempt["ended_us"] is None
+    assert attempt["done"] == 0
+
+
+def test_file_of_another_size_is_not_read(
+    bench: Any, spec: Callable[..., Any], input_file: InputFile
+) -> None:
+    Path(input_file.url).write_bytes(b"short")
+    ran = bench.run(GOOD, spec(files=(input_file,)))
+    assert failure(ran.values) == ("open", "size")
+    Path(input_file.url).unlink()
+    ran = bench.run(GOOD, spec(files=(input_file,)))
+    assert failure(ran.values) == ("open", "missing")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda job: job.update(format=99), "format 1"),
+        (lambda job: job.update(surprise=1), "surprise"),
+        (lambda job: job.pop("limits"), "limits"),
+        (lambda job: job["executions"][0]["identity"].pop("series"), "identity.series: is missing"),
+        (lambda job: job["executions"][0]["identity"].update(host="x"), "identity.host"),
+        (lambda job: job["executions"][0]["identity"].update(instrument_version=99), "99"),
+        (lambda job: job["executions"].append(job["executions"][0]), "comes twice"),
+        (lambda job: job["payload"].update(kind="song"), "song"),
+        (lambda job: job["executions"][0].update(identity=[]), "identity: an object"),
+        (lambda job: job["executions"][0].update(passes="3"), "passes: a whole number"),
+        (lambda job: job["executions"][0].update(round=0), "round: must be at least 1"),
+        (lambda job: job["limits"].update(wall_s=None), "limits.wall_s: a number"),
+        (lambda job: job.update(executions=[]), "there is none"),
+    ],
+)
+def test_unusable_job(bench: Any, change: Callable[[Any], Any], said: str) -> None:
+    path = bench.write(GOOD)
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    done = subprocess.run(
+        bench.command(), cwd=bench.folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "job.json" in done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (bench.folder / "records").exists()

@@ -1,0 +1,47 @@
+"""What is said of read latencies, against the latencies themselves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from treehammer.collectors.kit.treehammer_kit import summary
+from treehammer.collectors.kit.treehammer_kit.summary import LATENCY_PARTS
+from treehammer.collectors.metrics import LATENCY_BINS
+
+
+def counted(latencies_us: np.ndarray) -> list[int]:
+    """The reads by latency, as accounts.hpp counts them."""
+    edges = [2.0 * part / LATENCY_PARTS for part in range(LATENCY_PARTS)]
+    for number in range(1, LATENCY_BINS):
+        edges += [2.0**number * (1 + part / LATENCY_PARTS) for part in range(LATENCY_PARTS)]
+    return [int(count) for count in np.histogram(latencies_us, [*edges, math.inf])[0]]
+
+
+@pytest.mark.parametrize("reads", [1, 4, 20, 10_000])
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
+@pytest.mark.parametrize(
+    "distribution", ["page cache", "disk", "two populations", "all in the upper half of a bin"]
+)
+def test_percentiles_are_those_of_the_reads(reads: int, share: float, distribution: str) -> None:
+    random = np.random.default_rng(reads)
+    latencies = {
+        "page cache": random.lognormal(math.log(3), 0.5, reads) + 2,
+        "disk": random.lognormal(math.log(150), 1, reads) + 2,
+        "two populations": np.where(random.random(reads) < 0.8, 3.3, 20_000.0),
+        "all in the upper half of a bin": random.uniform(14, 15.9, reads),
+    }[distribution]
+    true = float(np.quantile(latencies, share, method="inverted_cdf"))
+    said = summary.percentile(counted(latencies), share, 1e-6 * float(latencies.max()))
+    assert 1e6 * said == pytest.approx(true, rel=1 / LATENCY_PARTS)
+
+
+def test_reads_faster_than_a_microsecond_are_said_to_be() -> None:
+    said = summary.percentile(counted(np.full(100, 0.7)), 0.5, 0.8e-6)
+    assert 1e6 * said == pytest.approx(0.7, abs=2 / LATENCY_PARTS)
+
+
+def test_no_percentile_exceeds_the_longest_read() -> None:
+    assert summary.percentile(counted(np.array([5.0, 900.0])), 1.0, 900e-6) == 900e-6

@@ -1,0 +1,68 @@
+"""The choice of branches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treehammer.collectors.kit.treehammer_kit import selection
+from treehammer.collectors.kit.treehammer_kit.task import Trouble
+
+NAMES = ["nMuon", "Muon_pt", "Muon_eta", "Jet_pt", "odd[name]", "run"]
+COUNTERS = {"Muon_pt": ["nMuon"], "Muon_eta": ["nMuon"]}
+
+
+def chosen(request: str, folder: Path | str = "", seed: int = 1) -> list[str]:
+    positions = selection.choose(NAMES, COUNTERS, request, seed=seed, folder=str(folder))
+    return [NAMES[position] for position in positions]
+
+
+@pytest.mark.parametrize(
+    "request_, expected",
+    [
+        ("Muon_*", ["nMuon", "Muon_pt", "Muon_eta"]),
+        ("Jet_pt, run", ["Jet_pt", "run"]),
+        ("run,Jet_pt,run", ["Jet_pt", "run"]),
+        ("odd[name]", ["odd[name]"]),
+    ],
+)
+def test_patterns_choose_in_the_order_of_the_tree_and_take_counters_along(
+    request_: str, expected: list[str]
+) -> None:
+    assert chosen(request_) == expected
+
+
+def test_a_list_file_holds_one_pattern_a_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("# muons\nMuon_eta\n\nrun  # the run\n")
+    assert chosen("@mine.txt", tmp_path) == ["nMuon", "Muon_eta", "run"]
+
+
+@pytest.mark.parametrize(
+    "request_, said",
+    [("Muon_pT", "Muon_pt"), ("Tau_*", "'Tau_*'"), (" , ", "empty"), ("@none.txt", "none.txt")],
+)
+def test_what_matches_nothing_is_a_failure_to_open(request_: str, said: str) -> None:
+    with pytest.raises(Trouble) as trouble:
+        chosen(request_)
+    assert trouble.value.document["failure_class"] == "open"
+    assert said in trouble.value.document["message"]
+
+
+@given(st.integers(1, 400), st.floats(1e-4, 1.0), st.floats(1e-4, 1.0), st.integers(0, 2**32))
+def test_a_fraction_is_exact_and_lies_inside_a_larger_one(
+    count: int, one: float, two: float, seed: int
+) -> None:
+    names = [f"b{number}" for number in range(count)]
+    small, large = (set(selection.fraction(names, share, seed)) for share in sorted((one, two)))
+    assert small <= large
+    share = min(one, two)
+    assert abs(len(small) - max(1, share * count)) <= 0.5 or len(small) == 1
+    assert set(selection.fraction(names[::-1], share, seed)) == small
+
+
+def test_the_seed_matters() -> None:
+    names = [f"b{number}" for number in range(100)]
+    assert selection.fraction(names, 0.1, 1) != selection.fraction(names, 0.1, 2)
