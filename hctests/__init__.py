@@ -1,0 +1,1 @@
+"""What is measured: shipped tests, the test.toml schema, the matrix, the Git source."""

@@ -1,0 +1,209 @@
+"""The axes of a matrix: which values each takes, its default, and its values as typed text.
+
+Values are normalised, so that ``1`` and ``1.0`` are one fraction and one series.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.collectors import software
+from treehammer.collectors.metrics import KNOWN_AXES
+from treehammer.hctests.definition import Scalar
+
+AXIS_NAME = r"^[a-z][a-z0-9_]{0,29}$"
+TEXT_LIMIT = 1000
+
+#: Axes that no job can run interleaved, and why.
+UNBUNDLED: Mapping[str, str] = {
+    "door": "a job reads through one door",
+    "access": "the copy of a staged execution warms the caches that the next one reads through",
+    "cache": "a warm execution leaves the server's cache warm for the cold one after it",
+}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis may hold.
+
+    ``read`` returns the normalised value, or raises ValueError saying what is wrong; ``schema`` is
+    the JSON Schema of one value; ``numeric`` tells whether typed text is read as a number when it
+    is one.
+    """
+
+    default: tuple[Scalar, ...]
+    expected: str
+    schema: Mapping[str, Any]
+    read: Callable[[Any], Scalar]
+    numeric: bool = False
+
+
+def text(value: Any) -> str:
+    """A value that must be text: one line, without control characters.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{_shown(value)} is not text in quotes")
+    if not value.strip() or value != value.strip():
+        raise ValueError(f"{value!r} is empty or has spaces around it")
+    if not value.isprintable() or len(value) > TEXT_LIMIT:
+        raise ValueError(
+            f"{value[:40]!r} holds control characters or more than {TEXT_LIMIT} characters"
+        )
+    return value
+
+
+def _shown(value: Any) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{_shown(value)} is not a number")
+    return value
+
+
+def _plain(value: Any) -> int | float:
+    """A number, whole where it can be: 30.0 and 30 are one value."""
+    number = _number(value)
+    return int(number) if number == int(number) else number
+
+
+def _root(value: Any) -> Scalar:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(
+            f"the number {value!r} is not a version: TOML reads 6.40 as 6.4; put it in quotes"
+        )
+    software.parse(text(value))
+    return str(value)
+
+
+def _fraction(value: Any) -> Scalar:
+    number = float(_number(value))
+    if not 0 < number <= 1:
+        raise ValueError(f"{value!r} is not a fraction above 0 and up to 1")
+    return number
+
+
+def _branches(value: Any) -> Scalar:
+    if not isinstance(value, str):
+        return _fraction(value)
+    if text(value) == "@":
+        raise ValueError("'@' names no file")
+    return value
+
+
+def _cache_mb(value: Any) -> Scalar:
+    number = _plain(value)
+    if not 0 <= number <= 100_000:
+        raise ValueError(f"{value!r} is not between 0 and 100000 MB")
+    return number
+
+
+def _door(value: Any) -> Scalar:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text(value)):
+        raise ValueError(f"{value!r} is not a name of letters, digits, '.', '_' and '-'")
+    return str(value)
+
+
+def _one_of(*known: str) -> Callable[[Any], Scalar]:
+    def read(value: Any) -> Scalar:
+        if not isinstance(value, str) or value not in known:
+            raise ValueError(f"{_shown(value)} is not known")
+        return value
+
+    return read
+
+
+def _custom(value: Any) -> Scalar:
+    if isinstance(value, bool):
+        return value
+    return text(value) if isinstance(value, str) else _plain(value)
+
+
+_TEXT_SCHEMA: Mapping[str, Any] = {"type": "string", "minLength": 1, "maxLength": TEXT_LIMIT}
+_FRACTION_SCHEMA: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+
+KNOWN: Mapping[str, Axis] = {
+    "root": Axis(
+        ("current",),
+        'a ROOT release in quotes, "path:/folder", "current" or "none"',
+        _TEXT_SCHEMA,
+        _root,
+    ),
+    "branches": Axis(
+        (1.0,),
+        'a fraction in (0, 1], patterns such as "Muon_*,Jet_pt", or "@file" with a list',
+        {"anyOf": [_FRACTION_SCHEMA, _TEXT_SCHEMA]},
+        _branches,
+        numeric=True,
+    ),
+    "cache_mb": Axis(
+        (30,),
+        "megabytes of TTreeCache from 0 (off)",
+        {"type": "number", "minimum": 0, "maximum": 100_000},
+        _cache_mb,
+        numeric=True,
+    ),
+    "events": Axis((1.0,), "a fraction in (0, 1]", _FRACTION_SCHEMA, _fraction, numeric=True),
+    "door": Axis((), "the name of a door", _TEXT_SCHEMA, _door),
+    "access": Axis(
+        ("direct",),
+        '"direct" or "staged"',
+        {"enum": ["direct", "staged"]},
+        _one_of("direct", "staged"),
+    ),
+    "cache": Axis(
+        ("warm",), '"warm" or "cold"', {"enum": ["warm", "cold"]}, _one_of("warm", "cold")
+    ),
+}
+assert tuple(KNOWN) == KNOWN_AXES
+
+CUSTOM = Axis(
+    (),
+    "text, a number, true or false",
+    {"anyOf": [_TEXT_SCHEMA, {"type": "number"}, {"type": "boolean"}]},
+    _custom,
+)
+
+
+def of(name: str) -> Axis:
+    """The axis of that name; every name that is not known is a test's own axis."""
+    return KNOWN.get(name, CUSTOM)
+
+
+def same_kind(values: Sequence[Scalar]) -> bool:
+    """Whether all values of a test's own axis are text, all numbers, or all true and false."""
+    return len({_kind(value) for value in values}) <= 1
+
+
+def _kind(value: Scalar) -> str:
+    return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
+
+
+def from_text(name: str, typed: str, declared: Sequence[Scalar]) -> Any:
+    """What someone typed for an axis, as a TOML value of the axis' type (not yet checked).
+
+    Args:
+        name: of the axis.
+        typed: e.g. ``0.02`` or ``Muon_*``.
+        declared: the values test.toml gives; they tell the type of a test's own axis.
+    """
+    kind = "number" if of(name).numeric else "text"
+    if name not in KNOWN and declared:
+        kind = _kind(declared[0])
+    if kind == "bool":
+        return {"true": True, "false": False}.get(typed, typed)
+    if kind == "number":
+        for number in (int, float):
+            try:
+                return number(typed)
+            except ValueError:
+                continue
+    return typed

@@ -1,0 +1,101 @@
+"""Identity: content hashes of tests, series and comparisons.  Names of people and files play no part.
+
+What a series is made of stands in six columns of every measurement, :data:`SERIES_COLUMNS`, so that
+analysis can tell from stored rows what belongs together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from treehammer.collectors.metrics import INSTRUMENT_VERSION
+from treehammer.hctests.definition import PinnedTest, Variant
+from treehammer.hctests.schema import FILE_NAME
+
+#: Columns of a measurement that make its series.
+SERIES_COLUMNS: Final = (
+    "test_hash",
+    "variant",
+    "dataset_hash",
+    "site",
+    "door",
+    "instrument_version",
+)
+
+
+def test_hash(pinned: PinnedTest) -> str:
+    """SHA-256 (hex) of what the test does.
+
+    It covers the content of every file but test.toml, and of test.toml what changes a single
+    measurement: payload, tree, seed, settings and units of its own metrics.  Matrix, counts of
+    repeats, rounds and passes, limits, name and description can change within a series; the dataset
+    stands in the series by its own hash.
+    """
+    definition = pinned.definition
+    return _digest(
+        {
+            "files": {name: sha for name, sha in pinned.hashes.items() if name != FILE_NAME},
+            "payload": definition.payload,
+            "tree": definition.tree,
+            "seed": definition.seed,
+            "settings": definition.settings,
+            "metrics": {name: metric.unit for name, metric in definition.metrics.items()},
+        }
+    )
+
+
+test_hash.__test__ = False  # type: ignore[attr-defined]  # not a pytest function
+
+
+def payload_hash(pinned: PinnedTest) -> str:
+    """SHA-256 (hex) of the payload file alone."""
+    return pinned.hashes[pinned.definition.payload]
+
+
+def series(pinned: PinnedTest, variant: Variant, dataset_hash: str, site: str, door: str) -> str:
+    """Fingerprint (SHA-256, hex) of the series that a measurement belongs to.
+
+    Args:
+        pinned: the test.
+        variant: of its matrix.
+        dataset_hash: ``Manifest.hash``; '' for a test that reads no dataset.
+        site: name of the site.
+        door: name of the door.
+    """
+    return comparison_key(
+        {
+            "test_hash": test_hash(pinned),
+            "variant": variant.canonical,
+            "dataset_hash": dataset_hash,
+            "site": site,
+            "door": door,
+            "instrument_version": INSTRUMENT_VERSION,
+        },
+        without=(),
+    )
+
+
+def comparison_key(measurement: Mapping[str, Any], *, without: Collection[str]) -> str:
+    """The fingerprint without the compared axes: equal for measurements that may be compared.
+
+    Args:
+        measurement: holds :data:`SERIES_COLUMNS`.
+        without: axes of the variant, ``site`` or ``door``; with none it is the series.
+    """
+    row = {name: measurement.get(name) for name in SERIES_COLUMNS}
+    # The database keeps no empty text: no dataset is NULL there and '' in a plan.
+    row["dataset_hash"] = row["dataset_hash"] or ""
+    variant = json.loads(str(row.pop("variant")))
+    row["axes"] = {name: value for name, value in variant.items() if name not in without}
+    for name in ("site", "door"):
+        if name in without:
+            del row[name]
+    return _digest(row)
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,65 @@
+"""Real Git repositories in temporary folders, apart from the configuration of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from treehammer.config import Settings, load
+
+Git = Callable[..., str]
+
+DEFINITION = '[test]\nname = "mine"\npayload = "read.py"\nfiles = ["sub/helper.h"]\n'
+
+
+@pytest.fixture(autouse=True)
+def plain_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(("GIT_", "SSH_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    for person in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{person}_NAME", "Tester")
+        monkeypatch.setenv(f"GIT_{person}_EMAIL", "tester@example.org")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
+
+
+@pytest.fixture
+def git() -> Git:
+    def run(folder: Path, *arguments: str) -> str:
+        command = ["git", "-c", "protocol.file.allow=always", *arguments]
+        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture
+def origin(tmp_path: Path, git: Git) -> Path:
+    """A repository with one test, a branch, a branch with a slash, and two kinds of tags."""
+    folder = tmp_path / "origin"
+    test = folder / "tests" / "read"
+    (test / "sub").mkdir(parents=True)
+    (test / "test.toml").write_text(DEFINITION)
+    (test / "read.py").write_text("print('one')\n")
+    (test / "sub" / "helper.h").write_text("#pragma once\n")
+    (test / "run.sh").write_text("#!/bin/sh\n")
+    (test / "run.sh").chmod(0o755)
+    (test / "link.py").symlink_to("sub/helper.h")
+    (folder / "README").write_text("tests\n")
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    git(folder, "tag", "light")
+    git(folder, "tag", "-a", "v1.0", "-m", "release")
+    git(folder, "branch", "feature/x")
+    return folder

@@ -1,0 +1,518 @@
+from __future__ import annotations
+
+import hashlib
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from treehammer.config import Settings
+from treehammer.errors import DefinitionError, ExitCode, SourceError, SourceUnreachable
+from treehammer.hctests import source
+from treehammer.hctests.definition import PinnedTest
+
+Git = Callable[..., str]
+Address = Callable[[Path], str]
+
+ADDRESSES: dict[str, Address] = {"path": str, "url": lambda folder: folder.as_uri()}
+
+
+@pytest.fixture(params=ADDRESSES.values(), ids=list(ADDRESSES))
+def address(request: pytest.FixtureRequest) -> Address:
+    """How a repository is named: by its path, read directly, or by a URL, through our mirror."""
+    chosen: Address = request.param
+    return chosen
+
+
+def commit(git: Git, folder: Path, name: str, content: str) -> str:
+    path = folder / "tests" / "read" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", f"change {name}")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def payload(pinned: PinnedTest) -> str:
+    return (pinned.folder / "read.py").read_text()
+
+
+# --- What a ref means ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ref", ["main", "HEAD", "feature/x", "light", "v1.0", "refs/heads/main"])
+def test_every_kind_of_ref_pins_its_commit(
+    origin: Path, git: Git, settings: Settings, address: Address, ref: str
+) -> None:
+    first = git(origin, "rev-parse", "HEAD")
+    pinned = source.pin(f"{address(origin)}@{ref}:tests/read", settings)
+    assert (pinned.commit, pinned.ref, pinned.path) == (first, ref, "tests/read")
+    assert pinned.repository == address(origin)
+    assert not pinned.dirty
+    assert pinned.hashes == {
+        name: hashlib.sha256((origin / "tests" / "read" / name).read_bytes()).hexdigest()
+        for name in ("test.toml", "read.py", "sub/helper.h")
+    }
+
+
+@pytest.mark.parametrize("digits", [7, 12, 40])
+def test_full_and_short_hashes_pin_their_commit(
+    origin: Path, git: Git, settings: Settings, address: Address, digits: int
+) -> None:
+    first = git(origin, "rev-parse", "HEAD")
+    commit(git, origin, "read.py", "print('two')\n")
+    pinned = source.pin(f"{address(origin)}@{first[:digits]}:tests/read", settings)
+    assert pinned.commit == first
+    assert payload(pinned) == "print('one')\n"
+
+
+def test_a_branch_that_moved_is_followed_and_what_was_pinned_stays(
+    origin: Path, git: Git, settings: Settings, address: Address
+) -> None:
+    spec = f"{address(origin)}@main:tests/read"
+    before = source.pin(spec, settings)
+    second = commit(git, origin, "read.py", "print('two')\n")
+    after = source.pin(spec, settings)
+    assert after.commit == second
+    assert (payload(before), payload(after)) == ("print('one')\n", "print('two')\n")
+
+
+def test_a_branch_that_was_rewritten_is_followed(
+    origin: Path, git: Git, settings: Settings
+) -> None:
+    spec = f"{origin.as_uri()}@main:tests/read"
+    first = source.pin(spec, settings)
+    (origin / "tests" / "read" / "read.py").write_text("print('rewritten')\n")
+    git(origin, "commit", "--quiet", "--all", "--amend", "-m", "rewritten")
+    assert payload(source.pin(spec, settings)) == "print('rewritten')\n"
+    # A commit that no branch holds any longer can still be had: it was pinned before.
+    again = source.pin(f"{origin.as_uri()}@{first.commit}:tests/read", settings)
+    assert payload(again) == "print('one')\n"
+
+
+def test_a_branch_may_take_the_place_of_a_folder_of_branches(
+    origin: Path, git: Git, settings: Settings
+) -> None:
+    source.pin(f"{origin.as_uri()}@feature/x:tests/read", settings)
+    git(origin, "branch", "-D", "feature/x")
+    git(origin, "branch", "feature")
+    pinned = source.pin(f"{origin.as_uri()}@feature:tests/read", settings)
+    assert pinned.ref == "feature"
+
+
+def test_a_commit_of_no_branch_is_had_by_its_full_hash(
+    origin: Path, git: Git, settings: Settings
+) -> None:
+    git(origin, "checkout", "--quiet", "--detach")
+    lone = commit(git, origin, "read.py", "print('lone')\n")
+    git(origin, "update-ref", "refs/changes/1", lone)
+    git(origin, "checkout", "--quiet", "main")
+    pinned = source.pin(f"{origin.as_uri()}@{lone}:tests/read", settings)
+    assert payload(pinned) == "print('lone')\n"
+    by_name = source.pin(f"{origin.as_uri()}@refs/changes/1:tests/read", settings)
+    assert by_name.commit == lone
+
+
+def test_a_tag_wins_over_a_branch_of_the_same_name(
+    origin: Path, git: Git, settings: Settings, address: Address
+) -> None:
+    first = git(origin, "rev-parse", "HEAD")
+    second = commit(git, origin, "read.py", "print('two')\n")
+    git(origin, "branch", "light")
+    pinned = source.pin(f"{address(origin)}@light:tests/read", settings)
+    assert pinned.commit == first
+    branch = source.pin(f"{address(origin)}@refs/heads/light:tests/read", settings)
+    assert branch.commit == second
+
+
+def test_an_unknown_ref_lists_near_names(
+    origin: Path, settings: Settings, address: Address
+) -> None:
+    with pytest.raises(SourceError, match=r"'featur/x'(.|\n)*feature/x"):
+        source.pin(f"{address(origin)}@featur/x:tests/read", settings)
+    for nothing in ("0" * 40, "deadbeef"):
+        with pytest.raises(SourceError, match="no branch, tag or commit"):
+            source.pin(f"{address(origin)}@{nothing}:tests/read", settings)
+
+
+@pytest.mark.parametrize("ref", ["--upload-pack=x", "a b", "main..main", "\x1b[0m"])
+def test_a_ref_is_never_an_option_or_an_expression(
+    origin: Path, settings: Settings, address: Address, ref: str
+) -> None:
+    with pytest.raises(SourceError):
+        source.pin(f"{address(origin)}@{ref}:tests/read", settings)
+
+
+# --- Without a connection ------------------------------------------------------------------------
+
+
+def test_a_full_hash_that_was_fetched_before_needs_no_connection(
+    origin: Path, settings: Settings, tmp_path: Path
+) -> None:
+    url = origin.as_uri()
+    first = source.pin(f"{url}@main:tests/read", settings)
+    origin.rename(tmp_path / "away")
+    again = source.pin(f"{url}@{first.commit}:tests/read", settings)
+    assert again.hashes == first.hashes
+    with pytest.raises(SourceUnreachable) as caught:
+        source.pin(f"{url}@main:tests/read", settings)
+    assert caught.value.exit_code == ExitCode.INFRASTRUCTURE
+    assert url in str(caught.value)
+
+
+def test_a_host_that_does_not_answer_is_one_clear_error(settings: Settings) -> None:
+    with pytest.raises(SourceUnreachable, match=r"127\.0\.0\.1:9/x\.git: cannot be fetched"):
+        source.pin("http://127.0.0.1:9/x.git@main:tests/read", settings)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "ext::/bin/sh@main:tests",
+        "ftp://example.org/x@main:tests",
+        "nowhere@main:tests",
+        "git@example.org:group/repo.git",
+        "--upload-pack=touch@main:tests",
+    ],
+)
+def test_what_is_no_repository_is_refused_at_once(settings: Settings, spec: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        source.pin(spec, settings)
+    assert not isinstance(caught.value, SourceUnreachable)
+    assert caught.value.hint
+
+
+def test_a_folder_without_git_is_no_repository(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="is no Git repository"):
+        source.pin(f"{tmp_path}@main:tests", settings)
+
+
+# --- What is taken out of a commit ---------------------------------------------------------------
+
+
+def test_the_copy_is_read_only_and_keeps_modes_and_inner_links(
+    origin: Path, settings: Settings, address: Address
+) -> None:
+    folder = source.pin(f"{address(origin)}@main:tests/read", settings).folder
+    assert stat.S_IMODE((folder / "read.py").stat().st_mode) == 0o444
+    assert stat.S_IMODE((folder / "run.sh").stat().st_mode) == 0o555
+    assert (folder / "link.py").is_symlink()
+    assert (folder / "link.py").read_text() == "#pragma once\n"
+    assert not (folder / ".git").exists()
+
+
+def test_attributes_do_not_change_what_is_read(
+    origin: Path, git: Git, settings: Settings, address: Address
+) -> None:
+    commit(git, origin, ".gitattributes", "*.py text eol=crlf\nsub export-ignore\n")
+    pinned = source.pin(f"{address(origin)}@main:tests/read", settings)
+    assert (pinned.folder / "read.py").read_bytes() == b"print('one')\n"
+    assert (pinned.folder / "sub" / "helper.h").exists()
+
+
+def test_a_test_at_the_top_and_the_path_of_test_toml_both_work(
+    origin: Path, git: Git, settings: Settings, address: Address
+) -> None:
+    spec = f"{address(origin)}@main:tests/read/test.toml"
+    assert source.pin(spec, settings).path == "tests/read"
+    (origin / "test.toml").write_text('[test]\nname = "top"\npayload = "p.py"\n')
+    (origin / "p.py").write_text("")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "a test at the top")
+    top = source.pin(f"{address(origin)}@main:", settings)
+    assert (top.path, top.definition.name) == (".", "top")
+
+
+def test_a_damaged_copy_is_made_again(origin: Path, settings: Settings) -> None:
+    spec = f"{origin}@main:tests/read"
+    first = source.pin(spec, settings)
+    (first.folder / "read.py").chmod(0o644)
+    (first.folder / "read.py").write_text("print('forged')\n")
+    (first.folder / "more.py").write_text("")
+    again = source.pin(spec, settings)
+    assert again.hashes == first.hashes
+    assert payload(again) == "print('one')\n"
+    assert not (again.folder / "more.py").exists()
+
+
+@pytest.mark.parametrize("target", ["/etc/hostname", "../../README", "sub/../../x"])
+def test_a_link_out_of_the_folder_is_refused(
+    origin: Path, git: Git, settings: Settings, address: Address, target: str
+) -> None:
+    (origin / "tests" / "read" / "out").symlink_to(target)
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "a link that leaves")
+    with pytest.raises(SourceError, match="the link 'out' leads out"):
+        source.pin(f"{address(origin)}@main:tests/read", settings)
+
+
+def test_a_link_that_leaves_by_way_of_another_is_refused(
+    origin: Path, git: Git, settings: Settings
+) -> None:
+    test = origin / "tests" / "read"
+    (test / "top").mkdir()
+    (test / "top" / "x").write_text("")
+    (test / "sub" / "deep").symlink_to("../top")
+    (test / "out").symlink_to("sub/deep/../../x")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "links")
+    with pytest.raises(SourceError, match="leads out"):
+        source.pin(f"{origin}@main:tests/read", settings)
+
+
+def test_a_submodule_is_refused_inside_and_on_the_way(
+    origin: Path, git: Git, settings: Settings, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "--quiet")
+    git(other, "commit", "--quiet", "--allow-empty", "-m", "first")
+    git(origin, "submodule", "--quiet", "add", str(other), "tests/read/module")
+    git(origin, "commit", "--quiet", "-m", "a submodule")
+    with pytest.raises(SourceError, match=r"holds a submodule \(module\)"):
+        source.pin(f"{origin}@main:tests/read", settings)
+    with pytest.raises(SourceError, match="tests/read/module is a submodule"):
+        source.pin(f"{origin}@main:tests/read/module/deep", settings)
+
+
+def test_a_large_file_pointer_is_refused(
+    origin: Path, git: Git, settings: Settings, address: Address
+) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    commit(git, origin, "read.py", pointer)
+    with pytest.raises(DefinitionError, match="Git LFS pointer"):
+        source.pin(f"{address(origin)}@main:tests/read", settings)
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc", "tests/../../x"])
+def test_a_path_never_leaves_the_repository(
+    origin: Path, settings: Settings, address: Address, path: str
+) -> None:
+    with pytest.raises(SourceError, match="the path leaves the repository"):
+        source.pin(f"{address(origin)}@main:{path}", settings)
+
+
+def test_an_unknown_path_lists_the_tests_there_are(
+    origin: Path, git: Git, settings: Settings, address: Address
+) -> None:
+    (origin / "latest").symlink_to("tests/read")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "a link")
+    for path, reason in {
+        "tests/raed": "no such folder",
+        "tests": "holds no test.toml",
+        "README": "README is a file",
+        "latest": "latest is a symbolic link",
+    }.items():
+        with pytest.raises(SourceError, match=reason) as caught:
+            source.pin(f"{address(origin)}@main:{path}", settings)
+        assert "tests/read" in caught.value.hint
+
+
+def test_a_folder_too_large_to_travel_is_refused(
+    origin: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "MAX_BYTES", 10)
+    with pytest.raises(SourceError, match="each job would carry it"):
+        source.pin(f"{origin}@main:tests/read", settings)
+
+
+def test_mistakes_name_the_file_in_the_repository(
+    origin: Path, git: Git, settings: Settings, address: Address
+) -> None:
+    commit(git, origin, "test.toml", '[test]\nname = "m"\npayload = "gone.py"\n')
+    with pytest.raises(DefinitionError) as caught:
+        source.pin(f"{address(origin)}@main:tests/read", settings)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{address(origin)}@main:tests/read/test.toml:3: test.payload: ")
+
+
+def test_find_names_every_test_of_a_commit(
+    origin: Path, git: Git, settings: Settings, address: Address
+) -> None:
+    commit(git, origin, "more/test.toml", '[test]\nname = "m"\npayload = "p"\n')
+    stem = f"{address(origin)}@main:"
+    assert source.find(stem, settings) == (stem + "tests/read", stem + "tests/read/more")
+    assert source.find(f"{stem}tests/read/more", settings) == (stem + "tests/read/more",)
+    folders = (str(origin / "tests/read"), str(origin / "tests/read/more"))
+    assert source.find(str(origin), settings) == folders
+
+
+# --- Several processes ---------------------------------------------------------------------------
+
+PIN = """
+import sys
+from pathlib import Path
+from treehammer.config import load
+from treehammer.hctests import source
+pinned = source.pin(sys.argv[1], load({"cache_dir": sys.argv[2]}, environ={}))
+print(pinned.commit, pinned.folder, sorted(pinned.hashes.values()))
+"""
+
+
+def test_several_processes_share_an_empty_cache(origin: Path, git: Git, settings: Settings) -> None:
+    for number in range(20):
+        commit(git, origin, f"sub/{number}.h", "x\n" * number)
+    command = [sys.executable, "-c", PIN, f"{origin.as_uri()}@main:tests/read"]
+    running = [
+        subprocess.Popen([*command, str(settings.cache_dir)], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    said = {process.communicate(timeout=120)[0] for process in running}
+    assert [process.returncode for process in running] == [0] * 4
+    assert len(said) == 1
+    assert git(origin, "rev-parse", "HEAD") in said.pop()
+    left = [path.name for path in (settings.git_dir / "tests").iterdir()]
+    assert not [name for name in left if name.startswith(".")]
+
+
+# --- The working tree ----------------------------------------------------------------------------
+
+
+def test_a_clean_working_tree_is_its_commit(origin: Path, git: Git, settings: Settings) -> None:
+    pinned = source.pin(str(origin / "tests" / "read"), settings)
+    assert (pinned.repository, pinned.path, pinned.ref) == (str(origin), "tests/read", "")
+    assert pinned.commit == git(origin, "rev-parse", "HEAD")
+    assert not pinned.dirty
+    committed = source.pin(f"{origin}@HEAD:tests/read", settings)
+    assert pinned.hashes == committed.hashes
+
+
+def _modify(test: Path) -> None:
+    (test / "read.py").write_text("print('changed')\n")
+
+
+def _untracked(test: Path) -> None:
+    (test / "new.h").write_text("")
+    (test / "test.toml").write_text('[test]\nname = "m"\npayload = "read.py"\nfiles = ["new.h"]\n')
+    subprocess.run(["git", "commit", "-qm", "names it", "test.toml"], cwd=test, check=True)
+
+
+def _staged(test: Path) -> None:
+    _modify(test)
+    subprocess.run(["git", "add", "."], cwd=test, check=True)
+
+
+def _executable(test: Path) -> None:
+    (test / "read.py").chmod(0o755)
+
+
+def _moved(test: Path) -> None:
+    test.rename(test.parent / "moved")
+
+
+@pytest.mark.parametrize("change", [_modify, _untracked, _staged, _executable])
+def test_a_change_of_the_tests_files_makes_it_dirty(
+    origin: Path, settings: Settings, change: Callable[[Path], None]
+) -> None:
+    test = origin / "tests" / "read"
+    change(test)
+    assert source.pin(str(test), settings).dirty
+
+
+def test_a_test_that_was_moved_is_dirty(origin: Path, settings: Settings) -> None:
+    _moved(origin / "tests" / "read")
+    pinned = source.pin(str(origin / "tests" / "moved"), settings)
+    assert pinned.dirty
+    assert pinned.path == "tests/moved"
+
+
+def test_changes_beside_the_tests_files_do_not_make_it_dirty(
+    origin: Path, settings: Settings
+) -> None:
+    (origin / "README").write_text("changed\n")
+    (origin / "tests" / "read" / "notes.txt").write_text("untracked, named by nothing\n")
+    assert not source.pin(str(origin / "tests" / "read"), settings).dirty
+
+
+def test_outside_git_there_is_no_commit(settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "test.toml").write_text('[test]\nname = "m"\npayload = "p.py"\n')
+    (folder / "p.py").write_text("")
+    pinned = source.pin(str(folder), settings)
+    assert (pinned.repository, pinned.commit, pinned.path) == (str(folder), "", ".")
+    assert not pinned.dirty
+
+
+def test_a_folder_that_git_ignores_is_outside_git(
+    origin: Path, git: Git, settings: Settings
+) -> None:
+    # An installed package, for example, below a checkout that has nothing to do with it.
+    (origin / ".gitignore").write_text("site-packages/\n")
+    git(origin, "add", ".gitignore")
+    git(origin, "commit", "--quiet", "-m", "ignore")
+    installed = origin / "site-packages" / "mine"
+    installed.mkdir(parents=True)
+    (installed / "test.toml").write_text('[test]\nname = "m"\npayload = "p.py"\n')
+    (installed / "p.py").write_text("")
+    pinned = source.pin(str(installed), settings)
+    assert (pinned.commit, pinned.repository) == ("", str(installed))
+
+
+def test_before_the_first_commit_a_test_is_dirty(
+    settings: Settings, git: Git, tmp_path: Path
+) -> None:
+    (tmp_path / "test.toml").write_text('[test]\nname = "m"\npayload = "p.py"\n')
+    (tmp_path / "p.py").write_text("")
+    git(tmp_path, "init", "--quiet")
+    pinned = source.pin(str(tmp_path), settings)
+    assert (pinned.commit, pinned.dirty) == ("", True)
+
+
+def test_a_linked_working_tree_and_a_bare_repository_are_repositories(
+    origin: Path, git: Git, settings: Settings, tmp_path: Path
+) -> None:
+    linked, bare = tmp_path / "linked", tmp_path / "bare.git"
+    git(origin, "worktree", "add", "--quiet", "--detach", str(linked))
+    second = commit(git, linked, "read.py", "print('linked')\n")
+    assert source.pin(f"{linked}@HEAD:tests/read", settings).commit == second
+    assert source.pin(str(linked / "tests" / "read"), settings).commit == second
+    git(tmp_path, "clone", "--quiet", "--bare", str(origin), str(bare))
+    assert payload(source.pin(f"{bare}@main:tests/read", settings)) == "print('one')\n"
+
+
+def test_inside_a_git_hook_the_named_repository_is_meant(
+    origin: Path,
+    git: Git,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    address: Address,
+) -> None:
+    hooked = tmp_path / "hooked"
+    hooked.mkdir()
+    git(hooked, "init", "--quiet")
+    first = git(origin, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(hooked / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(hooked))
+    assert source.pin(f"{address(origin)}@main:tests/read", settings).commit == first
+    pinned = source.pin(str(origin / "tests" / "read"), settings)
+    assert (pinned.commit, pinned.dirty) == (first, False)
+
+
+def test_a_damaged_repository_is_one_clear_error(
+    origin: Path, git: Git, settings: Settings
+) -> None:
+    blob = git(origin, "rev-parse", "HEAD:tests/read/read.py")
+    (origin / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(SourceError, match="Git cannot read the repository"):
+        source.pin(f"{origin}@main:tests/read", settings)
+    (origin / ".git" / "HEAD").write_text("nonsense\n")
+    with pytest.raises(SourceError, match="is no Git repository"):
+        source.pin(f"{origin}@main:tests/read", settings)
+
+
+def test_a_machine_without_git_says_so(
+    origin: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SourceError, match="the command 'git' is missing"):
+        source.pin(f"{origin}@main:tests/read", settings)
+    done = subprocess.run(
+        [sys.executable, "-c", "import treehammer.hctests.source"], check=False, env={"PATH": ""}
+    )
+    assert done.returncode == 0

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from treehammer.config import load
+from treehammer.errors import DefinitionError, NothingToDo, SourceError
+from treehammer.hctests import source
+from treehammer.hctests.commands import tests as verbs
+from treehammer.hctests.options import parse_parameters
+
+WriteTest = Callable[..., Path]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    settings = load({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments: str) -> Result:
+        return CliRunner().invoke(verbs, arguments, obj=settings)
+
+    return invoke
+
+
+def shown(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_list_names_the_shipped_tests(run: Run) -> None:
+    rows = shown(run("list", "--json"))
+    assert [row["test"] for row in rows] == list(source.shipped())
+    assert "ttree-read" in run("list").output
+
+
+def test_list_shows_a_test_with_mistakes_among_the_others(run: Run, write_test: WriteTest) -> None:
+    folder = write_test("[matrix]\nroot = [6.40]\n")
+    (row,) = shown(run("list", str(folder.parent), "--json"))
+    assert row["test"] == str(folder)
+    assert row["variants"] is None
+    assert "1 mistake: see 'tests check'" in row["description"]
+
+
+def test_list_without_tests_has_nothing_to_do(run: Run, tmp_path: Path) -> None:
+    assert isinstance(run("list", str(tmp_path)).exception, NothingToDo)
+    assert isinstance(run("list", str(tmp_path / "nowhere")).exception, SourceError)
+
+
+def test_show_lists_variants_jobs_and_balanced_orders(run: Run, write_test: WriteTest) -> None:
+    text = '[matrix]\nroot = ["6.38.00", "6.40.00"]\ncache_mb = [0, 30]\nbundle = ["root"]\n'
+    folder = str(write_test(text))
+    content = shown(run("show", folder, "--json", "-S", "repeats=6", "-P", "cache_mb=0,30,300"))
+    facts = content["test"]
+    assert (facts["variants"], facts["jobs"], facts["executions"]) == (6, 18, 72)
+    assert [row["letter"] for row in content["variants"]] == ["A", "B"] * 3
+    assert {row["root"] for row in content["variants"]} == {"6.38.00", "6.40.00"}
+    for order in content["orders"]:
+        assert sorted(order["orders"]) == ["AB", "BA"]
+
+
+def test_show_prints_a_table_for_people_and_csv_for_programs(
+    run: Run, write_test: WriteTest
+) -> None:
+    folder = str(write_test('[matrix]\ndoor = ["root", "https"]\nmine = ["x", "y"]\n'))
+    text = run("show", folder).output
+    assert "variants 4, jobs 4, executions 8" in text
+    assert "https" in text
+    table = list(csv.DictReader(io.StringIO(run("show", folder, "--csv").output)))
+    assert [(row["door"], row["mine"]) for row in table] == [
+        ("root", "x"),
+        ("root", "y"),
+        ("https", "x"),
+        ("https", "y"),
+    ]
+
+
+def test_show_refuses_wrong_parameters(run: Run, write_test: WriteTest) -> None:
+    folder = str(write_test())
+    assert isinstance(run("show", folder, "-P", "cachemb=0").exception, DefinitionError)
+    result = run("show", folder, "-P", "cache_mb")
+    assert result.exit_code == 2
+    assert "-P AXIS=V1,V2 is expected" in result.output
+
+
+def test_check_names_all_mistakes_of_all_tests(run: Run, write_test: WriteTest) -> None:
+    folder = write_test("[matrix]\nroot = [6.40]\ncache_mb = [-1]\n")
+    result = run("check", "ttree-read", str(folder), "nowhere")
+    assert result.exit_code == 2
+    lines = result.output.splitlines()
+    assert lines[0].startswith("ok ttree-read: ttree-read")
+    assert lines[1].startswith(f"{folder}/test.toml:5: matrix.root: ")
+    assert lines[2].startswith(f"{folder}/test.toml:6: matrix.cache_mb: ")
+    assert "nowhere: there is neither" in lines[3]
+
+
+def test_check_takes_the_path_of_test_toml_itself(run: Run, write_test: WriteTest) -> None:
+    result = run("check", str(write_test() / "test.toml"))
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("ok ")
+
+
+def test_a_shipped_test_is_found_by_its_name_unless_a_folder_has_it(
+    run: Run, write_test: WriteTest, tmp_path: Path
+) -> None:
+    assert "Did you mean 'ttree-read'?" in str(run("show", "ttree-raed").exception)
+    write_test().rename(tmp_path / "ttree-read")
+    assert shown(run("show", "ttree-read", "--json"))["test"]["name"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("texts", "axes"),
+    [
+        (["a=1,2"], {"a": ("1", "2")}),
+        (["a=1", "b=x", "a=2"], {"a": ("1", "2"), "b": ("x",)}),
+        (["a=M_*\\,J,K=1"], {"a": ("M_*,J", "K=1")}),
+        (["a = 1 , 2"], {"a": ("1", "2")}),
+        (["a="], {"a": ()}),
+    ],
+)
+def test_parameters_are_parted_at_commas(
+    texts: list[str], axes: dict[str, tuple[str, ...]]
+) -> None:
+    assert parse_parameters(texts) == axes
+
+
+@pytest.mark.parametrize("text", ["a", "=1", " =1"])
+def test_a_parameter_without_name_or_value_is_a_usage_error(text: str) -> None:
+    with pytest.raises(click.UsageError):
+        parse_parameters([text])
+
+
+@pytest.mark.parametrize("name", list(verbs.commands))
+def test_the_help_of_each_verb_has_an_example(name: str) -> None:
+    assert "Example: treehammer tests " in str(verbs.commands[name].help)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.collectors import metrics
+from treehammer.config import Settings, load
+from treehammer.hctests import identity, matrix, source
+from treehammer.hctests.definition import PinnedTest, Variant
+
+WriteTest = Callable[..., Path]
+Pin = Callable[..., PinnedTest]
+
+BASE: dict[str, Any] = {
+    "test": {"name": "mine", "payload": "read.py", "seed": 1, "tree": "events"},
+    "matrix": {"root": ["6.38.00", "6.40.00"], "cache_mb": [0, 30]},
+    "settings": {"a": 1, "b": [1, 2]},
+    "metrics": {"mine": {"unit": "B"}},
+}
+
+
+def toml(document: dict[str, Any]) -> str:
+    """The document as TOML, tables and keys in the order given."""
+    tables = []
+    for name, table in document.items():
+        tables.append(f"[{name}]")
+        for key, value in table.items():
+            if isinstance(value, dict):
+                inner = ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items())
+                tables.append(f"{key} = {{{inner}}}")
+            else:
+                tables.append(f"{key} = {json.dumps(value)}")
+    return "\n".join(tables) + "\n"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
+
+
+@pytest.fixture
+def pin(write_test: WriteTest, settings: Settings) -> Pin:
+    def pinned(
+        changes: dict[str, dict[str, Any]] | None = None, order: int = 1, **files: str
+    ) -> PinnedTest:
+        document = {name: {**table} for name, table in BASE.items()}
+        for table, keys in (changes or {}).items():
+            document[table].update(keys)
+        document = {
+            name: dict(list(document[name].items())[::order]) for name in list(document)[::order]
+        }
+        return source.pin(str(write_test(toml(document), **files)), settings)
+
+    return pinned
+
+
+def key(pinned: PinnedTest) -> str:
+    variant = matrix.variants(pinned.definition, "file")[0]
+    return identity.series(pinned, variant, "d" * 64, "local", "file")
+
+
+def test_the_order_of_keys_and_comments_is_no_part_of_identity(pin: Pin) -> None:
+    first = pin()
+    second = pin(order=-1)
+    assert second.hashes["test.toml"] != first.hashes["test.toml"]
+    assert identity.test_hash(second) == identity.test_hash(first)
+    assert key(second) == key(first)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test": {"name": "other"}},
+        {"test": {"description": "words"}},
+        {"test": {"repeats": 6, "rounds": 4, "passes": 9}},
+        {"test": {"wall_limit_s": 5, "memory_limit_mb": 9}},
+        {"test": {"dataset": "renamed"}},
+        {"matrix": {"events": [1.0, 0.5], "bundle": ["root"]}},
+        {"metrics": {"mine": {"unit": "B", "meaning": "words", "better": "lower"}}},
+    ],
+)
+def test_what_does_not_change_a_measurement_does_not_split_its_series(
+    pin: Pin, changes: dict[str, dict[str, Any]]
+) -> None:
+    assert identity.test_hash(pin(changes)) == identity.test_hash(pin())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test": {"seed": 2}},
+        {"test": {"tree": "other"}},
+        {"test": {"payload": "again.py"}},
+        {"settings": {"a": 2}},
+        {"metrics": {"mine": {"unit": "s"}}},
+    ],
+)
+def test_what_changes_a_measurement_begins_a_new_series(
+    pin: Pin, changes: dict[str, dict[str, Any]]
+) -> None:
+    assert identity.test_hash(pin(changes, again_py="1")) != identity.test_hash(pin())
+
+
+def test_the_content_of_the_files_is_part_of_identity(pin: Pin) -> None:
+    first = pin()
+    second = pin(read_py="print('other')\n")
+    assert identity.test_hash(first) != identity.test_hash(second)
+    assert identity.payload_hash(first) != identity.payload_hash(second)
+    listed = {"test": {"files": ["helper.h"]}}
+    third = pin(listed, helper_h="1", read_py="print()\n")
+    fourth = pin(listed, helper_h="2")
+    assert identity.payload_hash(third) == identity.payload_hash(first)
+    assert len({identity.test_hash(test) for test in (first, third, fourth)}) == 3
+
+
+def test_a_series_is_told_by_everything_it_is_made_of(
+    pin: Pin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = pin()
+    one, other = matrix.variants(test.definition, "file")[:2]
+    keys = [
+        identity.series(test, one, "d", "local", "file"),
+        identity.series(test, other, "d", "local", "file"),
+        identity.series(test, one, "e", "local", "file"),
+        identity.series(test, one, "d", "cern", "file"),
+        identity.series(test, one, "d", "local", "root"),
+    ]
+    monkeypatch.setattr(identity, "INSTRUMENT_VERSION", metrics.INSTRUMENT_VERSION + 1)
+    keys.append(identity.series(test, one, "d", "local", "file"))
+    assert len(set(keys)) == 6
+
+
+def test_the_comparison_key_is_the_series_without_the_compared(pin: Pin) -> None:
+    test = pin()
+    variants = matrix.variants(test.definition, "file")
+
+    def keys(*without: str) -> int:
+        return len(
+            {
+                identity.comparison_key(
+                    {
+                        "test_hash": identity.test_hash(test),
+                        "variant": variant.canonical,
+                        "dataset_hash": "d",
+                        "site": site,
+                        "door": door,
+                        "instrument_version": metrics.INSTRUMENT_VERSION,
+                    },
+                    without=without,
+                )
+                for variant in variants
+                for site in ("x", "y")
+                for door in ("file", "root")
+            }
+        )
+
+    assert len(variants) == 4
+    assert keys() == 16
+    assert keys("root") == 8
+    assert keys("root", "cache_mb") == 4
+    assert keys("door") == 8
+    assert keys("site", "door") == 4
+
+
+def test_stored_rows_give_the_keys_that_were_planned(pin: Pin) -> None:
+    test = pin()
+    variant = matrix.variants(test.definition, "file")[1]
+    row: dict[str, Any] = {
+        "test_hash": identity.test_hash(test),
+        "variant": variant.canonical,
+        "dataset_hash": None,  # how the database keeps a test without a dataset
+        "site": "local",
+        "door": "file",
+        "instrument_version": metrics.INSTRUMENT_VERSION,
+        "host": "node7",
+        "axis_root": "6.40.00",
+    }
+    series = identity.series(test, variant, "", "local", "file")
+    assert identity.comparison_key(row, without=()) == series
+    assert identity.comparison_key(row, without=("root",)) != series
+    assert set(identity.SERIES_COLUMNS) <= set(metrics.BY_NAME)
+
+
+def test_a_variant_is_told_by_its_values_alone() -> None:
+    one = Variant((("root", "6.40.00"), ("cache_mb", 30)))
+    assert one.canonical == Variant(one.values[::-1]).canonical
+    assert dataclasses.replace(one, values=(("root", "6.40.00"),)).canonical != one.canonical

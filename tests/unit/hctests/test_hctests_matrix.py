@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treehammer.hctests import matrix, schema
+from treehammer.hctests.definition import Variant, VariantGroup
+
+WriteTest = Callable[..., Path]
+MATRIX = """
+[matrix]
+root = ["6.38.00", "6.40.00"]
+branches = [1.0, 0.02]
+cache_mb = [0, 3, 30]
+bundle = ["root"]
+"""
+
+
+def letters(count: int) -> VariantGroup:
+    return VariantGroup(tuple(Variant((("letter", n),)) for n in range(count)))
+
+
+def rows(count: int, rounds: int, seed: int) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in range(rounds)]
+    for round_, position, variant in matrix.order(letters(count), rounds, seed):
+        found[round_ - 1].append(int(variant["letter"]))
+        assert position == len(found[round_ - 1])
+    return found
+
+
+def axes_of(variants: tuple[Variant, ...], *names: str) -> set[tuple[object, ...]]:
+    return {tuple(variant[name] for name in names) for variant in variants}
+
+
+def test_the_matrix_is_multiplied_out_and_grouped_by_what_is_not_bundled(
+    write_test: WriteTest,
+) -> None:
+    definition = schema.load(write_test(MATRIX))
+    variants = matrix.variants(definition, "file")
+    assert len(variants) == len(set(variants)) == 12
+    groups = matrix.groups(definition, "file")
+    assert [len(group.variants) for group in groups] == [2] * 6
+    for group in groups:
+        assert len(axes_of(group.variants, "branches", "cache_mb")) == 1
+        assert [variant["root"] for variant in group.variants] == ["6.38.00", "6.40.00"]
+    assert matrix.label_axes(definition) == ("root", "branches", "cache_mb")
+
+
+def test_exclude_takes_away_and_include_adds(write_test: WriteTest) -> None:
+    rules = """
+[[exclude]]
+branches = 1.0
+cache_mb = 0
+[[exclude]]
+root = "6.38.00"
+branches = 0.02
+[[include]]
+branches = 1
+cache_mb = 300
+"""
+    definition = schema.load(write_test(MATRIX + rules))
+    variants = matrix.variants(definition, "file")
+    assert axes_of(variants, "root", "branches", "cache_mb") == {
+        *((root, 1.0, mb) for root in ("6.38.00", "6.40.00") for mb in (3, 30, 300)),
+        *(("6.40.00", 0.02, mb) for mb in (0, 3, 30)),
+    }
+    assert len(variants) == 9
+
+
+def test_what_include_adds_twice_is_one_variant(write_test: WriteTest) -> None:
+    definition = schema.load(write_test(MATRIX + "[[include]]\ncache_mb = 3\n"))
+    assert len(matrix.variants(definition, "file")) == 12
+
+
+def test_a_door_is_no_part_of_a_variant_but_of_rules(write_test: WriteTest) -> None:
+    text = """
+[matrix]
+door = ["root", "https"]
+cache_mb = [0, 30]
+[[exclude]]
+door = "https"
+cache_mb = 0
+[[include]]
+door = "root"
+cache_mb = 300
+"""
+    definition = schema.load(write_test(text))
+    at = {
+        door: [variant["cache_mb"] for variant in matrix.variants(definition, door)]
+        for door in ("root", "https", "file")
+    }
+    assert at == {"root": [0, 30, 300], "https": [30], "file": []}
+    undeclared = schema.load(write_test("[matrix]\ncache_mb = [30]\n"))
+    assert matrix.variants(undeclared, "https") == matrix.variants(definition, "https")
+
+
+@given(st.integers(1, 40), st.integers(0, 2**63))
+def test_two_variants_alternate(rounds: int, seed: int) -> None:
+    found = rows(2, rounds, seed)
+    assert all(sorted(row) == [0, 1] for row in found)
+    assert all(a != b for a, b in pairwise(found))
+
+
+def test_the_seed_chooses_which_of_two_goes_first() -> None:
+    first = Counter(rows(2, 1, matrix.job_seed(1, job))[0][0] for job in range(2000))
+    assert 900 < first[0] < 1100
+
+
+@given(st.integers(1, 9), st.integers(1, 25), st.integers(0, 2**63))
+def test_each_round_runs_each_variant_once_and_pairs_of_rounds_are_mirrored(
+    count: int, rounds: int, seed: int
+) -> None:
+    found = rows(count, rounds, seed)
+    assert all(sorted(row) == list(range(count)) for row in found)
+    for even, odd in zip(found[::2], found[1::2], strict=False):
+        assert odd == even[::-1]
+    assert rows(count, rounds, seed) == found
+
+
+@given(st.integers(2, 9), st.integers(0, 2**63))
+def test_a_full_set_of_rounds_is_balanced_in_position_and_succession(count: int, seed: int) -> None:
+    rounds = count if count % 2 == 0 else 2 * count
+    found = rows(count, rounds, seed)
+    positions = Counter((letter, place) for row in found for place, letter in enumerate(row))
+    assert set(positions.values()) == {rounds // count}
+    assert len(positions) == count * count
+    followers = Counter(pair for row in found for pair in pairwise(row))
+    assert set(followers.values()) == {rounds // count}
+    assert len(followers) == count * (count - 1)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_over_many_jobs_each_position_is_equally_frequent(count: int) -> None:
+    jobs = 3000
+    first = Counter(rows(count, 1, matrix.job_seed(7, job))[0][0] for job in range(jobs))
+    for letter in range(count):
+        assert first[letter] == pytest.approx(jobs / count, rel=0.15)
+
+
+def test_orders_do_not_change_between_versions() -> None:
+    # Written down once: a campaign that is planned again must get the same orders.
+    assert rows(3, 4, 1) == [[0, 2, 1], [1, 2, 0], [2, 1, 0], [0, 1, 2]]
+    assert matrix.job_seed(1, "site", 2) == 20432702097683249

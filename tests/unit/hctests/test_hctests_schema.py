@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from treehammer.errors import DefinitionError
+from treehammer.hctests import schema
+from treehammer.hctests.definition import TestDefinition
+from treehammer.hctests.options import parse_parameters
+
+WriteTest = Callable[..., Path]
+HEAD = '[test]\nname = "mine"\npayload = "read.py"\n'
+
+
+def problems(folder: Path) -> tuple[str, ...]:
+    with pytest.raises(DefinitionError) as caught:
+        schema.load(folder)
+    assert caught.value.problems
+    return caught.value.problems
+
+
+def only_problem(folder: Path) -> str:
+    (problem,) = problems(folder)
+    return problem
+
+
+def override(definition: TestDefinition, *parameters: str, **settings: str) -> TestDefinition:
+    typed = {key.replace("__", "."): value for key, value in settings.items()}
+    return schema.override(definition, parse_parameters(parameters), typed)
+
+
+# --- What is read --------------------------------------------------------------------------------
+
+
+def test_defaults_are_filled_in(write_test: WriteTest) -> None:
+    definition = schema.load(write_test())
+    assert definition.axes == {
+        "root": ("current",),
+        "branches": (1.0,),
+        "cache_mb": (30,),
+        "events": (1.0,),
+        "access": ("direct",),
+        "cache": ("warm",),
+    }
+    assert (definition.repeats, definition.rounds, definition.passes, definition.seed) == (
+        1,
+        2,
+        3,
+        1,
+    )
+    assert (definition.wall_limit_s, definition.memory_limit_mb) == (600, 4096)
+    assert definition.tree == ""
+    assert definition.bundle == ()
+    assert definition.files == ("test.toml", "read.py")
+    assert definition.payload_kind == "python"
+
+
+def test_the_axes_of_test_toml_come_first_and_in_its_order(write_test: WriteTest) -> None:
+    text = '[matrix]\nmine = ["x"]\nevents = [0.5]\nroot = ["6.40.00"]\nbundle = ["root"]\n'
+    definition = schema.load(write_test(text))
+    assert tuple(definition.axes)[:3] == ("mine", "events", "root")
+    assert "bundle" not in definition.axes
+    assert definition.bundle == ("root",)
+
+
+def test_whole_and_broken_numbers_of_the_same_value_are_one_value(write_test: WriteTest) -> None:
+    a = schema.load(write_test("[matrix]\nbranches = [1]\nevents = [1]\ncache_mb = [30.0]\n"))
+    b = schema.load(write_test("[matrix]\nbranches = [1.0]\nevents = [1.0]\ncache_mb = [30]\n"))
+    assert repr(a.axes) == repr(b.axes)
+
+
+def test_an_executable_payload_needs_no_root(write_test: WriteTest) -> None:
+    folder = write_test('[test]\nname = "mine"\npayload = "./run.sh"\n', run_sh="#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    definition = schema.load(folder)
+    assert definition.payload_kind == "executable"
+    assert definition.payload == "run.sh"
+    assert definition.axes["root"] == ("none",)
+
+
+def test_a_list_of_branches_is_one_of_the_files(write_test: WriteTest) -> None:
+    text = HEAD + 'files = ["helper.h"]\n[matrix]\nbranches = ["@list.txt", "Muon_*,Jet_pt"]\n'
+    folder = write_test(text, helper_h="", list_txt="a\n")
+    assert schema.load(folder).files == ("test.toml", "read.py", "helper.h", "list.txt")
+
+
+def test_doors_settings_rules_and_metrics_are_kept(write_test: WriteTest) -> None:
+    text = """
+[matrix]
+door = ["root", "https"]
+cache_mb = [0, 30]
+[[exclude]]
+door = "https"
+cache_mb = 0.0
+[[include]]
+cache_mb = 300
+[settings]
+nested = {list = [1, 2.5, true, "x"]}
+[metrics.my_counter]
+unit = "B"
+better = "lower"
+"""
+    definition = schema.load(write_test(text))
+    assert definition.exclude == ({"door": "https", "cache_mb": 0},)
+    assert definition.include == ({"cache_mb": 300},)
+    assert definition.settings == {"nested": {"list": [1, 2.5, True, "x"]}}
+    assert definition.metrics["my_counter"].unit == "B"
+
+
+# --- What is refused -----------------------------------------------------------------------------
+
+MISTAKES = [
+    ("[test]\nname = 'm'\n", 1, "test.payload", "is missing"),
+    (HEAD + "repeat = 2\n", 4, "test.repeat", "did you mean 'repeats'?"),
+    (HEAD + "cache_mb = [0]\n", 4, "test.cache_mb", "it belongs into [matrix]"),
+    (HEAD + "repeats = 0\n", 4, "test.repeats", "0 is wrong (expected at least 1)"),
+    (HEAD + "repeats = 1.5\n", 4, "test.repeats", "expected a whole number"),
+    (HEAD + "repeats = true\n", 4, "test.repeats", "expected a whole number"),
+    (HEAD + 'rounds = "2"\n', 4, "test.rounds", "expected a whole number"),
+    (HEAD + "wall_limit_s = nan\n", 4, "test.wall_limit_s", "finite"),
+    (HEAD + "passes = 1\n", 4, "test.passes", "expected at least 2"),
+    (HEAD + 'dataset = "a b"\n', 4, "test.dataset", "letters, digits"),
+    (HEAD + "dataset = 7\n", 4, "test.dataset", "expected text in quotes"),
+    (HEAD + 'files = ["gone.h"]\n', 4, "test.files", "there is no file 'gone.h'"),
+    (HEAD + 'files = ["../x"]\n', 4, "test.files", "not a path below the test's folder"),
+    (HEAD + 'files = ["/etc/passwd"]\n', 4, "test.files", "not a path below"),
+    (HEAD + 'files = ["."]\n', 4, "test.files", "is a folder"),
+    ("[test]\nname = 'm'\npayload = 'raed.py'\n", 3, "test.payload", "did you mean 'read.py'?"),
+    ("[test]\nname = 'm'\npayload = 'test.toml'\n", 3, "test.payload", "chmod +x"),
+    ("[matrix]\nroot = [6.40]\n", 5, "matrix.root", "TOML reads 6.40 as 6.4"),
+    ("[matrix]\nroot = 6.40\n", 5, "matrix.root", "expected a list"),
+    ('[matrix]\nroot = ["6.40.01"]\n', 5, "matrix.root", "no wheel of ROOT 6.40.01"),
+    ("[matrix]\nroot = []\n", 5, "matrix.root", "has no value"),
+    ("[matrix]\nbranches = [0]\n", 5, "matrix.branches", "not a fraction"),
+    ("[matrix]\nbranches = [1.5]\n", 5, "matrix.branches", "not a fraction"),
+    ("[matrix]\nbranches = [true]\n", 5, "matrix.branches", "true is not a number"),
+    ('[matrix]\nbranches = ["@gone.txt"]\n', 5, "matrix.branches", "no file 'gone.txt'"),
+    ('[matrix]\nbranches = ["@../a"]\n', 5, "matrix.branches", "not a path below"),
+    ('[matrix]\nbranches = [" a"]\n', 5, "matrix.branches", "spaces around"),
+    ('[matrix]\nbranches = ["a\\u0000b"]\n', 5, "matrix.branches", "control characters"),
+    ("[matrix]\nbranches = [1, 1.0]\n", 5, "matrix.branches", "given twice"),
+    ("[matrix]\ncache_mb = [\n  0,\n  -1,\n]\n", 7, "matrix.cache_mb", "not between 0"),
+    ("[matrix]\nevents = [inf]\n", 5, "matrix.events", "not a number"),
+    ('[matrix]\naccess = ["staging"]\n', 5, "matrix.access", '"direct" or "staged"'),
+    ('[matrix]\ncache = ["hot"]\n', 5, "matrix.cache", '"warm" or "cold"'),
+    ('[matrix]\ndoor = ["a b"]\n', 5, "matrix.door", "not a name"),
+    ("[matrix]\ncachemb = [0]\n", 5, "matrix.cachemb", "did you mean 'cache_mb'?"),
+    ("[matrix]\nrounds = [2]\n", 5, "matrix.rounds", "is a key of [test]"),
+    ("[matrix]\nMine = [2]\n", 5, "matrix.Mine", "no name for an axis"),
+    ('[matrix]\nmine = [2, "x"]\n', 5, "matrix.mine", "expected one kind"),
+    ("[matrix]\nmine = [{a = 1}]\n", 5, "matrix.mine", "not a number"),
+    ('[matrix]\nbundle = ["rot"]\n', 5, "matrix.bundle", "did you mean 'root'?"),
+    ('[matrix]\nbundle = ["root", "root"]\n', 5, "matrix.bundle", "given twice"),
+    ('[matrix]\nbundle = ["access"]\n', 5, "matrix.bundle", "cannot be bundled: the copy"),
+    ('[matrix]\nbundle = ["door"]\n', 5, "matrix.bundle", "reads through one door"),
+    ("[[exclude]]\ncache = 'cold'\n", 5, "exclude.cache", "expected one of: 'warm'"),
+    ("[[exclude]]\ncach = 'warm'\n", 5, "exclude.cach", "did you mean 'cache'?"),
+    ("[[exclude]]\n", 4, "exclude", "is empty"),
+    ("[[exclude]]\ncache = 'warm'\n", 4, "exclude", "leaves no variant"),
+    ("[[include]]\nevents = 2\n", 5, "include.events", "not a fraction"),
+    ("[[include]]\ndoor = 'root'\n", 5, "include.door", "is no axis of this test"),
+    ("[settings]\nwhen = 2024-01-01\n", 5, "settings.when", "date or time"),
+    ("[settings]\nx = [1, nan]\n", 5, "settings.x", "finite"),
+    ("[metrics.loop_wall_s]\n", 4, "metrics.loop_wall_s", "catalogue"),
+    ("[metrics.My]\n", 4, "metrics.My", "no name for a metric"),
+    ("[metrics.my]\nbeter = 'lower'\n", 5, "metrics.my.beter", "did you mean 'better'?"),
+    ("[metrics.my]\nbetter = 'less'\n", 5, "metrics.my.better", "'lower'"),
+    ("[metrix]\n", 4, "metrix", "did you mean 'matrix'?"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "key", "said"), MISTAKES)
+def test_a_mistake_names_file_line_key_and_what_was_expected(
+    write_test: WriteTest, text: str, line: int, key: str, said: str
+) -> None:
+    folder = write_test(text)
+    problem = only_problem(folder)
+    assert problem.startswith(f"{folder / 'test.toml'}:{line}: {key}: ")
+    assert said in problem
+
+
+def test_every_mistake_is_named_at_once_and_in_order(write_test: WriteTest) -> None:
+    text = """[test]
+name = "no good"
+payload = "gone.py"
+repeats = "x"
+[matrix]
+root = [6.38]
+cache_mb = [-1]
+bundle = ["nothing"]
+[[exclude]]
+events = 0.5
+"""
+    found = problems(write_test(text))
+    keys = ["test.name", "test.payload", "test.repeats", "matrix.root", "matrix.cache_mb"]
+    keys += ["matrix.bundle", "exclude.events"]
+    assert [problem.split(": ")[1] for problem in found] == keys
+
+
+def test_a_mistake_is_not_followed_by_what_follows_from_it(write_test: WriteTest) -> None:
+    assert "expected a table" in only_problem(write_test(HEAD + "[[matrix]]\nroot = ['x']\n"))
+    folder = write_test()
+    (folder / "test.toml").write_text("[matrix]\nevents = [1]\n")
+    assert only_problem(folder).endswith(":1: test: is missing")
+    (folder / "test.toml").write_text("test = 1\nexclude = 2\nsettings = []\n")
+    assert [problem.split(": ")[1] for problem in problems(folder)] == [
+        "test",
+        "exclude",
+        "settings",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(HEAD + "x = \n", 4), (HEAD + 'name = "again"\n', 4), ("[test]\nname = 'm", 2)],
+)
+def test_broken_toml_names_the_line(write_test: WriteTest, text: str, line: int) -> None:
+    folder = write_test(text)
+    assert only_problem(folder).startswith(f"{folder / 'test.toml'}:{line}: not valid TOML: ")
+
+
+def test_no_test_no_text_and_no_rights_are_each_one_clear_error(
+    tmp_path: Path, write_test: WriteTest
+) -> None:
+    with pytest.raises(DefinitionError, match="there is no test here"):
+        schema.load(tmp_path / "nowhere")
+    folder = write_test()
+    (folder / "test.toml").write_bytes(b"\xff\xfe[test]")
+    with pytest.raises(DefinitionError, match="not UTF-8"):
+        schema.load(folder)
+    (folder / "test.toml").unlink()
+    (folder / "test.toml").mkdir()
+    with pytest.raises(DefinitionError, match="cannot be read"):
+        schema.load(folder)
+
+
+def test_a_link_that_leaves_the_folder_is_no_file_of_the_test(
+    tmp_path: Path, write_test: WriteTest
+) -> None:
+    folder = write_test(HEAD + 'files = ["inside.h", "outside.h"]\n')
+    (tmp_path / "secret").write_text("x")
+    os.symlink("read.py", folder / "inside.h")
+    os.symlink("../secret", folder / "outside.h")
+    assert "'outside.h' is a link that leaves" in only_problem(folder)
+
+
+def test_a_large_file_pointer_is_not_taken_for_the_file(write_test: WriteTest) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    assert "Git LFS pointer" in only_problem(write_test(read_py=pointer))
+
+
+def test_an_executable_must_be_executable(write_test: WriteTest) -> None:
+    folder = write_test('[test]\nname = "mine"\npayload = "run.sh"\n', run_sh="")
+    assert "chmod +x run.sh" in only_problem(folder)
+
+
+def test_a_matrix_that_is_a_slip_is_refused_before_it_is_multiplied_out(
+    write_test: WriteTest,
+) -> None:
+    axes = "".join(f"axis_{n} = {list(range(20))}\n" for n in range(10))
+    assert "combinations (expected at most" in only_problem(write_test("[matrix]\n" + axes))
+
+
+def test_one_pass_is_enough_for_a_cold_execution(write_test: WriteTest) -> None:
+    definition = schema.load(write_test(HEAD + 'passes = 1\n[matrix]\ncache = ["cold"]\n'))
+    assert definition.passes == 1
+
+
+# --- The command line ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def definition(write_test: WriteTest) -> TestDefinition:
+    text = (
+        HEAD
+        + """dataset = "one"
+files = ["other.txt"]
+[matrix]
+root = ["6.38.00", "6.40.00"]
+branches = [1.0, "@list.txt"]
+cache_mb = [0, 30]
+layout = ["a", "b"]
+fast = [true]
+[[exclude]]
+cache_mb = 30
+root = "6.38.00"
+[settings]
+text = "1"
+number = 1
+deep = {er = 0.5}
+"""
+    )
+    return schema.load(write_test(text, list_txt="", other_txt=""))
+
+
+def test_values_typed_for_an_axis_have_the_type_of_the_axis(definition: TestDefinition) -> None:
+    changed = override(
+        definition,
+        "root=6.40.00",
+        "branches=0.5,Muon_*\\,Jet_pt",
+        "branches=@other.txt",
+        "cache_mb=0,2.5",
+        "layout=1",
+        "fast=false",
+        "door=root,https",
+        "bundle=layout,cache_mb",
+    )
+    assert changed.axes["root"] == ("6.40.00",)
+    assert changed.axes["branches"] == (0.5, "Muon_*,Jet_pt", "@other.txt")
+    assert changed.axes["cache_mb"] == (0, 2.5)
+    assert changed.axes["layout"] == ("1",)
+    assert changed.axes["fast"] == (False,)
+    assert changed.axes["door"] == ("root", "https")
+    assert changed.bundle == ("layout", "cache_mb")
+    assert changed.files == definition.files
+
+
+def test_keys_typed_have_the_type_of_the_key(definition: TestDefinition) -> None:
+    changed = override(
+        definition,
+        repeats="6",
+        wall_limit_s="1.5",
+        dataset="7",
+        settings__text="2",
+        settings__number="3",
+        settings__deep__er="1",
+    )
+    assert (changed.repeats, changed.wall_limit_s, changed.dataset) == (6, 1.5, "7")
+    assert changed.settings == {"text": "2", "number": 3, "deep": {"er": 1}}
+    assert definition.settings["deep"] == {"er": 0.5}
+
+
+def test_nothing_typed_changes_nothing(definition: TestDefinition) -> None:
+    assert override(definition) == definition
+
+
+def test_rules_about_values_that_were_taken_away_go_with_them(definition: TestDefinition) -> None:
+    assert override(definition, "cache_mb=0").exclude == ()
+    assert override(definition, "cache_mb=0,30").exclude == definition.exclude
+    assert override(definition, "layout=z").exclude == definition.exclude
+
+
+def test_mistakes_on_the_command_line_name_the_option(definition: TestDefinition) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        override(
+            definition,
+            "cachemb=0",
+            "root=",
+            "fast=maybe",
+            "branches=@unknown.txt",
+            "bundle=door",
+            repeats="many",
+            payload="x.py",
+            sed="1",
+            settings__nmber="1",
+            settings__number="x",
+        )
+    found = {problem.split(": ")[0]: problem for problem in caught.value.problems}
+    assert "did you mean 'cache_mb'" in found["-P cachemb"]
+    assert "has no value" in found["-P root"]
+    assert "no file of this test" in found["-P branches"]
+    assert "cannot be bundled" in found["-P bundle"]
+    assert "expected a whole number" in found["-S repeats"]
+    assert "change test.toml" in found["-S payload"]
+    assert "did you mean 'seed'" in found["-S sed"]
+    assert "did you mean 'number'" in found["-S settings.nmber"]
+    assert "not of the kind" in found["-S settings.number"]
+    assert "not of the kind" in found["-P fast"]
