@@ -1,0 +1,176 @@
+"""Runs under the Python of a ROOT environment: ``in_root.py make`` or ``in_root.py measure``.
+
+The request is one JSON document on standard input.  Standard output carries one JSON document
+a line: ``{"done": n}`` while it goes on, then ``{"result": ...}`` or ``{"error": {"where",
+"message"}}``.  What ROOT itself prints goes to standard error.  Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import ROOT
+
+#: The release named in the header of every file made here.  The header is the only place where
+#: 6.38 and 6.40 differ; naming the older keeps the bytes, and so the checksums, the same.
+CANONICAL_VERSION = 63800
+#: Added to the version in the header of files above 2 GB.
+BIG_FILE = 1_000_000
+CHUNKS = 100
+
+
+class RequestError(Exception):
+    """The request cannot be fulfilled: which file, and why."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+def make(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Write the tree that ``request`` describes (made by ``catalogue._request``)."""
+    path = request["path"]
+    # Without this name ROOT puts the time, a random UUID and the path into the file.
+    url = f"{path}?reproducible={request['file_name']}"
+    try:
+        writer = ROOT.treehammer.TreeWriter(
+            url, request["tree"], request["compression"], request["events_per_cluster"]
+        )
+        for item in request["collections"]:
+            writer.collection(item["counter"], item["seed"], item["mean"])
+        for item in request["branches"]:
+            writer.branch(
+                item["name"],
+                item["type"],
+                item["vector"],
+                item["length"],
+                item["counter"],
+                item["seed"],
+                item["bits"],
+                item["zeros"],
+                item["hold"],
+            )
+        entries = request["entries"]
+        for chunk in range(CHUNKS):
+            last = entries * (chunk + 1) // CHUNKS
+            writer.fill(entries * chunk // CHUNKS, last)
+            send(channel, {"done": last})
+        writer.close()
+    except ROOT.std.exception as error:
+        raise RequestError(path, str(error.what())) from error
+    canonise(Path(path))
+    return {"root": str(ROOT.gROOT.GetVersion())}
+
+
+def canonise(path: Path) -> None:
+    """Name the same release in the header of the file, whichever wrote it."""
+    with path.open("r+b") as file:
+        magic, version = struct.unpack(">4sI", file.read(8))
+        if magic != b"root":
+            raise RequestError(str(path), "is not a ROOT file after writing")
+        big = BIG_FILE if version >= BIG_FILE else 0
+        file.seek(4)
+        file.write(struct.pack(">I", CANONICAL_VERSION + big))
+
+
+def measure(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Measure the main tree of every file; it has the same name in all of them."""
+    layouts: list[dict[str, Any]] = []
+    tree = request["tree"]
+    for done, path in enumerate(request["paths"], 1):
+        layouts.append(measure_file(path, tree))
+        tree = layouts[0]["tree"]
+        send(channel, {"done": done})
+    return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts}
+
+
+def measure_file(path: str, name: str) -> dict[str, Any]:
+    """Sizes of everything in the tree ``name``; if that is empty, in the tree of greatest extent."""
+    try:
+        file = ROOT.TFile.Open(path)
+    except OSError:
+        file = None
+    if not file or file.IsZombie():
+        raise RequestError(path, "cannot be opened as a ROOT file")
+    if file.TestBit(ROOT.TFile.kRecovered):
+        raise RequestError(path, "was not closed properly by its writer")
+    classes = dict(find(file, ""))
+    trees = {key: file.Get(key) for key, kind in classes.items() if kind.InheritsFrom("TTree")}
+    ntuples = sorted(key for key, kind in classes.items() if kind.GetName().endswith("RNTuple"))
+    if not name and not ntuples:
+        name = max(trees, key=lambda key: extent(trees[key]), default="")
+    if name not in trees:
+        raise RequestError(path, no_tree(name, sorted(trees), ntuples))
+    tree = trees[name]
+    if not tree.GetEntries() or not tree.GetNbranches():
+        raise RequestError(path, f"the tree {name!r} is empty")
+    folder, _, key_name = name.rpartition("/")
+    record = (file.Get(folder) if folder else file).GetKey(key_name)
+    layout = ROOT.treehammer.measure(tree)
+    sizes = ("unzipped", "zipped", "embedded", "baskets", "clusters")
+    return {
+        "tree": name,
+        "entries": int(tree.GetEntries()),
+        "record_zipped": int(record.GetNbytes()),
+        "record_unzipped": int(record.GetObjlen()),
+        **{size: [int(value) for value in getattr(layout, size)] for size in sizes},
+    }
+
+
+def find(folder: Any, prefix: str) -> Iterator[Any]:
+    """Path and class of every object in the file; of its cycles, only the newest is meant."""
+    for key in folder.GetListOfKeys():
+        kind = ROOT.TClass.GetClass(key.GetClassName())
+        path = prefix + key.GetName()
+        if not kind:
+            continue
+        if kind.InheritsFrom("TDirectory"):
+            yield from find(folder.Get(key.GetName()), path + "/")
+        else:
+            yield path, kind
+
+
+def extent(tree: Any) -> int:
+    """Branches times entries: metadata trees have many of one and few of the other."""
+    return int(tree.GetEntries() * tree.GetNbranches())
+
+
+def no_tree(name: str, trees: list[str], ntuples: list[str]) -> str:
+    """Say what is there instead of the tree that was looked for."""
+    if name in ntuples:
+        return f"{name!r} is an RNTuple; datasets are made of TTrees"
+    there = ", ".join([*trees, *(f"{ntuple} (RNTuple)" for ntuple in ntuples)]) or "none"
+    return f"has no tree {name!r}; it has {there}" if name else f"main tree unclear: it has {there}"
+
+
+def send(channel: TextIO, document: dict[str, Any]) -> None:
+    """Write one line; when nobody listens any more the broken pipe ends this process."""
+    channel.write(json.dumps(document) + "\n")
+    channel.flush()
+
+
+def main() -> None:
+    """Answer one request."""
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    action = {"make": make, "measure": measure}[sys.argv[1]]
+    request = json.load(sys.stdin)
+    ROOT.gROOT.SetBatch(True)
+    source = Path(__file__).with_name("tree.hpp").read_text(encoding="utf-8")
+    if not ROOT.gInterpreter.Declare("#pragma cling optimize(2)\n" + source):
+        raise SystemExit("tree.hpp does not compile with this ROOT")
+    try:
+        answer = {"result": action(request, channel)}
+    except RequestError as error:
+        answer = {"error": {"where": error.where, "message": str(error)}}
+    send(channel, answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""How the tree of a file lies in it, as ROOT itself tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.datasets import rootenv
+from treehammer.datasets.manifest import Distribution, TreeLayout
+from treehammer.terminal import Bars, silent
+
+TOP_SHARE = 0.02
+
+
+def layouts(
+    paths: Sequence[Path], software: SoftwareRequest, *, tree: str = "", bars: Bars = silent
+) -> tuple[TreeLayout, ...]:
+    """Measure the main tree of each file.
+
+    Args:
+        paths: ROOT files that all hold the tree.
+        software: the ROOT to do it with, from :func:`treehammer.datasets.rootenv.prepare`.
+        tree: its name; by default the first file's tree of most entries times branches.
+        bars: opens progress bars.
+
+    Raises:
+        DatasetError: a file cannot be read, or holds no such tree.
+        SoftwareError: this ROOT cannot be used.
+    """
+    request = {"paths": [str(path) for path in paths], "tree": tree}
+    with bars("Measuring files", len(paths)) as step:
+        answer = rootenv.run("measure", request, software, step)
+    return tuple(_layout(item) for item in answer["layouts"])
+
+
+def _layout(item: dict[str, Any]) -> TreeLayout:
+    unzipped = np.asarray(item["unzipped"], dtype=np.int64)
+    zipped = np.asarray(item["zipped"], dtype=np.int64)
+    embedded = np.asarray(item["embedded"], dtype=np.int64)
+    # Embedded baskets are compressed with the record they lie in; nothing finer is known.
+    embedded_zipped = embedded * (item["record_zipped"] / item["record_unzipped"])
+    stored = zipped > 0
+    return TreeLayout(
+        tree=item["tree"],
+        format="TTree",
+        entries=item["entries"],
+        branches=len(zipped),
+        unzipped_bytes=int(unzipped.sum() + embedded.sum()),
+        zipped_bytes=int(zipped.sum()) + round(float(embedded_zipped.sum())),
+        embedded_bytes=round(float(embedded_zipped.sum())),
+        top2_share=_top_share(zipped + embedded_zipped),
+        clusters=len(item["clusters"]),
+        cluster_zipped_bytes=distribution([size for size in item["clusters"] if size]),
+        basket_zipped_bytes=distribution(item["baskets"]),
+        branch_ratio=distribution((unzipped[stored] / zipped[stored]).tolist()),
+    )
+
+
+def _top_share(sizes: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    count = max(1, round(TOP_SHARE * len(sizes)))
+    return float(np.sort(sizes)[-count:].sum() / sizes.sum())
+
+
+def distribution(values: Sequence[float]) -> Distribution:
+    """Minimum, quartiles (linearly interpolated) and maximum."""
+    if not values:
+        return Distribution(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Distribution(
+        len(values), *(float(q) for q in np.percentile(values, (0, 25, 50, 75, 100)))
+    )

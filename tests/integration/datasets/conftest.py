@@ -1,0 +1,57 @@
+"""Datasets made by real ROOT releases, which are fetched into the user's cache when missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from treehammer import config
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.config import Settings
+from treehammer.datasets import rootenv, spec
+from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.terminal import silent
+
+TINY = Path(__file__).with_name("tiny.toml")
+
+
+@pytest.fixture(scope="session")
+def settings() -> Settings:
+    """The user's own, for what is cached."""
+    return config.load()
+
+
+@pytest.fixture(scope="session")
+def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
+    """A prepared ROOT release."""
+    return lambda version: rootenv.prepare(version, settings.software_dir, silent)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> spec.DatasetSpec:
+    """A spec with every type and shape, three clusters, a second's work."""
+    return spec.load(TINY)
+
+
+@pytest.fixture(scope="session")
+def tiny_catalogue(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny: spec.DatasetSpec,
+    software: Callable[[str], SoftwareRequest],
+) -> FolderCatalogue:
+    """A catalogue that holds ``tiny``; tests only read it."""
+    catalogue = FolderCatalogue(tmp_path_factory.mktemp("datasets"))
+    catalogue.make(tiny, software("6.40.00"))
+    return catalogue
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """Real files of experiments, where there are any."""
+    folder = os.environ.get("TREEHAMMER_SHARED_DATA")
+    if not folder:
+        pytest.skip("TREEHAMMER_SHARED_DATA names no folder with experiments' files")
+    return Path(folder)

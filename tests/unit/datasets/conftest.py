@@ -1,0 +1,99 @@
+"""Datasets without ROOT: a small spec, and a writer that stands in for the ROOT process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.datasets import rootenv, spec
+
+SPEC = """
+[dataset]
+name = "tiny"
+description = "a few branches"
+root = "6.40.00"
+seed = 7
+entries = 100
+
+[layout]
+tree = "events"
+compression = "zlib"
+level = 1
+events_per_cluster = 50
+
+[[collection]]
+name = "Muon"
+mean = 2
+
+[[branches]]
+names = ["HLT_{08..11}", "flag"]
+type = "bool"
+shape = "scalar"
+zeros = [0.1, 0.9]
+
+[[branches]]
+names = ["Muon_pt"]
+type = "float"
+shape = "jagged"
+collection = "Muon"
+bits = 8
+"""
+
+
+@pytest.fixture
+def spec_text() -> str:
+    return SPEC
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a spec to ``tiny.toml``."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "tiny.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def plan(spec_file: Callable[[str], Path]) -> spec.DatasetSpec:
+    return spec.load(spec_file(SPEC))
+
+
+@pytest.fixture
+def software() -> SoftwareRequest:
+    return SoftwareRequest("6.40.00", "wheel", "6.40.00", "/nowhere")
+
+
+@pytest.fixture
+def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Answers in the place of ROOT with a file of 3 MB; returns what was asked of it."""
+    asked: list[str] = []
+
+    def run(action: str, document: Any, request: SoftwareRequest, on_done: Any) -> dict[str, Any]:
+        asked.append(action)
+        if action == "make":
+            Path(document["path"]).write_bytes(b"root" + bytes(3_000_000))
+            on_done(document["entries"])
+            return {"root": request.version}
+        layout = {
+            "tree": document["tree"] or "events",
+            "entries": 100,
+            "record_zipped": 10,
+            "record_unzipped": 40,
+            "unzipped": [400, 100, 0],
+            "zipped": [100, 50, 0],
+            "embedded": [0, 0, 200],
+            "baskets": [60, 40, 50],
+            "clusters": [100, 50],
+        }
+        return {"root": request.version, "layouts": [layout for _ in document["paths"]]}
+
+    monkeypatch.setattr(rootenv, "run", run)
+    return asked

@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer import config
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.datasets import content, rootenv, spec
+from treehammer.datasets.catalogue import FolderCatalogue, ensure
+from treehammer.datasets.manifest import Manifest
+from treehammer.datasets.spec import DatasetSpec
+from treehammer.errors import ConfigError, DatasetError, SoftwareError
+from treehammer.terminal import silent
+
+DATA = b"root" + bytes(3_000_000)
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> FolderCatalogue:
+    return FolderCatalogue(tmp_path / "datasets")
+
+
+@pytest.fixture
+def made(
+    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+) -> FolderCatalogue:
+    catalogue.make(plan, software)
+    fake_root.clear()
+    return catalogue
+
+
+def _there(catalogue: FolderCatalogue) -> list[str]:
+    """Everything in the catalogue's folder that is not a lock."""
+    return sorted(path.name for path in catalogue.root.iterdir() if path.suffix != ".lock")
+
+
+def test_one_pass_gives_all_checksums(tmp_path: Path) -> None:
+    source = tmp_path / "file"
+    source.write_bytes(DATA)
+    seen: list[int] = []
+    found = content.digest(source, seen.append, copy_to=tmp_path / "copy")
+    assert found == content.Content(
+        len(DATA), f"{zlib.adler32(DATA):08x}", hashlib.sha256(DATA).hexdigest()
+    )
+    assert sum(seen) == len(DATA)
+    assert (tmp_path / "copy").read_bytes() == DATA
+
+
+def test_made_once_then_verified(
+    made: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+) -> None:
+    before = made.verify("tiny")
+    assert made.make(plan, software) == before
+    assert fake_root == []
+    assert made.names() == ("tiny",)
+    assert _there(made) == ["tiny"]
+    (file,) = made.files("tiny")
+    assert Path(file.url).read_bytes() == DATA
+    assert (file.size, file.adler32) == (len(DATA), f"{zlib.adler32(DATA):08x}")
+
+
+def test_the_layout_counts_embedded_baskets_in_proportion(made: FolderCatalogue) -> None:
+    layout = made.manifest("tiny").files[0].layout
+    assert (layout.unzipped_bytes, layout.zipped_bytes, layout.embedded_bytes) == (700, 200, 50)
+    assert layout.ratio == pytest.approx(3.5)
+    assert layout.top2_share == pytest.approx(0.5)
+    assert layout.basket_zipped_bytes.median == 50
+    assert (layout.branch_ratio.minimum, layout.branch_ratio.maximum) == (2, 4)
+    assert layout.branch_ratio.count == 2
+
+
+def _flip(path: Path) -> None:
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(1000)
+        file.write(b"\x01")
+
+
+def _cut(path: Path) -> None:
+    path.chmod(0o644)
+    os.truncate(path, 1000)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_flip, "tiny.root has sha256 "),
+        (_flip, "tiny.root has adler32 "),
+        (_cut, "tiny.root has 1000 bytes instead of 3000004"),
+        (Path.unlink, "tiny.root is missing"),
+        (lambda path: path.with_name("more.root").touch(), "more.root does not belong there"),
+    ],
+)
+def test_a_changed_dataset_is_refused(
+    made: FolderCatalogue,
+    plan: DatasetSpec,
+    software: SoftwareRequest,
+    spoil: Callable[[Path], Any],
+    said: str,
+) -> None:
+    spoil(made.folder("tiny") / "tiny.root")
+    with pytest.raises(DatasetError) as caught:
+        made.verify("tiny")
+    assert said in str(caught.value)
+    assert "treehammer datasets make tiny --again" in caught.value.hint
+    with pytest.raises(DatasetError, match="refused"):
+        made.make(plan, software)
+    made.make(plan, software, again=True)
+    assert made.verify("tiny").size == len(DATA)
+    assert _there(made) == ["tiny"]
+
+
+def test_sizes_alone_can_be_checked(made: FolderCatalogue) -> None:
+    _flip(made.folder("tiny") / "tiny.root")
+    made.verify("tiny", content=False)
+
+
+def test_files_cannot_be_written_to_by_accident(made: FolderCatalogue) -> None:
+    assert not (made.folder("tiny") / "tiny.root").stat().st_mode & 0o222
+
+
+def test_a_file_that_is_not_what_was_pinned_is_refused(
+    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+) -> None:
+    pinned = replace(plan, size=len(DATA), sha256="0" * 64)
+    with pytest.raises(DatasetError, match=r"pinned are 3000004 bytes with 0000") as caught:
+        catalogue.make(pinned, software)
+    assert "ROOT 6.40.00" in caught.value.hint
+    assert catalogue.names() == ()
+    assert _there(catalogue) == []
+
+
+def test_a_dataset_made_from_another_spec_is_refused(
+    made: FolderCatalogue, plan: DatasetSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec, "shipped_spec", lambda _name: replace(plan, size=1, sha256="0" * 64))
+    with pytest.raises(DatasetError, match="another version of treehammer"):
+        made.verify("tiny")
+
+
+@pytest.mark.parametrize("error", [DatasetError("broken"), KeyboardInterrupt()])
+def test_an_interrupted_making_leaves_nothing(
+    catalogue: FolderCatalogue,
+    plan: DatasetSpec,
+    software: SoftwareRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    def run(_action: str, document: Any, *_: Any) -> dict[str, Any]:
+        Path(document["path"]).write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(rootenv, "run", run)
+    with pytest.raises(type(error)):
+        catalogue.make(plan, software)
+    assert catalogue.names() == ()
+    assert _there(catalogue) == []
+
+
+def test_what_a_killed_process_left_is_removed_and_never_seen(
+    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+) -> None:
+    left = catalogue.root / ".tiny.part-x1"
+    left.mkdir(parents=True)
+    (left / "manifest.json").write_text("{}")
+    assert catalogue.names() == ()
+    catalogue.make(plan, software)
+    assert _there(catalogue) == ["tiny"]
+
+
+def test_too_little_room_is_told_before_anything_is_made(
+    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+) -> None:
+    with pytest.raises(DatasetError, match=r"tiny needs \d+ MB and \d+ MB are free") as caught:
+        catalogue.make(replace(plan, size=10**18), software)
+    assert "--cache-dir" in caught.value.hint
+    assert fake_root == []
+
+
+def test_a_full_disk_has_a_name(
+    catalogue: FolderCatalogue,
+    software: SoftwareRequest,
+    fake_root: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    monkeypatch.setattr("treehammer.datasets.catalogue.digest", full)
+    source = tmp_path / "a.root"
+    source.write_bytes(DATA)
+    with pytest.raises(DatasetError, match="the disk is full"):
+        catalogue.add("mine", [source], software)
+    assert _there(catalogue) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(
+    plan: DatasetSpec, software: SoftwareRequest, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DatasetError, match="Not a directory"):
+        FolderCatalogue(tmp_path / "file" / "datasets").make(plan, software)
+
+
+def test_added_files_are_copied_and_remembered(
+    catalogue: FolderCatalogue, software: SoftwareRequest, fake_root: list[str], tmp_path: Path
+) -> None:
+    sources = [tmp_path / "b.root", tmp_path / "a.root"]
+    for number, source in enumerate(sources):
+        source.write_bytes(bytes([number]) * 2000)
+    manifest = catalogue.add("mine", sources, software, tree="Events")
+    assert [file.name for file in manifest.files] == ["b.root", "a.root"]
+    assert manifest.origin["sources"] == [str(source) for source in sources]
+    assert manifest.tree == "Events"
+    assert catalogue.add("mine", sources, software) == manifest
+    for others, tree in ((sources[::-1], ""), (sources[:1], ""), (sources, "Runs")):
+        with pytest.raises(DatasetError, match="other content"):
+            catalogue.add("mine", others, software, tree=tree)
+    sources[0].write_bytes(b"changed")
+    with pytest.raises(DatasetError, match="other content"):
+        catalogue.add("mine", sources, software)
+    assert catalogue.verify("mine") == manifest
+    _cut(catalogue.folder("mine") / "a.root")
+    with pytest.raises(DatasetError) as caught:
+        catalogue.verify("mine")
+    assert "datasets add" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "said"),
+    [
+        ("Mine", ["a.root"], "lower-case"),
+        ("../mine", ["a.root"], "lower-case"),
+        (".mine", ["a.root"], "lower-case"),
+        ("reference-small", ["a.root"], "shipped"),
+        ("mine", ["none.root"], "no such file"),
+        ("mine", ["a.root", "sub/a.root"], "names of their own"),
+        ("mine", ["manifest.json"], "names of their own"),
+    ],
+)
+def test_what_cannot_be_added(
+    catalogue: FolderCatalogue,
+    software: SoftwareRequest,
+    tmp_path: Path,
+    name: str,
+    files: list[str],
+    said: str,
+) -> None:
+    (tmp_path / "sub").mkdir()
+    for file in ("a.root", "sub/a.root", "manifest.json"):
+        (tmp_path / file).write_bytes(DATA)
+    with pytest.raises(DatasetError, match=said):
+        catalogue.add(name, [tmp_path / file for file in files], software)
+    assert not catalogue.root.exists()
+
+
+def test_an_unknown_name_is_told_what_is_there(made: FolderCatalogue) -> None:
+    with pytest.raises(DatasetError) as caught:
+        made.manifest("tinny")
+    assert "Did you mean 'tiny'?" in caught.value.hint
+    assert "reference-small" in caught.value.hint
+    with pytest.raises(DatasetError) as caught:
+        made.manifest("reference-small")
+    assert "treehammer datasets make reference-small" in caught.value.hint
+    with pytest.raises(DatasetError, match="no dataset"):
+        made.manifest("../datasets/tiny")
+
+
+def test_a_damaged_manifest_is_named(made: FolderCatalogue) -> None:
+    path = made.folder("tiny") / "manifest.json"
+    path.chmod(0o644)
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(DatasetError, match="damaged manifest") as caught:
+        made.verify("tiny")
+    assert caught.value.where == str(path)
+
+
+def test_the_hash_is_of_names_and_content_alone(made: FolderCatalogue) -> None:
+    manifest = made.manifest("tiny")
+    assert replace(manifest, origin={}).hash == manifest.hash
+    file = manifest.files[0]
+    other = Manifest("tiny", (replace(file, adler32="00000000"),), manifest.origin)
+    assert other.hash != manifest.hash
+    assert Manifest.read(made.folder("tiny")) == manifest
+
+
+@pytest.mark.parametrize("root", ["6.41.00", "none", ""])
+def test_datasets_need_a_known_root(root: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        rootenv.prepare(root, tmp_path, silent)
+
+
+def test_ensure_makes_what_is_shipped_and_verifies_what_is_there(
+    plan: DatasetSpec,
+    software: SoftwareRequest,
+    fake_root: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = config.load({"cache_dir": tmp_path}, environ={}, folder=tmp_path)
+    with pytest.raises(DatasetError, match="no dataset 'tiny'"):
+        ensure("tiny", settings)
+    monkeypatch.setattr(spec, "shipped_spec", lambda _name: plan)
+    monkeypatch.setattr(rootenv, "prepare", lambda *_: software)
+    manifest = ensure("tiny", settings)
+    assert ensure("tiny", settings) == manifest
+    assert fake_root == ["make", "measure"]
+    _flip(settings.datasets_dir / "tiny" / "tiny.root")
+    with pytest.raises(DatasetError, match="refused"):
+        ensure("tiny", settings)
+
+
+def test_a_root_that_is_not_ready_is_not_fetched_behind_the_users_back(
+    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest
+) -> None:
+    with pytest.raises(SoftwareError, match="not ready"):
+        catalogue.make(plan, software)
+    assert _there(catalogue) == []

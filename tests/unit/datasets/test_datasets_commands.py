@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from treehammer import config
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.config import Settings
+from treehammer.datasets import rootenv
+from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.datasets.commands import datasets
+from treehammer.datasets.spec import DatasetSpec
+from treehammer.errors import DatasetError
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return config.load({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
+
+
+@pytest.fixture
+def catalogue(settings: Settings) -> FolderCatalogue:
+    return FolderCatalogue(settings.datasets_dir)
+
+
+def _run(settings: Settings, *arguments: str) -> Result:
+    return CliRunner().invoke(datasets, arguments, obj=settings)
+
+
+def test_list_knows_what_is_here_and_what_can_be_made(
+    settings: Settings,
+    catalogue: FolderCatalogue,
+    plan: DatasetSpec,
+    software: SoftwareRequest,
+    fake_root: list[str],
+) -> None:
+    catalogue.make(plan, software)
+    result = _run(settings, "list", "--json")
+    assert result.exit_code == 0
+    states = {row["name"]: row["state"] for row in json.loads(result.stdout)}
+    assert states == {"reference-small": "not made yet", "tiny": "generated"}
+
+
+def test_show(
+    settings: Settings,
+    catalogue: FolderCatalogue,
+    plan: DatasetSpec,
+    software: SoftwareRequest,
+    fake_root: list[str],
+) -> None:
+    manifest = catalogue.make(plan, software)
+    text = _run(settings, "show", "tiny").stdout
+    assert manifest.hash in text
+    assert manifest.files[0].sha256 in text
+    (row,) = json.loads(_run(settings, "show", "tiny", "--json").stdout)
+    assert row["adler32"] == manifest.files[0].adler32
+    assert row["basket_zipped_bytes_median"] == 50
+    assert "not made yet" in _run(settings, "show", "reference-small").stdout
+    assert isinstance(_run(settings, "show", "tinny").exception, DatasetError)
+
+
+def test_verify_tells_all_and_leaves_with_1(
+    settings: Settings,
+    catalogue: FolderCatalogue,
+    plan: DatasetSpec,
+    software: SoftwareRequest,
+    fake_root: list[str],
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "a.root"
+    source.write_bytes(b"root")
+    catalogue.make(plan, software)
+    catalogue.add("mine", [source], software)
+    assert _run(settings, "verify").exit_code == 0
+    (catalogue.folder("mine") / "a.root").unlink()
+    result = _run(settings, "verify", "--json")
+    assert result.exit_code == 1
+    states = {row["name"]: row["state"] for row in json.loads(result.stdout)}
+    assert states == {"mine": "refused", "tiny": "unchanged"}
+    assert isinstance(_run(settings, "verify", "other").exception, DatasetError)
+
+
+def test_make_and_add(
+    settings: Settings,
+    software: SoftwareRequest,
+    fake_root: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rootenv, "prepare", lambda *_: software)
+    source = tmp_path / "a.root"
+    source.write_bytes(b"root")
+    result = _run(settings, "add", "mine", str(source), "--tree", "Events")
+    assert result.exit_code == 0
+    assert "'Events'" in result.stdout
+    unknown = _run(settings, "make", "mine").exception
+    assert isinstance(unknown, DatasetError)
+    assert "reference-small" in unknown.hint
+    refused = _run(settings, "make", "reference-small").exception
+    assert isinstance(refused, DatasetError)
+    assert "pinned" in refused.message
+
+
+@pytest.mark.parametrize("verb", ["list", "show", "make", "verify", "add"])
+def test_every_verb_has_an_example(verb: str, settings: Settings) -> None:
+    assert f"Example: treehammer datasets {verb}" in _run(settings, verb, "--help").stdout

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from treehammer.datasets import spec
+from treehammer.errors import DatasetError
+
+Write = Callable[[str], Path]
+
+
+def test_every_choice_follows_from_the_text(spec_file: Write, spec_text: str) -> None:
+    path = spec_file(spec_text)
+    plan = spec.load(path)
+    assert plan == spec.load(path)
+    assert [branch.name for branch in plan.branches] == [
+        *("HLT_08", "HLT_09", "HLT_10", "HLT_11"),
+        "flag",
+        "Muon_pt",
+    ]
+    assert plan.compression == 101
+    flags = plan.branches[:5]
+    assert all(0.1 * 65536 - 1 < branch.zeros < 0.9 * 65536 + 1 for branch in flags)
+    assert len({branch.zeros for branch in flags}) == 5
+    muon = plan.branches[5]
+    assert (muon.type, muon.counter, muon.bits, muon.vector) == ("F", "nMuon", 8, False)
+
+
+def test_another_seed_gives_other_values_under_the_same_names(
+    spec_file: Write, spec_text: str
+) -> None:
+    plan = spec.load(spec_file(spec_text))
+    other = spec.load(spec_file(spec_text.replace("seed = 7", "seed = 8")))
+    assert [b.name for b in plan.branches] == [b.name for b in other.branches]
+    assert not {b.seed for b in plan.branches} & {b.seed for b in other.branches}
+
+
+def test_a_branch_does_not_depend_on_the_others(spec_file: Write, spec_text: str) -> None:
+    plan = spec.load(spec_file(spec_text))
+    fewer = spec.load(spec_file(spec_text.replace('"HLT_{08..11}", ', "")))
+    assert fewer.branches == plan.branches[4:]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "message"),
+    [
+        ("seed = 7", "sed = 7", "dataset.sed", "unknown key"),
+        ("seed = 7", "", "dataset.seed", "Field required"),
+        ('root = "6.40.00"', "root = 6.40", "dataset.root", "valid string"),
+        ('"zlib"', '"zstd"', "layout.compression", "'zlib', 'lzma' or 'lz4'"),
+        ("entries = 100", "entries = 0", "dataset.entries", "greater than or equal to 1"),
+        ("[0.1, 0.9]", "[0.9, 0.1]", "branches.0.zeros", "larger one"),
+        ("[0.1, 0.9]", "1.5", "branches.0.zeros.0", "less than or equal to 1"),
+        ('"bool"', '"boolean"', "branches.0.type", "'float'"),
+        ("bits = 8", "bits = 24", "branches.1", "at most 23"),
+        ("bits = 8", "bits = 8\nhold = 2", "branches.1", "'hold' counts events"),
+        ('collection = "Muon"', "", "branches.1", "'collection' belongs to"),
+        ('collection = "Muon"', 'collection = "Muons"', "the whole", "did you mean 'Muon'?"),
+        ('"jagged"', '"array"', "branches.1", "'length' belongs to"),
+        ('"flag"', '"HLT_09"', "the whole", "named twice: HLT_09"),
+        ('"flag"', '"nMuon"', "the whole", "named twice: nMuon"),
+        ('"flag"', '"a flag"', "the whole", "'a flag' is not a name"),
+    ],
+)
+def test_a_mistake_is_named_with_its_key(
+    spec_file: Write, spec_text: str, old: str, new: str, key: str, message: str
+) -> None:
+    assert old in spec_text
+    path = spec_file(spec_text.replace(old, new, 1))
+    with pytest.raises(DatasetError) as caught:
+        spec.load(path)
+    assert str(path) in str(caught.value)
+    assert f"{key}: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_every_mistake_is_named_at_once(spec_file: Write, spec_text: str) -> None:
+    text = spec_text.replace("seed = 7", "sed = 7").replace("level = 1", "level = 0")
+    with pytest.raises(DatasetError) as caught:
+        spec.load(spec_file(text))
+    for key in ("dataset.sed", "dataset.seed", "layout.level"):
+        assert f"{key}: " in str(caught.value)
+
+
+def test_a_file_that_is_no_spec(tmp_path: Path, spec_text: str) -> None:
+    with pytest.raises(DatasetError, match="No such file"):
+        spec.load(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[dataset")
+    with pytest.raises(DatasetError, match="not valid TOML"):
+        spec.load(broken)
+    renamed = tmp_path / "other.toml"
+    renamed.write_text(spec_text)
+    with pytest.raises(DatasetError, match="'tiny'"):
+        spec.load(renamed)
+
+
+def test_every_shipped_spec_is_valid_and_pinned() -> None:
+    names = list(spec.shipped())
+    assert "reference-small" in names
+    for name in names:
+        plan = spec.shipped_spec(name)
+        assert plan is not None
+        assert plan.name == name
+        assert len(plan.sha256) == 64
+        assert plan.size > 0
+        assert plan.description
+
+
+def test_reference_small_mixes_every_type_and_shape() -> None:
+    plan = spec.shipped_spec("reference-small")
+    assert plan is not None
+    assert {branch.type for branch in plan.branches} == set("FDIiLO")
+    assert any(branch.length > 1 for branch in plan.branches)
+    assert {b.type for b in plan.branches if b.vector} >= {"F", "I"}
+    shared = [branch.counter for branch in plan.branches if branch.counter]
+    assert set(shared) == {collection.counter for collection in plan.collections}
+    assert all(shared.count(collection.counter) > 1 for collection in plan.collections)
+
+
+def test_a_plan_cannot_be_changed(plan: spec.DatasetSpec) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.entries = 5  # type: ignore[misc]
