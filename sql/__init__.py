@@ -1,0 +1,1 @@
+"""What is remembered: schema, migrations, store, queries, exports."""

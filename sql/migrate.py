@@ -1,0 +1,154 @@
+"""The schema's history: how a database comes to the revision that this version needs."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from treehammer.errors import StoreError
+from treehammer.sql.database import explained, reading, rebuilding, shown, sqlite_file, writing
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+#: The revision that :mod:`treehammer.sql.schema` describes.
+REVISION = "0001"
+FOLDER = Path(__file__).parent / "migrations"
+UPGRADE = "treehammer db upgrade"
+
+
+class State(Enum):
+    """What a database is to this version of Treehammer."""
+
+    EMPTY = "empty"
+    CURRENT = "current"
+    OLDER = "older"
+    NEWER = "newer"
+    FOREIGN = "foreign"
+
+
+def revision(engine: Engine) -> str:
+    """The revision a database is at; '' when it has none."""
+    with reading(engine) as connection:
+        return _revision(connection)
+
+
+def state(engine: Engine) -> State:
+    """Compare a database with this version."""
+    with reading(engine) as connection:
+        return _state(connection)
+
+
+def require_current(engine: Engine) -> None:
+    """Refuse a database that this version cannot use.
+
+    Raises:
+        StoreError: it is older, newer, or not Treehammer's; the message says what to do.
+    """
+    found = state(engine)
+    where = shown(engine.url)
+    if found is State.OLDER:
+        raise StoreError(
+            f"the database is at revision {revision(engine)}; this version needs {REVISION}",
+            where=where,
+            hint=f"Run: {UPGRADE}",
+        )
+    if found is State.NEWER:
+        raise StoreError(
+            f"the database is at revision {revision(engine)}, which this version does not know",
+            where=where,
+            hint="A newer Treehammer has written it: install that version or a later one.",
+        )
+    if found is State.FOREIGN:
+        raise StoreError(
+            "this database holds something other than Treehammer's results",
+            where=where,
+            hint="Give another with --database.",
+        )
+
+
+def create(engine: Engine) -> None:
+    """Lay the tables in an empty database; harmless when another process just has."""
+    with writing(engine) as connection:
+        if _state(connection) is State.EMPTY:
+            _upgrade(connection)
+
+
+def upgrade(engine: Engine) -> Path | None:
+    """Bring an older database to this version's revision.
+
+    Returns:
+        the backup that was made before (SQLite only), or ``None``.
+
+    Raises:
+        StoreError: the database is newer, not Treehammer's, or refused; it is as it was before.
+    """
+    found = state(engine)
+    if found not in (State.OLDER, State.EMPTY):
+        require_current(engine)
+        return None
+    backup = _back_up(engine) if found is State.OLDER else None
+    with rebuilding(engine) as connection:
+        _upgrade(connection)
+    return backup
+
+
+def _revision(connection: Connection) -> str:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return ""
+    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar() or ""
+
+
+def _state(connection: Connection) -> State:
+    found = _revision(connection)
+    if found == REVISION:
+        return State.CURRENT
+    if not found:
+        return State.FOREIGN if sa.inspect(connection).get_table_names() else State.EMPTY
+    return State.OLDER if found in _known_revisions() else State.NEWER
+
+
+def config() -> Config:
+    """Alembic's configuration, without a file."""
+    # Alembic takes a quarter of a second to import: only those who migrate pay for it.
+    from alembic.config import Config
+
+    configured = Config()
+    configured.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    return configured
+
+
+def _known_revisions() -> set[str]:
+    from alembic.script import ScriptDirectory
+
+    return {script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()}
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+
+    configured = config()
+    configured.attributes["connection"] = connection
+    command.upgrade(configured, REVISION)
+
+
+def _back_up(engine: Engine) -> Path | None:
+    file = sqlite_file(engine.url)
+    if file is None:
+        return None
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    backup = file.with_name(f"{file.name}.{revision(engine)}.{stamp}.bak")
+    with (
+        explained(engine.url),
+        closing(sqlite3.connect(file)) as source,
+        closing(sqlite3.connect(backup)) as target,
+    ):
+        source.backup(target)
+    return backup

@@ -1,0 +1,261 @@
+"""The tables of the results database, as SQLAlchemy Core metadata.
+
+The measurement table has one column per entry of the metric catalogue.  Everything here is chosen
+so that SQLite, PostgreSQL and Oracle can hold the same rows: names of at most 30 characters, times
+as whole microseconds since 1970 UTC, no empty text ('' is NULL on Oracle, so it is NULL
+everywhere), lists of numbers as JSON text.  Only SQLite is proven by tests so far.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import oracle
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from treehammer.collectors.metrics import CATALOGUE, LONG_TEXTS, Metric
+from treehammer.collectors.record import MAX_TEXT
+
+#: Characters of an identity: hashes, and ids of batch systems.
+ID_LENGTH = 128
+#: Characters of the name of a metric that a test defines; see ``record.EXTRA_NAME``.
+EXTRA_NAME_LENGTH = 64
+
+
+class StoredText(TypeDecorator[str]):
+    """Text of a limited length; '' is stored as NULL."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Make '' NULL."""
+        return value or None
+
+
+class LongText(StoredText):
+    """Text without a length (a large object on Oracle, so never indexed); '' is stored as NULL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+
+class NumberList(TypeDecorator[list[Any]]):
+    """A list of numbers as JSON text; an empty list is not NULL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: list[Any] | None, dialect: Dialect) -> str | None:
+        """Write the list as JSON, which keeps every bit of a float."""
+        return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> list[Any] | None:
+        """Read the list back."""
+        return None if value is None else json.loads(value)
+
+
+#: Double precision everywhere; Oracle's own DOUBLE PRECISION is a decimal type in disguise.
+REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(oracle.BINARY_DOUBLE(), "oracle")
+
+_TYPES: dict[str, TypeEngine[Any]] = {
+    "int": sa.BigInteger(),
+    "float": REAL,
+    "bool": sa.Boolean(),
+    "ints": NumberList(),
+    "floats": NumberList(),
+}
+
+# Columns that name other rows; all other text may be '' and so must be able to be NULL.
+_IDENTITIES = ("measurement_id", "campaign_id", "job_id", "series")
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+    }
+)
+
+
+def column_type(metric: Metric) -> TypeEngine[Any]:
+    """The database's type for values of a metric."""
+    if metric.name in _IDENTITIES:
+        return StoredText(ID_LENGTH)
+    if metric.type == "text":
+        return LongText() if metric.name in LONG_TEXTS else StoredText(MAX_TEXT)
+    return _TYPES[metric.type]
+
+
+def _measurement_column(metric: Metric) -> sa.Column[Any]:
+    identity = metric.name in _IDENTITIES
+    optional_text = metric.type == "text" and not identity
+    return sa.Column(
+        metric.name,
+        column_type(metric),
+        primary_key=metric.name == "measurement_id",
+        nullable=optional_text or not metric.required,
+    )
+
+
+measurement = sa.Table("measurement", metadata, *map(_measurement_column, CATALOGUE))
+
+# The order of every listing and export.
+sa.Index(
+    "ix_measurement_order",
+    measurement.c.campaign_id,
+    measurement.c.site,
+    measurement.c.job_id,
+    measurement.c.attempt,
+    measurement.c.round,
+    measurement.c.position,
+    measurement.c.measurement_id,
+)
+# Counts of a campaign, answered from the index alone.
+sa.Index(
+    "ix_measurement_counts",
+    measurement.c.campaign_id,
+    measurement.c.site,
+    measurement.c.kind,
+    measurement.c.failure_class,
+    measurement.c.plausible,
+)
+# One figure at a site over days and releases, answered from the index alone.
+sa.Index(
+    "ix_measurement_site_day",
+    measurement.c.test_name,
+    measurement.c.site,
+    measurement.c.day,
+    measurement.c.variant_label,
+    measurement.c.axis_root,
+    measurement.c.kind,
+    measurement.c.plausible,
+    measurement.c.failure_class,
+    measurement.c.eff_job,
+    measurement.c.cpu_per_event_s,
+    measurement.c.wall_per_event_s,
+)
+# The history of one series, answered from the index alone.
+sa.Index(
+    "ix_measurement_series",
+    measurement.c.series,
+    measurement.c.started_us,
+    measurement.c.kind,
+    measurement.c.plausible,
+    measurement.c.failure_class,
+    measurement.c.host,
+    measurement.c.payload_wall_s,
+    measurement.c.eff_job,
+    measurement.c.cpu_per_event_s,
+    measurement.c.wall_per_event_s,
+)
+
+extra = sa.Table(
+    "extra",
+    metadata,
+    sa.Column(
+        "measurement_id",
+        StoredText(ID_LENGTH),
+        sa.ForeignKey(measurement.c.measurement_id),
+        primary_key=True,
+    ),
+    sa.Column("name", StoredText(EXTRA_NAME_LENGTH), primary_key=True),
+    sa.Column("value", REAL, nullable=False),
+)
+
+campaign = sa.Table(
+    "campaign",
+    metadata,
+    sa.Column("id", StoredText(ID_LENGTH), primary_key=True),
+    sa.Column("name", StoredText(MAX_TEXT)),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
+    sa.Column("repository", StoredText(MAX_TEXT)),
+    sa.Column("ref", StoredText(MAX_TEXT)),
+    sa.Column("commit_id", StoredText(ID_LENGTH)),
+    sa.Column("dirty", sa.Boolean, nullable=False),
+    sa.Column("test_name", StoredText(MAX_TEXT)),
+    sa.Column("test_path", StoredText(MAX_TEXT)),
+    sa.Column("plan", LongText),
+    sa.Column("planned_jobs", sa.BigInteger, nullable=False),
+    sa.Column("planned_measurements", sa.BigInteger, nullable=False),
+    sa.Index("ix_campaign_created", "created_us"),
+)
+
+job = sa.Table(
+    "job",
+    metadata,
+    sa.Column("id", StoredText(ID_LENGTH), primary_key=True),
+    sa.Column("campaign_id", StoredText(ID_LENGTH), sa.ForeignKey(campaign.c.id), nullable=False),
+    sa.Column("site", StoredText(MAX_TEXT)),
+    sa.Column("door", StoredText(MAX_TEXT)),
+    sa.Column("kind", StoredText(MAX_TEXT)),
+    sa.Column("repeat", sa.BigInteger, nullable=False),
+    sa.Column("label", StoredText(MAX_TEXT)),
+    sa.Column("batch_system", StoredText(MAX_TEXT)),
+    sa.Column("batch_id", StoredText(ID_LENGTH)),
+    sa.Column("planned_measurements", sa.BigInteger, nullable=False),
+    sa.Column("state", StoredText(MAX_TEXT)),
+    sa.Index("ix_job_campaign", "campaign_id", "site"),
+)
+
+attempt = sa.Table(
+    "attempt",
+    metadata,
+    sa.Column("job_id", StoredText(ID_LENGTH), sa.ForeignKey(job.c.id), primary_key=True),
+    # NUMBER is a reserved word on Oracle.
+    sa.Column("attempt", sa.BigInteger, key="number", primary_key=True, autoincrement=False),
+    sa.Column("state", StoredText(MAX_TEXT)),
+    sa.Column("started_us", sa.BigInteger, nullable=False),
+    sa.Column("ended_us", sa.BigInteger, nullable=False),
+    sa.Column("exit_code", sa.BigInteger),
+    sa.Column("failure_class", StoredText(MAX_TEXT)),
+    sa.Column("message", LongText),
+)
+
+
+def _comparison_columns() -> tuple[sa.Column[Any], ...]:
+    # ``line`` keeps the order in which the comparison gave its rows.
+    return (
+        sa.Column("comparison_id", StoredText(ID_LENGTH), primary_key=True),
+        sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("site", StoredText(MAX_TEXT)),
+        sa.Column("comparison_key", StoredText(MAX_TEXT)),
+        sa.Column("label", StoredText(MAX_TEXT)),
+        sa.Column("metric", StoredText(MAX_TEXT)),
+        sa.Column("axis", StoredText(MAX_TEXT)),
+        sa.Column("a", StoredText(MAX_TEXT)),
+        sa.Column("b", StoredText(MAX_TEXT)),
+    )
+
+
+pair = sa.Table(
+    "pair",
+    metadata,
+    *_comparison_columns(),
+    sa.Column("job_id", StoredText(ID_LENGTH)),
+    sa.Column("campaign_id", StoredText(ID_LENGTH)),
+    sa.Column("host", StoredText(MAX_TEXT)),
+    sa.Column("rounds", sa.BigInteger, nullable=False),
+    sa.Column("a_value", REAL, nullable=False),
+    sa.Column("b_value", REAL, nullable=False),
+    sa.Column("d", REAL, nullable=False),
+)
+
+verdict = sa.Table(
+    "verdict",
+    metadata,
+    *_comparison_columns(),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
+    sa.Column("rule_version", sa.BigInteger, nullable=False),
+    sa.Column("scope", StoredText(MAX_TEXT)),
+    sa.Column("verdict", StoredText(MAX_TEXT)),
+    sa.Column("effect", REAL),
+    sa.Column("low", REAL),
+    sa.Column("high", REAL),
+    sa.Column("jobs", sa.BigInteger, nullable=False),
+    sa.Column("hosts", sa.BigInteger, nullable=False),
+    sa.Column("jobs_needed", sa.BigInteger),
+    sa.Column("evidence", LongText),
+)

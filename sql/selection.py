@@ -1,0 +1,153 @@
+"""Which measurements are meant: campaigns and conditions on catalogue columns."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from treehammer.collectors.metrics import BY_NAME, Metric
+from treehammer.collectors.record import INT64
+from treehammer.errors import ConfigError
+from treehammer.sql.schema import measurement
+
+Scalar = int | float | str | bool | None
+
+_FORM = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)(.*)", re.DOTALL)
+_BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_ORDERED = ("<", "<=", ">", ">=")
+
+
+@dataclass(frozen=True)
+class Where:
+    """One condition: a column, one of ``= != < <= > >= ~``, and a value of the column's type.
+
+    ``None`` stands for "not known".  ``!=`` also selects rows in which the column is not known.
+    ``~`` compares text with a pattern in which ``*`` stands for any text and ``?`` for one character.
+    """
+
+    column: str
+    operator: str
+    value: Scalar
+
+    @classmethod
+    def parse(cls, text: str) -> Where:
+        """Read ``COLUMN=VALUE`` and its like; an empty value means "not known".
+
+        Raises:
+            ConfigError: the form, the column, or the value is wrong.
+        """
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise ConfigError(
+                f"{text!r} is no condition",
+                where="--where",
+                hint="Write COLUMN=VALUE, or one of != < <= > >= ~ instead of =.",
+            )
+        name, operator, value = match[1], match[2], match[3].strip()
+        return cls(name, operator, _converted(_metric(name), operator, value))
+
+    def __str__(self) -> str:
+        return f"{self.column}{self.operator}{'' if self.value is None else self.value}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Measurements of any of ``campaigns`` (identities; of all when empty) that meet all conditions."""
+
+    campaigns: tuple[str, ...] = ()
+    wheres: tuple[Where, ...] = ()
+
+    @classmethod
+    def of(cls, campaigns: Iterable[str] = (), wheres: Iterable[str] = ()) -> Selection:
+        """Make a selection from campaign identities and conditions as text.
+
+        Raises:
+            ConfigError: a condition is wrong.
+        """
+        return cls(tuple(campaigns), tuple(Where.parse(text) for text in wheres))
+
+    def __str__(self) -> str:
+        campaigns = [f"campaign_id={' or '.join(self.campaigns)}"] if self.campaigns else []
+        return " and ".join([*campaigns, *map(str, self.wheres)]) or "all measurements"
+
+
+def conditions(selection: Selection, dialect: str) -> list[sa.ColumnElement[bool]]:
+    """The selection as SQL for a dialect (``sqlite``, ``postgresql``, …), to be joined by AND."""
+    found: list[sa.ColumnElement[bool]] = []
+    if selection.campaigns:
+        found.append(measurement.c.campaign_id.in_(selection.campaigns))
+    found += [_condition(where, dialect) for where in selection.wheres]
+    return found
+
+
+def _condition(where: Where, dialect: str) -> sa.ColumnElement[bool]:
+    column = measurement.c[where.column]
+    value = where.value
+    if where.operator == "~":
+        return _matches(column, str(value), dialect)
+    if value is None:
+        return column.is_(None) if where.operator == "=" else column.is_not(None)
+    if where.operator == "!=":
+        return sa.or_(column != value, column.is_(None))
+    return column.op(where.operator, is_comparison=True)(value)
+
+
+def _matches(column: sa.ColumnElement[str], pattern: str, dialect: str) -> sa.ColumnElement[bool]:
+    # SQLite's LIKE ignores case, the others' does not; its GLOB does not either.
+    if dialect == "sqlite":
+        return column.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]"))
+    escaped = re.sub(r"([\\%_])", r"\\\1", pattern)
+    return column.like(escaped.replace("*", "%").replace("?", "_"), escape="\\")
+
+
+def _metric(name: str) -> Metric:
+    metric = BY_NAME.get(name)
+    if metric is None:
+        near = difflib.get_close_matches(name, BY_NAME, n=3)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "Any catalogue column will do."
+        raise ConfigError(f"there is no column {name!r}", where="--where", hint=hint)
+    return metric
+
+
+def _converted(metric: Metric, operator: str, text: str) -> Scalar:
+    where = f"--where {metric.name}{operator}{text}"
+    if metric.type in ("ints", "floats"):
+        raise ConfigError(
+            f"{metric.name} holds a list, which no condition can compare", where=where
+        )
+    if operator == "~":
+        if metric.type != "text":
+            raise ConfigError(f"{metric.name} is no text; '~' compares text only", where=where)
+        return text
+    if operator in _ORDERED and metric.type in ("text", "bool"):
+        # As text 6.9 would come after 6.40.
+        raise ConfigError(f"{metric.name} is no number; '{operator}' compares numbers", where=where)
+    if not text:
+        if operator in _ORDERED:
+            raise ConfigError("a number is missing", where=where)
+        return None
+    value = _value(metric.type, text)
+    if value is None:
+        kind = {"int": "a whole number", "float": "a number", "bool": "true or false"}[metric.type]
+        raise ConfigError(f"{metric.name} is {kind}, not {text!r}", where=where)
+    return value
+
+
+def _value(kind: str, text: str) -> Scalar:
+    if kind == "text":
+        return text
+    if kind == "bool":
+        return _BOOLS.get(text.lower())
+    try:
+        if kind == "int":
+            whole = int(text)
+            return whole if -INT64 <= whole < INT64 else None
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,288 @@
+"""The store: the one way into the results database, and the only writer of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from treehammer.collectors.metrics import Value
+from treehammer.collectors.record import Measurement
+from treehammer.errors import ConfigError, NothingToDo, StoreError
+from treehammer.sql import migrate, schema
+from treehammer.sql.database import (
+    make_engine,
+    parse_url,
+    reading,
+    require_whole,
+    shown,
+    sqlite_file,
+    switch_to_wal,
+    writing,
+)
+from treehammer.sql.queries import ALL_COLUMNS, Snapshot
+from treehammer.sql.recording import BATCH, Added, add_batch
+from treehammer.sql.rows import (
+    AttemptRow,
+    CampaignRow,
+    CountRow,
+    ExtraRow,
+    JobRow,
+    PairRow,
+    VerdictRow,
+)
+from treehammer.sql.selection import Selection
+from treehammer.sql.tables import Row, from_database, insert_missing, lines, replace_lines, upsert
+
+#: The most values in one IN list (Oracle's limit).
+IN_LIST = 1000
+
+
+class Store:
+    """The results database, open.  Use it as a context manager or :meth:`close` it.
+
+    Every method raises :class:`~treehammer.errors.StoreError` when the database refuses; nothing
+    that was recorded before is lost by that.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = True) -> Store:
+        """Open the database at a SQLAlchemy URL.
+
+        Args:
+            url: for instance ``sqlite:////home/me/results.db``.
+            create: make the database, and an SQLite file's folder, when there is none.
+
+        Raises:
+            ConfigError: the URL is wrong.
+            NothingToDo: there is no database and ``create`` is false.
+            StoreError: it cannot be opened, or is not of this version; the message says what to do.
+        """
+        engine = _engine(url, create=create)
+        try:
+            if migrate.state(engine) is migrate.State.EMPTY:
+                switch_to_wal(engine)
+                migrate.create(engine)
+            migrate.require_current(engine)
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(engine)
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Measurements
+
+    def add(self, measurements: Iterable[Measurement]) -> Added:
+        """Write measurements, each exactly once however often it is handed in.
+
+        They are written in transactions of :data:`~treehammer.sql.recording.BATCH`: after an error all earlier batches are
+        kept, and handing in everything again is harmless.
+        """
+        new = known = 0
+        conflicting: list[str] = []
+        waiting = iter(measurements)
+        while batch := list(islice(waiting, BATCH)):
+            with writing(self._engine) as connection:
+                added = add_batch(connection, batch)
+            new += added.new
+            known += added.known
+            conflicting += added.conflicting
+        return Added(new, known, tuple(conflicting))
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """Several questions to one and the same state of the database."""
+        with reading(self._engine) as connection:
+            yield Snapshot(connection)
+
+    def measurements(
+        self, selection: Selection, columns: Sequence[str] | None = None
+    ) -> Iterator[dict[str, Value]]:
+        """Stream the selected measurements; see :meth:`Snapshot.measurements`."""
+        with self.snapshot() as snapshot:
+            yield from snapshot.measurements(selection, columns or ALL_COLUMNS)
+
+    def extras(self, selection: Selection) -> Iterator[ExtraRow]:
+        """Stream the test-defined metrics of the selected measurements."""
+        with self.snapshot() as snapshot:
+            yield from snapshot.extras(selection)
+
+    def counts(self, campaign_id: str) -> list[CountRow]:
+        """Measurements of a campaign by site, kind, class of failure and plausibility."""
+        with self.snapshot() as snapshot:
+            return snapshot.counts(campaign_id)
+
+    # Campaigns, jobs, attempts
+
+    def add_campaign(self, campaign: CampaignRow, jobs: Iterable[JobRow]) -> None:
+        """Remember a campaign and its jobs; those that are known already stay as they are."""
+        with writing(self._engine) as connection:
+            insert_missing(connection, schema.campaign, [campaign])
+            insert_missing(connection, schema.job, list(jobs))
+
+    def set_jobs(self, jobs: Iterable[JobRow]) -> None:
+        """Write jobs, in place of what was known of them."""
+        with writing(self._engine) as connection:
+            upsert(connection, schema.job, list(jobs))
+
+    def set_attempts(self, attempts: Iterable[AttemptRow]) -> None:
+        """Write attempts, in place of what was known of them."""
+        with writing(self._engine) as connection:
+            upsert(connection, schema.attempt, list(attempts))
+
+    def campaigns(self) -> list[CampaignRow]:
+        """All campaigns, the newest first."""
+        table = schema.campaign
+        query = sa.select(table).order_by(table.c.created_us.desc(), table.c.id)
+        return self._rows(CampaignRow, query)
+
+    def campaign(self, reference: str) -> CampaignRow:
+        """The campaign that is meant by its identity, its name, a prefix of either, or ``last``.
+
+        Raises:
+            NothingToDo: there is no campaign at all.
+            ConfigError: none or several are meant; the message names them.
+        """
+        campaigns = self.campaigns()
+        if not campaigns:
+            raise NothingToDo(
+                "there are no campaigns yet",
+                where=shown(self._engine.url),
+                hint="Start one: treehammer submit",
+            )
+        if reference == "last":
+            return campaigns[0]
+        meant = (
+            [c for c in campaigns if c.id == reference]
+            or [c for c in campaigns if c.name == reference]
+            or [c for c in campaigns if reference and c.id.startswith(reference)]
+            or [c for c in campaigns if reference and c.name.startswith(reference)]
+        )
+        if len(meant) != 1:
+            what = "several campaigns are meant" if meant else "there is no such campaign"
+            choices = "\n  ".join(f"{c.id}  {c.name}" for c in (meant or campaigns)[:10])
+            raise ConfigError(
+                what, where=f"campaign {reference!r}", hint=f"Name one of, or 'last':\n  {choices}"
+            )
+        return meant[0]
+
+    def jobs(self, campaign_id: str) -> list[JobRow]:
+        """The jobs of a campaign by site, label and repeat."""
+        table = schema.job
+        query = (
+            sa.select(table)
+            .where(table.c.campaign_id == campaign_id)
+            .order_by(table.c.site, table.c.label, table.c.repeat, table.c.id)
+        )
+        return self._rows(JobRow, query)
+
+    def attempts(self, job_ids: Iterable[str]) -> list[AttemptRow]:
+        """The attempts of jobs, by job and number."""
+        table = schema.attempt
+        found: list[AttemptRow] = []
+        wanted = sorted(set(job_ids))
+        for start in range(0, len(wanted), IN_LIST):
+            query = sa.select(table).where(table.c.job_id.in_(wanted[start : start + IN_LIST]))
+            found += self._rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
+        return found
+
+    # Comparisons
+
+    def replace_comparison(
+        self, comparison_id: str, pairs: Iterable[PairRow], verdicts: Iterable[VerdictRow]
+    ) -> None:
+        """Write what a comparison found, in place of what it found before."""
+        with writing(self._engine) as connection:
+            replace_lines(connection, schema.pair, comparison_id, list(pairs))
+            replace_lines(connection, schema.verdict, comparison_id, list(verdicts))
+
+    def pairs(self, comparison_id: str) -> list[PairRow]:
+        """The pairs of a comparison, in the order in which they were given."""
+        return self._rows(PairRow, lines(schema.pair, comparison_id))
+
+    def verdicts(self, comparison_id: str) -> list[VerdictRow]:
+        """The verdicts of a comparison, in the order in which they were given."""
+        return self._rows(VerdictRow, lines(schema.verdict, comparison_id))
+
+    def _rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
+        with reading(self._engine) as connection:
+            return [from_database(kind, values) for values in connection.execute(query).mappings()]
+
+
+def check_database(url: str) -> dict[str, int]:
+    """Check that a database is whole and of this version.
+
+    Returns:
+        how many rows each table has.
+
+    Raises:
+        NothingToDo: there is no database.
+        StoreError: it is damaged or not of this version; the message says what to do.
+    """
+    with Store.open(url, create=False) as store, reading(store._engine) as connection:
+        require_whole(connection)
+        tables = schema.metadata.sorted_tables
+        count = sa.func.count()
+        return {t.name: connection.scalar(sa.select(count).select_from(t)) or 0 for t in tables}
+
+
+def upgrade_database(url: str) -> Path | None:
+    """Bring a database to this version's schema; returns the backup of an SQLite file.
+
+    Raises:
+        NothingToDo: there is no database.
+        StoreError: it is newer than this version, or refused; then it is as it was before.
+    """
+    engine = _engine(url, create=False)
+    try:
+        return migrate.upgrade(engine)
+    finally:
+        engine.dispose()
+
+
+def _engine(url: str, *, create: bool) -> Engine:
+    parsed = parse_url(url)
+    file = sqlite_file(parsed)
+    if file and not file.exists():
+        if not create:
+            raise NothingToDo(
+                "there are no results yet",
+                where=shown(parsed),
+                hint="Run a test first, or give another database with --database.",
+            )
+        _make_folder(file)
+    return make_engine(parsed)
+
+
+def _make_folder(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"its folder cannot be made ({error.strerror})",
+            where=str(file),
+            hint="Give another place with --database or --data-dir.",
+        ) from error

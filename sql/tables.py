@@ -1,0 +1,76 @@
+"""Dataclasses of :mod:`treehammer.sql.rows` to rows of their tables, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any, TypeVar, get_type_hints
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow, PairRow, VerdictRow
+
+Row = TypeVar("Row", CampaignRow, JobRow, AttemptRow, PairRow, VerdictRow)
+Keyed = CampaignRow | JobRow | AttemptRow
+Line = PairRow | VerdictRow
+
+
+def from_database(kind: type[Row], values: RowMapping) -> Row:
+    """A row as its dataclass; text that is not known becomes ''."""
+    texts = {name for name, hint in get_type_hints(kind).items() if hint is str}
+    known: dict[str, Any] = {
+        field.name: "" if field.name in texts and values[field.name] is None else values[field.name]
+        for field in fields(kind)
+    }
+    return kind(**known)
+
+
+def insert_missing(connection: Connection, table: sa.Table, rows: Sequence[Keyed]) -> None:
+    """Write the rows whose key is not there yet."""
+    _write(connection, table, rows, replace=False)
+
+
+def upsert(connection: Connection, table: sa.Table, rows: Sequence[Keyed]) -> None:
+    """Write rows, in place of those with the same key."""
+    _write(connection, table, rows, replace=True)
+
+
+def replace_lines(
+    connection: Connection, table: sa.Table, comparison_id: str, rows: Sequence[Line]
+) -> None:
+    """Write what a comparison found, in order, in place of what it found before."""
+    connection.execute(sa.delete(table).where(table.c.comparison_id == comparison_id))
+    values = [
+        {**asdict(row), "comparison_id": comparison_id, "line": line}
+        for line, row in enumerate(rows)
+    ]
+    if values:
+        connection.execute(sa.insert(table), values)
+
+
+def lines(table: sa.Table, comparison_id: str) -> sa.Select[Any]:
+    """What a comparison found, in order."""
+    return sa.select(table).where(table.c.comparison_id == comparison_id).order_by(table.c.line)
+
+
+def _write(
+    connection: Connection, table: sa.Table, rows: Sequence[Keyed], *, replace: bool
+) -> None:
+    # UPDATE, then INSERT of what was not there: every database has both, none agrees on an upsert.
+    key = [column.key for column in table.primary_key]
+    # Parameters have names of their own: those of the columns are taken by SET.
+    same = sa.and_(*(table.c[name] == sa.bindparam(f"key_{name}") for name in key))
+    there, update = sa.select(sa.literal(1)).where(same), sa.update(table).where(same)
+    missing: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        values = asdict(row)
+        keys = {f"key_{name}": values[name] for name in key}
+        identity = tuple(keys.values())
+        if identity in missing or connection.execute(there, keys).first() is None:
+            if replace or identity not in missing:
+                missing[identity] = values
+        elif replace:
+            connection.execute(update, {**values, **keys})
+    if missing:
+        connection.execute(sa.insert(table), list(missing.values()))

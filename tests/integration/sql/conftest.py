@@ -1,0 +1,120 @@
+"""A database with awkward rows, exported as a TTree by real ROOT releases."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sql_makers import full_measurement, make_measurement
+
+from treehammer import config
+from treehammer.collectors import software
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.sql.export import export
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+
+JSROOT = "7.11.2"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A ROOT file, and the rows that it must hold."""
+
+    file: Path
+    rows: list[Row]
+
+
+@pytest.fixture(scope="session")
+def release() -> Callable[[str], SoftwareRequest]:
+    """A prepared ROOT release of the user's cache."""
+    folder = config.load().software_dir
+    return lambda version: software.prepare(software.parse(version), folder)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    whole = [-(2**63) + 1, -1, 0, 2**53 + 1, 2**63 - 1]
+    real = [5e-324, 0.1, sys.float_info.max, -sys.float_info.max]
+    text = "'quoted' \"twice\",\n\ttab \\ % {{x}} 𝕏 中文 العربية é [red]"
+    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('sql')}/results.db") as opened:
+        opened.add(
+            [
+                *(full_measurement(n) for n in range(12)),
+                make_measurement(job="nothing"),
+                make_measurement(job="extras", extras={"hits": 0.1, "_e": -1}),
+                make_measurement(job="text", host=text, log_excerpt=text * 300, slot="x" * 254),
+                make_measurement(job="text", position=2, slot="x" * 255, kernel="y" * 4000),
+                make_measurement(
+                    job="limits",
+                    retries=2**63 - 1,
+                    bytes_read=2**53 + 1,
+                    eff_job=5e-324,
+                    read_latency_hist=whole,
+                    pass_loop_wall_s=real,
+                    failure_transient=False,
+                ),
+                make_measurement(job="empty", read_latency_hist=[], pass_loop_wall_s=[0.0]),
+            ]
+        )
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def rows(store: Store) -> list[Row]:
+    """What the database holds, with a column for each metric that tests defined."""
+    extras = {(e.measurement_id, e.name): e.value for e in store.extras(Selection())}
+    found = [dict(row) for row in store.measurements(Selection())]
+    for row in found:
+        for name in ("_e", "hits"):
+            row[f"extra_{name}"] = extras.get((str(row["measurement_id"]), name))
+    return found
+
+
+@pytest.fixture(scope="session", params=["6.40.00", "6.38.00"])
+def exported(
+    request: pytest.FixtureRequest,
+    store: Store,
+    rows: list[Row],
+    release: Callable[[str], SoftwareRequest],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Exported:
+    """The database as a TTree, written by the only release that the export can see."""
+    folder = tmp_path_factory.mktemp("root")
+    ready = Path(release(request.param).location)
+    (folder / ready.name).symlink_to(ready)
+    file = folder / "results.root"
+    export(
+        store,
+        Selection(),
+        file,
+        software_dir=folder,
+        progress=lambda _total: nullcontext(lambda _done, _note="": None),
+    )
+    return Exported(file, rows)
+
+
+@pytest.fixture(scope="session")
+def jsroot() -> Path:
+    """A folder that holds the npm package jsroot."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        if os.environ.get("CI"):
+            pytest.fail("npm and node must be installed where CI runs")
+        pytest.skip("npm or node is not installed")
+    folder = config.load().cache_dir / "test-tools" / f"jsroot-{JSROOT}"
+    package = folder / "node_modules" / "jsroot"
+    if not (package / "package.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
+        subprocess.run([npm, "install", *options, f"jsroot@{JSROOT}"], check=True, timeout=300)
+    return package

@@ -1,0 +1,198 @@
+"""Exports to files that need no ROOT, and what an export refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from pyarrow import parquet
+from sql_makers import campaign_row, full_measurement, make_measurement
+
+from treehammer import config
+from treehammer.collectors import software
+from treehammer.collectors.failures import Failure, Fault
+from treehammer.collectors.metrics import BY_NAME, CATALOGUE
+from treehammer.errors import ConfigError, NothingToDo, SoftwareError, StoreError
+from treehammer.sql import arrow
+from treehammer.sql.commands import COMMANDS
+from treehammer.sql.export import export
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+
+Export = Callable[..., int]
+
+
+@pytest.fixture
+def write(store: Store, tmp_path: Path) -> Export:
+    def run(target: Path, selection: Selection = Selection()) -> int:  # noqa: B008
+        return export(
+            store,
+            selection,
+            target,
+            software_dir=tmp_path / "software",
+            progress=lambda _total: nullcontext(lambda _done, _note="": None),
+        )
+
+    return run
+
+
+@pytest.fixture
+def filled(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(arrow, "ROWS", 3)
+    store.add(
+        [
+            *(full_measurement(n) for n in range(5)),
+            make_measurement(job="a", extras={"hits": 2.5, "e": 1}),
+            make_measurement(job="b", host='"a", b\nc', extras={"hits": -0.125}),
+            make_measurement(job="c", retries=-(2**63), bytes_read=2**63 - 1, read_latency_hist=[]),
+        ]
+    )
+    return store
+
+
+def expected(store: Store) -> list[dict[str, Any]]:
+    rows = list(store.measurements(Selection()))
+    extras = {(e.measurement_id, e.name): e.value for e in store.extras(Selection())}
+    for row in rows:
+        for name in ("e", "hits"):
+            row[f"extra_{name}"] = extras.get((str(row["measurement_id"]), name))
+    return rows
+
+
+def test_parquet_is_the_database(filled: Store, write: Export, tmp_path: Path) -> None:
+    assert write(tmp_path / "results.parquet") == 8
+    table = parquet.read_table(tmp_path / "results.parquet", use_threads=False)
+    assert table.to_pylist() == expected(filled)
+    assert table.schema.metadata[b"selection"] == b"all measurements"
+    frame = pd.read_parquet(tmp_path / "results.parquet")
+    assert list(frame["retries"].isna()) == [row["retries"] is None for row in expected(filled)]
+
+
+def test_csv_is_the_database(filled: Store, write: Export, tmp_path: Path) -> None:
+    write(tmp_path / "results.CSV")
+    frame = pd.read_csv(tmp_path / "results.CSV", dtype=str, keep_default_na=False, na_values=[""])
+    convert: dict[str, Callable[[str], Any]] = {
+        "int": int,
+        "float": float,
+        "text": str,
+        "bool": {"true": True, "false": False}.__getitem__,
+        "ints": json.loads,
+        "floats": json.loads,
+    }
+    rows = [
+        {
+            name: None
+            if pd.isna(value)
+            else convert[BY_NAME[name].type if name in BY_NAME else "float"](value)
+            for name, value in row.items()
+        }
+        for row in frame.to_dict("records")
+    ]
+    assert rows == expected(filled)
+
+
+def test_a_column_without_any_value_keeps_its_type(
+    store: Store, write: Export, tmp_path: Path
+) -> None:
+    store.add([make_measurement()])
+    write(tmp_path / "results.parquet")
+    schema = parquet.read_schema(tmp_path / "results.parquet")
+    assert str(schema.field("retries").type) == "int64"
+    assert str(schema.field("eff_loop").type) == "double"
+    assert str(schema.field("host").type) == "string"
+    assert schema.names == [metric.name for metric in CATALOGUE]
+
+
+def test_only_what_is_selected(filled: Store, write: Export, tmp_path: Path) -> None:
+    selection = Selection.of(["campaign"], ["host="])
+    assert write(tmp_path / "results.parquet", selection) == 2
+    table = parquet.read_table(tmp_path / "results.parquet", use_threads=False)
+    assert set(table["job_id"].to_pylist()) == {"a", "c"}
+    assert table.schema.metadata[b"selection"] == str(selection).encode()
+    assert table["extra_hits"].to_pylist() == [2.5, None]
+
+
+def test_refusals(filled: Store, write: Export, tmp_path: Path) -> None:
+    for name in ("results.xls", "results", "no/such/folder.csv"):
+        with pytest.raises(ConfigError, match=name):
+            write(tmp_path / name)
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(ConfigError, match="is a folder"):
+        write(tmp_path / "folder.csv")
+    with pytest.raises(NothingToDo, match="job_id=nobody"):
+        write(tmp_path / "results.csv", Selection.of(wheres=["job_id=nobody"]))
+    assert not list(tmp_path.glob("*.xls")) + list(tmp_path.glob("results.csv"))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_failed_export_leaves_the_last_one(
+    filled: Store, write: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    target = tmp_path / f"results{suffix}"
+    write(target)
+    before = target.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arrow._Extras, "columns", fail)
+    with pytest.raises(StoreError, match="No space left"):
+        write(target)
+    assert target.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+def test_without_root_the_other_formats_are_named(
+    filled: Store, write: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_network(*_: object) -> None:
+        raise Fault(Failure("software setup", "broken", "setup", "pip could not install ROOT"))
+
+    monkeypatch.setattr(software, "prepare", no_network)
+    with pytest.raises(SoftwareError, match=r"pip could not.*\n.*\.parquet"):
+        write(tmp_path / "results.root")
+    assert list(tmp_path.glob("*.root*")) == []
+
+
+# The verbs
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> config.Settings:
+    return config.load({"data_dir": tmp_path, "cache_dir": tmp_path}, environ={}, folder=tmp_path)
+
+
+def verb(settings: config.Settings, name: str, *arguments: str) -> Any:
+    command = {command.name: command for command in COMMANDS}[name]
+    return CliRunner().invoke(command, arguments, obj=settings)
+
+
+def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> None:
+    store.add_campaign(campaign_row(), [])
+    store.add([make_measurement(), make_measurement(position=2, campaign_id="other")])
+    target = tmp_path / "results.csv"
+    result = verb(settings, "export", str(target), "--campaign", "last", "--where", "site=local")
+    assert result.exception is None
+    assert f"1 measurement in {target}" in result.output
+    assert len(pd.read_csv(io.StringIO(target.read_text()))) == 1
+
+    counts = json.loads(verb(settings, "db", "check", "--json").output)
+    assert {"table": "measurement", "rows": 2} in counts
+    assert "at revision 0001" in verb(settings, "db", "upgrade").output
+
+
+def test_the_verbs_refuse_by_errors_of_ours(settings: config.Settings, tmp_path: Path) -> None:
+    assert isinstance(verb(settings, "export", "results.csv").exception, NothingToDo)
+    assert isinstance(verb(settings, "db", "check").exception, NothingToDo)
+    Store.open(settings.database).close()
+    wrong = verb(settings, "export", "results.csv", "--where", "hots=x").exception
+    assert isinstance(wrong, ConfigError)
+    unknown = verb(settings, "export", "results.csv", "--campaign", "zz").exception
+    assert isinstance(unknown, NothingToDo)

@@ -1,0 +1,208 @@
+"""The schema's history leads to the schema, and every database learns where it stands."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sql_makers import make_measurement
+from sqlalchemy.dialects import oracle, postgresql
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from treehammer.collectors.metrics import CATALOGUE
+from treehammer.errors import NothingToDo, StoreError
+from treehammer.sql import migrate
+from treehammer.sql.schema import measurement, metadata
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store, check_database, upgrade_database
+
+ORACLE_NAME = 30
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[sa.Engine]:
+    Store.open(url).close()
+    engine = sa.create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+def test_the_head_of_the_history_is_the_schema(engine: sa.Engine) -> None:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    assert ScriptDirectory.from_config(migrate.config()).get_current_head() == migrate.REVISION
+
+
+def test_the_comparison_above_can_fail(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE job ADD COLUMN more BIGINT"))
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert len(compare_metadata(context, metadata)) == 1
+
+
+def test_measurements_have_the_columns_of_the_catalogue(engine: sa.Engine) -> None:
+    found = [column["name"] for column in sa.inspect(engine).get_columns("measurement")]
+    assert found == [metric.name for metric in CATALOGUE]
+    assert list(measurement.c.keys()) == found
+
+
+def test_every_constraint_has_a_name_that_fits(engine: sa.Engine) -> None:
+    inspector = sa.inspect(engine)
+    names: list[str | None] = []
+    for table in inspector.get_table_names():
+        names.append(table)
+        names += [column["name"] for column in inspector.get_columns(table)]
+        if table == "alembic_version":
+            continue
+        names.append(inspector.get_pk_constraint(table)["name"])
+        for found in (
+            inspector.get_foreign_keys(table),
+            inspector.get_indexes(table),
+            inspector.get_unique_constraints(table),
+            inspector.get_check_constraints(table),
+        ):
+            names += [item["name"] for item in found]
+    assert len(names) > len(CATALOGUE)
+    assert all(name and len(name) <= ORACLE_NAME for name in names)
+
+
+@pytest.mark.parametrize("dialect", [postgresql.dialect(), oracle.dialect()])  # type: ignore[no-untyped-call]  # SQLAlchemy has no types for them
+def test_other_databases_have_words_for_it(dialect: sa.Dialect) -> None:
+    statements = [str(CreateTable(t).compile(dialect=dialect)) for t in metadata.sorted_tables]
+    statements += [
+        str(CreateIndex(i).compile(dialect=dialect))
+        for t in metadata.tables.values()
+        for i in t.indexes
+    ]
+    text = "\n".join(statements)
+    assert ("VARCHAR2(4000 CHAR)" in text) == (dialect.name == "oracle")
+    assert ("BINARY_DOUBLE" in text) == (dialect.name == "oracle")
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (
+            "SELECT kind, failure_class, plausible, count(*) FROM measurement "
+            "WHERE campaign_id = 'c' AND site = 's' GROUP BY 1, 2, 3",
+            "ix_measurement_counts",
+        ),
+        (
+            "SELECT variant_label, axis_root, avg(eff_job) FROM measurement WHERE test_name = 't' "
+            "AND site = 's' AND day >= 20260101 AND plausible GROUP BY 1, 2",
+            "ix_measurement_site_day",
+        ),
+        (
+            "SELECT started_us, cpu_per_event_s FROM measurement WHERE series = 's' "
+            "AND plausible AND failure_class IS NULL ORDER BY started_us",
+            "ix_measurement_series",
+        ),
+    ],
+)
+def test_usual_questions_touch_an_index_alone(engine: sa.Engine, query: str, index: str) -> None:
+    with engine.connect() as connection:
+        plan = str(connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}")).all())
+    assert f"COVERING INDEX {index}" in plan
+
+
+def test_listings_need_no_sorting(engine: sa.Engine) -> None:
+    query = (
+        "SELECT * FROM measurement WHERE campaign_id = 'c' "
+        "ORDER BY campaign_id, site, job_id, attempt, round, position, measurement_id"
+    )
+    with engine.connect() as connection:
+        plan = str(connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}")).all())
+    assert "TEMP B-TREE" not in plan
+
+
+# A later revision, as the next version of Treehammer will bring one.
+
+SECOND = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade():
+    with op.batch_alter_table("measurement") as batch:
+        batch.alter_column("site", existing_type=sa.String(4000), type_=sa.Text())
+        batch.add_column(sa.Column("later", sa.BigInteger()))
+"""
+
+
+@pytest.fixture
+def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What is run from here on is of a version that needs revision 0002."""
+    folder = tmp_path / "mi%grations"
+    shutil.copytree(migrate.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    second = folder / "versions" / "0002_second.py"
+    second.write_text(SECOND)
+    monkeypatch.setattr(migrate, "FOLDER", folder)
+    monkeypatch.setattr(migrate, "REVISION", "0002")
+    return second
+
+
+def test_an_older_database_says_what_to_run(
+    url: str, engine: sa.Engine, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("later_version")
+    with pytest.raises(StoreError, match="treehammer db upgrade"):
+        Store.open(url)
+
+
+def test_an_upgrade_keeps_everything_and_a_backup(url: str, request: pytest.FixtureRequest) -> None:
+    with Store.open(url) as store:
+        store.add([make_measurement(extras={"hits": 1})])
+        before = list(store.measurements(Selection()))
+    request.getfixturevalue("later_version")
+    backup = upgrade_database(url)
+    assert upgrade_database(url) is None
+    assert backup is not None
+    for file in (Path(url.removeprefix("sqlite:///")), backup):
+        connection = sqlite3.connect(file)
+        assert connection.execute("SELECT count(*) FROM extra").fetchone() == (1,)
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(measurement)")]
+        assert ("later" in columns) == (file != backup)
+        connection.close()
+    with Store.open(url) as store:
+        assert list(store.measurements(Selection())) == before
+    assert check_database(url)["measurement"] == 1
+
+
+def test_an_upgrade_that_fails_changes_nothing(
+    url: str, engine: sa.Engine, later_version: Path
+) -> None:
+    later_version.write_text(SECOND + '    op.execute("SELECT * FROM no_such_table")\n')
+    with pytest.raises(StoreError, match="no_such_table"):
+        upgrade_database(url)
+    inspector = sa.inspect(engine)
+    assert "later" not in [column["name"] for column in inspector.get_columns("measurement")]
+    assert not [t for t in inspector.get_table_names() if t.startswith("_alembic_tmp")]
+    with engine.connect() as connection:
+        version = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    assert version == "0001"
+
+
+def test_a_newer_database_is_left_alone(url: str, engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0099'"))
+    for act in (Store.open, upgrade_database, check_database):
+        with pytest.raises(StoreError, match="newer Treehammer"):
+            act(url)
+
+
+def test_there_is_nothing_to_upgrade(url: str) -> None:
+    with pytest.raises(NothingToDo):
+        upgrade_database(url)
