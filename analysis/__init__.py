@@ -1,0 +1,1 @@
+"""What it means: statistics, comparison of releases, attribution."""

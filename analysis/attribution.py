@@ -1,0 +1,74 @@
+"""Who is to be asked about a slowdown: the site, the release, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from treehammer.analysis.verdict import Verdict
+
+#: More names than this make a sentence unreadable.
+MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict of one series, reduced to what attribution needs."""
+
+    site: str
+    label: str
+    verdict: Verdict
+
+
+def attribute(findings: Iterable[Finding], changed: str) -> tuple[str, ...]:
+    """Say in sentences where slowdowns point; empty when nothing was found slower.
+
+    A test slower at every site that could judge it (at least two) points at ``changed`` (the
+    release); every test slower at one site (at least two tests) and not elsewhere points at
+    that site; anything else at neither.
+    """
+    judged = [finding for finding in findings if finding.verdict.decisive]
+    by_label = _grouped(judged, lambda f: f.label, lambda f: f.site)
+    by_site = _grouped(judged, lambda f: f.site, lambda f: f.label)
+    explained: set[tuple[str, str]] = set()
+    everywhere = [
+        label for label, sites in by_label.items() if len(sites) > 1 and all(sites.values())
+    ]
+    for label in everywhere:
+        explained |= {(site, label) for site in by_label[label]}
+    said = [f"slower at every site, which points at {changed}: {_listed(everywhere)}"]
+    for site, labels in by_site.items():
+        rest = {(site, label) for label in labels} - explained
+        if len(rest) > 1 and all(labels.values()):
+            said.append(f"all {len(labels)} tests slower at {site}, which points at that site")
+            explained |= rest
+    slow = {(f.site, f.label) for f in judged if f.verdict is Verdict.SLOWER} - explained
+    if len(by_site) == len(by_label) == 1:
+        said += [
+            f"slower in the only test judged at the only site ({site}): whose doing it is "
+            "cannot be told"
+            for site, _ in slow
+        ]
+    elif slow:
+        named = _listed([f"{label} at {site}" for site, label in sorted(slow)])
+        said.append(f"slower, but neither in every test of a site nor at every site: {named}")
+    return tuple(said if everywhere else said[1:])
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = "; ".join(names[:MOST_NAMED])
+    return shown if len(names) <= MOST_NAMED else f"{shown}; and {len(names) - MOST_NAMED} more"
+
+
+def _grouped(
+    findings: Iterable[Finding],
+    outer: Callable[[Finding], str],
+    inner: Callable[[Finding], str],
+) -> dict[str, dict[str, bool]]:
+    """Outer name -> inner name -> whether every verdict there is slower."""
+    groups: dict[str, dict[str, bool]] = {}
+    for finding in findings:
+        group = groups.setdefault(outer(finding), {})
+        slower = finding.verdict is Verdict.SLOWER
+        group[inner(finding)] = slower and group.get(inner(finding), True)
+    return groups

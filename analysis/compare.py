@@ -1,0 +1,388 @@
+"""Two values of one axis compared: a verdict for every series, and for every release over sites."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from treehammer.analysis.attribution import Finding, attribute
+from treehammer.analysis.evidence import SameData, checksums
+from treehammer.analysis.release import Release, pooled_over_sites
+from treehammer.analysis.samples import HEADLINE_METRICS, Sample
+from treehammer.analysis.series import (
+    MIN_HOSTS,
+    MIN_JOBS,
+    MIN_LOOP_S,
+    Effect,
+    Series,
+    effect,
+    split,
+)
+from treehammer.analysis.statistics import (
+    ALPHA,
+    Adjusted,
+    Estimate,
+    benjamini_hochberg,
+    decide,
+    holm,
+    needed,
+)
+from treehammer.analysis.verdict import DELTA, RELEASE, RULE_VERSION, SERIES, Evidence, Verdict
+from treehammer.analysis.wording import METRIC_TITLES
+from treehammer.errors import ConfigError, NothingToDo
+from treehammer.hctests.definition import Scalar
+from treehammer.sql.rows import PairRow, VerdictRow
+
+
+@dataclass(frozen=True)
+class Question:
+    """Is ``b`` faster or slower than ``a`` on ``axis``, effects within ±delta (in ln) aside?
+
+    ``selection`` says in words which measurements were asked; it is part of the identity.
+    """
+
+    axis: str
+    a: Scalar
+    b: Scalar
+    delta: float = DELTA
+    selection: str = ""
+
+    def __post_init__(self) -> None:
+        if self.a == self.b:
+            raise ConfigError(f"both sides are {self.axis}={self.a}", where="compare")
+        if not 0 < self.delta < 1:
+            raise ConfigError(
+                f"must lie between 0 and 1, not {self.delta:g}",
+                where="--delta",
+                hint="0.02 means that effects within about 2 % count as none.",
+            )
+
+    @property
+    def id(self) -> str:
+        """Identity of the comparison: asking the same again replaces the answer."""
+        parts = [RULE_VERSION, self.axis, self.a, self.b, self.delta, self.selection]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answer: rows for the store, who a slowdown points at, and what has to be said beside.
+
+    ``verdicts`` holds the series rows first and then the release rows; ``one_host`` says that
+    everything compared ran on one and is no more than an illustration.
+    """
+
+    question: Question
+    pairs: tuple[PairRow, ...]
+    verdicts: tuple[VerdictRow, ...]
+    attribution: tuple[str, ...]
+    one_host: bool
+    notes: tuple[str, ...]
+
+    @property
+    def regressed(self) -> bool:
+        """Whether anything was found slower beyond doubt."""
+        return any(row.verdict == Verdict.SLOWER for row in self.verdicts)
+
+    def of_scope(self, scope: str) -> list[VerdictRow]:
+        """The verdicts of ``series`` or ``release``."""
+        return [row for row in self.verdicts if row.scope == scope]
+
+
+def compare(samples: Iterable[Sample], question: Question, *, now_us: int) -> Comparison:
+    """Compare both sides of ``question``.
+
+    Args:
+        samples: timed and checksum executions; others than the question's are ignored.
+        question: what is asked.
+        now_us: time that the verdicts carry, microseconds since 1970 UTC.
+
+    Raises:
+        NothingToDo: no execution of either side recorded a headline metric or a failure.
+    """
+    samples = list(samples)
+    known = checksums(samples)
+    effects = [
+        effect(series, metric, question.axis, known)
+        for series in split(samples, question.axis, question.a, question.b)
+        for metric in HEADLINE_METRICS
+        if any(s.failure_class or metric in s.metrics for s in (*series.a, *series.b))
+    ]
+    if not effects:
+        raise NothingToDo(
+            f"no execution with {question.axis}={question.a} or {question.b} "
+            "recorded CPU or wall time per event",
+            where="compare",
+            hint="A payload without the kit reports cpu_per_event_s and wall_per_event_s itself.",
+        )
+    rows = _Rows(question, now_us)
+    judged = _judge_series(effects, question.delta)
+    releases = [] if question.axis == "site" else pooled_over_sites(effects)
+    over_sites = _judge_releases(releases, question.delta)
+    return Comparison(
+        question=question,
+        pairs=tuple(row for one in effects for row in rows.pairs(one)),
+        verdicts=(
+            *(rows.series(*pair) for pair in zip(effects, judged, strict=True)),
+            *(rows.release(*pair) for pair in zip(releases, over_sites, strict=True)),
+        ),
+        attribution=_attribution(effects, judged, question),
+        one_host=_on_one_host(effects),
+        notes=tuple(_notes(effects, question.delta)),
+    )
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    """A verdict; ``adjusted`` is None for a row that stands outside its family of tests.
+
+    ``more`` is the number of jobs (pooled: of sites) still needed, None where that is unknown.
+    """
+
+    verdict: Verdict
+    adjusted: Adjusted | None = None
+    more: int | None = None
+
+
+def _judge_series(effects: Sequence[Effect], delta: float) -> list[_Judgement]:
+    family = [one.estimate.p for one in effects if one.refused is None and one.estimate]
+    adjusted = iter(benjamini_hochberg(family))
+    judged = []
+    for one in effects:
+        if one.refused is None and one.estimate:
+            judged.append(_judge(one.estimate, one.jobs, next(adjusted), delta))
+        else:
+            missing = max(MIN_JOBS - one.jobs, MIN_HOSTS - one.hosts)
+            counts = one.refused is Verdict.NOT_ENOUGH and missing > 0
+            refused = one.refused or Verdict.NOT_ENOUGH
+            judged.append(_Judgement(refused, more=missing if counts else None))
+    return judged
+
+
+def _judge_releases(releases: Sequence[Release], delta: float) -> list[_Judgement]:
+    family = [one.pooled.estimate.p for one in releases if one.refused is None and one.pooled]
+    adjusted = iter(holm(family))
+    judged = []
+    for one in releases:
+        if one.refused is None and one.pooled:
+            judged.append(_judge(one.pooled.estimate, one.pooled.sites, next(adjusted), delta))
+        else:
+            judged.append(_Judgement(one.refused or Verdict.NOT_ENOUGH))
+    return judged
+
+
+def _judge(estimate: Estimate, n: int, adjusted: Adjusted, delta: float) -> _Judgement:
+    verdict = decide(estimate, adjusted.level, delta)
+    undecided = verdict is Verdict.UNDECIDED
+    more = needed(estimate, n, adjusted.level, delta) if undecided else None
+    return _Judgement(verdict, adjusted, more)
+
+
+def _attribution(
+    effects: Sequence[Effect], judged: Sequence[_Judgement], question: Question
+) -> tuple[str, ...]:
+    changed = "the release" if question.axis == "root" else f"{question.axis}={question.b}"
+    said: dict[str, list[str]] = {}
+    for metric in HEADLINE_METRICS:
+        findings = [
+            Finding(one.series.site, one.series.label, judgement.verdict)
+            for one, judgement in zip(effects, judged, strict=True)
+            if one.metric == metric
+        ]
+        for sentence in attribute(findings, changed):
+            said.setdefault(sentence, []).append(METRIC_TITLES[metric])
+    return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
+
+
+def _notes(effects: Sequence[Effect], delta: float) -> Iterator[str]:
+    compared = [one for one in effects if one.jobs]
+    if _on_one_host(effects):
+        yield (
+            "One host: these passes are an illustration, not a verdict. "
+            f"A verdict needs at least {MIN_JOBS} jobs on {MIN_HOSTS} hosts of a site."
+        )
+    refused = {one.refused for one in effects}
+    if Verdict.BUILD_DIFFERS in refused:
+        differences = dict.fromkeys(reason for one in effects for reason in one.build.reasons)
+        yield (
+            f"Build differs ({'; '.join(differences)}): by more than version and commit, "
+            "so nothing is credited to the compared value."
+        )
+    if bundled := dict.fromkeys(text for one in effects for text in one.build.bundled):
+        yield f"Part of the release, since ROOT brings it along: {'; '.join(bundled)}."
+    if repackaged := dict.fromkeys(text for one in effects for text in one.build.repackaged):
+        yield (
+            "Counted as the same compiler, from another package of the distributor: "
+            f"{'; '.join(repackaged)}."
+        )
+    if unknown := dict.fromkeys(text for one in effects for text in one.build.unknown):
+        yield f"Recorded for one build only, so not compared: {', '.join(unknown)}."
+    if Verdict.TOO_SHORT in refused:
+        yield (
+            f"Loop too short: loops under {MIN_LOOP_S:g} s are start-up and clock noise "
+            "and enter no verdict; read more events."
+        )
+    if any(one.unpaired for one in effects):
+        yield (
+            "Unpaired: no job holds both sides, so separate jobs are compared (Welch's t on ln of "
+            "the jobs' values). Other nodes and other times are part of such an effect."
+        )
+    yield _data_note({one.series.key: one.data for one in effects})
+    if left_out := _left_out(effects):
+        yield f"Left out of the comparison: {left_out}."
+    if compared:
+        yield (
+            f"Effects are means of ln(B/A), shown in per cent; within ±{100 * delta:g} % they "
+            "count as none. Intervals of verdicts have 95 % coverage within their family of tests, "
+            "others stand alone."
+        )
+
+
+def _on_one_host(effects: Sequence[Effect]) -> bool:
+    return len({(one.series.site, host) for one in effects for host in one.host_names}) == 1
+
+
+def _data_note(found: Mapping[str, SameData]) -> str:
+    counts = Counter(data.value for data in found.values())
+    said = ", ".join(f"{text} for {counts[text]}" for text in sorted(counts))
+    return f"Value checksums, of {len(found)} series: {said}."
+
+
+def _left_out(effects: Sequence[Effect]) -> str:
+    counts: Counter[str] = Counter()
+    for one in effects:
+        if one.metric == HEADLINE_METRICS[0]:
+            counts.update(one.left_out)
+    return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items()))
+
+
+class _Rows:
+    """Makes the store's rows of one comparison."""
+
+    def __init__(self, question: Question, now_us: int) -> None:
+        self._question = question
+        self._now_us = now_us
+
+    def pairs(self, one: Effect) -> Iterator[PairRow]:
+        for pair in one.pairs:
+            yield PairRow(
+                comparison_id=self._question.id,
+                job_id=pair.job_id,
+                campaign_id=pair.campaign_id,
+                site=one.series.site,
+                host=pair.host,
+                comparison_key=one.series.key,
+                label=one.series.label,
+                metric=one.metric,
+                axis=self._question.axis,
+                a=str(self._question.a),
+                b=str(self._question.b),
+                rounds=pair.rounds,
+                a_value=pair.a,
+                b_value=pair.b,
+                d=pair.d,
+            )
+
+    def series(self, one: Effect, judged: _Judgement) -> VerdictRow:
+        a_value, b_value = one.values
+        evidence = Evidence(
+            why=one.why,
+            test=one.test if one.estimate else "",
+            unpaired=one.unpaired,
+            a_value=a_value,
+            b_value=b_value,
+            jobs_a=len(one.pairs or one.a),
+            jobs_b=len(one.pairs or one.b),
+            p=one.estimate.p if one.estimate else None,
+            p_adjusted=judged.adjusted.p if judged.adjusted else None,
+            level=judged.adjusted.level if judged.adjusted else ALPHA,
+            delta=self._question.delta,
+            loop_s=one.loop_s,
+            same_data=one.data.value,
+            build=one.build.reasons,
+            bundled=one.build.bundled,
+            repackaged=one.build.repackaged,
+            unknown=one.build.unknown,
+            left_out=one.left_out,
+        )
+        return self._row(
+            SERIES,
+            one.series,
+            one.metric,
+            judged,
+            one.estimate,
+            evidence,
+            site=one.series.site,
+            effect=one.mean,
+            jobs=one.jobs,
+            hosts=one.hosts,
+        )
+
+    def release(self, one: Release, judged: _Judgement) -> VerdictRow:
+        estimate = one.pooled.estimate if one.pooled else None
+        evidence = Evidence(
+            why=one.why,
+            test="random effects over sites, Hartung-Knapp" if estimate else "",
+            jobs_a=one.jobs,
+            jobs_b=one.jobs,
+            p=estimate.p if estimate else None,
+            p_adjusted=judged.adjusted.p if judged.adjusted else None,
+            level=judged.adjusted.level if judged.adjusted else ALPHA,
+            delta=self._question.delta,
+            sites=one.sites,
+            tau=one.pooled.tau if one.pooled else None,
+            sites_needed=judged.more,
+        )
+        more = judged.more
+        return self._row(
+            RELEASE,
+            one.series,
+            one.metric,
+            replace(judged, more=None if more is None else more * max(one.jobs_per_site, MIN_JOBS)),
+            estimate,
+            evidence,
+            site="",
+            effect=estimate.mean if estimate else None,
+            jobs=one.jobs,
+            hosts=one.hosts,
+        )
+
+    def _row(
+        self,
+        scope: str,
+        series: Series,
+        metric: str,
+        judged: _Judgement,
+        estimate: Estimate | None,
+        evidence: Evidence,
+        *,
+        site: str,
+        effect: float | None,
+        jobs: int,
+        hosts: int,
+    ) -> VerdictRow:
+        low, high = estimate.interval(evidence.level or ALPHA) if estimate else (None, None)
+        return VerdictRow(
+            comparison_id=self._question.id,
+            created_us=self._now_us,
+            rule_version=RULE_VERSION,
+            scope=scope,
+            site=site,
+            comparison_key=series.key if scope == SERIES else series.release,
+            label=series.label,
+            metric=metric,
+            axis=self._question.axis,
+            a=str(self._question.a),
+            b=str(self._question.b),
+            verdict=judged.verdict.value,
+            effect=effect,
+            low=low,
+            high=high,
+            jobs=jobs,
+            hosts=hosts,
+            jobs_needed=judged.more,
+            evidence=evidence.to_json(),
+        )

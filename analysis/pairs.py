@@ -1,0 +1,151 @@
+"""From executions to one number a job: pairs inside a job, or one value a job where none exist."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from treehammer.analysis.samples import Sample
+
+#: Reasons for leaving an execution out, beside those of :meth:`Sample.unusable`.
+OTHER_HALF = "other half missing or unusable"
+EARLIER = "earlier attempt"
+DIRTY = "dirty beside clean"
+
+
+@dataclass(frozen=True)
+class JobPair:
+    """One job's paired effect: ``d`` is the median over its rounds of ln(B/A).
+
+    ``a`` and ``b`` are the medians of the metric itself over the same rounds, in its unit;
+    ``loop_s`` is the wall time of the shorter side's loop, None where it was not timed.
+    """
+
+    job_id: str
+    campaign_id: str
+    host: str
+    rounds: int
+    a: float
+    b: float
+    d: float
+    loop_s: float | None
+
+
+@dataclass(frozen=True)
+class JobValue:
+    """One job's value of the metric on one side, the median over its rounds, in its unit."""
+
+    job_id: str
+    host: str
+    value: float
+    loop_s: float | None
+
+
+def without_dirty(
+    a: Sequence[Sample], b: Sequence[Sample]
+) -> tuple[list[Sample], list[Sample], Counter[str]]:
+    """Drop executions of a dirty working tree where clean ones stand beside them.
+
+    The hash covers only the files that test.toml names, so a dirty tree may still have differed.
+    """
+    states = {sample.dirty for sample in (*a, *b)}
+    if len(states) < 2:
+        return list(a), list(b), Counter()
+    clean_a, clean_b = ([s for s in side if not s.dirty] for side in (a, b))
+    dropped = len(a) + len(b) - len(clean_a) - len(clean_b)
+    return clean_a, clean_b, Counter({DIRTY: dropped})
+
+
+def pair_jobs(
+    a: Iterable[Sample], b: Iterable[Sample], metric: str
+) -> tuple[list[JobPair], Counter[str]]:
+    """Pair both sides inside each job.
+
+    A round counts when both its halves are usable and belong to the same attempt.  Of several
+    attempts of a job the last one with a whole round counts: a retry runs on another slot.
+
+    Returns:
+        one pair a job, in order of job id, and how many executions were left out for which reason.
+    """
+    rounds: dict[tuple[str, int, int], tuple[list[Sample], list[Sample]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for side, samples in enumerate((a, b)):
+        for sample in samples:
+            rounds[sample.job_id, sample.attempt, sample.round][side].append(sample)
+    left_out: Counter[str] = Counter()
+    whole: dict[str, dict[int, list[tuple[list[Sample], list[Sample]]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for (job, attempt, _), halves in rounds.items():
+        usable_a, usable_b = (_usable(half, metric, left_out) for half in halves)
+        if usable_a and usable_b:
+            whole[job][attempt].append((usable_a, usable_b))
+        else:
+            left_out[OTHER_HALF] += len(usable_a) + len(usable_b)
+    pairs = []
+    for _, attempts in sorted(whole.items()):
+        last = max(attempts)
+        for attempt, halves_of in attempts.items():
+            if attempt != last:
+                left_out[EARLIER] += sum(len(x) + len(y) for x, y in halves_of)
+        pairs.append(_pair(attempts[last], metric))
+    return pairs, +left_out
+
+
+def job_values(samples: Iterable[Sample], metric: str) -> tuple[list[JobValue], Counter[str]]:
+    """One value a job, from its last attempt with a usable execution, and what was left out."""
+    left_out: Counter[str] = Counter()
+    jobs: dict[str, list[Sample]] = defaultdict(list)
+    for sample in _usable(samples, metric, left_out):
+        jobs[sample.job_id].append(sample)
+    values = []
+    for job, found in sorted(jobs.items()):
+        last = max(sample.attempt for sample in found)
+        counted = [sample for sample in found if sample.attempt == last]
+        left_out[EARLIER] += len(found) - len(counted)
+        values.append(
+            JobValue(
+                job_id=job,
+                host=counted[0].host,
+                value=median(sample.metrics[metric] for sample in counted),
+                loop_s=_loop(counted),
+            )
+        )
+    return values, +left_out
+
+
+def _usable(samples: Iterable[Sample], metric: str, left_out: Counter[str]) -> list[Sample]:
+    kept = []
+    for sample in samples:
+        reason = sample.unusable(metric)
+        if reason:
+            left_out[reason] += 1
+        else:
+            kept.append(sample)
+    return kept
+
+
+def _pair(rounds: Sequence[tuple[list[Sample], list[Sample]]], metric: str) -> JobPair:
+    first = rounds[0][0][0]
+    a = [median(s.metrics[metric] for s in half) for half, _ in rounds]
+    b = [median(s.metrics[metric] for s in half) for _, half in rounds]
+    loops = [_loop([s for pair in rounds for s in pair[side]]) for side in (0, 1)]
+    return JobPair(
+        job_id=first.job_id,
+        campaign_id=first.campaign_id,
+        host=first.host,
+        rounds=len(rounds),
+        a=median(a),
+        b=median(b),
+        d=median(math.log(y / x) for x, y in zip(a, b, strict=True)),
+        loop_s=None if None in loops else min(loop for loop in loops if loop is not None),
+    )
+
+
+def _loop(samples: Sequence[Sample]) -> float | None:
+    times = [sample.loop_wall_s for sample in samples if sample.loop_wall_s is not None]
+    return median(times) if times else None

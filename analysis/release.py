@@ -1,0 +1,89 @@
+"""The same test at every site: one effect of a release, pooled over sites."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from treehammer.analysis.series import Effect, Series, estimate_of
+from treehammer.analysis.statistics import Pooled, pool
+from treehammer.analysis.verdict import ONE_SIDED, Verdict
+
+
+@dataclass(frozen=True)
+class Release:
+    """One test variant and metric over sites.
+
+    ``series`` is one of its series, for its name.  ``refused`` stands instead of a statistical
+    verdict, with ``why``; None where the rule applies.  ``pooled`` is None with fewer than two
+    sites.  Only the jobs of ``sites`` are counted.
+    """
+
+    series: Series
+    metric: str
+    sites: tuple[str, ...]
+    jobs: int
+    hosts: int
+    jobs_per_site: int
+    pooled: Pooled | None
+    refused: Verdict | None
+    why: str
+
+
+def pooled_over_sites(effects: Sequence[Effect]) -> list[Release]:
+    """Pool what may be pooled: one release for every release key and metric, in order of label.
+
+    Series without enough data, with loops too short or with other values stay outside.  Where no
+    series may enter a verdict, those whose builds differ are pooled for information.
+    """
+    groups: dict[tuple[str, str], list[Effect]] = defaultdict(list)
+    for one in effects:
+        if one.refused not in ONE_SIDED:
+            groups[one.series.release, one.metric].append(one)
+    return [_release(group) for group in groups.values()]
+
+
+def _release(group: Sequence[Effect]) -> Release:
+    entering = [one for one in group if one.refused is None]
+    refused, why = _refusal(group, entering)
+    chosen = entering or [one for one in group if one.refused is Verdict.BUILD_DIFFERS]
+    sites = _by_site(chosen)
+    # The doors of one site share its nodes: together they are one site's answer.
+    estimates = [found for one in sites.values() if (found := estimate_of(one)) is not None]
+    return Release(
+        series=group[0].series,
+        metric=group[0].metric,
+        sites=tuple(sites),
+        jobs=sum(one.jobs for one in chosen),
+        hosts=sum(len(set[str]().union(*(e.host_names for e in one))) for one in sites.values()),
+        jobs_per_site=int(median(sum(e.jobs for e in one) for one in sites.values()))
+        if sites
+        else 0,
+        pooled=pool(estimates),
+        refused=refused,
+        why=why,
+    )
+
+
+def _refusal(group: Sequence[Effect], entering: Sequence[Effect]) -> tuple[Verdict | None, str]:
+    outside = {one.series.site: one.refused for one in group if one.refused is not None}
+    counts = Counter(verdict.value for verdict in outside.values())
+    left = ", ".join(f"{count} × {verdict}" for verdict, count in sorted(counts.items()))
+    if not entering:
+        verdicts = set(outside.values())
+        same = verdicts.pop() if len(verdicts) == 1 else Verdict.NOT_ENOUGH
+        return same, f"no site enters the verdict ({left})"
+    sites = sorted(_by_site(entering))
+    beside = f"; outside: {left}" if left else ""
+    if len(sites) == 1:
+        return Verdict.NOT_ENOUGH, f"one site ({sites[0]}); two needed{beside}"
+    return None, beside.removeprefix("; ")
+
+
+def _by_site(effects: Sequence[Effect]) -> Mapping[str, list[Effect]]:
+    sites: dict[str, list[Effect]] = defaultdict(list)
+    for one in effects:
+        sites[one.series.site].append(one)
+    return dict(sorted(sites.items()))

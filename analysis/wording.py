@@ -1,0 +1,69 @@
+"""How a comparison is put into words, for the terminal and for pages alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from treehammer.analysis.verdict import MOST_JOBS, Evidence, Verdict
+from treehammer.sql.rows import VerdictRow
+
+#: Headline metric -> what a table calls it.
+METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
+
+
+def per_cent(effect: float) -> str:
+    """An effect in ln as a signed change of B against A in per cent, e.g. ``+3.1 %``."""
+    return f"{_change(effect)} %"
+
+
+def interval(row: VerdictRow) -> str:
+    """The row's interval in per cent, e.g. ``−0.4 … +2.2 %``; '' without one."""
+    if row.low is None or row.high is None:
+        return ""
+    return f"{_change(row.low)} … {_change(row.high)} %"
+
+
+def _change(effect: float) -> str:
+    return f"{100 * math.expm1(effect):+.1f}".replace("-", "−")
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds with three significant digits."""
+    return f"{1000 * seconds:#.3g}".rstrip(".")
+
+
+def verdict(row: VerdictRow) -> str:
+    """The verdict with what is still needed, e.g. ``undecided, 4 more jobs needed``."""
+    words = [row.verdict]
+    evidence = Evidence.from_json(row.evidence)
+    if row.verdict == Verdict.NOT_ENOUGH and row.hosts == 1:
+        words.append("one host")
+    elif evidence.sites_needed is not None:
+        words.append(f"{_more(evidence.sites_needed, 'site')} needed")
+    elif row.jobs_needed is not None:
+        words.append(f"{_more(row.jobs_needed, 'job')} needed")
+    elif row.verdict == Verdict.UNDECIDED:
+        words.append(f"more than {MOST_JOBS} needed")
+    if evidence.unpaired:
+        words.append("unpaired")
+    return ", ".join(words)
+
+
+def _more(count: int, what: str) -> str:
+    return f"{count} more {what}{'' if count == 1 else 's'}"
+
+
+def not_pooled(rows: Sequence[VerdictRow]) -> list[str]:
+    """Why release rows have no effect over sites, each reason once."""
+    reasons = [Evidence.from_json(row.evidence).why for row in rows if row.effect is None]
+    return list(dict.fromkeys(f"Over sites: {why}." for why in reasons))
+
+
+def flat(row: VerdictRow) -> dict[str, Any]:
+    """The row with its evidence as one level of plain values, for tables, JSON and CSV."""
+    values = asdict(row)
+    evidence = asdict(Evidence.from_json(values.pop("evidence")))
+    return {**values, **evidence}

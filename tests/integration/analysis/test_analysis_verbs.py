@@ -1,0 +1,162 @@
+"""``compare`` and ``report`` over a real database, as a user calls them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from simulated_grid import START_US, Campaign
+
+from treehammer import config
+from treehammer.analysis.commands import compare_command
+from treehammer.collectors.record import Measurement
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, ExitCode, NothingToDo
+from treehammer.sql.rows import CampaignRow
+from treehammer.sql.store import Store
+from treehammer.web.commands import report_command
+
+A, B = "6.38.00", "6.40.00"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    flags = {"data_dir": tmp_path / "data", "cache_dir": tmp_path / "cache"}
+    return config.load(flags, environ={}, folder=tmp_path)
+
+
+def remember(settings: Settings, campaign: Campaign) -> str:
+    rows = list(campaign.rows())
+    first = rows[0]
+    with Store.open(settings.database) as store:
+        store.add_campaign(
+            CampaignRow(
+                id=first["campaign_id"],
+                name=campaign.name,
+                created_us=START_US + campaign.seed,
+                repository=first["repository"],
+                ref=first["ref"],
+                commit_id=first["commit_id"],
+                dirty=False,
+                test_name=first["test_name"],
+                test_path=first["test_path"],
+                plan="{}",
+                planned_jobs=8,
+                planned_measurements=len(rows),
+            ),
+            [],
+        )
+        store.add(Measurement(row) for row in rows)
+    return str(first["campaign_id"])
+
+
+def run(settings: Settings, *arguments: str) -> tuple[int, Result]:
+    result = CliRunner().invoke(
+        compare_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+    return result.return_value, result
+
+
+def test_a_regression_leaves_with_1_and_is_remembered(settings: Settings) -> None:
+    remember(settings, Campaign(sites=("T2_A", "T2_B"), effect=0.08))
+    code, result = run(settings, A, B)
+    assert code == ExitCode.REGRESSION
+    assert "slower" in result.stdout
+    assert "T2_B" in result.stdout
+    _, again = run(settings, A, B, "--json")
+    (identity,) = {row["comparison_id"] for row in json.loads(again.stdout)}
+    with Store.open(settings.database) as store:
+        assert len(store.pairs(identity)) == 2 * 2 * 8
+        assert [v.verdict for v in store.verdicts(identity) if v.scope == "series"] == [
+            "slower"
+        ] * 4
+
+
+def test_no_regression_leaves_with_0(settings: Settings) -> None:
+    remember(settings, Campaign(effect=-0.08))
+    code, result = run(settings, A, B)
+    assert code == ExitCode.DONE
+    assert "faster" in result.stdout
+
+
+def test_one_host_is_said_to_be_an_illustration(settings: Settings) -> None:
+    remember(settings, Campaign(hosts=1, jobs=1, effect=0.5))
+    code, result = run(settings, A, B)
+    assert code == ExitCode.DONE
+    assert "an illustration, not a verdict" in " ".join(result.stdout.split())
+
+
+def test_programs_get_rows_and_people_get_notes(settings: Settings) -> None:
+    remember(settings, Campaign(effect=0.08))
+    _, as_json = run(settings, A, B, "--json")
+    rows = json.loads(as_json.stdout)
+    assert {row["scope"] for row in rows} == {"series", "release"}
+    assert rows[0]["effect"] == pytest.approx(0.08, abs=0.02)
+    assert rows[0]["a_value"] > 0
+    _, as_csv = run(settings, A, B, "--csv")
+    table = list(csv.DictReader(io.StringIO(as_csv.stdout)))
+    assert [row["verdict"] for row in table] == [row["verdict"] for row in rows]
+    assert "count as none" in as_csv.stderr
+
+
+def test_any_axis_campaign_and_condition(settings: Settings) -> None:
+    first = remember(settings, Campaign(name="first", cache_mb=(0.0, 30.0)))
+    remember(settings, Campaign(name="second", seed=2, cache_mb=(0.0, 30.0)))
+    _, result = run(settings, "0", "30", "--axis", "cache_mb", "--where", "site=T2_A", "--json")
+    assert {row["jobs"] for row in json.loads(result.stdout) if row["scope"] == "series"} == {16}
+    _, result = run(settings, A, B, "--campaign", "last", "--json")
+    assert {row["jobs"] for row in json.loads(result.stdout) if row["scope"] == "series"} == {8}
+    _, result = run(settings, A, B, "--campaign", first, "--delta", "0.5", "--json")
+    assert {row["verdict"] for row in json.loads(result.stdout) if row["site"]} == {"same"}
+
+
+def test_asking_again_replaces_the_answer(settings: Settings) -> None:
+    remember(settings, Campaign())
+    answers = [json.loads(run(settings, A, B, "--json")[1].stdout) for _ in range(2)]
+    assert answers[0][0]["comparison_id"] == answers[1][0]["comparison_id"]
+    with Store.open(settings.database) as store:
+        assert len(store.verdicts(answers[0][0]["comparison_id"])) == len(answers[0])
+
+
+def test_nothing_to_compare_and_wrong_questions(settings: Settings) -> None:
+    with pytest.raises(NothingToDo, match="no results yet"):
+        run(settings, A, B)
+    remember(settings, Campaign())
+    with pytest.raises(NothingToDo, match=r"root=6\.42"):
+        run(settings, A, "6.42")
+    with pytest.raises(NothingToDo, match="no measurement is selected"):
+        run(settings, A, B, "--where", "site=nowhere")
+    with pytest.raises(ConfigError, match="no measurement has an axis"):
+        run(settings, A, B, "--axis", "colour")
+    with pytest.raises(ConfigError, match="both sides"):
+        run(settings, A, A)
+
+
+def report(settings: Settings, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        report_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_a_report_of_the_last_campaign(settings: Settings, tmp_path: Path) -> None:
+    remember(settings, Campaign(name="older"))
+    remember(settings, Campaign(name="newer", seed=2))
+    page = tmp_path / "page.html"
+    result = report(settings, "-o", str(page))
+    assert "report written" in result.stdout
+    text = page.read_text(encoding="utf-8")
+    assert "<h1>newer</h1>" in text
+    assert text.count("<svg") == 2
+    report(settings, "--campaign", "older", "-o", str(page))
+    assert "<h1>older</h1>" in page.read_text(encoding="utf-8")
+
+
+def test_a_report_that_cannot_be_written_says_where(settings: Settings, tmp_path: Path) -> None:
+    remember(settings, Campaign())
+    missing = tmp_path / "no-such-folder" / "page.html"
+    with pytest.raises(ConfigError, match="no-such-folder"):
+        report(settings, "-o", str(missing))

@@ -1,0 +1,65 @@
+"""Who a slowdown points at."""
+
+from __future__ import annotations
+
+import pytest
+
+from treehammer.analysis.attribution import Finding, attribute
+from treehammer.analysis.verdict import Verdict
+
+SLOW, SAME, FEW = Verdict.SLOWER, Verdict.SAME, Verdict.NOT_ENOUGH
+
+
+def said(table: dict[str, dict[str, Verdict]]) -> tuple[str, ...]:
+    findings = [
+        Finding(site, label, verdict)
+        for site, labels in table.items()
+        for label, verdict in labels.items()
+    ]
+    return attribute(findings, "the release")
+
+
+def test_nothing_slower_says_nothing() -> None:
+    assert said({"A": {"x": SAME}, "B": {"x": Verdict.FASTER}}) == ()
+
+
+def test_slower_at_every_site_points_at_the_release() -> None:
+    (sentence,) = said({"A": {"x": SLOW, "y": SAME}, "B": {"x": SLOW, "y": SAME}})
+    assert sentence == "slower at every site, which points at the release: x"
+
+
+def test_every_test_slower_at_one_site_points_at_the_site() -> None:
+    (sentence,) = said({"A": {"x": SLOW, "y": SLOW}, "B": {"x": SAME, "y": SAME}})
+    assert sentence == "all 2 tests slower at A, which points at that site"
+
+
+def test_anything_else_points_at_neither() -> None:
+    (sentence,) = said({"A": {"x": SLOW, "y": SAME}, "B": {"x": SAME, "y": SAME}})
+    assert sentence.startswith("slower, but neither")
+    assert "x at A" in sentence
+
+
+def test_sites_that_could_not_judge_have_no_say() -> None:
+    (sentence,) = said({"A": {"x": SLOW}, "B": {"x": SLOW}, "C": {"x": FEW}})
+    assert "points at the release" in sentence
+
+
+@pytest.mark.parametrize("verdict", [FEW, Verdict.TOO_SHORT, Verdict.BUILD_DIFFERS])
+def test_what_was_not_judged_blames_nobody(verdict: Verdict) -> None:
+    assert said({"A": {"x": verdict}, "B": {"x": verdict}}) == ()
+
+
+def test_one_test_at_one_site_cannot_be_told_apart() -> None:
+    (sentence,) = said({"A": {"x": SLOW}})
+    assert "cannot be told" in sentence
+
+
+def test_release_and_site_can_both_be_named() -> None:
+    sentences = said(
+        {
+            "A": {"x": SLOW, "y": SLOW, "z": SLOW},
+            "B": {"x": SLOW, "y": SAME, "z": SAME},
+        }
+    )
+    assert any("points at the release: x" in one for one in sentences)
+    assert any("at A, which points at that site" in one for one in sentences)

@@ -1,0 +1,409 @@
+"""Every answer a comparison can give, each from data whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from simulated_grid import Campaign
+
+from treehammer.analysis.compare import Comparison, Question, compare
+from treehammer.analysis.samples import Sample
+from treehammer.analysis.verdict import RELEASE, SERIES, Evidence, Verdict
+from treehammer.errors import ConfigError, NothingToDo
+from treehammer.sql.rows import VerdictRow
+
+A, B = "6.38.00", "6.40.00"
+THREE = ("T2_A", "T2_B", "T2_C")
+
+
+def ask(samples: Sequence[Sample], question: Question | None = None) -> Comparison:
+    return compare(samples, question or Question("root", A, B), now_us=1)
+
+
+def changed(
+    samples: Sequence[Sample], which: Callable[[Sample], bool], **changes: object
+) -> list[Sample]:
+    return [replace(s, **changes) if which(s) else s for s in samples]  # type: ignore[arg-type]
+
+
+def is_b(sample: Sample) -> bool:
+    return sample.axis_value("root") == B
+
+
+def rows(
+    found: Comparison, scope: str = SERIES, metric: str = "cpu_per_event_s"
+) -> list[VerdictRow]:
+    return [row for row in found.of_scope(scope) if row.metric == metric]
+
+
+def evidence(row: VerdictRow) -> Evidence:
+    return Evidence.from_json(row.evidence)
+
+
+@pytest.mark.parametrize(
+    "effect, verdict", [(0.06, Verdict.SLOWER), (-0.06, Verdict.FASTER), (0.0, Verdict.SAME)]
+)
+def test_a_true_effect_is_found_with_its_size(effect: float, verdict: Verdict) -> None:
+    found = ask(Campaign(effect=effect).samples())
+    for row in found.of_scope(SERIES):
+        assert row.verdict == verdict
+        assert row.low is not None
+        assert row.high is not None
+        assert row.effect is not None
+        assert row.effect == pytest.approx(effect, abs=0.01)
+        assert row.low < row.effect < row.high
+        assert (row.jobs, row.hosts) == (8, 4)
+    assert found.regressed == (verdict is Verdict.SLOWER)
+
+
+def test_pairs_are_kept_job_by_job() -> None:
+    found = ask(Campaign(effect=0.06).samples())
+    assert len(found.pairs) == 2 * 8
+    for pair in found.pairs:
+        assert pair.d == pytest.approx(math.log(pair.b_value / pair.a_value), abs=0.02)
+        assert (pair.rounds, pair.a, pair.b) == (2, A, B)
+    cpu = [p.d for p in found.pairs if p.metric == "cpu_per_event_s"]
+    assert rows(found)[0].effect == pytest.approx(sum(cpu) / len(cpu))
+
+
+def test_a_release_is_pooled_over_sites() -> None:
+    (row,) = rows(ask(Campaign(sites=THREE, jobs=12, effect=0.06).samples()), RELEASE)
+    assert row.verdict == Verdict.SLOWER
+    assert (row.jobs, row.hosts, row.site) == (36, 12, "")
+    assert evidence(row).sites == THREE
+
+
+def test_sites_that_disagree_leave_the_release_undecided() -> None:
+    campaign = Campaign(sites=THREE, effect_at={"T2_A": 0.1, "T2_B": -0.1, "T2_C": 0.0})
+    found = ask(campaign.samples())
+    (row,) = rows(found, RELEASE)
+    assert row.verdict == Verdict.UNDECIDED
+    assert evidence(row).tau == pytest.approx(0.1, abs=0.03)
+    assert {r.site: r.verdict for r in rows(found)} == {
+        "T2_A": Verdict.SLOWER,
+        "T2_B": Verdict.FASTER,
+        "T2_C": Verdict.SAME,
+    }
+
+
+def test_one_site_makes_no_release() -> None:
+    (row,) = rows(ask(Campaign(effect=0.06).samples()), RELEASE)
+    assert row.verdict == Verdict.NOT_ENOUGH
+    assert "one site (T2_A)" in evidence(row).why
+    assert row.effect is None
+
+
+def test_one_host_is_an_illustration() -> None:
+    found = ask(Campaign(hosts=1, jobs=10, effect=0.2).samples())
+    (row,) = rows(found)
+    assert row.verdict == Verdict.NOT_ENOUGH
+    assert "one host" in evidence(row).why
+    assert row.jobs_needed == 2
+    assert found.one_host
+    assert any("illustration, not a verdict" in note for note in found.notes)
+    assert not found.regressed
+
+
+def test_a_single_job_has_an_effect_and_no_interval() -> None:
+    (row,) = rows(ask(Campaign(jobs=1, effect=0.2).samples()))
+    assert row.effect == pytest.approx(0.2, abs=0.05)
+    assert (row.low, row.high, row.jobs_needed) == (None, None, 5)
+
+
+def test_five_jobs_are_not_enough_and_six_are() -> None:
+    assert rows(ask(Campaign(jobs=5, effect=0.2).samples()))[0].verdict == Verdict.NOT_ENOUGH
+    assert rows(ask(Campaign(jobs=6, effect=0.2).samples()))[0].verdict == Verdict.SLOWER
+
+
+def test_noise_leaves_it_undecided_and_says_how_many_jobs_are_needed() -> None:
+    (row,) = rows(ask(Campaign(execution_noise=0.2, seed=4).samples()))
+    assert row.verdict == Verdict.UNDECIDED
+    assert row.jobs_needed is not None
+    assert row.jobs_needed > 8
+
+
+def test_identical_ratios_are_no_certainty() -> None:
+    quiet = Campaign(execution_noise=0, job_noise=0, effect=0.1)
+    (row,) = rows(ask(quiet.samples()))
+    assert row.verdict == Verdict.NOT_ENOUGH
+    assert "zero variance" in evidence(row).why
+    assert row.effect == pytest.approx(0.1)
+    assert row.low is None
+
+
+def test_short_loops_enter_no_verdict() -> None:
+    found = ask(Campaign(sites=THREE, loop_s=1.5, job_noise=0.01, effect=0.2).samples())
+    assert {row.verdict for row in found.verdicts} == {Verdict.TOO_SHORT}
+    assert not found.regressed
+
+
+def test_a_loop_that_nobody_timed_enters_no_verdict() -> None:
+    samples = changed(Campaign(effect=0.2).samples(), lambda _: True, loop_wall_s=None)
+    assert rows(ask(samples))[0].verdict == Verdict.TOO_SHORT
+
+
+def test_another_compiler_is_credited_to_nothing() -> None:
+    samples = [
+        replace(s, build={**s.build, "root_compiler": "clang18"}) if is_b(s) else s
+        for s in Campaign(sites=THREE, effect=0.2).samples()
+    ]
+    found = ask(samples)
+    assert {row.verdict for row in found.verdicts} == {Verdict.BUILD_DIFFERS}
+    assert evidence(found.verdicts[0]).build == ("compiler gcc1421 → clang18",)
+    assert found.of_scope(RELEASE)[0].effect == pytest.approx(0.2, abs=0.02)
+    assert not found.regressed
+
+
+def test_the_same_compiler_from_another_package_is_named_and_counts_as_the_same() -> None:
+    packaged = "c++ (GCC) 14.2.1 20250110 (Red Hat 14.2.1-{})".format
+    samples = [
+        replace(s, build={**s.build, "root_compiler": packaged(11 if is_b(s) else 7)})
+        for s in Campaign(effect=0.06).samples()
+    ]
+    found = ask(samples)
+    assert rows(found)[0].verdict == Verdict.SLOWER
+    assert evidence(rows(found)[0]).repackaged == (f"{packaged(7)} → {packaged(11)}",)
+    assert any("same compiler" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "other", ["c++ (GCC) 14.3.1 20250110 (x)", "g++ (GCC) 14.2.1 20250110 (x)"]
+)
+def test_another_version_or_name_of_the_compiler_is_another_compiler(other: str) -> None:
+    samples = [
+        replace(
+            s,
+            build={
+                **s.build,
+                "root_compiler": other if is_b(s) else "c++ (GCC) 14.2.1 20250110 (x)",
+            },
+        )
+        for s in Campaign(effect=0.06).samples()
+    ]
+    assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
+
+
+def test_every_reason_is_given_and_the_gravest_names_the_refusal() -> None:
+    samples = [
+        replace(s, build={**s.build, "root_flags": "-O0" if is_b(s) else "-O3"})
+        for s in Campaign(hosts=1, jobs=1, loop_s=1).samples()
+    ]
+    (row,) = rows(ask(samples))
+    assert row.verdict == Verdict.BUILD_DIFFERS
+    for reason in ("other flags", "2 s needed", "1 job on one host"):
+        assert reason in evidence(row).why
+
+
+def test_a_library_that_root_brings_along_belongs_to_the_release() -> None:
+    samples = [
+        replace(s, build={**s.build, "zstd_version": "1.5.7"}) if is_b(s) else s
+        for s in Campaign(effect=0.06).samples()
+    ]
+    (row,) = rows(ask(samples))
+    assert row.verdict == Verdict.SLOWER
+    assert evidence(row).bundled == ("zstd 1.5.5 → 1.5.7",)
+
+
+def test_a_library_from_elsewhere_does_not() -> None:
+    samples = [
+        replace(s, build={**s.build, "zlib_version": "1.3" if is_b(s) else "1.2"})
+        for s in Campaign(effect=0.06).samples()
+    ]
+    assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
+
+
+def test_two_builds_of_one_request_differ_on_any_other_axis() -> None:
+    campaign = Campaign(roots=("current",), cache_mb=(0.0, 30.0), effect=0.0)
+    samples = [
+        replace(s, build={**s.build, "root_commit": str(s.axis_value("cache_mb"))})
+        for s in campaign.samples()
+    ]
+    found = ask(samples, Question("cache_mb", 0.0, 30.0))
+    assert {row.verdict for row in found.of_scope(SERIES)} == {Verdict.BUILD_DIFFERS}
+
+
+def test_other_values_are_never_compared() -> None:
+    found = ask(Campaign(effect=0.2, checksum={A: "1" * 64, B: "2" * 64}).samples())
+    assert {row.verdict for row in found.verdicts} == {Verdict.VALUES_DIFFER}
+    assert all(row.effect is None for row in found.verdicts)
+    assert found.pairs == ()
+
+
+@pytest.mark.parametrize(
+    "checksum, said",
+    [
+        ({A: "1" * 64, B: "1" * 64}, "same data proven"),
+        ({A: "1" * 64}, "not checked"),
+        ({}, "not checked"),
+    ],
+)
+def test_value_checksums_prove_the_same_data(checksum: dict[str, str], said: str) -> None:
+    assert evidence(rows(ask(Campaign(checksum=checksum).samples()))[0]).same_data == said
+
+
+def test_checksums_of_other_leaves_prove_nothing() -> None:
+    samples = changed(
+        Campaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
+        lambda s: is_b(s) and s.kind == "checksum",
+        checksum_uncovered='["x"]',
+    )
+    assert evidence(rows(ask(samples))[0]).same_data == "not checked"
+
+
+def test_a_shared_checksum_proves_nothing_of_another_axis() -> None:
+    campaign = Campaign(roots=(A,), cache_mb=(0.0, 30.0), checksum={A: "1" * 64})
+    found = ask(campaign.samples(), Question("cache_mb", 0.0, 30.0))
+    assert evidence(found.verdicts[0]).same_data == "not checked"
+
+
+def test_lost_new_and_failed_series_have_lines_of_their_own() -> None:
+    samples = Campaign(branches=(1.0, 0.5, 0.25, 0.12)).samples()
+    kept = []
+    for sample in samples:
+        branches = sample.axis_value("branches")
+        if branches == 0.5 and is_b(sample):
+            continue
+        if branches == 0.25 and not is_b(sample):
+            continue
+        failed = branches == 0.12 and is_b(sample)
+        kept.append(replace(sample, failure_class="open", metrics={}) if failed else sample)
+    found = {row.label: row for row in rows(ask(kept))}
+    assert {label: row.verdict for label, row in found.items()} == {
+        "branches=12%": Verdict.FAILED,
+        "branches=25%": Verdict.NEW,
+        "branches=50%": Verdict.LOST,
+        "branches=100%": Verdict.SAME,
+    }
+    assert "failed: open 16" in evidence(found["branches=12%"]).why
+
+
+def test_when_all_failed_it_says_so() -> None:
+    samples = changed(
+        Campaign().samples(), lambda _: True, failure_class="software setup", metrics={}
+    )
+    found = ask(samples)
+    assert {row.verdict for row in found.verdicts} == {Verdict.FAILED}
+    assert "both sides" in evidence(found.verdicts[0]).why
+
+
+def test_implausible_executions_are_never_averaged() -> None:
+    wild = [
+        replace(s, plausible=False, metrics=dict.fromkeys(s.metrics, 1e6))
+        if is_b(s) and s.round == 2
+        else s
+        for s in Campaign(effect=0.06).samples()
+    ]
+    found = ask(wild)
+    assert rows(found)[0].effect == pytest.approx(0.06, abs=0.02)
+    assert evidence(rows(found)[0]).left_out["implausible"] == 8
+
+
+def test_unpaired_jobs_are_compared_and_named_weaker() -> None:
+    campaign = Campaign(bundled=False, jobs=20, job_noise=0.02, effect=0.1)
+    found = ask(campaign.samples())
+    (row,) = rows(found)
+    assert row.verdict == Verdict.SLOWER
+    assert evidence(row).unpaired
+    assert "weaker" in evidence(row).test
+    assert found.pairs == ()
+    assert any(note.startswith("Unpaired") for note in found.notes)
+
+
+def test_unpaired_jobs_are_less_certain_than_pairs() -> None:
+    def width(bundled: bool) -> float:
+        (row,) = rows(ask(Campaign(bundled=bundled, jobs=10, effect=0.1).samples()))
+        assert row.low is not None
+        assert row.high is not None
+        return row.high - row.low
+
+    assert width(False) > 3 * width(True)
+
+
+def test_two_sites_and_two_campaigns_can_be_compared() -> None:
+    samples = Campaign(sites=("T2_A", "T2_B"), roots=(A,), jobs=10).samples()
+    found = ask(samples, Question("site", "T2_A", "T2_B"))
+    assert {row.site for row in found.verdicts} == {"T2_A → T2_B"}
+    assert found.of_scope(RELEASE) == []
+
+    before = Campaign(name="before", roots=(A,), jobs=10, job_noise=0.02, loop_s=10).samples()
+    after = Campaign(name="after", roots=(A,), jobs=10, job_noise=0.02, loop_s=12, seed=2).samples()
+    question = Question("campaign", before[0].campaign_id, after[0].campaign_id)
+    (row,) = rows(ask(before + after, question))
+    assert row.verdict == Verdict.SLOWER
+    assert row.effect == pytest.approx(math.log(1.2), abs=0.05)
+
+
+def test_what_must_not_be_mixed_is_not() -> None:
+    samples = Campaign(effect=0.06).samples()
+    other = [
+        replace(
+            s, test_hash="other", job_id=f"{s.job_id}-other", metrics=dict.fromkeys(s.metrics, 9.0)
+        )
+        for s in samples
+    ]
+    found = rows(ask(samples + other))
+    assert len(found) == 2
+    assert len({row.label for row in found}) == 2
+    assert sorted(row.jobs for row in found) == [8, 8]
+
+
+def test_another_instrument_makes_another_series() -> None:
+    samples = Campaign().samples()
+    newer = [replace(s, instrument_version=2, job_id=f"{s.job_id}-2") for s in samples]
+    assert len(rows(ask(samples + newer))) == 2
+
+
+def test_the_same_question_has_the_same_identity() -> None:
+    assert Question("root", A, B).id == Question("root", A, B).id
+    others = [
+        Question("root", B, A),
+        Question("root", A, B, delta=0.05),
+        Question("root", A, B, selection="site=T2_A"),
+    ]
+    assert len({q.id for q in (Question("root", A, B), *others)}) == 4
+
+
+def test_senseless_questions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="both sides"):
+        Question("root", A, A)
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        Question("root", A, B, delta=0.0)
+    with pytest.raises(NothingToDo):
+        ask(Campaign().samples(), Question("root", "5.34", "6.00"))
+
+
+def test_the_order_of_measurements_changes_nothing() -> None:
+    samples = Campaign(sites=THREE, branches=(1.0, 0.5), effect=0.03).samples()
+    assert ask(samples) == ask(samples[::-1])
+
+
+def test_no_effect_is_rarely_called_one() -> None:
+    wrong: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    for seed in range(40):
+        campaign = Campaign(
+            seed=seed, sites=THREE, jobs=6, branches=(1.0, 0.5), execution_noise=0.05,
+            site_spread=0.0,
+        )  # fmt: skip
+        found = ask(campaign.samples())
+        for scope in (SERIES, RELEASE):
+            said = {row.verdict for row in found.of_scope(scope)}
+            asked[scope] += 1
+            wrong[scope] += bool(said & {Verdict.FASTER, Verdict.SLOWER})
+    # A whole family of rows has a chance of 5 % to hold a false claim: of 40 about two.
+    assert asked[SERIES] == 40
+    assert wrong[SERIES] <= 6
+    assert wrong[RELEASE] <= 5
+
+
+def test_sites_that_differ_make_no_false_release() -> None:
+    wrong = 0
+    for seed in range(40):
+        campaign = Campaign(seed=seed, sites=("a", "b", "c", "d", "e"), jobs=6, site_spread=0.05)
+        found = ask(campaign.samples())
+        wrong += any(row.verdict in ("faster", "slower") for row in found.of_scope(RELEASE))
+    assert wrong <= 6
