@@ -1,0 +1,1 @@
+"""Batch systems behind one interface."""

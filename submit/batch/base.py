@@ -1,0 +1,103 @@
+"""The interface that every batch system stands behind.
+
+A batch system owns its queue and knows jobs by *batch id*.  It takes rendered descriptions,
+says in what state each is, gives back the output sandboxes, and cancels.  It knows nothing of
+tests, variants or databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+
+class JobState(Enum):
+    """States that all batch systems are mapped to."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    HELD = "held"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more will happen."""
+        return self in (JobState.DONE, JobState.CANCELLED, JobState.LOST)
+
+
+@dataclass(frozen=True)
+class Description:
+    """One rendered job, ready to be submitted.
+
+    Attributes:
+        job_id: our own identity of the job; submitting the same one twice is harmless.
+        text: the rendered submit description.
+        inputs: name in the job's sandbox -> local file or folder to copy there.
+    """
+
+    job_id: str
+    text: str
+    inputs: Mapping[str, Path]
+
+
+@dataclass(frozen=True)
+class AttemptStatus:
+    """One execution of a job; times in microseconds since 1970 UTC, 0 = not yet.
+
+    ``state`` is ``RUNNING`` or final.  ``exit_code`` is None where nobody could wait for the
+    process; ``reason`` says why the attempt did not end by itself.
+    """
+
+    number: int
+    state: JobState
+    started_us: int
+    ended_us: int
+    exit_code: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """What the batch system knows of one job: its state and every attempt, oldest first.
+
+    ``QUEUED`` with attempts means that the last one was lost and another will follow.
+    """
+
+    batch_id: str
+    state: JobState
+    attempts: tuple[AttemptStatus, ...] = ()
+
+
+class BatchSystem(Protocol):
+    """What ``submit`` and tracking need of a batch system."""
+
+    name: str
+
+    def submit(self, campaign_id: str, jobs: Sequence[Description]) -> Mapping[str, str]:
+        """Queue the jobs in this order and return job id -> batch id.
+
+        Raises:
+            treehammer.errors.BatchError: nothing was queued.
+        """
+        ...
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        """Job id -> batch id of the jobs that are in the queue, e.g. after a killed submitter."""
+        ...
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """State of each known job; unknown ids are absent."""
+        ...
+
+    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
+        """Attempt -> folder with its output (records/, logs/, attempt.json), as far as it came."""
+        ...
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        """Cancel what is not final and return how many were."""
+        ...

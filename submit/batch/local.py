@@ -1,0 +1,120 @@
+"""The local batch system: jobs of this machine's user, run by a detached runner process."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from treehammer.errors import BatchError
+from treehammer.submit.batch import runner
+from treehammer.submit.batch.base import Description, JobStatus
+from treehammer.submit.batch.spool import Spool
+
+#: Seconds that a cancel waits for its jobs to end before it returns all the same.
+_CANCEL_WAIT_S = runner.GRACE_S + 5.0
+
+
+class LocalBatch:
+    """A queue in a spool directory (see :mod:`treehammer.submit.batch.spool`).
+
+    Every call that finds unfinished work makes sure that a runner is there.
+
+    Args:
+        spool_dir: the spool; made when it does not exist.
+        slots: how many jobs may run at once; 1 measures undisturbed.
+    """
+
+    name = "local"
+
+    def __init__(self, spool_dir: Path, slots: int = 1) -> None:
+        self.spool = Spool(spool_dir)
+        self.slots = slots
+
+    def submit(self, campaign_id: str, jobs: Sequence[Description]) -> Mapping[str, str]:
+        """Queue the jobs in this order; those already queued keep their batch id.
+
+        Raises:
+            BatchError: nothing was queued.
+        """
+        unique = {job.job_id: job for job in jobs}
+        with self.spool.locked():
+            known = self.spool.find(unique)
+            new = [job for job_id, job in unique.items() if job_id not in known]
+            self.spool.set_slots(self.slots)
+            added = self.spool.add(campaign_id, new) if new else {}
+            self._ensure_runner()
+        return {**known, **added}
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        """Job id -> batch id of the jobs that are in the queue."""
+        return self.spool.find(job_ids)
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """State of each known job; unknown ids are absent."""
+        statuses = self._statuses(batch_ids)
+        if any(not status.state.final for status in statuses.values()):
+            with self.spool.locked():
+                self._ensure_runner()
+        return statuses
+
+    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
+        """Attempt -> folder with its output."""
+        job = self.spool.job(batch_id)
+        if job is None:
+            return {}
+        folders = {a.number: job.sandbox(a.number) for a in job.status().attempts}
+        return {number: folder for number, folder in folders.items() if folder.is_dir()}
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        """Cancel what is not final and return how many were.
+
+        Waits until they are, which takes some seconds where a worker is slow to end.
+        """
+        statuses = self._statuses(batch_ids)
+        asked = [batch_id for batch_id, status in statuses.items() if not status.state.final]
+        if not asked:
+            return 0
+        with self.spool.locked():
+            for batch_id in asked:
+                (self.spool.cancels / batch_id).touch()
+            self._ensure_runner()
+        deadline = time.monotonic() + _CANCEL_WAIT_S
+        while time.monotonic() < deadline:
+            if all(status.state.final for status in self._statuses(asked).values()):
+                break
+            time.sleep(runner.TICK_S)
+        return len(asked)
+
+    def _statuses(self, batch_ids: Iterable[str]) -> dict[str, JobStatus]:
+        jobs = (self.spool.job(batch_id) for batch_id in batch_ids)
+        return {job.batch_id: job.status() for job in jobs if job is not None}
+
+    def _ensure_runner(self) -> None:
+        """Start a runner unless one is alive; the caller holds the queue, so none can just leave."""
+        with self.spool.runner_lock.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+        command = [sys.executable, "-P", "-m", runner.__name__, str(self.spool.root)]
+        try:
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=60,
+                check=True,
+                cwd=self.spool.root,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            said = getattr(error, "stderr", None) or b""
+            raise BatchError(
+                f"the local runner does not start ({error}) {said.decode(errors='replace')}".rstrip(),
+                where=str(self.spool.root),
+                hint="What is queued stays queued; `treehammer status` tries again.",
+            ) from error

@@ -1,0 +1,196 @@
+"""From a request to results: one code path for the command line, the demo and programs."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from treehammer.collectors import software
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.collectors.preparing import ready
+from treehammer.config import Settings
+from treehammer.datasets import catalogue
+from treehammer.datasets.manifest import Manifest
+from treehammer.errors import BatchError, DefinitionError, NothingToDo
+from treehammer.hctests.definition import TestDefinition
+from treehammer.hctests.options import load_pinned
+from treehammer.sql.rows import CampaignRow
+from treehammer.sql.store import Store
+from treehammer.submit import estimate
+from treehammer.submit.estimate import Cost
+from treehammer.submit.plan import Plan, make_plan
+from treehammer.submit.render import describe
+from treehammer.submit.sites import batch_system, choose_sites
+from treehammer.submit.tracking import Progress, Tracker, lost_job
+from treehammer.terminal import Bars, Step, silent
+
+#: Seconds between two looks while waiting: the jobs measure meanwhile, and looking costs time.
+POLL_S = 2.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        spec: the test: ``URL@REF:path``, a folder, or the name of a shipped test.
+        axes: axis -> values as typed, in place of those in test.toml.
+        overrides: key of [test] -> value as typed.
+        sites: names of sites.
+        name: display name of the campaign; '' makes one.
+    """
+
+    spec: str
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    sites: tuple[str, ...] = ("local",)
+    name: str = ""
+
+
+def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bars = silent) -> Plan:
+    """Pin the test, have its dataset and software ready, and plan.
+
+    Args:
+        request: what is asked for.
+        settings: all settings.
+        fetch: make the dataset and the ROOT releases that are missing.  Otherwise nothing is
+            fetched: a missing dataset is an error, a missing release a note of the plan.
+        bars: opens progress bars.
+
+    Raises:
+        TreehammerError: any part of the request is wrong or cannot be had.
+    """
+    sites = choose_sites(request.sites, settings)
+    pinned = load_pinned(request.spec, request.axes, request.overrides, settings)
+    definition = pinned.definition
+    releases = {
+        str(value): _request_of(str(value), definition) for value in _root_values(definition)
+    }
+    notes: list[str] = []
+    manifest: Manifest | None = None
+    if fetch:
+        releases = {
+            text: ready(asked, settings.software_dir, bars) for text, asked in releases.items()
+        }
+        if definition.dataset:
+            manifest = catalogue.ensure(definition.dataset, settings, bars)
+    else:
+        releases = {text: _located(r, settings, notes) for text, r in releases.items()}
+        if definition.dataset:
+            folder = catalogue.FolderCatalogue(settings.datasets_dir)
+            manifest = folder.manifest(definition.dataset)
+    plan = make_plan(
+        pinned, sites, manifest, releases, created_us=time.time_ns() // 1000, name=request.name
+    )
+    return replace(plan, notes=(*plan.notes, *notes))
+
+
+def _root_values(definition: TestDefinition) -> Iterable[object]:
+    """Every value of the ``root`` axis, those that only an include names among them."""
+    included = (rule["root"] for rule in definition.include if "root" in rule)
+    return dict.fromkeys((*definition.axes["root"], *included))
+
+
+def _request_of(value: str, definition: TestDefinition) -> SoftwareRequest:
+    try:
+        return software.parse(value)
+    except ValueError as error:
+        raise DefinitionError(str(error), where=f"{definition.name}: axis root") from error
+
+
+def _located(request: SoftwareRequest, settings: Settings, notes: list[str]) -> SoftwareRequest:
+    """Fill in where a ROOT is that was made ready before."""
+    if request.provider != "wheel":
+        return request
+    folder = software.prepared(settings.software_dir).get(request.version, "")
+    if not folder:
+        notes.append(f"ROOT {request.version} is not here yet; submitting fetches it.")
+    return replace(request, location=folder)
+
+
+def costs_of(plan: Plan, settings: Settings) -> Mapping[str, Cost]:
+    """What earlier measurements tell of the plan's cost; nothing where there is no store yet."""
+    test_hash = str(plan.jobs[0].spec.executions[0].identity["test_hash"])
+    try:
+        with Store.open(settings.database, create=False) as store:
+            return estimate.measured_costs(store, test_hash)
+    except NothingToDo:
+        return {}
+
+
+def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
+    """Remember the campaign, then hand its jobs to the batch systems.
+
+    In this order, so that whatever ends this process, no job runs that the store does not know.
+
+    Raises:
+        BatchError: a batch system took nothing; its jobs are remembered as lost.
+        TreehammerError: the store or a template refuses; nothing was submitted.
+    """
+    campaign = plan.campaign_row()
+    rows = {row.id: row for row in plan.job_rows()}
+    with (
+        Store.open(settings.database) as store,
+        tempfile.TemporaryDirectory(prefix="treehammer-") as folder,
+    ):
+        descriptions = describe(plan, Path(folder))
+        # The clock of the submission starts here: fetching software may have taken an hour.
+        store.add_campaign(replace(campaign, created_us=time.time_ns() // 1000), rows.values())
+        for name in sorted({row.batch_system for row in rows.values()}):
+            mine = [item for item in descriptions if rows[item.job_id].batch_system == name]
+            try:
+                batch_ids = batch_system(name, settings).submit(plan.campaign_id, mine)
+            except BatchError as error:
+                lost = [lost_job(rows[item.job_id], "submission", str(error)) for item in mine]
+                store.set_jobs(job for job, _ in lost)
+                store.set_attempts(attempt for _, attempt in lost)
+                raise
+            store.set_jobs(
+                replace(rows[job_id], batch_id=batch_id) for job_id, batch_id in batch_ids.items()
+            )
+        return store.campaign(plan.campaign_id)
+
+
+def tracker_for(store: Store, settings: Settings) -> Tracker:
+    """A tracker of the campaigns in a store."""
+    return Tracker(store, lambda name: batch_system(name, settings))
+
+
+def follow(tracker: Tracker, campaign: CampaignRow, step: Step, *, collect: bool) -> Progress:
+    """Look again and again until every job is final."""
+    while True:
+        tracker.refresh(campaign)
+        if collect:
+            tracker.collect(campaign)
+        progress = tracker.progress(campaign)
+        step(progress.done, progress.note())
+        if progress.finished:
+            return progress
+        time.sleep(POLL_S)
+
+
+def run(request: Request, settings: Settings, bars: Bars = silent) -> tuple[CampaignRow, Progress]:
+    """Plan, submit, wait and collect: the whole way from a request to measurements in the store.
+
+    Args:
+        request: what is asked for.
+        settings: all settings.
+        bars: opens progress bars, e.g. :func:`treehammer.terminal.progress_bar`.
+
+    Raises:
+        TreehammerError: any part cannot be done; what was submitted goes on.
+    """
+    campaign = submit_plan(plan_request(request, settings, fetch=True, bars=bars), settings)
+    return campaign, wait(campaign, settings, bars)
+
+
+def wait(campaign: CampaignRow, settings: Settings, bars: Bars = silent) -> Progress:
+    """Collect until every job of a campaign is final, showing how many measurements are done."""
+    with (
+        Store.open(settings.database) as store,
+        bars("Measuring", campaign.planned_measurements) as step,
+    ):
+        return follow(tracker_for(store, settings), campaign, step, collect=True)

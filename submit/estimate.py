@@ -1,0 +1,148 @@
+"""What a plan will cost: bytes to read, wall and CPU time.
+
+Time comes from earlier measurements of the same series where there are some; otherwise it is
+assumed from the size of what is read, and the plan says so.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from treehammer.collectors.job import CHECKSUM, TIMED, ExecutionSpec
+from treehammer.datasets.manifest import Manifest
+from treehammer.hctests.definition import Scalar
+from treehammer.sql.selection import Selection, Where
+from treehammer.sql.store import Store
+from treehammer.submit.plan import Plan
+
+#: Seconds of wall and CPU time from the start of a payload to its first read: loading ROOT and
+#: compiling the loop.
+STARTUP_S = 3.0
+#: Bytes, as they are in memory, that one core of 2020 or later reads and unzips in a second.
+UNZIP_RATE = 100e6
+#: Seconds that the worker itself adds to an execution: calibration, sampling, the record.
+WORKER_S = 0.5
+
+MEASURED, ASSUMED, UNKNOWN = "measured before", "assumed", "unknown"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of wall and CPU time of one execution or more, and on what the figures rest."""
+
+    wall_s: float
+    cpu_s: float
+    basis: str
+
+
+def read_bytes(manifest: Manifest, execution: ExecutionSpec) -> int:
+    """Expected bytes that an execution reads through its door.
+
+    A fraction of branches is expected to hold that fraction of the bytes, since the choice does
+    not look at sizes; a list or pattern counts as all.  Clusters from which no event is chosen
+    are not read.
+    """
+    if execution.kind == CHECKSUM or execution.variant["access"] == "staged":
+        return manifest.size
+    return round(execution.passes * _share(manifest, execution.variant) * manifest.size)
+
+
+def _share(manifest: Manifest, variant: Mapping[str, Scalar]) -> float:
+    branches, events = variant["branches"], float(variant["events"])
+    layout = manifest.files[0].layout
+    in_cluster = layout.entries / max(1, layout.clusters)
+    touched = float(1 - (1 - events) ** in_cluster)
+    return touched * (1.0 if isinstance(branches, str) else float(branches))
+
+
+def cost(
+    execution: ExecutionSpec, manifest: Manifest | None, history: Mapping[str, Cost]
+) -> Cost | None:
+    """Expected time of an execution, None where nothing is known.
+
+    Args:
+        execution: what will run.
+        manifest: of its dataset, if it has one.
+        history: from :func:`measured_costs`.
+    """
+    known = history.get(_history_key(execution.kind, execution.identity["series"]))
+    if known:
+        return Cost(known.wall_s + WORKER_S, known.cpu_s, known.basis)
+    if manifest is None:
+        return None
+    unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
+    if execution.kind == TIMED:
+        unzipped = round(unzipped * execution.passes * _share(manifest, execution.variant))
+    seconds = STARTUP_S + unzipped / UNZIP_RATE
+    return Cost(seconds + WORKER_S, seconds, ASSUMED)
+
+
+def _history_key(kind: str, series: object) -> str:
+    return f"{kind}/{series}"
+
+
+@dataclass(frozen=True)
+class SiteCost:
+    """What a plan asks of one site; times are of one slot, None where nothing is known."""
+
+    site: str
+    jobs: int
+    measurements: int
+    read_bytes: int
+    wall_s: float | None
+    cpu_s: float | None
+    basis: str
+
+
+def site_costs(plan: Plan, history: Mapping[str, Cost]) -> list[SiteCost]:
+    """The cost of a plan, site by site."""
+    return [_site_cost(plan, site.name, history) for site in plan.sites]
+
+
+def _site_cost(plan: Plan, site: str, history: Mapping[str, Cost]) -> SiteCost:
+    manifest = plan.manifest
+    jobs = [job for job in plan.jobs if job.site.name == site]
+    executions = [execution for job in jobs for execution in job.spec.executions]
+    costs = [cost(execution, manifest, history) for execution in executions]
+    known = [item for item in costs if item is not None]
+    complete = len(known) == len(costs)
+    basis = sorted({item.basis for item in known}, reverse=True) if complete else [UNKNOWN]
+    return SiteCost(
+        site=site,
+        jobs=len(jobs),
+        measurements=len(executions),
+        read_bytes=sum(read_bytes(manifest, item) for item in executions) if manifest else 0,
+        wall_s=sum(item.wall_s for item in known) if complete else None,
+        cpu_s=sum(item.cpu_s for item in known) if complete else None,
+        basis=", some ".join(basis),
+    )
+
+
+def measured_costs(store: Store, test_hash: str) -> Mapping[str, Cost]:
+    """Median cost of each series of a test so far, without failures and implausible rows."""
+    selection = Selection(wheres=(Where("test_hash", "=", test_hash),))
+    columns = (
+        "series",
+        "kind",
+        "payload_wall_s",
+        "payload_user_s",
+        "payload_sys_s",
+        "failure_class",
+        "plausible",
+    )
+    walls: dict[str, list[float]] = defaultdict(list)
+    cpus: dict[str, list[float]] = defaultdict(list)
+    for row in store.measurements(selection, columns):
+        wall, user, system = (row[name] for name in columns[2:5])
+        usable = row["plausible"] and row["failure_class"] is None
+        if usable and isinstance(wall, float) and isinstance(user, float):
+            key = _history_key(str(row["kind"]), row["series"])
+            walls[key].append(wall)
+            cpus[key].append(user + (system if isinstance(system, float) else 0.0))
+    return {
+        key: Cost(statistics.median(walls[key]), statistics.median(cpus[key]), MEASURED)
+        for key in walls
+    }

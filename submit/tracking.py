@@ -1,0 +1,319 @@
+"""Tracking: what batch systems know of a campaign, brought into the store.
+
+Nothing here depends on who submitted or how often it is called: states are copied, records are
+added once by their identity, and what cannot be added stays on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from treehammer.collectors.record import Measurement
+from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.store import Store
+from treehammer.submit.batch.base import AttemptStatus, BatchSystem, JobState, JobStatus
+from treehammer.submit.troubles import IMPLAUSIBLE
+
+#: A submission that stored its campaign has this long to queue the jobs.
+SUBMISSION_GRACE_S = 120.0
+#: No record is larger: what is, was not written by the worker.
+MAX_RECORD_BYTES = 16_000_000
+#: Characters of the worker's error output that a lost attempt is explained with.
+TAIL = 500
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A file among the records that is none; it was moved to ``path``."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collection brought: new and already known measurements.
+
+    ``conflicting`` are identities that the store has with other content, which it kept.
+    """
+
+    new: int
+    known: int
+    conflicting: tuple[str, ...]
+    set_aside: tuple[SetAside, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a campaign is.
+
+    Attributes:
+        states: site -> state -> jobs.
+        done: planned measurements that are on record, or will never come.
+        planned: measurements that were planned.
+        failures: site -> class -> failed measurements, and attempts that left too few records;
+            what came back whole but cannot be true counts as ``implausible``.
+        remaining_s: expected seconds to the end at the pace so far, None while that is unknown.
+    """
+
+    states: Mapping[str, Mapping[str, int]]
+    done: int
+    planned: int
+    failures: Mapping[str, Mapping[str, int]]
+    remaining_s: float | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every job is final."""
+        return all(JobState(state).final for site in self.states.values() for state in site)
+
+    def note(self) -> str:
+        """One line for a progress bar."""
+        jobs: Counter[str] = Counter()
+        for states in self.states.values():
+            jobs.update(states)
+        failed = sum(sum(classes.values()) for classes in self.failures.values())
+        parts = [f"{jobs[s.value]} {s.value}" for s in JobState if jobs[s.value]]
+        return ", ".join([*parts, f"{failed} failed"] if failed else parts)
+
+
+class Tracker:
+    """Keeps the store's picture of campaigns up to date.
+
+    Args:
+        store: where campaigns, jobs and measurements are kept.
+        batch_system: name -> batch system.
+        now_us: microseconds since 1970 UTC.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        batch_system: Callable[[str], BatchSystem],
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.store = store
+        self.batch_system = batch_system
+        self.now_us = now_us
+        self._added: set[Path] = set()
+
+    def refresh(self, campaign: CampaignRow) -> list[JobRow]:
+        """Bring job states and attempts up to date and return the jobs.
+
+        Jobs that the store knows to be over are not asked for again.
+        """
+        before = self.store.jobs(campaign.id)
+        under_way = [job for job in before if not (job.batch_id and JobState(job.state).final)]
+        stored = self.store.attempts(job.id for job in under_way)
+        last = {attempt.job_id: attempt for attempt in stored}
+        jobs = {job.id: job for job in before}
+        attempts: list[AttemptRow] = []
+        for name, group in _by_batch_system(under_way):
+            batch = self.batch_system(name)
+            queued = _with_batch_ids(group, batch)
+            statuses = batch.query(job.batch_id for job in queued if job.batch_id)
+            for job in queued:
+                status = statuses.get(job.batch_id)
+                if status is not None:
+                    jobs[job.id] = replace(job, state=status.state.value)
+                    attempts += _attempt_rows(job, status, batch.sandboxes(job.batch_id))
+                elif self._is_gone(campaign, job):
+                    jobs[job.id], attempt = _gone(job, last.get(job.id))
+                    attempts.append(attempt)
+                else:
+                    jobs[job.id] = job
+        # Attempts first: a job that is stored as final is not looked at again.
+        self.store.set_attempts(set(attempts) - set(stored))
+        self.store.set_jobs(set(jobs.values()) - set(before))
+        return list(jobs.values())
+
+    def _is_gone(self, campaign: CampaignRow, job: JobRow) -> bool:
+        """Whether a job that its batch system does not know was to be there."""
+        age_s = (self.now_us() - campaign.created_us) / 1e6
+        being_submitted = not job.batch_id and age_s < SUBMISSION_GRACE_S
+        return not JobState(job.state).final and not being_submitted
+
+    def collect(self, campaign: CampaignRow) -> Collected:
+        """Add the records of all jobs, running ones included, to the store.
+
+        Raises:
+            StoreError: the store refuses; every record is still on disk.
+        """
+        set_aside: list[SetAside] = []
+        paths: list[Path] = []
+
+        def valid() -> Iterator[Measurement]:
+            for job in self.store.jobs(campaign.id):
+                for path in self._new_records(job):
+                    measurement = _read(path, job, set_aside)
+                    if measurement is not None:
+                        paths.append(path)
+                        yield measurement
+
+        added = self.store.add(valid())
+        self._added.update(paths)
+        return Collected(added.new, added.known, tuple(added.conflicting), tuple(set_aside))
+
+    def cancel(self, campaign: CampaignRow) -> int:
+        """Cancel the campaign's jobs that are not final and return how many were."""
+        count = 0
+        for name, group in _by_batch_system(self.refresh(campaign)):
+            batch_ids = [job.batch_id for job in group if job.batch_id]
+            count += self.batch_system(name).cancel(batch_ids)
+        self.refresh(campaign)
+        return count
+
+    def _new_records(self, job: JobRow) -> list[Path]:
+        if not job.batch_id:
+            return []
+        sandboxes = self.batch_system(job.batch_system).sandboxes(job.batch_id)
+        files = (path for sandbox in sandboxes.values() for path in record_files(sandbox))
+        return [path for path in files if path not in self._added]
+
+    def progress(self, campaign: CampaignRow) -> Progress:
+        """How far the campaign is, from the store and the sandboxes of running jobs."""
+        states: dict[str, Counter[str]] = defaultdict(Counter)
+        failures: dict[str, Counter[str]] = defaultdict(Counter)
+        jobs = {job.id: job for job in self.store.jobs(campaign.id)}
+        attempts = self.store.attempts(jobs)
+        done = 0
+        for job in jobs.values():
+            states[job.site][job.state] += 1
+            done += self._done(job)
+        for attempt in attempts:
+            if attempt.failure_class:
+                failures[jobs[attempt.job_id].site][attempt.failure_class] += 1
+        for row in self.store.counts(campaign.id):
+            if row.failure_class:
+                failures[row.site][row.failure_class] += row.measurements
+            elif not row.plausible:
+                failures[row.site][IMPLAUSIBLE] += row.measurements
+        planned = sum(job.planned_measurements for job in jobs.values())
+        started = min((a.started_us for a in attempts if a.started_us), default=0)
+        remaining = None
+        if started and 0 < done < planned:
+            remaining = (self.now_us() - started) / 1e6 / done * (planned - done)
+        return Progress(states, done, planned, failures, remaining)
+
+    def _done(self, job: JobRow) -> int:
+        if JobState(job.state).final:
+            return job.planned_measurements
+        if job.state != JobState.RUNNING.value:
+            return 0
+        sandboxes = self.batch_system(job.batch_system).sandboxes(job.batch_id)
+        return len(record_files(sandboxes[max(sandboxes)])) if sandboxes else 0
+
+
+def lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow, AttemptRow]:
+    """A job that no batch system has, and the attempt that says why."""
+    lost = JobState.LOST.value
+    attempt = AttemptRow(job.id, 1, lost, 0, 0, None, failure_class, message)
+    return replace(job, state=lost), attempt
+
+
+def _gone(job: JobRow, last: AttemptRow | None) -> tuple[JobRow, AttemptRow]:
+    """A job that disappeared, or never arrived, and its last attempt."""
+    if not job.batch_id:
+        return lost_job(job, "submission", "the submission ended before this job was queued")
+    lost, attempt = lost_job(
+        job, "lost", f"{job.batch_system} does not know {job.batch_id} any more"
+    )
+    if last is not None:
+        attempt = replace(attempt, number=last.number, started_us=last.started_us)
+    return lost, attempt
+
+
+def record_files(sandbox: Path) -> list[Path]:
+    """The complete records in a sandbox."""
+    return sorted((sandbox / "records").glob("*.json"))
+
+
+def _by_batch_system(jobs: Sequence[JobRow]) -> Iterator[tuple[str, list[JobRow]]]:
+    for name in sorted({job.batch_system for job in jobs}):
+        yield name, [job for job in jobs if job.batch_system == name]
+
+
+def _with_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
+    """Fill in the batch ids that a killed submitter could not store."""
+    missing = [job.id for job in jobs if not job.batch_id]
+    found = batch.find(missing) if missing else {}
+    return [replace(job, batch_id=job.batch_id or found.get(job.id, "")) for job in jobs]
+
+
+def _read(path: Path, job: JobRow, set_aside: list[SetAside]) -> Measurement | None:
+    """A valid record of this job; anything else is moved aside and reported."""
+    try:
+        if path.is_symlink() or path.stat().st_size > MAX_RECORD_BYTES:
+            raise ValueError(f"a link, or larger than {MAX_RECORD_BYTES} bytes")
+        measurement = Measurement.from_json(path.read_text(encoding="utf-8"))
+        owner = (measurement.values["campaign_id"], measurement.values["job_id"])
+        if owner != (job.campaign_id, job.id):
+            raise ValueError(f"belongs to campaign {owner[0]}, job {owner[1]}")
+    except FileNotFoundError:
+        return None  # another collection has just moved it aside
+    except ValueError as error:
+        set_aside.append(SetAside(_move_aside(path), str(error)))
+        return None
+    return measurement
+
+
+def _move_aside(path: Path) -> Path:
+    folder = path.parent.parent / "records-refused"
+    folder.mkdir(exist_ok=True)
+    return path.rename(folder / path.name)
+
+
+def _attempt_rows(
+    job: JobRow, status: JobStatus, sandboxes: Mapping[int, Path]
+) -> list[AttemptRow]:
+    return [_attempt_row(job, item, sandboxes.get(item.number)) for item in status.attempts]
+
+
+def _attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> AttemptRow:
+    """An attempt as the store keeps it, with a failure where records alone do not tell of one."""
+    kind = message = ""
+    if attempt.state is JobState.CANCELLED:
+        message = attempt.reason
+    elif attempt.state.final:
+        came = len(record_files(sandbox)) if sandbox else 0
+        if attempt.state is JobState.LOST or came < job.planned_measurements:
+            stopped_by = _stopped_by(sandbox) if sandbox else ""
+            kind = "evicted" if stopped_by and attempt.state is JobState.DONE else "lost"
+            why = attempt.reason or (
+                f"stopped by {stopped_by}" if stopped_by else _how_it_left(attempt, sandbox)
+            )
+            message = f"{came} of {job.planned_measurements} measurements came back: {why}"
+    return AttemptRow(
+        job_id=job.id,
+        number=attempt.number,
+        state=attempt.state.value,
+        started_us=attempt.started_us,
+        ended_us=attempt.ended_us,
+        exit_code=attempt.exit_code,
+        failure_class=kind,
+        message=message,
+    )
+
+
+def _stopped_by(sandbox: Path) -> str:
+    """The signal on which the worker stopped, as it says itself; '' for none."""
+    try:
+        account = json.loads((sandbox / "attempt.json").read_text(encoding="utf-8"))
+        return str(account["stopped_by"] or "")
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _how_it_left(attempt: AttemptStatus, sandbox: Path | None) -> str:
+    code = "an unknown exit code" if attempt.exit_code is None else f"exit code {attempt.exit_code}"
+    try:
+        said = (sandbox / "worker.err").read_text("utf-8", "replace").strip() if sandbox else ""
+    except OSError:
+        said = ""
+    said = said[-TAIL:].replace("\x00", "?")
+    return f"the worker left with {code}" + (f" and said: {said}" if said else "")

@@ -1,0 +1,70 @@
+"""What a plan will cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from submit_makers import READING_TEST, SHELL_TEST, manifest, plan
+
+from treehammer.collectors.job import ExecutionSpec
+from treehammer.submit import estimate
+from treehammer.submit.estimate import ASSUMED, MEASURED, UNKNOWN, Cost
+
+
+def execution(tmp_path: Path, **axes: Any) -> ExecutionSpec:
+    made = plan(tmp_path).jobs[0].spec.executions[0]
+    return replace(made, variant={**made.variant, **axes})
+
+
+def test_bytes_follow_passes_and_fractions(tmp_path: Path) -> None:
+    data = manifest(entries=1000, clusters=10)
+    assert estimate.read_bytes(data, execution(tmp_path)) == 300_000_000
+    assert estimate.read_bytes(data, execution(tmp_path, branches=0.02)) == 6_000_000
+    assert estimate.read_bytes(data, execution(tmp_path, branches="Muon_*")) == 300_000_000
+    assert estimate.read_bytes(data, execution(tmp_path, access="staged")) == 100_000_000
+
+
+def test_few_events_still_touch_most_clusters(tmp_path: Path) -> None:
+    one_in_hundred = execution(tmp_path, events=0.01)
+    large = estimate.read_bytes(manifest(entries=1000, clusters=10), one_in_hundred)
+    small = estimate.read_bytes(manifest(entries=1000, clusters=1000), one_in_hundred)
+    assert large == pytest.approx(3 * 100e6 * (1 - 0.99**100), rel=1e-6)
+    assert small == pytest.approx(3e6, rel=1e-6)
+
+
+def test_earlier_measurements_replace_the_assumption(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    (assumed,) = estimate.site_costs(made, {})
+    assert assumed.basis == ASSUMED
+    assert (assumed.jobs, assumed.measurements) == (5, 18)
+    history = {
+        f"{e.kind}/{e.identity['series']}": Cost(10.0, 8.0, MEASURED)
+        for job in made.jobs
+        for e in job.spec.executions
+    }
+    (measured,) = estimate.site_costs(made, history)
+    assert measured.basis == MEASURED
+    assert measured.cpu_s == pytest.approx(18 * 8.0)
+    assert measured.wall_s is not None
+    assert measured.wall_s > 180
+    history.popitem()
+    (mixed,) = estimate.site_costs(made, history)
+    assert mixed.basis == f"{MEASURED}, some {ASSUMED}"
+
+
+def test_a_checksum_is_no_history_of_a_timed_execution(tmp_path: Path) -> None:
+    made = plan(tmp_path, READING_TEST)
+    checksum = made.jobs[-1].spec.executions[0]
+    history = {f"checksum/{checksum.identity['series']}": Cost(1e6, 1e6, MEASURED)}
+    timed = replace(checksum, kind="timed")
+    cost = estimate.cost(timed, made.manifest, history)
+    assert cost is not None
+    assert cost.basis == ASSUMED
+
+
+def test_without_dataset_nothing_is_known(tmp_path: Path) -> None:
+    (cost,) = estimate.site_costs(plan(tmp_path, SHELL_TEST), {})
+    assert (cost.wall_s, cost.cpu_s, cost.basis, cost.read_bytes) == (None, None, UNKNOWN, 0)

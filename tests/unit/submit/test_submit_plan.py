@@ -1,0 +1,146 @@
+"""The plan: what is multiplied out, in which order, and what every measurement will carry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from submit_makers import CREATED_US, READING_TEST, SHELL_TEST, plan, site
+
+from treehammer.collectors.job import JobSpec
+from treehammer.collectors.metrics import owned_by
+from treehammer.collectors.record import wrong_type
+from treehammer.errors import NothingToDo
+
+
+def test_jobs_are_groups_times_repeats_and_one_checksum(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    timed = [job for job in made.jobs if job.kind == "timed"]
+    assert Counter((job.label, job.repeat) for job in timed) == {
+        ("cache_mb=0", 1): 1,
+        ("cache_mb=0", 2): 1,
+        ("cache_mb=30", 1): 1,
+        ("cache_mb=30", 2): 1,
+    }
+    assert {len(job.spec.executions) for job in timed} == {4}
+    checksum = made.jobs[-1]
+    assert checksum.kind == "checksum"
+    assert [e.variant["root"] for e in checksum.spec.executions] == ["6.38.00", "6.40.00"]
+    assert all(e.passes == 1 and e.kind == "checksum" for e in checksum.spec.executions)
+    assert made.executions == 18
+
+
+def test_every_variant_runs_once_before_any_runs_twice(tmp_path: Path) -> None:
+    assert [job.repeat for job in plan(tmp_path).jobs if job.kind == "timed"] == [1, 1, 2, 2]
+
+
+def test_rounds_mirror_each_other(tmp_path: Path) -> None:
+    for job in plan(tmp_path).jobs[:-1]:
+        rounds = [[e.variant["root"] for e in job.spec.executions if e.round == r] for r in (1, 2)]
+        assert rounds[0] == rounds[1][::-1]
+        assert sorted(map(str, rounds[0])) == ["6.38.00", "6.40.00"]
+
+
+def test_every_plan_owned_value_is_there_and_of_its_type(tmp_path: Path) -> None:
+    workers = {"measurement_id", "attempt"}
+    for job in plan(tmp_path).jobs:
+        for execution in job.spec.executions:
+            for metric in owned_by("plan"):
+                if metric.name in workers:
+                    continue
+                value = execution.identity[metric.name]
+                if value is None:
+                    assert not metric.required, metric.name
+                else:
+                    assert not wrong_type(metric, value), metric.name
+
+
+def test_job_json_survives_the_journey(tmp_path: Path) -> None:
+    for job in plan(tmp_path).jobs:
+        assert JobSpec.from_json(job.spec.to_json()) == JobSpec.from_json(
+            JobSpec.from_json(job.spec.to_json()).to_json()
+        )
+
+
+def test_identities_are_stable_and_differ_between_requests(tmp_path: Path) -> None:
+    first, again = plan(tmp_path), plan(tmp_path)
+    later = plan(tmp_path, READING_TEST, created_us=CREATED_US + 1)
+    assert first == again
+    assert first.campaign_id != later.campaign_id
+    ids = [job.spec.job_id for job in (*first.jobs, *later.jobs)]
+    assert len(set(ids)) == len(ids)
+    orders = [[e.variant for e in job.spec.executions] for job in first.jobs]
+    assert orders == [[e.variant for e in job.spec.executions] for job in later.jobs], (
+        "orders come from the test's seed, not from the campaign"
+    )
+
+
+def test_series_is_the_same_in_every_repeat_round_and_campaign(tmp_path: Path) -> None:
+    made = (plan(tmp_path), plan(tmp_path, READING_TEST, created_us=CREATED_US + 1))
+    timed = [e for p in made for job in p.jobs[:-1] for e in job.spec.executions]
+    assert len({e.identity["series"] for e in timed}) == 4
+    assert len({(e.identity["series"], e.identity["variant"]) for e in timed}) == 4
+
+
+def test_cold_executions_make_one_pass(tmp_path: Path) -> None:
+    text = READING_TEST.replace("cache_mb = [0, 30]", 'cache = ["warm", "cold"]')
+    passes = {
+        (e.variant["cache"], e.passes, e.identity["passes_planned"])
+        for job in plan(tmp_path, text).jobs
+        for e in job.spec.executions
+        if e.kind == "timed"
+    }
+    assert passes == {("warm", 3, 3), ("cold", 1, 1)}
+
+
+def test_an_executable_without_dataset(tmp_path: Path) -> None:
+    made = plan(tmp_path, SHELL_TEST)
+    assert [job.kind for job in made.jobs] == ["timed", "timed"]
+    execution = made.jobs[0].spec.executions[0]
+    assert execution.files == ()
+    assert execution.identity["dataset"] is None
+    assert execution.software.provider == "none"
+
+
+def test_files_are_seen_through_the_door(tmp_path: Path) -> None:
+    (file,) = plan(tmp_path).jobs[0].spec.executions[0].files
+    assert file.url == "/file/data/tiny/tiny.root"
+    assert file.size == 100_000_000
+
+
+def test_doors_that_a_site_lacks_are_said_and_left_out(tmp_path: Path) -> None:
+    text = READING_TEST.replace("cache_mb = [0, 30]", 'door = ["file", "https"]')
+    made = plan(tmp_path, text, site("file"), site("file", "https", name="far"))
+    assert {(job.site.name, job.spec.door) for job in made.jobs} == {
+        ("local", "file"),
+        ("far", "file"),
+        ("far", "https"),
+    }
+    assert made.notes == ("Site local has no door 'https' (it has: file).",)
+
+
+def test_a_test_without_doors_takes_the_first(tmp_path: Path) -> None:
+    made = plan(tmp_path, READING_TEST, site("near", "far"))
+    assert {job.spec.door for job in made.jobs} == {"near"}
+
+
+def test_nothing_that_could_run_is_an_error_of_its_own(tmp_path: Path) -> None:
+    text = READING_TEST.replace("cache_mb = [0, 30]", 'door = ["https"]')
+    with pytest.raises(NothingToDo, match="has no door 'https'"):
+        plan(tmp_path, text, site("file"))
+
+
+def test_wall_limit_covers_every_execution(tmp_path: Path) -> None:
+    job = plan(tmp_path).jobs[0]
+    assert job.wall_limit_s > 4 * job.spec.limits.wall_s
+
+
+def test_rows_for_the_store(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    row = made.campaign_row()
+    assert (row.planned_jobs, row.planned_measurements) == (5, 18)
+    assert {job.state for job in made.job_rows()} == {"queued"}
+    assert sum(job.planned_measurements for job in made.job_rows()) == 18
+    assert made.campaign_name.startswith("reads@")
+    assert made.campaign_name.endswith("2026-01-01T00:00:00Z")

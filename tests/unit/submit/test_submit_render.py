@@ -1,0 +1,99 @@
+"""Rendering: exact, quoted, and clear about what a template got wrong."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from submit_makers import SHELL_TEST, pinned_test, plan
+
+from treehammer.errors import ConfigError, SourceError
+from treehammer.submit import render
+from treehammer.submit.render import describe
+
+HOSTILE = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_quoting_gives_back_any_text(text: str) -> None:
+    assert tomllib.loads(f"value = {render.toml_text(text)}")["value"] == text
+
+
+def test_text_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.j2").write_text("x = {{ name | toml }}")
+    with pytest.raises(ConfigError, match=r"t\.j2.*not valid text"):
+        render.render("t.j2", {"name": "\udc80"}, folder=tmp_path)
+
+
+def test_hostile_names_stay_values(tmp_path: Path) -> None:
+    made = replace(plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE)
+    job = replace(made.jobs[0], label=HOSTILE)
+    environ = {"PATH": HOSTILE, "LC_X=Y": "1", "SECRET_TOKEN": "s3cret"}
+    (description,) = describe(replace(made, jobs=(job,)), _folder(tmp_path), environ=environ)
+    document = tomllib.loads(description.text)
+    assert document["labels"]["campaign_name"] == HOSTILE
+    assert document["environment"]["PATH"] == HOSTILE
+    assert document["limits"] == {"wall_s": job.wall_limit_s}
+    assert "s3cret" not in description.text
+
+
+def test_description_and_inputs(tmp_path: Path) -> None:
+    made = plan(tmp_path / "test", SHELL_TEST)
+    descriptions = describe(made, _folder(tmp_path), environ={})
+    assert [d.job_id for d in descriptions] == [job.spec.job_id for job in made.jobs]
+    first = descriptions[0]
+    assert set(first.inputs) == set(tomllib.loads(first.text)["job"]["inputs"])
+    job = json.loads(first.inputs["job.json"].read_text())
+    assert job["job_id"] == first.job_id
+    copied = {p.name for p in first.inputs["payload"].iterdir()}
+    assert copied == {"run.sh", "test.toml"}, "nothing but what the test names is sent"
+    assert (first.inputs["payload"] / "run.sh").stat().st_mode & 0o100
+    again = tmp_path / "again"
+    again.mkdir()
+    assert [d.text for d in describe(made, again, environ={})] == [d.text for d in descriptions]
+
+
+def test_unknown_variable_names_template_variable_and_job(tmp_path: Path) -> None:
+    (tmp_path / "bad.j2").write_text("x = {{ job.nmae | toml }}")
+    with pytest.raises(ConfigError) as caught:
+        render.render("bad.j2", {"job": {"name": "n"}}, folder=tmp_path, where="job 17")
+    message = str(caught.value)
+    assert "bad.j2" in message
+    assert "nmae" in message
+    assert "job 17" in message
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [("{% if %}", "bad.j2:1"), ("{{ x | nofilter }}", "nofilter"), ("{{ 1 / 0 }}", "zero")],
+)
+def test_wrong_template_is_one_clear_error(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "bad.j2").write_text(text)
+    with pytest.raises(ConfigError, match=expected):
+        render.render("bad.j2", {"x": 1}, folder=tmp_path)
+
+
+def test_missing_template(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such template"):
+        render.render("none.j2", {}, folder=tmp_path)
+
+
+def test_files_that_changed_since_they_were_pinned_are_refused(tmp_path: Path) -> None:
+    pinned = pinned_test(tmp_path / "test", SHELL_TEST)
+    (tmp_path / "test" / "run.sh").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(SourceError, match="changed while"):
+        render.copy_payload(pinned, tmp_path / "copy")
+    (tmp_path / "test" / "run.sh").unlink()
+    with pytest.raises(SourceError, match="cannot be copied"):
+        render.copy_payload(pinned, tmp_path / "other")
+
+
+def _folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder

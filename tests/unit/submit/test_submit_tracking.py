@@ -1,0 +1,264 @@
+"""Tracking: whatever the batch system says, the store ends up right, and no record is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from submit_makers import CREATED_US, SHELL_TEST, plan
+
+from treehammer.collectors.metrics import CATALOGUE
+from treehammer.collectors.record import Measurement, measurement_id
+from treehammer.sql.rows import AttemptRow, CampaignRow
+from treehammer.sql.store import Store
+from treehammer.submit.batch.base import AttemptStatus, Description, JobState, JobStatus
+from treehammer.submit.plan import Plan
+from treehammer.submit.tracking import SUBMISSION_GRACE_S, Tracker
+
+TWO_ROUNDS = SHELL_TEST.replace("[matrix]", "rounds = 2\n[matrix]")
+NOW_US = CREATED_US + 10_000_000
+
+
+class FakeBatch:
+    """A batch system whose answers a test sets."""
+
+    name = "local"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.statuses: dict[str, JobStatus] = {}
+        self.jobs: dict[str, str] = {}
+
+    def submit(self, campaign_id: str, jobs: Sequence[Description]) -> Mapping[str, str]:
+        raise NotImplementedError
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        return {job_id: self.jobs[job_id] for job_id in job_ids if job_id in self.jobs}
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        return {b: self.statuses[b] for b in batch_ids if b in self.statuses}
+
+    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
+        attempts = self.statuses[batch_id].attempts if batch_id in self.statuses else ()
+        found = {a.number: self.folder / f"{batch_id}-{a.number}" for a in attempts}
+        return {number: path for number, path in found.items() if path.exists()}
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        return len(list(batch_ids))
+
+    def says(self, batch_id: str, state: JobState, *attempts: AttemptStatus) -> None:
+        self.statuses[batch_id] = JobStatus(batch_id, state, attempts)
+
+    def sandbox(self, batch_id: str, attempt: int = 1) -> Path:
+        folder = self.folder / f"{batch_id}-{attempt}"
+        (folder / "records").mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+class Scene:
+    """A campaign of two jobs with two measurements each, its fake batch system and its tracker."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.plan: Plan = plan(folder / "test", TWO_ROUNDS)
+        self.store = store
+        self.batch = FakeBatch(folder / "batch")
+        self.now_us = NOW_US
+        self.campaign: CampaignRow = self.plan.campaign_row()
+        store.add_campaign(self.campaign, self.plan.job_rows())
+        self.ids = [job.spec.job_id for job in self.plan.jobs]
+        self.batch.jobs = {job_id: f"b.{n}" for n, job_id in enumerate(self.ids, start=1)}
+        for batch_id in self.batch.jobs.values():
+            self.batch.says(batch_id, JobState.QUEUED)
+
+    @property
+    def tracker(self) -> Tracker:
+        return Tracker(self.store, lambda _name: self.batch, lambda: self.now_us)
+
+    def record(self, job: int, position: int, attempt: int = 1, **changes: object) -> Path:
+        required = {m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}.get(m.type)
+                    for m in CATALOGUE if m.required}  # fmt: skip
+        id_ = measurement_id(self.ids[job], attempt, 1, position)
+        values = {
+            **required,
+            "measurement_id": id_,
+            "campaign_id": self.campaign.id,
+            "job_id": self.ids[job],
+            "attempt": attempt,
+            "position": position,
+            "site": "local",
+            **changes,
+        }
+        path = self.batch.sandbox(f"b.{job + 1}", attempt) / "records" / f"{id_}.json"
+        path.write_text(Measurement(values).to_json())  # type: ignore[arg-type]
+        return path
+
+    def attempts(self, job: int) -> list[AttemptRow]:
+        return self.store.attempts([self.ids[job]])
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        yield Scene(tmp_path, store)
+
+
+def attempt(
+    state: JobState, number: int = 1, code: int | None = 0, reason: str = ""
+) -> AttemptStatus:
+    ended = NOW_US if state.final else 0
+    return AttemptStatus(number, state, CREATED_US + 1, ended, code, reason)
+
+
+def test_batch_ids_that_a_killed_submitter_could_not_store_are_found(scene: Scene) -> None:
+    assert {job.batch_id for job in scene.tracker.refresh(scene.campaign)} == {"b.1", "b.2"}
+    assert {job.batch_id for job in scene.store.jobs(scene.campaign.id)} == {"b.1", "b.2"}
+
+
+def test_states_and_attempts_are_copied(scene: Scene) -> None:
+    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
+    states = {job.id: job.state for job in scene.tracker.refresh(scene.campaign)}
+    assert states == {scene.ids[0]: "running", scene.ids[1]: "queued"}
+    (row,) = scene.attempts(0)
+    assert (row.state, row.failure_class, row.exit_code) == ("running", "", None)
+
+
+def test_complete_job_is_collected_once_by_any_number_of_collectors(scene: Scene) -> None:
+    for position in (1, 2):
+        scene.record(0, position)
+    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
+    scene.tracker.refresh(scene.campaign)
+    first, second = scene.tracker, scene.tracker
+    assert first.collect(scene.campaign).new == 2
+    assert first.collect(scene.campaign).known == 0, "it need not read them again"
+    assert (second.collect(scene.campaign).new, scene.tracker.collect(scene.campaign).known) == (
+        0,
+        2,
+    )
+    assert sum(row.measurements for row in scene.store.counts(scene.campaign.id)) == 2
+    assert scene.attempts(0)[0].failure_class == ""
+
+
+def test_records_of_a_running_job_are_collected_early(scene: Scene) -> None:
+    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
+    scene.record(0, 1)
+    scene.tracker.refresh(scene.campaign)
+    assert scene.tracker.collect(scene.campaign).new == 1
+    progress = scene.tracker.progress(scene.campaign)
+    assert (progress.done, progress.planned, progress.finished) == (1, 4, False)
+
+
+def test_job_that_left_too_little_is_lost_with_its_reason(scene: Scene) -> None:
+    scene.record(0, 1)
+    (scene.batch.sandbox("b.1") / "worker.err").write_text("no job.json here\x00\n")
+    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE, code=2))
+    scene.tracker.refresh(scene.campaign)
+    (row,) = scene.attempts(0)
+    assert row.failure_class == "lost"
+    assert "1 of 2 measurements came back" in row.message
+    assert "exit code 2" in row.message
+    assert "no job.json here?" in row.message
+    assert scene.tracker.progress(scene.campaign).failures == {"local": {"lost": 1}}
+
+
+def test_eviction_is_told_by_the_worker(scene: Scene) -> None:
+    folder = scene.batch.sandbox("b.1")
+    (folder / "attempt.json").write_text(json.dumps({"stopped_by": "SIGTERM"}))
+    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE, code=1))
+    scene.tracker.refresh(scene.campaign)
+    assert scene.attempts(0)[0].failure_class == "evicted"
+
+
+def test_every_attempt_is_kept(scene: Scene) -> None:
+    scene.record(0, 1, attempt=1)
+    for position in (1, 2):
+        scene.record(0, position, attempt=2)
+    lost = attempt(JobState.LOST, 1, None, "the worker was ended by SIGKILL")
+    scene.batch.says("b.1", JobState.DONE, lost, attempt(JobState.DONE, 2))
+    scene.tracker.refresh(scene.campaign)
+    assert [(a.number, a.failure_class) for a in scene.attempts(0)] == [(1, "lost"), (2, "")]
+    assert "SIGKILL" in scene.attempts(0)[0].message
+    assert scene.tracker.collect(scene.campaign).new == 3
+
+
+def test_cancelled_is_no_failure(scene: Scene) -> None:
+    cancelled = attempt(JobState.CANCELLED, reason="cancelled")
+    scene.batch.says("b.1", JobState.CANCELLED, cancelled)
+    scene.batch.says("b.2", JobState.CANCELLED)
+    scene.tracker.refresh(scene.campaign)
+    progress = scene.tracker.progress(scene.campaign)
+    assert progress.finished
+    assert not progress.failures
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        ("{", "not JSON"),
+        ('{"values": {}, "extras": {}}', "missing"),
+        (b"\xff\xfe", "utf-8"),
+    ],
+)
+def test_what_is_no_record_is_kept_aside(scene: Scene, content: str | bytes, reason: str) -> None:
+    good = scene.record(0, 1)
+    bad = good.with_name("bad.json")
+    bad.write_bytes(content if isinstance(content, bytes) else content.encode())
+    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
+    scene.tracker.refresh(scene.campaign)
+    collected = scene.tracker.collect(scene.campaign)
+    assert collected.new == 1
+    (aside,) = collected.set_aside
+    assert reason in aside.reason
+    assert aside.path.is_file()
+    assert not bad.exists()
+    assert not scene.tracker.collect(scene.campaign).set_aside
+
+
+def test_record_of_another_job_is_kept_aside(scene: Scene) -> None:
+    scene.record(0, 1, job_id=scene.ids[1])
+    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
+    scene.tracker.refresh(scene.campaign)
+    (aside,) = scene.tracker.collect(scene.campaign).set_aside
+    assert scene.ids[1] in aside.reason
+
+
+def test_same_identity_with_other_content_is_reported_and_the_first_stays(scene: Scene) -> None:
+    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
+    scene.record(0, 1, load1_start=1.0)
+    scene.tracker.refresh(scene.campaign)
+    scene.tracker.collect(scene.campaign)
+    path = scene.record(0, 1, load1_start=2.0)
+    assert scene.tracker.collect(scene.campaign).conflicting == (path.stem,)
+
+
+def test_jobs_that_never_reached_the_queue(scene: Scene) -> None:
+    scene.batch.jobs.clear()
+    scene.batch.statuses.clear()
+    assert {job.state for job in scene.tracker.refresh(scene.campaign)} == {"queued"}, (
+        "the submission may be under way in another process"
+    )
+    scene.now_us = CREATED_US + int(SUBMISSION_GRACE_S * 1e6) + 1
+    assert {job.state for job in scene.tracker.refresh(scene.campaign)} == {"lost"}
+    assert scene.attempts(0)[0].failure_class == "submission"
+
+
+def test_queue_that_was_removed_loses_what_ran_and_keeps_what_was_over(scene: Scene) -> None:
+    for position in (1, 2):
+        scene.record(0, position)
+    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
+    scene.batch.says("b.2", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
+    scene.tracker.refresh(scene.campaign)
+    scene.batch.statuses.clear()
+    states = {job.id: job.state for job in scene.tracker.refresh(scene.campaign)}
+    assert states == {scene.ids[0]: "done", scene.ids[1]: "lost"}
+    (row,) = scene.attempts(1)
+    assert (row.failure_class, row.started_us) == ("lost", CREATED_US + 1)
+
+
+def test_remaining_time_follows_the_pace(scene: Scene) -> None:
+    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
+    scene.record(0, 1)
+    scene.tracker.refresh(scene.campaign)
+    remaining = scene.tracker.progress(scene.campaign).remaining_s
+    assert remaining == pytest.approx(30, rel=1e-3), "one of four measurements took ten seconds"
