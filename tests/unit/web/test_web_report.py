@@ -1,0 +1,281 @@
+"""The page: what it says, what it never does, and that hostile text stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from simulated_grid import START_US, Campaign
+
+from treehammer.collectors.metrics import BY_NAME
+from treehammer.sql.rows import CampaignRow
+from treehammer.web.figures import PALETTE, efficiency_figure, time_figure
+from treehammer.web.report import REPORT_COLUMNS, Report, build_report, render
+from treehammer.web.summary import Cell, Spread, summarise
+
+HOSTILE = "<script>alert(1)</script>\"'&$\\frac{x}$_é\u202e"
+URL = re.compile(
+    r"(?:src|href|action|data|poster|srcset)\s*=\s*[\"']?([^\"'\s>]+)|url\(([^)]*)\)|@import", re.I
+)
+
+
+def columns(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row.get(name) for name in REPORT_COLUMNS} for row in rows]
+
+
+def campaign_row(**changes: Any) -> CampaignRow:
+    row: dict[str, Any] = {
+        "id": "campaign-1",
+        "name": "ttree-read nightly",
+        "created_us": START_US,
+        "repository": "https://git.example/tests.git",
+        "ref": "main",
+        "commit_id": "0123456789abcdef",
+        "dirty": False,
+        "test_name": "ttree-read",
+        "test_path": "hctests/ttree-read",
+        "plan": "{}",
+        "planned_jobs": 8,
+        "planned_measurements": 32,
+    }
+    return CampaignRow(**(row | changes))
+
+
+def report_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> Report:
+    return build_report(campaign_row(**changes), columns(rows), made_us=START_US)
+
+
+def page_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> str:
+    return render(report_of(rows, **changes))
+
+
+class Page(HTMLParser):
+    """Tags, ids and text of a page; fails on tags that do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in ("meta", "link", "br"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def test_the_columns_asked_for_are_in_the_catalogue() -> None:
+    assert set(REPORT_COLUMNS) <= set(BY_NAME)
+
+
+def test_the_page_asks_for_nothing_outside_itself() -> None:
+    text = page_of(Campaign(sites=("T2_A", "T2_B")).rows())
+    for match in URL.finditer(text):
+        target = match[1] or match[2] or match[0]
+        assert target.startswith(("#", "data:")), target
+    assert "script" not in Page(text).tags
+    assert "default-src 'none'" in text
+
+
+def test_the_page_is_sound_and_names_each_part_once() -> None:
+    page = Page(page_of(Campaign(sites=("T2_A", "T2_B"), branches=(1.0, 0.02)).rows()))
+    assert len(page.ids) == len(set(page.ids))
+    assert page.tags.count("h1") == 1
+    assert page.tags.count("svg") == 2
+    assert page.tags.count("figcaption") == 2
+    assert page.tags.count("th") > 20
+
+
+def test_what_it_says() -> None:
+    rows = list(Campaign(effect=0.06).rows())
+    rows[0] |= {
+        "failure_class": "open",
+        "failure_kind": "timeout",
+        "failure_phase": "open",
+        "failure_message": "the door did not answer",
+    }
+    rows[5] |= {"plausible": False, "implausible_why": "efficiency above the cores"}
+    page = Page(page_of(rows, dirty=True, planned_measurements=34)).text
+    for said in (
+        "ttree-read nightly",
+        "root 6.40.00 against 6.38.00: all 2 results are “slower”",
+        "https://git.example/tests.git at main",
+        "differed from it (dirty)",
+        "reference-small (dddddddddddd)",
+        "gcc1421",
+        "Example CPU 3000",
+        "the door did not answer",
+        "efficiency above the cores",
+        "2 planned executions have left no measurement",
+        "32 of 34",
+    ):
+        assert said in page
+
+
+def test_one_host_is_called_an_illustration() -> None:
+    report = report_of(Campaign(hosts=1, jobs=1).rows())
+    assert "illustration, not a verdict" in report.headline[0]
+    assert "illustration, not a verdict" in Page(render(report)).text
+
+
+def test_one_release_leaves_nothing_to_compare() -> None:
+    report = report_of(Campaign(roots=("6.40.00",)).rows())
+    assert report.comparisons == ()
+    assert "Nothing was run with more than one value" in Page(render(report)).text
+
+
+def test_when_everything_failed_there_is_still_a_page() -> None:
+    failed = {"failure_class": "software setup", "eff_job": None, "cpu_per_event_s": None}
+    page = Page(page_of(row | failed for row in Campaign().rows()))
+    assert "svg" not in page.tags
+    assert "No usable execution recorded a CPU efficiency" in page.text
+
+
+def test_a_payload_without_a_loop_has_a_page() -> None:
+    bare = dict.fromkeys(
+        ("cpu_per_event_s", "wall_per_event_s", "loop_wall_s", "eff_loop", "root_version")
+    )
+    report = report_of(row | bare for row in Campaign().rows())
+    assert report.comparisons == ()
+    assert report.times is None
+    assert report.efficiency is not None
+    Page(render(report))
+
+
+def test_hostile_text_stays_text() -> None:
+    rows = []
+    for row in Campaign(jobs=2).rows():
+        variant = json.loads(row["variant"]) | {"_custom": f"{HOSTILE}{row['repeat']}"}
+        rows.append(
+            row
+            | {
+                "variant": json.dumps(variant),
+                "site": HOSTILE,
+                "host": HOSTILE,
+                "variant_label": HOSTILE,
+                "os_name": HOSTILE,
+                "implausible_why": HOSTILE,
+                "plausible": row["round"] == 1,
+            }
+        )
+    text = page_of(rows, name=HOSTILE, repository="javascript:alert(1)", ref=HOSTILE)
+    page = Page(text)
+    assert "script" not in page.tags
+    assert HOSTILE.partition("$")[0] in page.text
+    assert "<a " not in text
+
+
+def test_the_same_data_draw_the_same_page() -> None:
+    rows = list(Campaign(branches=(1.0, 0.02)).rows())
+    assert page_of(rows) == page_of(rows)
+
+
+def cells_of(**changes: Any) -> list[Cell]:
+    return summarise(columns(Campaign(**changes).rows()))
+
+
+@pytest.mark.parametrize("sites", [1, 12])
+def test_the_figure_shows_every_site_and_variant(sites: int) -> None:
+    names = tuple(f"T2_Site{i}" for i in range(1, sites + 1))
+    cells = cells_of(sites=names, branches=(1.0, 0.02), cache_mb=(0.0, 30.0), jobs=2)
+    drawing = efficiency_figure(cells)
+    assert drawing is not None
+    root = ElementTree.fromstring(drawing.svg)
+    shown = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert set(names) <= shown
+    assert {"branches=2% cache_mb=30", "root=6.40.00"} <= shown
+    assert "eff_job" in drawing.caption
+    assert "RMS" in drawing.caption
+    assert "n = 4" in drawing.caption
+    assert root.attrib["role"] == "img"
+    assert "T2_Site1, branches=2% cache_mb=0, 6.38.00: 0.6" in root.attrib["aria-label"]
+
+
+def test_each_variant_has_its_colour() -> None:
+    drawing = efficiency_figure(cells_of(branches=(1.0, 0.02), cache_mb=(0.0, 3.0, 30.0), jobs=2))
+    assert drawing is not None
+    assert {colour for colour in PALETTE if colour in drawing.svg} == set(PALETTE[:6])
+    assert "currentColor" in drawing.svg
+
+
+def test_many_variants_keep_colours_of_their_own() -> None:
+    drawing = efficiency_figure(cells_of(cache_mb=tuple(float(i) for i in range(20)), jobs=1))
+    assert drawing is not None
+    assert len(set(re.findall(r"stroke: (#[0-9a-f]{6})", drawing.svg))) >= 20
+
+
+def test_one_execution_has_no_error_bar() -> None:
+    def bars(**changes: Any) -> int:
+        drawing = efficiency_figure(cells_of(**changes))
+        assert drawing is not None
+        return drawing.svg.count("LineCollection")
+
+    assert bars(jobs=1, rounds=1) == 0
+    assert bars(jobs=2, rounds=1) == 2
+
+
+def test_times_are_drawn_per_release() -> None:
+    drawing = time_figure(cells_of(branches=(1.0, 0.02)))
+    assert drawing is not None
+    assert "CPU time of the loop per event (ms)" in drawing.svg
+
+
+def test_efficiency_above_one_stays_in_the_picture() -> None:
+    cell = Cell("site", "threads=4", "6.40", 2, 1, 1, {"eff_job": Spread(2, 3.6, 0.1)})
+    drawing = efficiency_figure([cell])
+    assert drawing is not None
+    assert ">3.5<" in drawing.svg
+
+
+def test_means_and_rms_leave_out_what_is_unusable() -> None:
+    rows = columns(Campaign(jobs=1, rounds=3, roots=("6.40.00",)).rows())
+    for row, value in zip(rows, (0.5, 0.7, 0.1), strict=True):
+        row["eff_job"] = value
+    rows[2]["plausible"] = False
+    (cell,) = summarise(rows)
+    assert cell.executions == 2
+    spread = cell.spreads["eff_job"]
+    assert spread.n == 2
+    assert (spread.mean, spread.rms) == pytest.approx((0.6, 0.1))
+
+
+@pytest.mark.parametrize(
+    "mean, rms, shown",
+    [
+        (0.6523, 0.0131, "0.652 ± 0.013"),
+        (1234.5, 67.8, "1234 ± 68"),
+        (0.00432161, 7.5e-7, "0.004322 ± 8e-07"),
+        (49.58, 0.0, "49.58"),
+        (0.0, 0.0, "0"),
+    ],
+)
+def test_no_more_digits_than_the_spread_allows(mean: float, rms: float, shown: str) -> None:
+    cell = Cell("site", "variant", "6.40", 2, 1, 1, {"eff_job": Spread(2, mean, rms)})
+    report = replace(report_of(Campaign(jobs=1).rows()), cells=(cell,))
+    assert shown in Page(render(report)).text

@@ -1,0 +1,1 @@
+"""What is shown: reports and pages."""
