@@ -1,0 +1,42 @@
+"""``python -m benchmarks [NAME ...]``: run the benchmarks and print their figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from benchmarks import cpu_account, export_cost, kit_cost, worker_cost
+from benchmarks.report import Figure, machine, write_rows
+
+BENCHMARKS = {
+    "kit": kit_cost.measure,
+    "worker": worker_cost.measure,
+    "cpu": cpu_account.measure,
+    "export": export_cost.measure,
+}
+
+
+def main() -> int:
+    """Run what was asked for; leaves with 0 when all of it could be measured."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(BENCHMARKS)}")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}")
+    print(machine())
+    figures: list[Figure] = []
+    for name in names:
+        start = time.monotonic()
+        found = BENCHMARKS[name]()
+        print(f"\n{name} ({time.monotonic() - start:.0f} s)")
+        for figure in found:
+            print(f"  {figure}")
+        figures += found
+    write_rows("summary", [figure.row(machine()) for figure in figures])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""What an export costs: rows a second and peak memory, each format against Parquet."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.jobs import TREEHAMMER, kernel_account
+from benchmarks.report import SEED, Figure, draw_points, median_ratio, write_rows
+from treehammer.collectors.metrics import CATALOGUE, LATENCY_BINS, Metric
+from treehammer.collectors.record import Measurement, measurement_id
+from treehammer.sql.store import Store
+
+FORMATS = ("parquet", "csv", "root")
+#: The repeats are of the last; the first shows whether memory grows with the rows.
+ROWS = (10_000, 20_000)
+REPEATS = 2
+#: Characters of an inventory, the longest text of a real record.
+INVENTORY = 6_500
+
+
+def measure() -> list[Figure]:
+    """Fill databases with synthetic measurements, and export them in every format in turn."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in ROWS:
+            url = f"sqlite:///{folder}/{count}.db"
+            with Store.open(url) as store:
+                store.add(synthetic(count))
+            for repeat in range(REPEATS if count == ROWS[-1] else 1):
+                for form in FORMATS:
+                    target = Path(folder) / f"out.{form}"
+                    wall, cpu, peak = kernel_account(
+                        [TREEHAMMER, "--database", url, "export", target]
+                    )
+                    row = {"rows": count, "repeat": repeat, "format": form, "wall_s": wall}
+                    size = target.stat().st_size
+                    rows.append({**row, "cpu_s": cpu, "peak_bytes": peak, "file_bytes": size})
+    write_rows("export", rows)
+    return _figures(rows)
+
+
+def synthetic(count: int) -> Iterator[Measurement]:
+    """Measurements in which every column has a random value of a real one's size."""
+    values = random.Random(SEED)
+    for number in range(count):
+        found: dict[str, Any] = {metric.name: _value(metric, values) for metric in CATALOGUE}
+        found["measurement_id"] = measurement_id(str(number), 1, 1, 1)
+        yield Measurement(found)
+
+
+def _value(metric: Metric, values: random.Random) -> Any:
+    if metric.type == "text":
+        length = INVENTORY if metric.name == "inventory" else 24
+        return values.randbytes(length // 2).hex()
+    if metric.type == "bool":
+        return values.random() < 0.5
+    length = LATENCY_BINS if metric.name == "read_latency_hist" else 3
+    return {
+        "int": values.randrange(10**9),
+        "float": values.random(),
+        "ints": [values.randrange(10**6) for _ in range(length)],
+        "floats": [values.random() for _ in range(length)],
+    }[metric.type]
+
+
+def _figures(rows: list[dict[str, Any]]) -> list[Figure]:
+    few, many = ROWS
+
+    def column(name: str, form: str, count: int) -> list[float]:
+        return [row[name] for row in rows if (row["format"], row["rows"]) == (form, count)]
+
+    figures, rates = [], {}
+    for form in FORMATS:
+        rates[form] = [many / seconds for seconds in column("wall_s", form, many)]
+        if form == "parquet":
+            continue
+        for name, what in (
+            ("wall_s", "wall time"),
+            ("cpu_s", "CPU time"),
+            ("peak_bytes", "peak memory"),
+            ("file_bytes", "size of the file"),
+        ):
+            pair = (column(name, one, many) for one in (form, "parquet"))
+            figures.append(median_ratio(f"{what}, .{form} / .parquet", *pair))
+    for form in FORMATS:
+        (less,) = column("peak_bytes", form, few)
+        more = max(column("peak_bytes", form, many))
+        figures.append(Figure(f"peak memory of .{form}, {many} / {few} rows", more / less))
+    draw_points(
+        "export", f"Export of {many} measurements", "rows per second", rates, reference=None
+    )
+    return figures

@@ -1,0 +1,98 @@
+"""Runs inside ROOT's Python: loops with and without the kit, alternated; prints JSON lines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+from treehammer_kit import engine
+from treehammer_kit.passes import check, open_tree
+
+BARE = """
+#pragma cling optimize(2)
+namespace bare {
+// The kit's order of calls without its instruments: nothing but what reads the tree.
+class Reader {
+   std::unique_ptr<TFile> file;
+   TTree *tree = nullptr;
+
+public:
+   Long64_t bytes = 0;
+
+   void Prepare(const std::string &url, const std::string &name, Long64_t cache)
+   {
+      file.reset(TFile::Open(url.c_str()));
+      tree = file->Get<TTree>(name.c_str());
+      tree->SetCacheSize(cache);
+      if (cache > 0) {
+         tree->SetCacheEntryRange(0, tree->GetEntries());
+         tree->AddBranchToCache("*", true);
+         tree->StopCacheLearningPhase();
+      }
+   }
+   void Run()
+   {
+      for (Long64_t entry = 0, end = tree->GetEntries(); entry < end; ++entry)
+         bytes += tree->GetEntry(entry);
+   }
+   void Close() { file.reset(); }
+};
+}
+"""
+
+Account = tuple[float, float]
+
+
+def timed(run: Any) -> Account:
+    """CPU and wall seconds of a call: its loop and, with the kit, all accounts around it."""
+    before, start = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    run()
+    wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu, wall
+
+
+def with_kit(root: Any, url: str, tree: str, cache: int) -> tuple[Account, int]:
+    reader = open_tree(root, url, tree)
+    reader.ChooseEvents(1.0, 1)
+    check(reader, reader.Prepare(cache, True, []), "prepare")
+    account = timed(reader.Run)
+    reader.Close()
+    return account, int(reader.current.bytes)
+
+
+def without(root: Any, url: str, tree: str, cache: int) -> tuple[Account, int]:
+    reader = root.bare.Reader()
+    reader.Prepare(url, tree, cache)
+    account = timed(reader.Run)
+    reader.Close()
+    return account, int(reader.bytes)
+
+
+def main() -> None:
+    task = json.loads(sys.argv[1])
+    root, _ = engine.load_root()
+    engine.declare(root, "kit.hpp")
+    engine.compile_loop(root, "void read(treehammer::Pass &p) { treehammer::ReadAll(p); }", "read")
+    root.gInterpreter.Declare(BARE)
+    arms = {"kit": with_kit, "bare": without, "bare again": without}
+    orders = list(itertools.permutations(arms))
+    for cache_mb in task["caches_mb"]:
+        for number in range(-1, task["rounds"]):
+            for arm in orders[number % len(orders)]:
+                account, read = arms[arm](root, task["url"], task["tree"], cache_mb * 1_000_000)
+                if number < 0:
+                    continue  # warms up
+                row = {"cache_mb": cache_mb, "round": number, "arm": arm, "unzipped_bytes": read}
+                row.update(cpu_s=account[0], wall_s=account[1])
+                print(json.dumps(row), flush=True)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+main()

@@ -1,0 +1,121 @@
+"""What all benchmarks share: the figures they give, their intervals, raw data and plots."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+from scipy import stats
+
+from treehammer.collectors.worker import node
+from treehammer.collectors.worker.cgroup import Cgroup
+
+RESULTS = Path(__file__).with_name("results")
+
+#: Of the resampling: the same raw data always give the same interval.
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One ratio.
+
+    Attributes:
+        what: what was measured, against what.
+        value: the ratio (1 is 'the same').
+        low: lower bound of the 95 % interval; NaN where one run gives no interval.
+        high: upper bound.
+        pairs: over how many pairs the median was taken.
+    """
+
+    what: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    pairs: int = 1
+
+    def __str__(self) -> str:
+        interval = "" if math.isnan(self.low) else f"  95 % in [{self.low:.4g}, {self.high:.4g}]"
+        pairs = f"  ({self.pairs} pairs)" if self.pairs > 1 else ""
+        return f"{self.what}: {self.value:.4g}{interval}{pairs}"
+
+    def row(self, host: str) -> dict[str, Any]:
+        """For the summary."""
+        return {**asdict(self), "machine": host}
+
+
+def median_ratio(what: str, ours: Sequence[float], peer: Sequence[float]) -> Figure:
+    """Median of ours / peer over pairs measured one right after the other.
+
+    The interval is a percentile bootstrap of the median; it needs at least six pairs.
+    """
+    logs = np.log(np.asarray(ours) / np.asarray(peer))
+    middle = float(np.exp(np.median(logs)))
+    if len(logs) < 6:
+        return Figure(what, middle, pairs=len(logs))
+    interval = stats.bootstrap(
+        (logs,), np.median, method="percentile", rng=np.random.default_rng(SEED)
+    ).confidence_interval
+    return Figure(
+        what, middle, float(np.exp(interval.low)), float(np.exp(interval.high)), len(logs)
+    )
+
+
+def machine() -> str:
+    """The machine, in one line."""
+    facts = node.facts(Cgroup())
+    memory = float(facts["mem_total_bytes"] or 0) / 1e9
+    return (
+        f"{facts['cpu_model']}, {facts['cores_allowed']} cores, {memory:.0f} GB, "
+        f"{facts['container'] or 'bare metal'}, {facts['os_name']}, Linux {facts['kernel']}, "
+        f"Python {facts['worker_python']}"
+    )
+
+
+def write_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write raw data as ``results/NAME.csv``."""
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / f"{name}.csv").open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def draw_points(
+    name: str,
+    title: str,
+    label: str,
+    series: Mapping[str, Sequence[float]],
+    *,
+    reference: float | None = 1.0,
+) -> None:
+    """Draw every point and the median of each series as ``results/NAME.svg``.
+
+    Args:
+        name: of the file.
+        title: what the plot shows.
+        label: of the value axis.
+        series: name -> values; one row each, from top to bottom.
+        reference: where a line marks 'the same', if anywhere.
+    """
+    canvas = Canvas(figsize=(7.2, 1.2 + 0.45 * len(series)), layout="constrained")
+    axes = canvas.subplots()
+    if reference is not None:
+        axes.axvline(reference, color="0.6", linewidth=1)
+    for position, values in enumerate(series.values()):
+        spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else [0.0]
+        axes.plot(values, position + np.asarray(spread), ".", color="tab:blue", alpha=0.5)
+        axes.plot([float(np.median(values))] * 2, [position - 0.3, position + 0.3], color="tab:red")
+    axes.set_yticks(range(len(series)), list(series))
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.set_title(title, loc="left", fontsize="medium")
+    RESULTS.mkdir(exist_ok=True)
+    # Without a date: the same data give the same file.
+    canvas.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
