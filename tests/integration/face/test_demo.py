@@ -1,0 +1,142 @@
+"""The demo as the README promises it, and the documentation beside it, in a fresh clone."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uproot
+from console import agrees, commands, normalise, run
+from demo_checkout import REPOSITORY, Demo
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+]
+
+
+def query(demo: Demo, sql: str) -> list[Any]:
+    """The rows, as tuples."""
+    with sqlite3.connect(demo.folder / "demo-results" / "results.db") as connection:
+        return connection.execute(sql).fetchall()
+
+
+def test_every_variant_was_measured_by_both_releases(demo: Demo) -> None:
+    rows = query(
+        demo,
+        "select axis_root, axis_branches, axis_cache_mb, count(*) from measurement"
+        " where kind = 'timed' and failure_class is null and plausible"
+        " and root_version = axis_root group by 1, 2, 3",
+    )
+    assert {row[:3] for row in rows} == {
+        (root, branches, cache)
+        for root in ("6.38.00", "6.40.00")
+        for branches in ("1.0", "0.02")
+        for cache in (0.0, 3.0, 30.0)
+    }
+    assert len({row[3] for row in rows}) == 1
+
+
+def test_it_came_from_the_history_of_the_checkout(demo: Demo) -> None:
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=demo.folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert query(demo, "select distinct commit_id, dirty, ref, test_path from measurement") == [
+        (head, 0, "HEAD", "hctests/ttree-read")
+    ]
+
+
+def test_releases_ran_in_turns_one_at_a_time(demo: Demo) -> None:
+    rows = query(
+        demo,
+        "select job_id, round, position, axis_root, started_us, ended_us from measurement"
+        " where kind = 'timed' order by started_us",
+    )
+    ends = [row[5] for row in rows]
+    assert all(row[4] >= end for row, end in zip(rows[1:], ends, strict=False))
+    orders: dict[object, dict[object, list[object]]] = {}
+    for job, round_, _, root, *_ in rows:
+        orders.setdefault(job, {}).setdefault(round_, []).append(root)
+    for rounds in orders.values():
+        first, second = rounds[1], rounds[2]
+        assert sorted(map(str, first)) == ["6.38.00", "6.40.00"]
+        assert second == first[::-1]
+
+
+def test_both_releases_read_the_same_values(demo: Demo) -> None:
+    sums = query(
+        demo,
+        "select count(*), count(distinct value_checksum), min(checksum_leaves)"
+        " from measurement where kind = 'checksum'",
+    )
+    assert sums[0][:2] == (2, 1)
+    assert sums[0][2] == 400
+
+
+def test_the_comparison_says_that_it_is_an_illustration(demo: Demo) -> None:
+    assert "an illustration, not a verdict" in demo.printed
+    assert not re.search(r"\b(faster|slower)\b", demo.printed)
+    assert "same data proven" in demo.printed
+
+
+def test_the_report_is_one_page_with_the_figure_of_study_s0(demo: Demo) -> None:
+    page = (demo.folder / "demo-results" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") >= 2
+    assert "CPU efficiency by variant" in page
+    assert not re.search(r"(src|href)=[\"']https?:", page)
+    assert "<script" not in page
+
+
+def test_the_tree_holds_what_the_database_holds(demo: Demo) -> None:
+    with uproot.open(demo.folder / "demo-results" / "results.root") as file:
+        read = file["results"].arrays(["measurement_id", "cpu_per_event_s"], library="np")
+    stored = dict(query(demo, "select measurement_id, cpu_per_event_s from measurement"))
+    assert len(read["measurement_id"]) == len(stored)
+    for name, value in zip(read["measurement_id"], read["cpu_per_event_s"], strict=True):
+        assert value == pytest.approx(
+            stored[name] if stored[name] is not None else float("nan"), rel=0, nan_ok=True
+        )
+
+
+def test_nothing_stays_behind(demo: Demo) -> None:
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            where = path.readlink()
+        except OSError:
+            continue
+        assert not where.is_relative_to(demo.folder / "demo-results"), path
+    changed = subprocess.run(
+        ["git", "status", "--porcelain"],
+        cwd=demo.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # The link to our environment is the only thing that a clone would not have.
+    assert [line for line in changed.stdout.splitlines() if ".venv" not in line] == []
+
+
+PAGES = ("first-run", "write-a-test", "compare-releases", "own-root-build", "read-results")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_output_printed_in_the_documentation_is_real(demo: Demo, name: str) -> None:
+    page = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    found = commands(page)
+    assert found
+    differing = []
+    for command in found:
+        printed = demo.printed
+        if command.text != "make demo":
+            printed = run(command, demo.folder, demo.environment)
+        if not agrees(command.expected, printed):
+            differing.append(
+                f"docs/{name}.md:{command.line}: $ {command.text}\n"
+                f"--- in the page\n{normalise(command.expected)}\n--- printed\n{normalise(printed)}"
+            )
+    assert not differing, "\n\n".join(differing)
