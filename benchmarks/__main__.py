@@ -6,13 +6,14 @@ import argparse
 import sys
 import time
 
-from benchmarks import cpu_account, export_cost, kit_cost, worker_cost
+from benchmarks import byte_account, cpu_account, export_cost, kit_cost, worker_cost
 from benchmarks.report import Figure, machine, write_rows
 
 BENCHMARKS = {
     "kit": kit_cost.measure,
     "worker": worker_cost.measure,
     "cpu": cpu_account.measure,
+    "bytes": byte_account.measure,
     "export": export_cost.measure,
 }
 

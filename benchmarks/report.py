@@ -32,6 +32,7 @@ class Figure:
         low: lower bound of the 95 % interval; NaN where one run gives no interval.
         high: upper bound.
         pairs: over how many pairs the median was taken.
+        at_most: what ``high``, or the value where there is no interval, must not exceed.
     """
 
     what: str
@@ -39,18 +40,29 @@ class Figure:
     low: float = math.nan
     high: float = math.nan
     pairs: int = 1
+    at_most: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the figure stays within its bound, if it has one."""
+        bound = self.value if math.isnan(self.high) else self.high
+        return self.at_most is None or bound <= self.at_most
 
     def __str__(self) -> str:
         interval = "" if math.isnan(self.low) else f"  95 % in [{self.low:.4g}, {self.high:.4g}]"
         pairs = f"  ({self.pairs} pairs)" if self.pairs > 1 else ""
-        return f"{self.what}: {self.value:.4g}{interval}{pairs}"
+        kept = "" if self.at_most is None else f"  at most {self.at_most:g}: "
+        verdict = "" if self.at_most is None else "kept" if self.kept else "BROKEN"
+        return f"{self.what}: {self.value:.4g}{interval}{pairs}{kept}{verdict}"
 
     def row(self, host: str) -> dict[str, Any]:
         """For the summary."""
         return {**asdict(self), "machine": host}
 
 
-def median_ratio(what: str, ours: Sequence[float], peer: Sequence[float]) -> Figure:
+def median_ratio(
+    what: str, ours: Sequence[float], peer: Sequence[float], *, at_most: float | None = None
+) -> Figure:
     """Median of ours / peer over pairs measured one right after the other.
 
     The interval is a percentile bootstrap of the median; it needs at least six pairs.
@@ -58,13 +70,12 @@ def median_ratio(what: str, ours: Sequence[float], peer: Sequence[float]) -> Fig
     logs = np.log(np.asarray(ours) / np.asarray(peer))
     middle = float(np.exp(np.median(logs)))
     if len(logs) < 6:
-        return Figure(what, middle, pairs=len(logs))
+        return Figure(what, middle, pairs=len(logs), at_most=at_most)
     interval = stats.bootstrap(
         (logs,), np.median, method="percentile", rng=np.random.default_rng(SEED)
     ).confidence_interval
-    return Figure(
-        what, middle, float(np.exp(interval.low)), float(np.exp(interval.high)), len(logs)
-    )
+    low, high = float(np.exp(interval.low)), float(np.exp(interval.high))
+    return Figure(what, middle, low, high, len(logs), at_most)
 
 
 def machine() -> str:

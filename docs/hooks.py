@@ -1,4 +1,4 @@
-"""MkDocs hooks: the reference pages that are generated from the code itself."""
+"""MkDocs hooks: reference pages generated from the code itself, and the plots of the benchmarks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from mkdocs.structure.files import File, Files
 
 from treehammer import hctests
 from treehammer.collectors.metrics import CATALOGUE, OWNERS, owned_by
+
+#: Raw data and plots of the run that the page on benchmarks tells of.
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 
 OWNER_TITLES = {
     "plan": "Known when the job is planned",
@@ -94,10 +97,13 @@ def test_toml_page() -> str:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the generated pages."""
+    """Add the generated pages, and the plots where they lie."""
     for name, text in (
         ("reference/metrics.md", metrics_page()),
         ("reference/test-toml.md", test_toml_page()),
     ):
         files.append(File.generated(config, name, content=text))
+    for plot in sorted(RESULTS.glob("*.svg")):
+        name = f"images/benchmarks/{plot.name}"
+        files.append(File.generated(config, name, abs_src_path=str(plot)))
     return files
