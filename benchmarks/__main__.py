@@ -6,8 +6,9 @@ import argparse
 import sys
 import time
 
-from benchmarks import byte_account, cpu_account, export_cost, kit_cost, worker_cost
+from benchmarks import aa_jobs, byte_account, cpu_account, export_cost, kit_cost, worker_cost
 from benchmarks.report import Figure, machine, write_rows
+from treehammer.errors import TreehammerError
 
 BENCHMARKS = {
     "kit": kit_cost.measure,
@@ -16,21 +17,26 @@ BENCHMARKS = {
     "bytes": byte_account.measure,
     "export": export_cost.measure,
 }
+#: Those that can be told more on the command line.
+WITH_OPTIONS = {"aa": aa_jobs.measure}
+KNOWN = (*BENCHMARKS, *WITH_OPTIONS)
 
 
 def main() -> int:
     """Run what was asked for; leaves with 0 when all of it could be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(BENCHMARKS)}")
-    names = parser.parse_args().names or list(BENCHMARKS)
-    unknown = [name for name in names if name not in BENCHMARKS]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(KNOWN)}")
+    aa_jobs.add_options(parser)
+    options = parser.parse_args()
+    names = options.names or list(KNOWN)
+    unknown = [name for name in names if name not in KNOWN]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}")
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(KNOWN)}")
     print(machine())
     figures: list[Figure] = []
     for name in names:
         start = time.monotonic()
-        found = BENCHMARKS[name]()
+        found = BENCHMARKS[name]() if name in BENCHMARKS else WITH_OPTIONS[name](options)
         print(f"\n{name} ({time.monotonic() - start:.0f} s)")
         for figure in found:
             print(f"  {figure}")
@@ -40,4 +46,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except TreehammerError as error:
+        sys.exit(f"Error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,30 +1,33 @@
 """A/A jobs: each reads the same tree twice with the same release, and nothing else changes.
 
 They go the way of every test: planned, rendered, run by the local batch system, stored, compared.
-What ``compare`` writes to its pair table is kept as ``data/aa-jobs.csv`` for ``verdicts``.
+The pairs that ``compare`` makes of them are kept as ``data/aa-jobs.csv``, for ``verdicts``.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from benchmarks.report import RESULTS, Figure, draw_histograms
+from benchmarks import aa_plots
+from benchmarks.report import SEED, Figure, median_ratio
 from treehammer import config
-from treehammer.analysis.compare import Comparison, Question, compare
+from treehammer.analysis.compare import Question, compare
 from treehammer.analysis.samples import COLUMNS, HEADLINE_METRICS, Sample
+from treehammer.analysis.wording import METRIC_TITLES
 from treehammer.config import Settings
-from treehammer.hctests import source
-from treehammer.sql.rows import CampaignRow
+from treehammer.errors import ConfigError, NothingToDo
+from treehammer.hctests import schema, source
+from treehammer.sql.rows import PairRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 from treehammer.submit import campaign as campaigns
@@ -32,19 +35,21 @@ from treehammer.terminal import progress_bar
 
 TEST = Path(__file__).with_name("aa")
 TABLE = Path(__file__).with_name("data") / "aa-jobs.csv"
-#: Queue and database of the recording: what an interrupted run has stays there.
-HOME = RESULTS / "aa"
-#: Campaigns that one run submits at most to make up for jobs that fail.
+#: Jobs of a whole recording.
+JOBS = 200
+#: What fails is made up for by another campaign, but not for ever.
 MOST_CAMPAIGNS = 3
-LAGS = 20
+#: The twins are the values of the test's own axis.
+QUESTION = Question("twin", "a", "b")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One A/A job: seconds per event of both twins, and ln(B/A), for CPU and wall time.
+    """One A/A job.
 
-    ``setup`` tells what was read, so that a table never mixes two; ``first`` is the twin that ran
-    first; ``loop_s`` is the wall time of the shorter twin's loop.
+    ``setup`` tells what was read, and no table mixes two; ``first`` is the twin that ran first;
+    ``loop_s`` is the wall time of the shorter twin's loop.  Then seconds per event of both twins
+    and ln(B/A), of CPU and of wall time.
     """
 
     job: str
@@ -60,44 +65,243 @@ class Job:
     wall_b: float
     wall_d: float
 
-    def d(self, metric: str) -> float:
-        """The effect ln(B/A) of a headline metric."""
-        return float(getattr(self, f"{metric.removesuffix('_per_event_s')}_d"))
-
     def values(self, metric: str) -> tuple[float, float]:
-        """Seconds per event of twin a and twin b."""
+        """Seconds per event of both twins, by headline metric."""
         short = metric.removesuffix("_per_event_s")
         return float(getattr(self, f"{short}_a")), float(getattr(self, f"{short}_b"))
 
+    def d(self, metric: str) -> float:
+        """ln(B/A), by headline metric."""
+        return float(getattr(self, f"{metric.removesuffix('_per_event_s')}_d"))
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``aa``."""
+    """What ``python -m benchmarks aa`` can be told."""
     group = parser.add_argument_group("aa")
-    group.add_argument("--jobs", type=int, default=200, help="A/A jobs to have (200)")
-    group.add_argument("--slots", type=int, default=1, help="jobs at once; 1 is undisturbed (1)")
-    group.add_argument("--dataset", default="", help="instead of the test's own")
-    group.add_argument("--branches", default="", help="fraction of branches, instead of 0.2")
-    group.add_argument("--table", type=Path, default=TABLE, help="the recorded jobs (aa-jobs.csv)")
+    group.add_argument("--jobs", type=int, default=JOBS, help="A/A jobs to have (%(default)s)")
+    group.add_argument("--slots", type=int, default=1, help="jobs at once (%(default)s)")
+    group.add_argument("--dataset", default="", help="in place of the test's own")
+    group.add_argument("--branches", default="", help="fraction, in place of the test's own")
+    group.add_argument("--table", type=Path, default=TABLE, help="of the recorded jobs")
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
-    """Record the jobs that the table lacks; spread and drift of what was recorded."""
-    settings = config.load({"data_dir": HOME, "slots": options.slots})
-    jobs = {job.job: job for job in read_table(options.table)}
-    for _ in range(MOST_CAMPAIGNS):
-        jobs |= recorded(settings)
-        _check_one_setup(jobs, options.table)
-        write_table(jobs, options.table)
-        missing = options.jobs - len(jobs)
-        if missing <= 0:
-            break
-        record(options, missing, settings)
-    else:
-        jobs |= recorded(settings)
-        _check_one_setup(jobs, options.table)
-        write_table(jobs, options.table)
-    if len(jobs) < options.jobs:
-        print(f"only {len(jobs)} of {options.jobs} jobs: see {settings.database}")
-    return figures(read_table(options.table))
+    """Record the jobs that the table lacks; spread, tails and drift of all of them."""
+    known = read_table(options.table)
+    if len(known) < options.jobs:
+        recording = Recording.of(options)
+        try:
+            recording.complete({job.job for job in known}, options.jobs)
+        finally:
+            # Also when it was interrupted: what is there is kept.
+            known = merged(known, recording.jobs(), options.table)
+            write_table(known, options.table)
+    if len(known) < options.jobs:
+        print(f"only {len(known)} of {options.jobs} jobs came back whole; run it again")
+    aa_plots.draw_spread(effects(known))
+    return list(figures(known))
 
 
+@dataclass(frozen=True)
+class Recording:
+    """Campaigns of A/A jobs in a queue and database of their own."""
+
+    request: campaigns.Request
+    settings: Settings
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Recording:
+        """What the options ask for; every set-up has a place of its own."""
+        axes = {"branches": (options.branches,)} if options.branches else {}
+        overrides = {"dataset": options.dataset} if options.dataset else {}
+        home = _home("-".join(filter(None, ("aa", options.dataset, options.branches))))
+        flags = {
+            "data_dir": home,
+            "database": f"sqlite:///{home}/results.db",
+            "slots": options.slots,
+        }
+        request = campaigns.Request(str(_test_folder(home)), axes, overrides, name="A/A")
+        return cls(request, config.load(flags))
+
+    def complete(self, known: set[str], wanted: int) -> None:
+        """Wait for what is under way, then run what is missing."""
+        for campaign in self._unfinished():
+            self._wait(campaign)
+        for _ in range(MOST_CAMPAIGNS):
+            have = known | {job.job for job in self.jobs()}
+            if len(have) >= wanted:
+                return
+            overrides = {**self.request.overrides, "repeats": str(wanted - len(have))}
+            asked = campaigns.Request(**{**vars(self.request), "overrides": overrides})
+            plan = campaigns.plan_request(asked, self.settings, fetch=True, bars=progress_bar)
+            self._wait(campaigns.submit_plan(plan, self.settings).id)
+
+    def _unfinished(self) -> list[str]:
+        try:
+            with Store.open(self.settings.database, create=False) as store:
+                tracker = campaigns.tracker_for(store, self.settings)
+                for campaign in (rows := store.campaigns()):
+                    tracker.refresh(campaign)
+                    tracker.collect(campaign)
+                return [row.id for row in rows if not tracker.progress(row).finished]
+        except NothingToDo:
+            return []
+
+    def _wait(self, campaign: str) -> None:
+        """Until the campaign is over; when that is interrupted, its jobs end too."""
+        with Store.open(self.settings.database) as store:
+            row = store.campaign(campaign)
+            tracker = campaigns.tracker_for(store, self.settings)
+            try:
+                campaigns.wait(row, self.settings, progress_bar)
+            except KeyboardInterrupt:
+                tracker.cancel(row)
+                tracker.collect(row)
+                raise
+
+    def jobs(self) -> list[Job]:
+        """Every job of which both twins came back whole, as ``compare`` pairs them."""
+        try:
+            with Store.open(self.settings.database, create=False) as store:
+                columns = {*COLUMNS, "position", "started_us"}
+                rows = list(store.measurements(Selection(), tuple(columns)))
+        except NothingToDo:
+            return []
+        samples = [Sample.from_row(row) for row in rows]
+        try:
+            pairs = compare(samples, QUESTION, now_us=0).pairs
+        except NothingToDo:
+            return []
+        return list(_jobs(pairs, rows))
+
+
+def _home(name: str = "") -> Path:
+    """Where recordings are kept: nothing of them belongs into the repository but the table."""
+    return config.load().data_dir / "benchmarks" / name
+
+
+def _test_folder(home: Path) -> Path:
+    """The test with the shipped test's payload beside it, as one folder that can be pinned."""
+    payload = source.SHIPPED / "ttree-read" / schema.load(source.SHIPPED / "ttree-read").payload
+    folder = home / "test" / TEST.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (TEST / schema.FILE_NAME, payload):
+        shutil.copyfile(path, folder / path.name)
+    return folder
+
+
+def _jobs(pairs: Iterable[PairRow], rows: Iterable[Mapping[str, Any]]) -> Iterator[Job]:
+    found: dict[str, dict[str, PairRow]] = {}
+    for pair in pairs:
+        found.setdefault(pair.job_id, {})[pair.metric] = pair
+    executions: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row["attempt"], row["position"])):
+        executions.setdefault(row["job_id"], []).append(row)
+    for job, by_metric in found.items():
+        if len(by_metric) < len(HEADLINE_METRICS):
+            continue
+        last = executions[job][-1]["attempt"]
+        ran = [row for row in executions[job] if row["attempt"] == last]
+        sample = Sample.from_row(ran[0])
+        cpu, wall = (by_metric[metric] for metric in HEADLINE_METRICS)
+        started = datetime.fromtimestamp(ran[0]["started_us"] / 1e6, UTC)
+        yield Job(
+            job=job,
+            host=cpu.host,
+            started=started.isoformat(timespec="seconds"),
+            setup=_setup(sample, cpu.comparison_key),
+            first=str(sample.axis_value(QUESTION.axis)),
+            loop_s=round(min(row["loop_wall_s"] for row in ran), 3),
+            **_columns("cpu", cpu),
+            **_columns("wall", wall),
+        )
+
+
+def _setup(sample: Sample, key: str) -> str:
+    axes = (f"{axis}={sample.axis_value(axis)}" for axis in ("root", "branches", "cache_mb"))
+    return " ".join((sample.dataset, *axes, key[:12]))
+
+
+def _columns(short: str, pair: PairRow) -> dict[str, float]:
+    values = {"a": pair.a_value, "b": pair.b_value, "d": pair.d}
+    return {f"{short}_{name}": float(f"{value:.7g}") for name, value in values.items()}
+
+
+def merged(known: Iterable[Job], new: Iterable[Job], table: Path) -> list[Job]:
+    """All jobs once, in the order in which they ran.
+
+    Raises:
+        ConfigError: they are not all of one set-up.
+    """
+    jobs = {job.job: job for job in (*new, *known)}
+    setups = sorted({job.setup for job in jobs.values()})
+    if len(setups) > 1:
+        raise ConfigError(
+            f"holds jobs of another set-up than was asked for: {'; '.join(setups)}",
+            where=str(table),
+            hint=f"Move it away, and {_home()} too, to record anew; or name another --table.",
+        )
+    return sorted(jobs.values(), key=lambda job: (job.started, job.job))
+
+
+def read_table(path: Path = TABLE) -> list[Job]:
+    """The recorded jobs; none where nothing was recorded."""
+    if not path.exists():
+        return []
+    kinds = {field.name: field.type for field in fields(Job)}
+    with path.open(newline="", encoding="utf-8") as stream:
+        return [
+            Job(**{k: float(v) if kinds[k] == "float" else v for k, v in row.items()})  # type: ignore[arg-type]
+            for row in csv.DictReader(stream)
+        ]
+
+
+def write_table(jobs: Iterable[Job], path: Path) -> None:
+    """Replace the table, in one step."""
+    rows = [asdict(job) for job in jobs]
+    if not rows:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".part")
+    with aside.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    aside.replace(path)
+
+
+def effects(jobs: Iterable[Job]) -> dict[str, list[float]]:
+    """Title of each headline metric -> d of every job, in order of time."""
+    jobs = list(jobs)
+    return {METRIC_TITLES[metric]: [job.d(metric) for job in jobs] for metric in HEADLINE_METRICS}
+
+
+def figures(jobs: list[Job]) -> Iterator[Figure]:
+    """What the recorded jobs are like."""
+    if len(jobs) < 3:
+        return
+    loops = [job.loop_s for job in jobs]
+    yield Figure("shortest loop / 2 s that a verdict needs", min(loops) / 2, pairs=len(jobs))
+    for metric in HEADLINE_METRICS:
+        title = METRIC_TITLES[metric]
+        a, b = zip(*(job.values(metric) for job in jobs), strict=True)
+        yield median_ratio(f"{title}: twin b / twin a", b, a)
+        later = [job.d(metric) * (1 if job.first == "a" else -1) for job in jobs]
+        yield median_ratio(
+            f"{title}: second / first to run", np.exp(later).tolist(), [1.0] * len(a)
+        )
+        d = np.array([job.d(metric) for job in jobs])
+        yield _spread(f"{title}: job-to-job spread (sd of ln B/A)", d)
+        robust = float(stats.median_abs_deviation(d, scale="normal"))
+        yield Figure(f"{title}: sd / normal sd by the middle half", d.std(ddof=1) / robust)
+        edge = 1.96 / np.sqrt(len(d))
+        lag = aa_plots.autocorrelation(d, 1)[0]
+        yield Figure(f"{title}: correlation of neighbouring jobs", lag, lag - edge, lag + edge)
+
+
+def _spread(what: str, d: np.ndarray[Any, np.dtype[np.float64]]) -> Figure:
+    interval = stats.bootstrap(
+        (d,), lambda x, axis: np.std(x, axis=axis, ddof=1), rng=np.random.default_rng(SEED)
+    ).confidence_interval
+    low, high = float(interval.low), float(interval.high)
+    return Figure(what, float(d.std(ddof=1)), low, high, len(d))
