@@ -209,9 +209,9 @@ class _Supervisor:
 
     # -- accounting
 
-    def _reap(self) -> None:
+    def _reap(self, at_most: int = REAPED_AT_ONCE) -> None:
         """Wait for children that have ended, after a last look at what is lost with them."""
-        for _ in range(REAPED_AT_ONCE):
+        for _ in range(at_most):
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
@@ -275,21 +275,31 @@ class _Supervisor:
         """End whatever outlived the payload; how many processes that were."""
         survivors: Set[int] = set()
         deadline = time.monotonic() + CLEARING_S
+        self._reap()
         while time.monotonic() < deadline:
-            self._reap()
             tree = self._tree()
             if not tree:
                 break
             survivors.update(tree)
             self._kill_groups(tree)
+            self._reap(len(tree))
             time.sleep(0.005)
         return len(survivors)
 
     def _kill_groups(self, tree: List[int]) -> None:
-        """Kill by process group: no member can fork its way out of that."""
+        """Kill by process group: no member can fork its way out of that.
+
+        Each group once: a kill visits every member, and there may be many thousands.
+        """
+        groups: Set[int] = set()
         for pid in tree:
             try:
-                os.killpg(os.getpgid(pid), signal.SIGKILL)
+                groups.add(os.getpgid(pid))
+            except ProcessLookupError:
+                pass
+        for group in groups:
+            try:
+                os.killpg(group, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
 
