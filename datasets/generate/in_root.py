@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import ROOT
+from treehammer_kit.facts import library_facts
 
 #: The release named in the header of every file made here.  The header is the only place where
 #: 6.38 and 6.40 differ; naming the older keeps the bytes, and so the checksums, the same.
@@ -65,7 +66,10 @@ def make(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     except ROOT.std.exception as error:
         raise RequestError(path, str(error.what())) from error
     canonise(Path(path))
-    return {"root": str(ROOT.gROOT.GetVersion())}
+    return {
+        "root": str(ROOT.gROOT.GetVersion()),
+        "zlib": str(library_facts().get("zlib_version", "unknown")),
+    }
 
 
 def canonise(path: Path) -> None:

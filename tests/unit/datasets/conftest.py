@@ -81,7 +81,7 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if action == "make":
             Path(document["path"]).write_bytes(b"root" + bytes(3_000_000))
             on_done(document["entries"])
-            return {"root": request.version}
+            return {"root": request.version, "zlib": "1.3"}
         layout = {
             "tree": document["tree"] or "events",
             "entries": 100,
