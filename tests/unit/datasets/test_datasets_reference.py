@@ -1,0 +1,108 @@
+"""What the shipped specs promise, computed from the specs alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from math import log2
+from pathlib import Path
+
+import pytest
+
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.datasets import spec
+from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.errors import DatasetError
+
+NAMES = ("reference-small", "reference-750mb")
+WIDTHS = {"F": 4, "D": 8, "I": 4, "i": 4, "L": 8, "O": 1}
+#: Of a floating-point value that is not zero: the sign, and two bits of its falling exponents.
+SIGN_AND_EXPONENT = {"F": 3, "D": 3}
+
+
+def _shipped(name: str) -> spec.DatasetSpec:
+    plan = spec.shipped_spec(name)
+    assert isinstance(plan, spec.DatasetSpec)
+    return plan
+
+
+def _values(plan: spec.DatasetSpec, branch: spec.BranchPlan) -> int:
+    """Values of the branch in all events, on average."""
+    means = {collection.counter: collection.mean for collection in plan.collections}
+    return plan.entries * means.get(branch.counter, branch.length)
+
+
+def _random_bytes(plan: spec.DatasetSpec, branch: spec.BranchPlan) -> float:
+    """What no compression can take away from the branch, by Shannon's formula."""
+    if branch.hold:
+        return 0.0
+    zero = branch.zeros / spec.CERTAIN
+    choice = -sum(p * log2(p) for p in (zero, 1 - zero) if p)
+    bits = branch.bits + SIGN_AND_EXPONENT.get(branch.type, 0)
+    return _values(plan, branch) * (choice + (1 - zero) * bits) / 8
+
+
+def test_reference_750mb_has_the_measures_of_study_s0() -> None:
+    plan = _shipped("reference-750mb")
+    assert len(plan.collections) + len(plan.branches) == 3000
+    assert plan.entries == 12_000
+    assert 740e6 < plan.size < 760e6
+    assert (plan.tree, plan.compression) == ("events", 101)
+
+
+def test_reference_750mb_tells_no_cache_a_small_and_a_large_one_apart() -> None:
+    plan = _shipped("reference-750mb")
+    clusters, rest = divmod(plan.entries, plan.events_per_cluster)
+    assert (clusters, rest) == (30, 0)
+    cluster = plan.size / clusters
+    # 30 MB hold one cluster and not two; 300 MB hold ten; 3 MB hold none.
+    assert 15e6 < cluster < 30e6
+    assert 10 * cluster < 300e6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_few_branches_hold_most_bytes(name: str) -> None:
+    plan = _shipped(name)
+    sizes = sorted(_random_bytes(plan, branch) for branch in plan.branches)
+    largest = sizes[-round(0.02 * len(sizes)) :]
+    assert 0.30 <= sum(largest) / sum(sizes) <= 0.50
+    middle, tenth = sizes[len(sizes) // 2], sizes[-len(sizes) // 10]
+    assert tenth > 5 * middle
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pinned_size_is_between_what_is_random_and_what_is_stored(name: str) -> None:
+    plan = _shipped(name)
+    stored = sum(_values(plan, branch) * WIDTHS[branch.type] for branch in plan.branches)
+    assert 3 <= stored / plan.size <= 5
+    assert sum(_random_bytes(plan, branch) for branch in plan.branches) < plan.size
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_type_and_shape_is_there(name: str) -> None:
+    plan = _shipped(name)
+    assert {branch.type for branch in plan.branches} == set(WIDTHS)
+    assert {branch.vector for branch in plan.branches if branch.counter} == {True, False}
+    assert any(branch.length > 1 for branch in plan.branches)
+    shared = Counter(branch.counter for branch in plan.branches if branch.counter)
+    assert set(shared) == {collection.counter for collection in plan.collections}
+    assert min(shared.values()) > 1
+    assert max(collection.mean for collection in plan.collections) > 100
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(
+    tmp_path: Path,
+    software: SoftwareRequest,
+    fake_root: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usage = type(shutil.disk_usage(tmp_path))(10**9, 10**9 // 2, 10**9 // 2)
+    monkeypatch.setattr("treehammer.datasets.catalogue.shutil.disk_usage", lambda _: usage)
+    catalogue = FolderCatalogue(tmp_path / "datasets")
+    with pytest.raises(
+        DatasetError, match=r"^[^\n]*reference-750mb needs 7[45]\d MB and 500 MB are free"
+    ) as caught:
+        catalogue.make(_shipped("reference-750mb"), software)
+    assert "--cache-dir" in caught.value.hint
+    assert fake_root == []
+    assert [path.suffix for path in catalogue.root.iterdir()] == [".lock"]
