@@ -16,16 +16,36 @@ PathLike = Union[str, "os.PathLike[str]"]
 def write_atomically(path: PathLike, text: str) -> None:
     """Write ``path`` so that a reader sees either nothing or the whole text, even after a crash."""
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        # On a full disk it would hold room that the next try may need.
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def is_locked(path: PathLike) -> bool:
+    """Whether a process holds the lock of this file; one that does not exist nobody holds."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
 
 
 @contextmanager
-def locked(path: PathLike, on_wait: Optional[Callable[[], object]] = None) -> Iterator[None]:
+def locked(path: PathLike, on_wait: Optional[Callable[[], object]] = None) -> Iterator[int]:
     """Hold an exclusive lock while the block runs; it ends with the process, however that ends.
+
+    Yields the lock's file descriptor: a child that inherits it holds the lock as long as it lives.
 
     Args:
         path: the lock's file, which is made with its folder and stays.
@@ -39,4 +59,4 @@ def locked(path: PathLike, on_wait: Optional[Callable[[], object]] = None) -> It
             if on_wait is not None:
                 on_wait()
             fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+        yield stream.fileno()

@@ -40,9 +40,10 @@ class InputFile:
 class SoftwareRequest:
     """Which ROOT is asked for.
 
-    ``provider`` is ``wheel``, ``path``, ``current`` or ``none``.  ``version`` is what gROOT must
-    report ('' when nothing was asked).  ``location`` is the folder of the provider: the cached
-    environment of a wheel (filled in at planning), the build tree or folder of thisroot.sh of a path.
+    ``provider`` is ``wheel``, ``path``, ``cvmfs``, ``wrap``, ``current`` or ``none``.  ``version``
+    is what gROOT must report ('' when nothing was asked).  ``location`` is what the provider starts
+    from: the cached environment of a wheel (filled in at planning), the build tree or folder of
+    thisroot.sh of a path, the folder below the mount of CVMFS, the command prefix of a wrap.
     """
 
     request: str

@@ -12,7 +12,7 @@ from treehammer.errors import TreehammerError
 PACKAGE = "treehammer_node"
 
 _MODULES = ("__init__", "metrics", "failures", "files", "job", "record", "software", "plausibility")
-_FOLDERS = ("worker", "kit")
+_FOLDERS = ("providers", "worker", "kit")
 _MAIN = f'''"""Starts the worker."""
 
 import sys

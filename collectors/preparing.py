@@ -11,15 +11,23 @@ from treehammer.errors import SoftwareError
 from treehammer.terminal import Bars
 
 
-def ready(request: SoftwareRequest, software_dir: Path, bars: Bars) -> SoftwareRequest:
+def ready(
+    request: SoftwareRequest, software_dir: Path, bars: Bars, *, here: bool = True
+) -> SoftwareRequest:
     """The request with its location; a release that is not in the cache is fetched, with a bar.
+
+    Args:
+        request: from :func:`treehammer.collectors.software.parse`.
+        software_dir: folder of the cached environments.
+        bars: opens progress bars.
+        here: whether jobs run on this machine, so that it must have what they need.
 
     Raises:
         SoftwareError: it cannot be made ready; the message says why and what to do.
     """
     try:
         if request.provider != "wheel" or request.version in software.prepared(software_dir):
-            return software.prepare(request, software_dir)
+            return software.prepare(request, software_dir, here=here)
         with bars(f"Fetching ROOT {request.version}", 1) as step:
             return software.prepare(request, software_dir, lambda note: step(0, note))
     except Fault as fault:

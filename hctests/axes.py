@@ -133,7 +133,8 @@ _FRACTION_SCHEMA: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, 
 KNOWN: Mapping[str, Axis] = {
     "root": Axis(
         ("current",),
-        'a ROOT release in quotes, "path:/folder", "current" or "none"',
+        'a ROOT release in quotes, "path:/folder", "cvmfs:VIEW/PLATFORM", "wrap:COMMAND", '
+        '"current" or "none"',
         _TEXT_SCHEMA,
         _root,
     ),

@@ -20,6 +20,8 @@ from treehammer.hctests.options import load_pinned
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit import estimate
+from treehammer.submit.batch.base import JobState
+from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.estimate import Cost
 from treehammer.submit.plan import Plan, make_plan
 from treehammer.submit.render import describe
@@ -72,8 +74,10 @@ def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bar
     notes: list[str] = []
     manifest: Manifest | None = None
     if fetch:
+        here = any(site.batch == LocalBatch.name for site in sites)
         releases = {
-            text: ready(asked, settings.software_dir, bars) for text, asked in releases.items()
+            text: ready(asked, settings.software_dir, bars, here=here)
+            for text, asked in releases.items()
         }
         if definition.dataset:
             manifest = catalogue.ensure(definition.dataset, settings, bars)

@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 
 from treehammer.collectors import pack
+from treehammer.collectors.providers.script import CVMFS_VARIABLE
 from treehammer.errors import ConfigError, SourceError
 from treehammer.hctests.definition import PinnedTest
 from treehammer.submit.batch.base import Description
@@ -37,6 +38,7 @@ KEPT_VARIABLES = (
     "PYTHONPATH",
     "VIRTUAL_ENV",
     "ROOTSYS",
+    CVMFS_VARIABLE,
     "BEARER_TOKEN_FILE",
     "KRB5CCNAME",
 )

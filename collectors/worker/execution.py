@@ -111,11 +111,9 @@ class Execution:
         self._prepare_cache(spec)
         context.signals.check(self._phase)
         self._phase = "payload"
-        command = setup.command(
-            context.job.payload.kind,
-            os.path.join(context.payload_folder, context.job.payload.entry),
-        )
-        env = {**setup.env, **self._environment(spec)}
+        entry = os.path.join(context.payload_folder, context.job.payload.entry)
+        variables = self._environment(spec)
+        command = setup.command(context.job.payload.kind, entry, variables)
         self._write_job(spec)
         self._run_payload(command, env)
 
@@ -124,10 +122,21 @@ class Execution:
     def _set_up(self) -> software.Setup:
         start, cpu = time.monotonic(), _cpu_with_children()
         try:
-            return software.setup(self._spec.software, self._context.base_env, self._context.kit)
+            return software.setup(
+                self._spec.software, self._context.base_env, self._context.kit, self._folders()
+            )
         finally:
             self._values["setup_wall_s"] = time.monotonic() - start
             self._values["setup_cpu_s"] = _cpu_with_children() - cpu
+
+    def _folders(self) -> Dict[str, str]:
+        """What a payload in a container must see besides the kit."""
+        return {
+            "work": self._folder,
+            "payload": self._context.payload_folder,
+            # What is staged lies below the work folder.
+            "input": inputs.common_folder(self._spec.files) or self._folder,
+        }
 
     def _take_in(self) -> ExecutionSpec:
         """The execution as the payload will see it: its files checked, or copied here."""
@@ -189,6 +198,8 @@ class Execution:
             "TREEHAMMER_PASSES": str(spec.passes),
             "TREEHAMMER_KIND": spec.kind,
         }
+        if JOB_MARK in self._context.base_env:
+            env[JOB_MARK] = self._context.base_env[JOB_MARK]
         for axis, value in spec.variant.items():
             env[f"TREEHAMMER_AXIS_{axis.upper()}"] = _as_text(value)
         return env

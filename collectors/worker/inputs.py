@@ -38,6 +38,13 @@ def local_path(url: str) -> Optional[str]:
     return unquote(parts.path) if parts.scheme == "file" else None
 
 
+def common_folder(files: Sequence[InputFile]) -> Optional[str]:
+    """The folder that holds all local files, when there are some and it exists."""
+    paths = [os.path.abspath(path) for path in (local_path(f.url) for f in files) if path]
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    return folder if os.path.isdir(folder) else None
+
+
 def check_sizes(files: Sequence[InputFile], failure_class: str = "open") -> None:
     """Compare local files with what the manifest says.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 from treehammer import config
 from treehammer.collectors import software
 from treehammer.collectors.failures import Fault
+from treehammer.collectors.providers import fetch, wheel
 
 pytestmark = pytest.mark.root
 
@@ -99,7 +99,7 @@ def test_two_processes_prepare_one_release_once(
 ) -> None:
     log = tmp_path / "made"
     monkeypatch.setattr(
-        software, "_make", lambda folder, version, say: _slow_fake(folder, version, log)
+        fetch, "make", lambda folder, version, say, lock: _slow_fake(folder, version, log)
     )
     request = software.parse("6.40.00")
     with ThreadPoolExecutor(2) as pool:
@@ -118,7 +118,11 @@ def _slow_fake(folder: str, version: str, log: Path) -> None:
     python = Path(folder) / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    (Path(folder) / software._MARKER).write_text(json.dumps(software._marker(version)))
+    name = f"root-{wheel.WHEELS[version]}.dist-info"
+    records = Path(folder) / "lib" / "python3.11" / "site-packages" / name / "RECORD"
+    records.parent.mkdir(parents=True)
+    records.write_text("")
+    wheel.mark_complete(folder, version)
 
 
 def test_an_environment_whose_python_is_gone_is_not_used(tmp_path: Path) -> None:
