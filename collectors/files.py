@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Callable, Iterator, Optional, Union
 
 PathLike = Union[str, "os.PathLike[str]"]

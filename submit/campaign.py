@@ -20,7 +20,6 @@ from treehammer.hctests.options import load_pinned
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit import estimate
-from treehammer.submit.batch.base import JobState
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.estimate import Cost
 from treehammer.submit.plan import Plan, make_plan

@@ -115,7 +115,7 @@ class Execution:
         variables = self._environment(spec)
         command = setup.command(context.job.payload.kind, entry, variables)
         self._write_job(spec)
-        self._run_payload(command, env)
+        self._run_payload(command, {**setup.env, **variables})
 
     # -- before the payload
 

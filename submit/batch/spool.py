@@ -160,6 +160,10 @@ class Spool:
         except FileNotFoundError:
             return 1
 
+    def set_slots(self, slots: int) -> None:
+        """Change how many jobs may run at once; a living runner obeys from its next start on."""
+        write_atomically(self.root / "slots", str(slots))
+
     def locked(self) -> AbstractContextManager[object]:
         """Hold the queue: no cluster is added and no runner leaves meanwhile."""
         return locked(self.root / "queue.lock")
