@@ -187,10 +187,15 @@ def explained(url: URL) -> Iterator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
         said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        for sign, message, hint in _MEANINGS:
-            if sign in said.lower():
-                raise StoreError(f"{message} ({said})", where=shown(url), hint=hint) from error
-        raise StoreError(f"the database refused: {said}", where=shown(url)) from error
+        raise refused(url, said) from error
+
+
+def refused(url: URL, said: str) -> StoreError:
+    """The error for what a database or its driver said."""
+    for sign, message, hint in _MEANINGS:
+        if sign in said.lower():
+            return StoreError(f"{message} ({said})", where=shown(url), hint=hint)
+    return StoreError(f"the database refused: {said}", where=shown(url))
 
 
 def require_whole(connection: Connection) -> None:

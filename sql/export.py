@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from treehammer.errors import ConfigError, NothingToDo, StoreError
-from treehammer.sql.arrow import describe, lists_as_text, without_lists
+from treehammer.sql import bulk
 from treehammer.sql.root_export import tree_writer
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
@@ -57,19 +58,18 @@ def export(
         SoftwareError: there is no ROOT for ``.root``.
         StoreError: the database cannot be read, or the file cannot be written.
     """
-    writer = _writer(target)
-    with store.snapshot() as snapshot:
-        total = snapshot.count(selection)
-        if not total:
+    form = _format(target)
+    about = _about(selection)
+    with bulk.read(store.url, selection, about, lists_as_text=form.lists_as_text) as source:
+        if not source.rows:
             raise NothingToDo("no measurement is selected", where=str(selection))
-        table = describe(snapshot.extra_names(selection), _about(selection))
         with (
             _aside(target) as file,
-            progress(total) as step,
-            writer(file, table.schema, software_dir) as write,
+            progress(source.rows) as step,
+            form.writer(file, source.schema, software_dir) as write,
         ):
             done = 0
-            for batch in table.batches(snapshot, selection):
+            for batch in source.batches:
                 write(batch)
                 done += batch.num_rows
                 step(done)
@@ -86,9 +86,8 @@ def _about(selection: Selection) -> dict[str, str]:
 
 @contextmanager
 def _csv_writer(file: Path, schema: pa.Schema, _software: Path) -> Iterator[Write]:
-    flat = without_lists(schema)
-    with csv.CSVWriter(str(file), flat) as writer:
-        yield lambda batch: writer.write_batch(lists_as_text(batch, flat))
+    with csv.CSVWriter(str(file), schema) as writer:
+        yield writer.write_batch
 
 
 @contextmanager
@@ -97,25 +96,31 @@ def _parquet_writer(file: Path, schema: pa.Schema, _software: Path) -> Iterator[
         yield writer.write_batch
 
 
-_WRITERS: dict[str, Writer] = {
-    ".root": tree_writer,
-    ".csv": _csv_writer,
-    ".parquet": _parquet_writer,
+@dataclass(frozen=True)
+class _Format:
+    writer: Writer
+    lists_as_text: bool = False
+
+
+_FORMATS = {
+    ".root": _Format(tree_writer),
+    ".csv": _Format(_csv_writer, lists_as_text=True),
+    ".parquet": _Format(_parquet_writer),
 }
 
 
-def _writer(target: Path) -> Writer:
-    writer = _WRITERS.get(target.suffix.lower())
-    if writer is None:
+def _format(target: Path) -> _Format:
+    form = _FORMATS.get(target.suffix.lower())
+    if form is None:
         raise ConfigError(
             f"cannot tell a format from {target.suffix or 'a name without a suffix'!r}",
             where=str(target),
-            hint=f"Give a name that ends in {', '.join(_WRITERS)}.",
+            hint=f"Give a name that ends in {', '.join(_FORMATS)}.",
         )
     if target.is_dir() or not target.absolute().parent.is_dir():
         what = "is a folder" if target.is_dir() else "its folder does not exist"
         raise ConfigError(what, where=str(target), hint="Give the name of a file to write.")
-    return writer
+    return form
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from treehammer.sql.rows import CountRow, ExtraRow
 from treehammer.sql.schema import extra, measurement
 from treehammer.sql.selection import Selection, conditions
 
-#: Rows that are fetched at a time where the caller does not say.
+#: Rows that are fetched at a time.
 FETCH = 2000
 
 ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
@@ -29,55 +30,66 @@ ORDER = (
 )
 
 
-class Snapshot:
-    """Questions to one state of the database, whatever is written meanwhile.
+@dataclass(frozen=True)
+class Questions:
+    """The SELECTs behind a selection, for a dialect (``sqlite``, ``postgresql``, …).
 
     Everything is ordered by campaign, site, job, attempt, round and position.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    selection: Selection
+    dialect: str
 
-    def count(self, selection: Selection) -> int:
+    def count(self) -> sa.Select[Any]:
         """How many measurements are selected."""
-        query = self._selected(sa.select(sa.func.count()).select_from(measurement), selection)
-        return int(self._connection.execute(query).scalar_one())
+        return self._selected(sa.select(sa.func.count()).select_from(measurement))
 
-    def batches(
-        self, selection: Selection, columns: Sequence[str] = ALL_COLUMNS, size: int = FETCH
-    ) -> Iterator[Sequence[Sequence[Value]]]:
-        """The selected measurements, ``size`` at a time, each a sequence in the order of ``columns``.
+    def measurements(self, columns: Sequence[str] = ALL_COLUMNS) -> sa.Select[Any]:
+        """These columns of the selected measurements.
 
         Raises:
             KeyError: a column is not in the catalogue.
         """
         query = sa.select(*(measurement.c[BY_NAME[name].name] for name in columns))
-        query = self._selected(query, selection).order_by(*ORDER)
-        result = self._connection.execute(query.execution_options(yield_per=size))
-        yield from result.partitions()
+        return self._selected(query).order_by(*ORDER)
+
+    def extra_names(self) -> sa.Select[Any]:
+        """Names of the metrics that tests defined and the selected measurements have."""
+        query = sa.select(extra.c.name).distinct().join(measurement).order_by(extra.c.name)
+        return self._selected(query)
+
+    def extras(self) -> sa.Select[Any]:
+        """What the selected measurements recorded of metrics that tests defined."""
+        query = sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).join(measurement)
+        return self._selected(query).order_by(*ORDER, extra.c.name)
+
+    def _selected(self, query: sa.Select[Any]) -> sa.Select[Any]:
+        return query.where(*conditions(self.selection, self.dialect))
+
+
+class Snapshot:
+    """Questions to one state of the database, whatever is written meanwhile.
+
+    Everything is in the order of :class:`Questions`.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def measurements(
         self, selection: Selection, columns: Sequence[str] = ALL_COLUMNS
     ) -> Iterator[dict[str, Value]]:
-        """The selected measurements as values by catalogue name; what is not known is ``None``.
+        """Stream the selected measurements as values by catalogue name; unknown ones are ``None``.
 
         Raises:
             KeyError: a column is not in the catalogue.
         """
-        for batch in self.batches(selection, columns):
-            for row in batch:
-                yield dict(zip(columns, row, strict=True))
-
-    def extra_names(self, selection: Selection) -> list[str]:
-        """Names of the metrics that tests defined and the selected measurements have."""
-        query = sa.select(extra.c.name).distinct().join(measurement).order_by(extra.c.name)
-        return list(self._connection.execute(self._selected(query, selection)).scalars())
+        for row in self._streamed(self._ask(selection).measurements(columns)):
+            yield dict(zip(columns, row, strict=True))
 
     def extras(self, selection: Selection) -> Iterator[ExtraRow]:
         """What the selected measurements recorded of metrics that tests defined."""
-        query = sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).join(measurement)
-        query = self._selected(query, selection).order_by(*ORDER, extra.c.name)
-        for row in self._connection.execute(query.execution_options(yield_per=FETCH)):
+        for row in self._streamed(self._ask(selection).extras()):
             yield ExtraRow(*row)
 
     def counts(self, campaign_id: str) -> list[CountRow]:
@@ -99,5 +111,8 @@ class Snapshot:
             for site, kind, failure, plausible, count in self._connection.execute(query)
         ]
 
-    def _selected(self, query: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
-        return query.where(*conditions(selection, self._connection.dialect.name))
+    def _ask(self, selection: Selection) -> Questions:
+        return Questions(selection, self._connection.dialect.name)
+
+    def _streamed(self, query: sa.Select[Any]) -> Iterator[Any]:
+        yield from self._connection.execute(query.execution_options(yield_per=FETCH))

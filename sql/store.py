@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import URL, Engine
 
 from treehammer.collectors.metrics import Value
 from treehammer.collectors.record import Measurement
@@ -92,6 +92,11 @@ class Store:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def url(self) -> URL:
+        """Where the database is."""
+        return self._engine.url
 
     # Measurements
 

@@ -25,19 +25,24 @@ from treehammer.sql.commands import COMMANDS
 from treehammer.sql.export import export
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
+from treehammer.terminal import Step
 
 Export = Callable[..., int]
 
 
 @pytest.fixture
 def write(store: Store, tmp_path: Path) -> Export:
-    def run(target: Path, selection: Selection = Selection()) -> int:  # noqa: B008
+    def run(
+        target: Path,
+        selection: Selection = Selection(),  # noqa: B008
+        step: Step = lambda _done, _note="": None,
+    ) -> int:
         return export(
             store,
             selection,
             target,
             software_dir=tmp_path / "software",
-            progress=lambda _total: nullcontext(lambda _done, _note="": None),
+            progress=lambda _total: nullcontext(step),
         )
 
     return run
@@ -133,7 +138,7 @@ def test_refusals(filled: Store, write: Export, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_failed_export_leaves_the_last_one(
-    filled: Store, write: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+    filled: Store, write: Export, tmp_path: Path, suffix: str
 ) -> None:
     target = tmp_path / f"results{suffix}"
     write(target)
@@ -142,11 +147,36 @@ def test_a_failed_export_leaves_the_last_one(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(arrow._Extras, "columns", fail)
     with pytest.raises(StoreError, match="No space left"):
-        write(target)
+        write(target, step=fail)
     assert target.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+def test_a_damaged_database_is_told_and_leaves_no_file(
+    store: Store, write: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow, "ROWS", 10)
+    store.add(make_measurement(job=f"{n:03}", log_excerpt="x" * 4000) for n in range(200))
+    store.close()
+    file = Path(str(store.url.database))
+    with file.open("r+b") as stream:
+        stream.seek(file.stat().st_size // 2)
+        stream.write(b"\xff" * 200_000)
+    with pytest.raises(StoreError, match="is damaged") as caught:
+        write(tmp_path / "results.parquet")
+    assert str(file) in str(caught.value)
+    assert not list(tmp_path.glob("*.parquet*"))
+
+
+def test_an_export_waits_for_no_writer_and_stops_none(
+    filled: Store, write: Export, tmp_path: Path
+) -> None:
+    def add(done: int, _note: str = "") -> None:
+        filled.add([make_measurement(job=f"while {done} rows were written", extras={"new": 1.0})])
+
+    assert write(tmp_path / "results.parquet", step=add) == 8, "one state of the database"
+    assert write(tmp_path / "again.parquet") > 8
 
 
 def test_without_root_the_other_formats_are_named(

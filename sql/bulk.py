@@ -1,0 +1,149 @@
+"""Measurements in bulk: Arrow record batches, read by a child process.
+
+Rows of a million measurements as Python objects cost seven times what reading them costs.  The
+child has a driver that fills Arrow's columns in C; why it is a child stands in
+:mod:`treehammer.sql.bulk_reader`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from treehammer.collectors.metrics import CATALOGUE
+from treehammer.errors import StoreError
+from treehammer.sql import arrow
+from treehammer.sql.bulk_reader import COUNT, Order, Question
+from treehammer.sql.database import BUSY_SECONDS, refused, shown, sqlite_file
+from treehammer.sql.queries import Questions
+from treehammer.sql.selection import Selection
+
+# A row that tells the driver the type of each column, which it takes from the first rows: of a
+# column of NULLs it could not tell.
+_EXAMPLES = {"int": 0, "float": 0.5, "text": "text", "bool": 0, "ints": "[]", "floats": "[]"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The selected measurements: how many, their columns, and the stream of their batches."""
+
+    rows: int
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+@contextmanager
+def read(
+    url: URL, selection: Selection, about: Mapping[str, str], *, lists_as_text: bool = False
+) -> Iterator[Source]:
+    """Read one state of the database.
+
+    Args:
+        url: of the database.
+        selection: which measurements.
+        about: what goes into the schema's metadata.
+        lists_as_text: see :func:`treehammer.sql.arrow.describe`.
+
+    Raises:
+        StoreError: the database refuses, or there is no bulk reader for it.
+    """
+    order = _order(url, selection, about, lists_as_text)
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "treehammer.sql.bulk_reader"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            with child.stdin, child.stdout:
+                _tell(child.stdin, order)
+                try:
+                    stream = pa.ipc.open_stream(child.stdout)
+                except pa.ArrowInvalid as error:
+                    raise _failed(url, child, said) from error
+                schema = stream.schema
+                metadata = dict(schema.metadata)
+                rows = int(metadata.pop(COUNT))
+                yield Source(
+                    rows, schema.with_metadata(metadata), _batches(url, child, stream, said)
+                )
+        finally:
+            child.kill()
+            child.wait()
+
+
+def _tell(stdin: IO[bytes], order: Order) -> None:
+    try:
+        stdin.write(json.dumps(asdict(order)).encode())
+        stdin.close()
+    except BrokenPipeError:
+        pass  # the child has ended; it has said why
+
+
+def _batches(
+    url: URL, child: subprocess.Popen[bytes], stream: pa.RecordBatchReader, said: IO[bytes]
+) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from stream
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _failed(url, child, said) from error
+    if child.wait():
+        raise _failed(url, child, said)
+
+
+def _failed(url: URL, child: subprocess.Popen[bytes], said: IO[bytes]) -> StoreError:
+    code = child.wait()
+    said.seek(0)
+    lines = said.read().decode(errors="replace").splitlines()
+    why = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
+    return refused(url, why.strip())
+
+
+def _order(url: URL, selection: Selection, about: Mapping[str, str], lists_as_text: bool) -> Order:
+    file = sqlite_file(url)
+    if file is None:
+        raise StoreError(
+            f"exports cannot read from {url.get_backend_name()} yet",
+            where=shown(url),
+            hint="An SQLite file can be exported.",
+        )
+    dialect = url.get_dialect()()
+    ask = Questions(selection, dialect.name)
+    literals: list[sa.ColumnClause[Any]] = [
+        sa.literal_column(repr(_EXAMPLES[metric.type])) for metric in CATALOGUE
+    ]
+    examples: sa.Select[Any] = sa.select(*literals)
+    # A limit, so that SQLite cannot leave out the order, which means nothing outside otherwise.
+    ordered = ask.measurements().limit(-1).subquery()
+    return Order(
+        file=str(file.absolute()),
+        busy_ms=round(BUSY_SECONDS * 1000),
+        batch=arrow.ROWS,
+        lists_as_text=lists_as_text,
+        about=dict(about),
+        count=_question(ask.count(), dialect),
+        names=_question(ask.extra_names(), dialect),
+        extras=_question(ask.extras(), dialect),
+        measurements=_question(sa.union_all(examples, sa.select(ordered)), dialect),
+    )
+
+
+def _question(query: sa.Select[Any] | sa.CompoundSelect[Any], dialect: sa.Dialect) -> Question:
+    compiled = query.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+    names = compiled.positiontup or ()
+    values = (compiled.params[name] for name in names)
+    # The driver knows no bool.
+    return Question(str(compiled), tuple(int(v) if isinstance(v, bool) else v for v in values))

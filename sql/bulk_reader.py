@@ -1,0 +1,165 @@
+"""Sends selected measurements as an Arrow stream to standard output: ``python -m …``.
+
+A process of its own, because the driver that fills Arrow's columns brings an SQLite library with
+it: two of them in one process would let go of each other's locks on the file.  Standard input has
+the :class:`Order`, written by :mod:`treehammer.sql.bulk`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import adbc_driver_manager
+import pyarrow as pa
+from adbc_driver_sqlite import StatementOptions, dbapi
+from pyarrow import compute as pc
+
+from treehammer.sql.arrow import describe
+from treehammer.sql.queries import ALL_COLUMNS
+from treehammer.sql.rows import ExtraRow
+
+#: In the schema's metadata: how many rows will follow.
+COUNT = b"rows"
+
+_ID_PLACE = ALL_COLUMNS.index("measurement_id")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One SELECT and its parameters."""
+
+    sql: str
+    parameters: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to read.
+
+    Attributes:
+        file: the database.
+        busy_ms: how long to wait for a lock.
+        batch: the most rows of one record batch.
+        lists_as_text: see :func:`treehammer.sql.arrow.describe`.
+        about: what the export says of itself.
+        count: one number, how many measurements are selected.
+        names: of metrics that tests defined and these measurements have.
+        extras: measurement, name and value of these, in the order of the measurements.
+        measurements: every catalogue column; the first row tells the types and is left out.
+    """
+
+    file: str
+    busy_ms: int
+    batch: int
+    lists_as_text: bool
+    about: dict[str, str]
+    count: Question
+    names: Question
+    extras: Question
+    measurements: Question
+
+    @classmethod
+    def from_json(cls, text: str) -> Order:
+        """Read what :mod:`treehammer.sql.bulk` has written."""
+        document = json.loads(text)
+        for name in ("count", "names", "extras", "measurements"):
+            document[name] = Question(**document[name])
+        return cls(**document)
+
+
+def main() -> None:
+    """Answer the order; leave with a message when the database refuses."""
+    order = Order.from_json(sys.stdin.read())
+    try:
+        # The connection is one transaction: all answers come from one state of the database.
+        with dbapi.connect(order.file) as connection:
+            _send(connection, order)
+    except adbc_driver_manager.Error as error:
+        sys.exit(str(error))
+    except BrokenPipeError:
+        sys.exit("nobody reads any more")
+
+
+def _send(connection: dbapi.Connection, order: Order) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"PRAGMA busy_timeout={order.busy_ms}")
+    count = next(_rows(connection, order.count))[0]
+    names = [row[0] for row in _rows(connection, order.names)] if count else []
+    schema = describe(names, order.about, lists_as_text=order.lists_as_text)
+    schema = schema.with_metadata({**schema.metadata, COUNT: str(count)})
+    with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
+        if not count:
+            return
+        extras = _Extras(ExtraRow(*row) for row in _rows(connection, order.extras))
+        for batch in _measurements(connection, order):
+            columns: list[Any] = list(batch.columns)
+            columns += extras.columns(batch.column(_ID_PLACE).to_pylist(), names)
+            arrays = [
+                _converted(column, field.type)
+                for column, field in zip(columns, schema, strict=True)
+            ]
+            stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _rows(connection: dbapi.Connection, question: Question) -> Iterator[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(question.sql, question.parameters)
+        while row := cursor.fetchone():
+            yield row
+
+
+def _measurements(connection: dbapi.Connection, order: Order) -> Iterator[pa.RecordBatch]:
+    """The measurements, with columns of what types the driver found."""
+    question = order.measurements
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(order.batch)})
+        cursor.execute(question.sql, question.parameters)
+        for number, batch in enumerate(cursor.fetch_record_batch()):
+            whole = batch if number else batch.slice(1)
+            if whole.num_rows:
+                yield whole
+
+
+def _converted(column: Any, wanted: pa.DataType) -> pa.Array:
+    """A column of the database, or of extras, in the type of the export."""
+    if not isinstance(column, pa.Array):
+        return pa.array(column, wanted)
+    return _lists(column, wanted) if pa.types.is_list(wanted) else column.cast(wanted)
+
+
+def _lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
+    """Lists of numbers from JSON as :class:`treehammer.sql.schema.NumberList` writes it."""
+    parts = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1, -1), ",")
+    numbers = parts.flatten()
+    # An empty list has one part, which is empty.
+    lengths = pc.if_else(pc.equal(texts, "[]"), 0, pc.list_value_length(parts))
+    ends = pc.cumulative_sum(pc.fill_null(lengths, 0)).cast(pa.int32())
+    return pa.ListArray.from_arrays(
+        pa.concat_arrays([pa.array([0], pa.int32()), ends]),
+        numbers.filter(pc.not_equal(numbers, "")).cast(wanted.value_type),
+        mask=texts.is_null(),
+    )
+
+
+class _Extras:
+    """Joins the stream of extras to batches of measurements, which come in the same order."""
+
+    def __init__(self, extras: Iterator[ExtraRow]) -> None:
+        self._extras = extras
+        self._next = next(extras, None)
+
+    def columns(self, ids: Sequence[str], names: Sequence[str]) -> list[list[float | None]]:
+        places = {id_: place for place, id_ in enumerate(ids)}
+        columns: dict[str, list[float | None]] = {name: [None] * len(ids) for name in names}
+        while self._next is not None and self._next.measurement_id in places:
+            columns[self._next.name][places[self._next.measurement_id]] = self._next.value
+            self._next = next(self._extras, None)
+        return list(columns.values())
+
+
+if __name__ == "__main__":
+    main()
