@@ -121,7 +121,14 @@ def test_nothing_stays_behind(demo: Demo) -> None:
     assert [line for line in changed.stdout.splitlines() if ".venv" not in line] == []
 
 
-PAGES = ("first-run", "write-a-test", "compare-releases", "own-root-build", "read-results")
+PAGES = (
+    "first-run",
+    "write-a-test",
+    "compare-releases",
+    "own-root-build",
+    "read-results",
+    "datasets",
+)
 
 
 @pytest.mark.parametrize("name", PAGES)
