@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from treehammer.datasets.catalogue import FolderCatalogue
 pytestmark = pytest.mark.root
 
 HERE = Path(__file__).parent
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 def _start(folder: Path, spec_file: Path, **options: Any) -> subprocess.Popen[str]:
@@ -132,3 +133,48 @@ def test_a_disk_that_takes_no_more_is_told(
     assert "Traceback" not in errors
     assert not list(folder.glob(".tiny.part-*"))
     assert FolderCatalogue(folder).names() == ()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    folder = tmp_path / "small disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_told_and_what_was_written_is_removed(
+    small_disk: Path, long_spec: Path, software: Callable[[str], SoftwareRequest]
+) -> None:
+    software("6.40.00")
+    process = _start(small_disk, long_spec)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "refused: " in errors
+    assert "tiny.root cannot be written; 0 MB are free" in errors
+    assert "ROOT said: Error in <TFile::WriteBuffer>" in errors
+    assert "Traceback" not in errors
+    assert [path.suffix for path in small_disk.iterdir()] == [".lock"]
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(
+    small_disk: Path, software: Callable[[str], SoftwareRequest]
+) -> None:
+    software("6.40.00")
+    process = _start(small_disk, spec.shipped()["reference-750mb"])
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "refused: " in errors
+    assert "reference-750mb needs 751 MB and 4 MB are free" in errors
+    assert "--cache-dir" in errors
+    assert "Making reference-750mb" not in errors
+    assert [path.suffix for path in small_disk.iterdir()] == [".lock"]
