@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from treehammer.analysis import notes
 from treehammer.analysis.attribution import Finding, attribute
-from treehammer.analysis.evidence import SameData, checksums
+from treehammer.analysis.evidence import checksums
 from treehammer.analysis.release import Release, pooled_over_sites
 from treehammer.analysis.samples import HEADLINE_METRICS, Sample
 from treehammer.analysis.series import (
     MIN_HOSTS,
     MIN_JOBS,
-    MIN_LOOP_S,
     Effect,
     Series,
     effect,
@@ -105,11 +104,13 @@ def compare(samples: Iterable[Sample], question: Question, *, now_us: int) -> Co
     """
     samples = list(samples)
     known = checksums(samples)
+    found = split(samples, question.axis, question.a, question.b)
+    executions = [one for series in found for one in (*series.a, *series.b)]
     effects = [
         effect(series, metric, question.axis, known)
-        for series in split(samples, question.axis, question.a, question.b)
+        for series in found
         for metric in HEADLINE_METRICS
-        if any(s.failure_class or metric in s.metrics for s in (*series.a, *series.b))
+        if any(one.failure_class or metric in one.metrics for one in executions)
     ]
     if not effects:
         raise NothingToDo(
@@ -130,8 +131,8 @@ def compare(samples: Iterable[Sample], question: Question, *, now_us: int) -> Co
             *(rows.release(*pair) for pair in zip(releases, over_sites, strict=True)),
         ),
         attribution=_attribution(effects, judged, question),
-        one_host=_on_one_host(effects),
-        notes=tuple(_notes(effects, question.delta)),
+        one_host=notes.on_one_host(effects),
+        notes=tuple(notes.told(effects, [one.verdict for one in judged], question.delta)),
     )
 
 
@@ -156,7 +157,7 @@ def _judge_series(effects: Sequence[Effect], delta: float) -> list[_Judgement]:
             judged.append(_judge(one.estimate, one.jobs, next(adjusted), delta))
         else:
             missing = max(MIN_JOBS - one.jobs, MIN_HOSTS - one.hosts)
-            counts = one.refused is Verdict.NOT_ENOUGH and missing > 0
+            counts = one.refused is Verdict.NOT_ENOUGH and missing > 0 and one.jobs > 0
             refused = one.refused or Verdict.NOT_ENOUGH
             judged.append(_Judgement(refused, more=missing if counts else None))
     return judged
@@ -197,68 +198,6 @@ def _attribution(
     return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
 
 
-def _notes(effects: Sequence[Effect], delta: float) -> Iterator[str]:
-    compared = [one for one in effects if one.jobs]
-    if _on_one_host(effects):
-        yield (
-            "One host: these passes are an illustration, not a verdict. "
-            f"A verdict needs at least {MIN_JOBS} jobs on {MIN_HOSTS} hosts of a site."
-        )
-    refused = {one.refused for one in effects}
-    if Verdict.BUILD_DIFFERS in refused:
-        differences = dict.fromkeys(reason for one in effects for reason in one.build.reasons)
-        yield (
-            f"Build differs ({'; '.join(differences)}): by more than version and commit, "
-            "so nothing is credited to the compared value."
-        )
-    if bundled := dict.fromkeys(text for one in effects for text in one.build.bundled):
-        yield f"Part of the release, since ROOT brings it along: {'; '.join(bundled)}."
-    if repackaged := dict.fromkeys(text for one in effects for text in one.build.repackaged):
-        yield (
-            "Counted as the same compiler, from another package of the distributor: "
-            f"{'; '.join(repackaged)}."
-        )
-    if unknown := dict.fromkeys(text for one in effects for text in one.build.unknown):
-        yield f"Recorded for one build only, so not compared: {', '.join(unknown)}."
-    if Verdict.TOO_SHORT in refused:
-        yield (
-            f"Loop too short: loops under {MIN_LOOP_S:g} s are start-up and clock noise "
-            "and enter no verdict; read more events."
-        )
-    if any(one.unpaired for one in effects):
-        yield (
-            "Unpaired: no job holds both sides, so separate jobs are compared (Welch's t on ln of "
-            "the jobs' values). Other nodes and other times are part of such an effect."
-        )
-    yield _data_note({one.series.key: one.data for one in effects})
-    if left_out := _left_out(effects):
-        yield f"Left out of the comparison: {left_out}."
-    if compared:
-        yield (
-            f"Effects are means of ln(B/A), shown in per cent; within ±{100 * delta:g} % they "
-            "count as none. Intervals of verdicts have 95 % coverage within their family of tests, "
-            "others stand alone."
-        )
-
-
-def _on_one_host(effects: Sequence[Effect]) -> bool:
-    return len({(one.series.site, host) for one in effects for host in one.host_names}) == 1
-
-
-def _data_note(found: Mapping[str, SameData]) -> str:
-    counts = Counter(data.value for data in found.values())
-    said = ", ".join(f"{text} for {counts[text]}" for text in sorted(counts))
-    return f"Value checksums, of {len(found)} series: {said}."
-
-
-def _left_out(effects: Sequence[Effect]) -> str:
-    counts: Counter[str] = Counter()
-    for one in effects:
-        if one.metric == HEADLINE_METRICS[0]:
-            counts.update(one.left_out)
-    return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items()))
-
-
 class _Rows:
     """Makes the store's rows of one comparison."""
 
@@ -290,6 +229,8 @@ class _Rows:
         a_value, b_value = one.values
         evidence = Evidence(
             why=one.why,
+            remedy=one.remedy or notes.REMEDIES.get(judged.verdict, ""),
+            power=notes.quoted(judged.verdict, one.metric, self._question.delta),
             test=one.test if one.estimate else "",
             unpaired=one.unpaired,
             a_value=a_value,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -13,6 +13,7 @@ from treehammer.analysis.samples import BUILD_FACTS, Sample
 #: Where a distributor writes its package into GCC's version: "14.2.1 20250110 (Red Hat 14.2.1-7)".
 _PACKAGE = re.compile(r"(?<=\d) \([^()]*\)$")
 
+_RELEASE_FACTS = ("root_version", "root_commit")
 _LIBRARIES = {
     "zlib_version": "zlib",
     "lzma_version": "lzma",
@@ -43,11 +44,14 @@ class BuildDifference:
 
 
 def build_difference(a: Iterable[Sample], b: Iterable[Sample], axis: str) -> BuildDifference:
-    """Compare the ROOT builds of both sides; on the axis ``root`` version and commit may differ."""
+    """Compare the ROOT builds of both sides; on the axis ``root`` version and commit may differ.
+
+    They may differ between the sides: a side that holds two of them is no one release.
+    """
     a, b = list(a), list(b)
-    facts = BUILD_FACTS if axis == "root" else ("root_version", "root_commit", *BUILD_FACTS)
+    facts = BUILD_FACTS if axis == "root" else (*_RELEASE_FACTS, *BUILD_FACTS)
     builtin = _features(a) & _features(b)
-    differing, bundled, repackaged, unknown = {}, [], [], []
+    differing, bundled, repackaged, unknown = dict(_mixed(a, b, axis)), [], [], []
     for fact in facts:
         left, right = _values(a, fact), _values(b, fact)
         name = _LIBRARIES.get(fact, fact.removeprefix("root_").replace("_", " "))
@@ -64,6 +68,14 @@ def build_difference(a: Iterable[Sample], b: Iterable[Sample], axis: str) -> Bui
         else:
             differing[name] = f"{_shown(left)} → {_shown(right)}"
     return BuildDifference(differing, tuple(bundled), tuple(repackaged), tuple(unknown))
+
+
+def _mixed(a: Sequence[Sample], b: Sequence[Sample], axis: str) -> Iterator[tuple[str, str]]:
+    if axis == "root":
+        for side, samples in (("A", a), ("B", b)):
+            for fact in _RELEASE_FACTS:
+                if len(found := _values(samples, fact)) > 1:
+                    yield f"{fact.removeprefix('root_')} within side {side}", _shown(found)
 
 
 def _values(samples: Sequence[Sample], fact: str) -> frozenset[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from treehammer.analysis.samples import Sample
+from treehammer.analysis.samples import Sample, possible
 
 #: Reasons for leaving an execution out, beside those of :meth:`Sample.unusable`.
 OTHER_HALF = "other half missing or unusable"
@@ -80,7 +80,7 @@ def pair_jobs(
     whole: dict[str, dict[int, list[tuple[list[Sample], list[Sample]]]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for (job, attempt, _), halves in rounds.items():
+    for (job, attempt, _), halves in sorted(rounds.items()):
         usable_a, usable_b = (_usable(half, metric, left_out) for half in halves)
         if usable_a and usable_b:
             whole[job][attempt].append((usable_a, usable_b))
@@ -110,7 +110,7 @@ def job_values(samples: Iterable[Sample], metric: str) -> tuple[list[JobValue], 
         values.append(
             JobValue(
                 job_id=job,
-                host=counted[0].host,
+                host=_host(counted),
                 value=median(sample.metrics[metric] for sample in counted),
                 loop_s=_loop(counted),
             )
@@ -130,22 +130,28 @@ def _usable(samples: Iterable[Sample], metric: str, left_out: Counter[str]) -> l
 
 
 def _pair(rounds: Sequence[tuple[list[Sample], list[Sample]]], metric: str) -> JobPair:
-    first = rounds[0][0][0]
+    everything = [sample for pair in rounds for half in pair for sample in half]
     a = [median(s.metrics[metric] for s in half) for half, _ in rounds]
     b = [median(s.metrics[metric] for s in half) for _, half in rounds]
     loops = [_loop([s for pair in rounds for s in pair[side]]) for side in (0, 1)]
     return JobPair(
-        job_id=first.job_id,
-        campaign_id=first.campaign_id,
-        host=first.host,
+        job_id=everything[0].job_id,
+        campaign_id=min(sample.campaign_id for sample in everything),
+        host=_host(everything),
         rounds=len(rounds),
         a=median(a),
         b=median(b),
-        d=median(math.log(y / x) for x, y in zip(a, b, strict=True)),
+        d=median(math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)),
         loop_s=None if None in loops else min(loop for loop in loops if loop is not None),
     )
 
 
+def _host(samples: Sequence[Sample]) -> str:
+    """The one host of an attempt; records that name several are read the same in any order."""
+    return min(sample.host for sample in samples)
+
+
 def _loop(samples: Sequence[Sample]) -> float | None:
-    times = [sample.loop_wall_s for sample in samples if sample.loop_wall_s is not None]
+    found = (sample.loop_wall_s for sample in samples)
+    times = [seconds for seconds in found if seconds is not None and possible(seconds)]
     return median(times) if times else None

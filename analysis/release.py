@@ -35,14 +35,18 @@ class Release:
 def pooled_over_sites(effects: Sequence[Effect]) -> list[Release]:
     """Pool what may be pooled: one release for every release key and metric, in order of label.
 
+    One that no site measured on both sides has no row.
     Series without enough data, with loops too short or with other values stay outside.  Where no
     series may enter a verdict, those whose builds differ are pooled for information.
     """
     groups: dict[tuple[str, str], list[Effect]] = defaultdict(list)
     for one in effects:
-        if one.refused not in ONE_SIDED:
-            groups[one.series.release, one.metric].append(one)
-    return [_release(group) for group in groups.values()]
+        groups[one.series.release, one.metric].append(one)
+    return [
+        _release(group)
+        for group in groups.values()
+        if any(one.refused not in ONE_SIDED for one in group)
+    ]
 
 
 def _release(group: Sequence[Effect]) -> Release:
@@ -72,7 +76,7 @@ def _refusal(group: Sequence[Effect], entering: Sequence[Effect]) -> tuple[Verdi
     counts = Counter(verdict.value for verdict in outside.values())
     left = ", ".join(f"{count} × {verdict}" for verdict, count in sorted(counts.items()))
     if not entering:
-        verdicts = set(outside.values())
+        verdicts = set(outside.values()) - set(ONE_SIDED)
         same = verdicts.pop() if len(verdicts) == 1 else Verdict.NOT_ENOUGH
         return same, f"no site enters the verdict ({left})"
     sites = sorted(_by_site(entering))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,10 @@ from treehammer.hctests.definition import Scalar, Variant
 
 #: The metrics that releases are judged on, all in seconds per event: lower is better.
 HEADLINE_METRICS = ("cpu_per_event_s", "wall_per_event_s")
+
+#: What lies outside is no time that reading an event or a loop takes (seconds: a picosecond, eleven
+#: days); as ratios and powers such numbers would also leave what a computer can hold.
+POSSIBLE_S = (1e-12, 1e6)
 
 #: Facts of a ROOT build beside its version and commit.
 BUILD_FACTS = (
@@ -136,8 +139,13 @@ class Sample:
             return f"failed: {self.failure_class}"
         if not self.plausible:
             return "implausible"
-        value = self.metrics.get(metric, 0.0)
-        return "" if math.isfinite(value) and value > 0 else f"no {metric}"
+        return "" if possible(self.metrics.get(metric)) else f"no {metric}"
+
+
+def possible(seconds: float | None) -> bool:
+    """Whether this can be a time that was measured; NaN and infinity cannot."""
+    low, high = POSSIBLE_S
+    return seconds is not None and low <= seconds <= high
 
 
 def comparison_key(sample: Sample, axis: str) -> str:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
+from typing import NamedTuple
 
 from treehammer.analysis.evidence import (
     BuildDifference,
@@ -99,8 +100,8 @@ class Effect:
     """What one series says of one metric, before any multiplicity.
 
     ``pairs`` is empty where no job holds both sides; then ``a`` and ``b`` are compared unpaired.
-    ``refused`` is the verdict that stands instead of a statistical one, with ``why``; None where
-    the statistical rule applies.
+    ``refused`` is the verdict that stands instead of a statistical one, with ``why`` and what to do
+    about it, ``remedy``; None where the statistical rule applies.
     """
 
     series: Series
@@ -112,8 +113,9 @@ class Effect:
     build: BuildDifference
     data: SameData
     estimate: Estimate | None
-    refused: Verdict | None
-    why: str
+    refused: Verdict | None = None
+    why: str = ""
+    remedy: str = ""
 
     @property
     def jobs(self) -> int:
@@ -122,7 +124,7 @@ class Effect:
 
     @property
     def hosts(self) -> int:
-        """Hosts on the weaker side."""
+        """Known hosts on the weaker side."""
         if self.pairs:
             return len(_hosts(self.pairs))
         return min(len(_hosts(self.a)), len(_hosts(self.b)))
@@ -174,7 +176,8 @@ class Effect:
 
 
 def _hosts(jobs: Iterable[JobPair | JobValue]) -> set[str]:
-    return {job.host for job in jobs}
+    """A job that does not know its host is on none that could be told from the others."""
+    return {job.host for job in jobs if job.host}
 
 
 def effect(series: Series, metric: str, axis: str, known: Checksums) -> Effect:
@@ -194,13 +197,16 @@ def effect(series: Series, metric: str, axis: str, known: Checksums) -> Effect:
         a=tuple(values_a),
         b=tuple(values_b),
         left_out=dict(sorted((left_out + dirty).items())),
-        build=build_difference(a, b, axis),
+        build=build_difference(_counted_on(a, metric), _counted_on(b, metric), axis),
         data=same_data(a, b, known),
         estimate=None,
-        refused=None,
-        why="",
     )
     return _judged(bare)
+
+
+def _counted_on(side: Sequence[Sample], metric: str) -> Sequence[Sample]:
+    """The executions that count, so that no failed one speaks for the build; all where none does."""
+    return [sample for sample in side if not sample.unusable(metric)] or side
 
 
 def estimate_of(effects: Sequence[Effect]) -> Estimate | None:
@@ -216,42 +222,88 @@ def estimate_of(effects: Sequence[Effect]) -> Estimate | None:
 
 def _judged(bare: Effect) -> Effect:
     estimate = None if bare.data is SameData.DIFFERS else estimate_of([bare])
-    refused, why = _refusal(bare, estimate)
-    judged = replace(bare, estimate=estimate, refused=refused, why=why)
+    judged = replace(bare, estimate=estimate)
+    reasons = list(_reasons(judged))
+    if not reasons:
+        return judged
+    first = reasons[0]
+    judged = replace(
+        judged,
+        refused=first.verdict,
+        why="; ".join(reason.why for reason in reasons),
+        remedy=first.remedy,
+    )
     # Different values are never compared: nothing of them reaches the pair table either.
-    return replace(judged, pairs=(), a=(), b=()) if refused is Verdict.VALUES_DIFFER else judged
+    nothing = first.verdict is Verdict.VALUES_DIFFER
+    return replace(judged, pairs=(), a=(), b=()) if nothing else judged
 
 
-def _refusal(one: Effect, estimate: Estimate | None) -> tuple[Verdict | None, str]:
-    if not one.pairs and not (one.a and one.b):
-        return _one_sided(one)
-    if one.data is SameData.DIFFERS:
-        return Verdict.VALUES_DIFFER, "the value checksums of both sides differ: not compared"
-    reasons = list(_reasons(one, estimate))
-    return (reasons[0][0], "; ".join(why for _, why in reasons)) if reasons else (None, "")
+class Reason(NamedTuple):
+    """Why no statistical verdict is given, and what to do about it."""
+
+    verdict: Verdict
+    why: str
+    remedy: str
 
 
-def _reasons(one: Effect, estimate: Estimate | None) -> Iterator[tuple[Verdict, str]]:
+def _reasons(one: Effect) -> Iterator[Reason]:
     """Everything that forbids a verdict; the first names the refusal."""
+    if not one.pairs and not (one.a and one.b):
+        yield _one_sided(one)
+        return
+    if one.data is SameData.DIFFERS:
+        yield Reason(
+            Verdict.VALUES_DIFFER,
+            "the value checksums of both sides differ: not compared",
+            "find out why the sides read other values; `treehammer export` shows value_checksum",
+        )
+        return
     if one.build.differing:
-        yield Verdict.BUILD_DIFFERS, f"other {', '.join(one.build.differing)}"
+        yield Reason(
+            Verdict.BUILD_DIFFERS,
+            f"other {', '.join(one.build.differing)}",
+            "compare builds made alike, or select one with --where",
+        )
     if one.loop_s is None:
-        yield Verdict.TOO_SHORT, "the loop was not timed"
+        remedy = "time the loop with the kit, or report loop_wall_s"
+        yield Reason(Verdict.TOO_SHORT, "the loop was not timed", remedy)
     elif one.loop_s < MIN_LOOP_S:
-        yield Verdict.TOO_SHORT, f"loop of {one.loop_s:.2g} s, at least {MIN_LOOP_S:g} s needed"
+        why = f"loop of {one.loop_s:.2g} s, at least {MIN_LOOP_S:g} s needed"
+        yield Reason(Verdict.TOO_SHORT, why, "read more events")
     if one.jobs < MIN_JOBS or one.hosts < MIN_HOSTS:
-        hosts = "one host" if one.hosts == 1 else f"{one.hosts} hosts"
-        jobs = "1 job" if one.jobs == 1 else f"{one.jobs} jobs"
-        yield Verdict.NOT_ENOUGH, f"{jobs} on {hosts}, {MIN_JOBS} on {MIN_HOSTS} needed"
-    elif estimate is None:
-        yield Verdict.NOT_ENOUGH, "zero variance: all jobs gave the same ratio, which no clock does"
+        yield Reason(
+            Verdict.NOT_ENOUGH,
+            f"{_counted(one.jobs, 'job')} on {_counted_hosts(one.hosts)}, "
+            f"{MIN_JOBS} on {MIN_HOSTS} needed",
+            f"submit more repeats (-S repeats={MIN_JOBS}) where at least {MIN_HOSTS} hosts take them; "
+            "jobs of several campaigns count together",
+        )
+    elif one.estimate is None:
+        yield Reason(
+            Verdict.NOT_ENOUGH,
+            "zero variance: all jobs gave the same ratio, which no clock does",
+            "look for copied measurements or a coarse clock (`treehammer export`), read more events",
+        )
 
 
-def _one_sided(one: Effect) -> tuple[Verdict, str]:
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _counted_hosts(count: int) -> str:
+    return {0: "no known host", 1: "one host"}.get(count) or _counted(count, "host")
+
+
+def _one_sided(one: Effect) -> Reason:
     if not one.series.b:
-        return Verdict.LOST, "nothing was run on side B"
+        return Reason(Verdict.LOST, "nothing was run on side B", "run the test for B here, too")
     if not one.series.a:
-        return Verdict.NEW, "nothing was run on side A"
+        return Reason(Verdict.NEW, "nothing was run on side A", "run the test for A here, too")
     empty = "both sides" if not one.a and not one.b else f"side {'A' if not one.a else 'B'}"
     reasons = ", ".join(f"{reason} {count}" for reason, count in one.left_out.items())
-    return Verdict.FAILED, f"no usable execution on {empty} ({reasons})"
+    why = f"no usable execution on {empty} ({reasons})"
+    if set(one.left_out) == {f"no {one.metric}"}:
+        remedy = f"have the payload report {one.metric}; the kit does after the first of at least 2 passes"
+        return Reason(Verdict.NOT_ENOUGH, why, remedy)
+    remedy = "see what went wrong with `treehammer status CAMPAIGN`, mend it and run the test again"
+    return Reason(Verdict.FAILED, why, remedy)

@@ -49,6 +49,8 @@ class Evidence:
 
     Attributes:
         why: the reason in words, where it is not the numbers alone.
+        remedy: what to do about it.
+        power: how many jobs found a slowdown among recorded A/A jobs, where more could decide.
         test: the statistical test, '' where none was made.
         unpaired: whether separate jobs were compared, for want of jobs that hold both sides.
         a_value, b_value: medians over jobs of the metric, in its unit.
@@ -68,6 +70,8 @@ class Evidence:
     """
 
     why: str = ""
+    remedy: str = ""
+    power: str = ""
     test: str = ""
     unpaired: bool = False
     a_value: float | None = None

@@ -10,6 +10,9 @@ from typing import Any
 from treehammer.analysis.verdict import MOST_JOBS, Evidence, Verdict
 from treehammer.sql.rows import VerdictRow
 
+#: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
+MOST_CHANGE = math.log(1e4)
+
 #: Headline metric -> what a table calls it.
 METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
 
@@ -27,6 +30,8 @@ def interval(row: VerdictRow) -> str:
 
 
 def _change(effect: float) -> str:
+    if effect > MOST_CHANGE:
+        return f">+{100 * math.expm1(MOST_CHANGE):.0f}"
     return f"{100 * math.expm1(effect):+.1f}".replace("-", "−")
 
 

@@ -41,7 +41,8 @@ def main() -> int:
         for figure in found:
             print(f"  {figure}")
         figures += found
-    write_rows("summary", [figure.row(machine()) for figure in figures])
+    if figures:
+        write_rows("summary", [figure.row(machine()) for figure in figures])
     return 0
 
 

@@ -136,6 +136,35 @@ def test_nothing_to_compare_and_wrong_questions(settings: Settings) -> None:
         run(settings, A, A)
 
 
+@pytest.mark.parametrize(
+    "bad, verdict, said",
+    [
+        ({"cpu_per_event_s": None, "wall_per_event_s": None}, "", "kit reports"),
+        ({"failure_class": "open"}, "failed", "treehammer status"),
+        ({"plausible": False}, "failed", "mend it"),
+        ({"host": "one"}, "not enough data", "an illustration"),
+        ({"loop_wall_s": 0.5}, "loop too short", "read more events"),
+    ],
+)
+def test_bad_data_are_answered_and_say_what_to_do(
+    settings: Settings, bad: dict[str, object], verdict: str, said: str
+) -> None:
+    rows = [{**row, **bad} for row in Campaign(effect=0.2).rows()]
+    with Store.open(settings.database) as store:
+        store.add(Measurement(row) for row in rows)
+    if not verdict:
+        with pytest.raises(NothingToDo, match=said):
+            run(settings, A, B)
+        return
+    code, result = run(settings, A, B)
+    assert code == ExitCode.DONE
+    assert verdict in result.stdout
+    assert said in " ".join(result.stdout.split())
+    _, as_json = run(settings, A, B, "--json")
+    series = [row for row in json.loads(as_json.stdout) if row["scope"] == "series"]
+    assert all(row["remedy"] for row in series)
+
+
 def report(settings: Settings, *arguments: str) -> Result:
     return CliRunner().invoke(
         report_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False

@@ -1,0 +1,86 @@
+"""How many jobs find a slowdown: a table that ``python -m benchmarks verdicts`` makes.
+
+It stands for the job-to-job spread of the A/A jobs that it was made of, which every quotation names.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from treehammer.analysis.statistics import POWER
+from treehammer.analysis.verdict import RULE_VERSION
+
+TABLE = Path(__file__).with_name("power.csv")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """In how many of ``trials`` series of ``jobs`` jobs a planted slowdown was called slower.
+
+    ``slowdown`` is a ratio less 1 (0.05 is 5 %); ``spread`` the standard deviation of ln(B/A) over
+    the jobs that the trials were drawn from; ``low`` and ``high`` bound the share with 95 %.
+    """
+
+    rule_version: int
+    delta: float
+    metric: str
+    spread: float
+    slowdown: float
+    jobs: int
+    trials: int
+    found: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        """Share of the trials in which it was found."""
+        return self.found / self.trials
+
+
+def read(path: Path = TABLE) -> tuple[Cell, ...]:
+    """The table; empty where none was made."""
+    if not path.exists():
+        return ()
+    kinds = {"int": int, "float": float, "str": str}
+    convert = {field.name: kinds[str(field.type)] for field in fields(Cell)}
+    with path.open(newline="", encoding="utf-8") as stream:
+        return tuple(
+            Cell(**{name: convert[name](text) for name, text in row.items()})
+            for row in csv.DictReader(stream)
+        )
+
+
+@cache
+def shipped() -> tuple[Cell, ...]:
+    """The table that is part of the package."""
+    return read()
+
+
+def sentence(metric: str, delta: float, table: Iterable[Cell] | None = None) -> str:
+    """How many jobs find which slowdown; '' where the table does not hold for this rule or delta."""
+    cells = [
+        cell
+        for cell in (shipped() if table is None else table)
+        if (cell.metric, cell.delta, cell.rule_version) == (metric, delta, RULE_VERSION)
+    ]
+    slowdowns = sorted({cell.slowdown for cell in cells})
+    said = [_said([c for c in cells if c.slowdown == slowdown]) for slowdown in slowdowns]
+    if not said:
+        return ""
+    return f"{'; '.join(said)} (at a job-to-job spread of {100 * cells[0].spread:.2g} %)"
+
+
+def _said(cells: Sequence[Cell]) -> str:
+    """The fewest jobs that are likely to find it, or that none in the table are."""
+    enough = [cell for cell in cells if cell.share >= POWER]
+    if enough:
+        cell, verb = min(enough, key=lambda cell: cell.jobs), "is found"
+    else:
+        cell, verb = max(cells, key=lambda cell: cell.jobs), "is rarely found:"
+    share = f"with {cell.jobs} jobs in {100 * cell.share:.0f} % of the cases"
+    return f"a {100 * cell.slowdown:g} % slowdown {verb} {share}"

@@ -1,0 +1,369 @@
+"""Bad data: each kind has its defined answer and says what to do; nothing of it is an exception."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_grid import Campaign
+
+from treehammer.analysis import wording
+from treehammer.analysis.compare import Comparison, Question, compare
+from treehammer.analysis.samples import HEADLINE_METRICS, Sample
+from treehammer.analysis.series import MIN_HOSTS, MIN_JOBS, MIN_LOOP_S
+from treehammer.analysis.verdict import RELEASE, SERIES, Evidence, Verdict
+from treehammer.errors import NothingToDo
+from treehammer.sql.rows import VerdictRow
+
+A, B = "6.38.00", "6.40.00"
+QUESTION = Question("root", A, B)
+THREE = ("T2_A", "T2_B", "T2_C")
+
+Edit = Callable[[list[Sample]], list[Sample]]
+
+
+def ask(samples: Iterable[Sample]) -> Comparison:
+    return compare(samples, QUESTION, now_us=1)
+
+
+def evidence(row: VerdictRow) -> Evidence:
+    return Evidence.from_json(row.evidence)
+
+
+def is_b(sample: Sample) -> bool:
+    return sample.axis_value("root") == B
+
+
+def edited(which: Callable[[Sample], bool], **changes: Any) -> Edit:
+    return lambda samples: [replace(s, **changes) if which(s) else s for s in samples]
+
+
+def times(value: float | None) -> Edit:
+    """Side B reports this for both metrics; None is a metric that is not there."""
+    metrics = {} if value is None else dict.fromkeys(HEADLINE_METRICS, value)
+    return edited(is_b, metrics=metrics)
+
+
+def kept(which: Callable[[Sample], bool]) -> Edit:
+    return lambda samples: [s for s in samples if which(s)]
+
+
+def build(which: Callable[[Sample], bool], **facts: str) -> Edit:
+    return lambda samples: [
+        replace(s, build={**s.build, **facts}) if which(s) else s for s in samples
+    ]
+
+
+def spreadless(samples: list[Sample]) -> list[Sample]:
+    return [
+        replace(s, metrics=dict.fromkeys(HEADLINE_METRICS, 1.1e-3 if is_b(s) else 1e-3))
+        for s in samples
+    ]
+
+
+def even(sample: Sample) -> bool:
+    return sample.job_id.endswith(("0", "2", "4", "6", "8"))
+
+
+SLOWED = Campaign(effect=0.2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Data that are bad in one way, and what is answered: verdict, reason, what to do."""
+
+    edit: Edit
+    verdict: Verdict
+    why: str
+    remedy: str
+    campaign: Campaign = SLOWED
+
+
+CASES = {
+    "every other half is missing": Case(
+        kept(lambda s: is_b(s) != even(s)), Verdict.NOT_ENOUGH, "4 jobs on 2 hosts", "more repeats"
+    ),
+    "one host": Case(
+        edited(lambda _: True, host="one"), Verdict.NOT_ENOUGH, "8 jobs on one host", "3 hosts"
+    ),
+    "no host is known": Case(
+        edited(lambda _: True, host=""), Verdict.NOT_ENOUGH, "no known host", "3 hosts"
+    ),
+    "unknown hosts beside two known": Case(
+        edited(lambda x: x.host in ("t2_a-02", "t2_a-03"), host=""),
+        Verdict.NOT_ENOUGH,
+        "8 jobs on 2 hosts",
+        "3 hosts",
+    ),
+    "one job": Case(
+        lambda s: s, Verdict.NOT_ENOUGH, "1 job on one host", "-S repeats=6", Campaign(jobs=1)
+    ),
+    "zero variance": Case(spreadless, Verdict.NOT_ENOUGH, "zero variance", "copied measurements"),
+    "all failed": Case(
+        edited(lambda _: True, failure_class="open", metrics={}),
+        Verdict.FAILED,
+        "both sides (failed: open 32)",
+        "treehammer status",
+    ),
+    "one side failed": Case(
+        edited(is_b, failure_class="payload", metrics={}),
+        Verdict.FAILED,
+        "side B (failed: payload 16)",
+        "treehammer status",
+    ),
+    "all implausible": Case(
+        edited(lambda _: True, plausible=False), Verdict.FAILED, "implausible 32", "run the test"
+    ),
+    "another compiler": Case(
+        build(is_b, root_compiler="clang18"), Verdict.BUILD_DIFFERS, "other compiler", "made alike"
+    ),
+    "two builds on one side": Case(
+        build(lambda s: is_b(s) and even(s), root_commit="another"),
+        Verdict.BUILD_DIFFERS,
+        "other commit within side B",
+        "--where",
+    ),
+    "other values": Case(
+        lambda s: s,
+        Verdict.VALUES_DIFFER,
+        "value checksums of both sides differ",
+        "value_checksum",
+        Campaign(checksum={A: "1" * 64, B: "2" * 64}),
+    ),
+    "side B never ran": Case(
+        lambda s: [x for x in s if not is_b(x)], Verdict.LOST, "nothing was run", "run the test for B"
+    ),
+    "side A never ran": Case(kept(is_b), Verdict.NEW, "nothing was run", "run the test for A"),
+    "only first passes": Case(
+        edited(lambda _: True, metrics={"cpu_per_event_s": math.nan, "wall_per_event_s": math.nan}),
+        Verdict.NOT_ENOUGH,
+        "no cpu_per_event_s 32",
+        "at least 2 passes",
+    ),
+    "NaN": Case(times(math.nan), Verdict.NOT_ENOUGH, "side B", "have the payload report"),
+    "infinite": Case(times(math.inf), Verdict.NOT_ENOUGH, "side B", "have the payload report"),
+    "zero": Case(times(0.0), Verdict.NOT_ENOUGH, "side B", "have the payload report"),
+    "negative": Case(times(-1e-3), Verdict.NOT_ENOUGH, "side B", "have the payload report"),
+    "beyond all measure": Case(times(1e300), Verdict.NOT_ENOUGH, "side B", "have the payload"),
+    "too small to be a time": Case(times(5e-324), Verdict.NOT_ENOUGH, "side B", "have the payload"),
+    "one side says nothing": Case(times(None), Verdict.NOT_ENOUGH, "side B", "have the payload"),
+    "a short loop": Case(
+        edited(lambda _: True, loop_wall_s=1.0), Verdict.TOO_SHORT, "loop of 1 s", "more events"
+    ),
+    "a loop of NaN seconds": Case(
+        edited(lambda _: True, loop_wall_s=math.nan), Verdict.TOO_SHORT, "not timed", "loop_wall_s"
+    ),
+    "a loop of endless seconds": Case(
+        edited(lambda _: True, loop_wall_s=math.inf), Verdict.TOO_SHORT, "not timed", "loop_wall_s"
+    ),
+    "a loop that ended before it began": Case(
+        edited(lambda _: True, loop_wall_s=-3.0), Verdict.TOO_SHORT, "not timed", "loop_wall_s"
+    ),
+    "noise": Case(
+        lambda s: s,
+        Verdict.UNDECIDED,
+        "",
+        "jobs named as needed",
+        Campaign(execution_noise=0.3, seed=4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_bad_data_have_a_defined_answer(case: Case) -> None:
+    found = ask(case.edit(case.campaign.samples()))
+    for row in found.of_scope(SERIES):
+        assert row.verdict == case.verdict
+        said = evidence(row)
+        why = case.why.replace("cpu_per_event_s", row.metric)
+        assert why in said.why
+        assert case.remedy in said.remedy
+    assert not found.regressed
+    # People read it below the table, whichever verdict it is.
+    assert any(case.verdict in note.lower() for note in found.notes)
+
+
+def test_one_absent_side_at_one_site_leaves_the_others_judged() -> None:
+    samples = Campaign(sites=THREE, effect=0.06).samples()
+    found = ask([s for s in samples if not (s.site == "T2_B" and is_b(s))])
+    verdicts = {row.site: row.verdict for row in found.of_scope(SERIES)}
+    assert verdicts == {"T2_A": "slower", "T2_B": "lost", "T2_C": "slower"}
+    for row in found.of_scope(RELEASE):
+        assert evidence(row).sites == ("T2_A", "T2_C")
+        assert evidence(row).why == "outside: 1 × lost"
+
+
+def test_a_site_with_one_job_stays_outside_the_release() -> None:
+    samples = Campaign(sites=THREE, effect=0.06).samples()
+    found = ask([s for s in samples if s.site != "T2_C" or s.job_id.endswith("-1")])
+    for row in found.of_scope(RELEASE):
+        assert row.verdict in ("slower", "undecided")
+        assert evidence(row).why == "outside: 1 × not enough data"
+        assert row.jobs == 16
+
+
+def test_sites_with_one_job_each_make_no_release() -> None:
+    found = ask(Campaign(sites=THREE, jobs=1, effect=0.5).samples())
+    assert {row.verdict for row in found.verdicts} == {Verdict.NOT_ENOUGH}
+
+
+def test_a_test_that_no_site_measured_on_both_sides_has_no_release() -> None:
+    samples = Campaign(sites=THREE).samples()
+    assert ask([s for s in samples if not is_b(s)]).of_scope(RELEASE) == []
+
+
+def test_a_series_that_recorded_nothing_is_named_beside_those_that_did() -> None:
+    samples = Campaign(branches=(1.0, 0.5)).samples()
+    silent = [replace(s, metrics={}) if s.axis_value("branches") == 0.5 else s for s in samples]
+    verdicts = {(row.label, row.verdict) for row in ask(silent).of_scope(SERIES)}
+    assert verdicts == {("branches=50%", "not enough data"), ("branches=100%", "same")}
+
+
+def test_measurements_that_came_twice_count_once() -> None:
+    samples = Campaign(effect=0.06).samples()
+    once, twice = ask(samples), ask(samples + samples)
+    for one, two in zip(once.verdicts, twice.verdicts, strict=True):
+        assert (two.verdict, two.jobs) == (one.verdict, one.jobs)
+        assert two.effect == pytest.approx(one.effect)
+
+
+def test_a_job_that_names_two_hosts_is_read_the_same_in_any_order() -> None:
+    samples = [replace(s, host="other") if is_b(s) else s for s in Campaign().samples()]
+    assert ask(samples) == ask(samples[::-1])
+
+
+def test_a_failed_execution_does_not_speak_for_the_build() -> None:
+    samples = Campaign(effect=0.06).samples()
+    other = build(lambda s: s.job_id.endswith("-1"), root_compiler="clang18")(samples)
+    failed = edited(lambda s: s.job_id.endswith("-1"), failure_class="sanity")(other)
+    assert {row.verdict for row in ask(failed).of_scope(SERIES)} == {"slower"}
+
+
+def test_dates_play_no_part() -> None:
+    """A clock that was set between or during jobs cannot reach a comparison."""
+    assert not {"started_us", "ended_us", "day"} & set(Sample.__dataclass_fields__)
+
+
+def test_effects_of_any_size_can_be_shown() -> None:
+    row = ask(Campaign(effect=5.0, jobs=2, execution_noise=1.0).samples()).verdicts[0]
+    shown = wording.interval(replace(row, low=-2000.0, high=2000.0))
+    assert shown == "−100.0 … >+999900 %"
+    assert wording.per_cent(0.03) == "+3.0 %"
+
+
+def test_many_series_are_answered_in_time() -> None:
+    template = Campaign(jobs=6, rounds=1, execution_noise=0.05).samples()
+    samples = [
+        replace(s, test_hash=f"{number:08x}", job_id=f"{number}-{s.job_id}")
+        for number in range(600)
+        for s in template
+    ]
+    start = time.monotonic()
+    ask(template)
+    one = time.monotonic() - start
+    start = time.monotonic()
+    found = ask(samples)
+    assert len(found.of_scope(SERIES)) == 1200
+    # In proportion, and not with its square.
+    assert time.monotonic() - start < 4 * 600 * max(one, 0.005)
+
+
+VALUES = st.one_of(
+    st.floats(1e-4, 1e-2),
+    st.floats(),
+    st.sampled_from([0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 1e308, 1e-3]),
+)
+SPOILAGES: dict[str, st.SearchStrategy[Any]] = {
+    "kind": st.just("checksum"),
+    "job_id": st.sampled_from(["simulated-s0-1.0-30.0-None-1", "another"]),
+    "attempt": st.integers(1, 3),
+    "round": st.integers(1, 3),
+    "host": st.sampled_from(["", "h1", "h2", "h3"]),
+    "failure_class": st.sampled_from(["open", "lost"]),
+    "plausible": st.just(False),
+    "dirty": st.just(True),
+    "loop_wall_s": st.sampled_from([None, math.nan, math.inf, -1.0, 0.0, 1e308]),
+    "value_checksum": st.sampled_from(["1" * 64, "2" * 64]),
+    "metrics": st.dictionaries(st.sampled_from(HEADLINE_METRICS), VALUES),
+    "build": st.sampled_from([{}, {"root_compiler": "gcc13"}, {"root_commit": "x"}]),
+}
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> list[Sample]:
+    """A campaign of which every n-th execution is lost, doubled or changed in some way."""
+    samples = Campaign(
+        sites=[f"s{number}" for number in range(draw(st.integers(1, 3)))],
+        jobs=draw(st.integers(1, 9)),
+        hosts=draw(st.integers(1, 4)),
+        rounds=draw(st.integers(1, 2)),
+        effect=draw(st.floats(-0.3, 0.3)),
+        execution_noise=draw(st.floats(0, 0.5)),
+        loop_s=draw(st.sampled_from([1.0, 10.0, 10.0])),
+        bundled=draw(st.booleans()),
+    ).samples()
+    for name in draw(st.lists(st.sampled_from(["lost", "doubled", *SPOILAGES]), max_size=5)):
+        step = draw(st.integers(1, 5))
+        first = draw(st.integers(0, step))
+        if name == "lost":
+            del samples[first::step]
+        elif name == "doubled":
+            samples += samples[first::step]
+        else:
+            value = draw(SPOILAGES[name])
+            for place in range(first, len(samples), step):
+                one = samples[place]
+                changed: Any = {**one.build, **value} if name == "build" else value
+                changes: dict[str, Any] = {name: changed}
+                samples[place] = replace(one, **changes)
+    return samples
+
+
+def well_formed(found: Comparison) -> None:
+    for row in found.verdicts:
+        said = evidence(row)
+        json.loads(row.evidence, parse_constant=pytest.fail)
+        numbers = (row.effect, row.low, row.high)
+        assert all(number is None or math.isfinite(number) for number in numbers)
+        if row.low is not None and row.high is not None and row.effect is not None:
+            assert row.low <= row.effect <= row.high
+        wording.flat(row)
+        for show in (wording.verdict, wording.interval):
+            assert "nan" not in show(row)
+        if row.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
+            assert row.jobs >= MIN_JOBS
+            assert row.hosts >= MIN_HOSTS
+            assert said.build == ()
+            if row.scope == SERIES:
+                assert said.loop_s is not None
+                assert said.loop_s >= MIN_LOOP_S
+                assert said.same_data != "values differ"
+            else:
+                assert len(said.sites) > 1
+        if row.scope == SERIES and row.verdict not in (
+            Verdict.FASTER,
+            Verdict.SLOWER,
+            Verdict.SAME,
+        ):
+            assert said.remedy
+    for pair in found.pairs:
+        assert all(math.isfinite(number) for number in (pair.d, pair.a_value, pair.b_value))
+
+
+@given(spoilt(), st.randoms(use_true_random=False))
+@settings(max_examples=150, deadline=None)
+def test_whatever_comes_is_answered(samples: list[Sample], order: Any) -> None:
+    try:
+        found = ask(samples)
+    except NothingToDo:
+        return
+    well_formed(found)
+    order.shuffle(samples)
+    assert ask(samples) == found
