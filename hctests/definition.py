@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -43,7 +44,7 @@ class Variant:
     def __getitem__(self, axis: str) -> Scalar:
         return dict(self.values)[axis]
 
-    @property
+    @cached_property
     def canonical(self) -> str:
         """Canonical JSON: the identity of the variant."""
         return json.dumps(dict(self.values), sort_keys=True, separators=(",", ":"))

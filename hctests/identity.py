@@ -55,11 +55,11 @@ def payload_hash(pinned: PinnedTest) -> str:
     return pinned.hashes[pinned.definition.payload]
 
 
-def series(pinned: PinnedTest, variant: Variant, dataset_hash: str, site: str, door: str) -> str:
+def series(test: str, variant: Variant, dataset_hash: str, site: str, door: str) -> str:
     """Fingerprint (SHA-256, hex) of the series that a measurement belongs to.
 
     Args:
-        pinned: the test.
+        test: :func:`test_hash` of the test.
         variant: of its matrix.
         dataset_hash: ``Manifest.hash``; '' for a test that reads no dataset.
         site: name of the site.
@@ -67,7 +67,7 @@ def series(pinned: PinnedTest, variant: Variant, dataset_hash: str, site: str, d
     """
     return comparison_key(
         {
-            "test_hash": test_hash(pinned),
+            "test_hash": test,
             "variant": variant.canonical,
             "dataset_hash": dataset_hash,
             "site": site,

@@ -88,7 +88,7 @@ def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bar
     plan = make_plan(
         pinned, sites, manifest, releases, created_us=time.time_ns() // 1000, name=request.name
     )
-    return replace(plan, notes=(*plan.notes, *notes))
+    return replace(plan, notes=(*plan.notes, *notes, *plan.above_ceilings()))
 
 
 def _root_values(definition: TestDefinition) -> Iterable[object]:
@@ -130,16 +130,18 @@ def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
     In this order, so that whatever ends this process, no job runs that the store does not know.
 
     Raises:
+        ConfigError: the plan is above a site's ceiling; nothing was submitted.
         BatchError: a batch system took nothing; its jobs are remembered as lost.
         TreehammerError: the store or a template refuses; nothing was submitted.
     """
+    plan.require_room()
     campaign = plan.campaign_row()
     rows = {row.id: row for row in plan.job_rows()}
     with (
         Store.open(settings.database) as store,
         tempfile.TemporaryDirectory(prefix="treehammer-") as folder,
     ):
-        descriptions = describe(plan, Path(folder))
+        descriptions = tuple(describe(plan, Path(folder)))
         # The clock of the submission starts here: fetching software may have taken an hour.
         store.add_campaign(replace(campaign, created_us=time.time_ns() // 1000), rows.values())
         for name in sorted({row.batch_system for row in rows.values()}):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -162,18 +163,27 @@ def render(settings: Settings, request: campaigns.Request, full: bool, output: P
             click.echo(description.text)
             if full:
                 click.echo(description.inputs[JOB_NAME].read_text(encoding="utf-8"))
+            description.inputs[JOB_NAME].unlink()
 
 
-def _write_rendered(descriptions: tuple[Description, ...], output: Path) -> None:
+def _write_rendered(descriptions: Iterable[Description], output: Path) -> None:
     try:
         output.mkdir(parents=True)
-        for number, description in enumerate(descriptions, start=1):
-            stage(description, output / str(number))
     except FileExistsError as error:
         raise ConfigError("exists already", where=str(output), hint="Name a new folder.") from error
     except OSError as error:
         raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
-    click.echo(f"{counted(len(descriptions), 'job')} in {output}")
+    try:
+        number = 0
+        for number, description in enumerate(descriptions, start=1):
+            stage(description, output / str(number))
+            description.inputs[JOB_NAME].unlink()
+    except BaseException as error:
+        shutil.rmtree(output, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
+        raise
+    click.echo(f"{counted(number, 'job')} in {output}")
 
 
 @click.command()

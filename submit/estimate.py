@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from treehammer.collectors.job import CHECKSUM, TIMED, ExecutionSpec
 from treehammer.datasets.manifest import Manifest
@@ -97,27 +97,45 @@ class SiteCost:
     basis: str
 
 
+@dataclass
+class _Sums:
+    """What adds up at one site while the kinds of jobs go by."""
+
+    jobs: int = 0
+    measurements: int = 0
+    read_bytes: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    bases: set[str] = field(default_factory=set)
+
+
 def site_costs(plan: Plan, history: Mapping[str, Cost]) -> list[SiteCost]:
     """The cost of a plan, site by site."""
-    return [_site_cost(plan, site.name, history) for site in plan.sites]
+    sums = {site.name: _Sums() for site in plan.sites}
+    for job, times in plan.jobs.kinds():
+        here = sums[job.site.name]
+        here.jobs += times
+        here.measurements += times * len(job.spec.executions)
+        for execution in job.spec.executions:
+            if plan.manifest:
+                here.read_bytes += times * read_bytes(plan.manifest, execution)
+            known = cost(execution, plan.manifest, history)
+            here.bases.add(known.basis if known else UNKNOWN)
+            here.wall_s += times * known.wall_s if known else 0.0
+            here.cpu_s += times * known.cpu_s if known else 0.0
+    return [_site_cost(site, found) for site, found in sums.items()]
 
 
-def _site_cost(plan: Plan, site: str, history: Mapping[str, Cost]) -> SiteCost:
-    manifest = plan.manifest
-    jobs = [job for job in plan.jobs if job.site.name == site]
-    executions = [execution for job in jobs for execution in job.spec.executions]
-    costs = [cost(execution, manifest, history) for execution in executions]
-    known = [item for item in costs if item is not None]
-    complete = len(known) == len(costs)
-    basis = sorted({item.basis for item in known}, reverse=True) if complete else [UNKNOWN]
+def _site_cost(site: str, sums: _Sums) -> SiteCost:
+    complete = UNKNOWN not in sums.bases
     return SiteCost(
         site=site,
-        jobs=len(jobs),
-        measurements=len(executions),
-        read_bytes=sum(read_bytes(manifest, item) for item in executions) if manifest else 0,
-        wall_s=sum(item.wall_s for item in known) if complete else None,
-        cpu_s=sum(item.cpu_s for item in known) if complete else None,
-        basis=", some ".join(basis),
+        jobs=sums.jobs,
+        measurements=sums.measurements,
+        read_bytes=sums.read_bytes,
+        wall_s=sums.wall_s if complete else None,
+        cpu_s=sums.cpu_s if complete else None,
+        basis=", some ".join(sorted(sums.bases, reverse=True)) if complete else UNKNOWN,
     )
 
 

@@ -2,63 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import islice
+from typing import overload
 
 from treehammer.collectors.job import (
-    CHECKSUM,
-    TIMED,
-    ExecutionSpec,
-    InputFile,
-    JobSpec,
-    Limits,
-    PayloadSpec,
     SoftwareRequest,
 )
-from treehammer.collectors.metrics import INSTRUMENT_VERSION, KNOWN_AXES
-from treehammer.collectors.record import RECORD_VERSION
 from treehammer.datasets.manifest import Manifest
-from treehammer.errors import NothingToDo
-from treehammer.hctests import axes, identity, matrix
-from treehammer.hctests.definition import PinnedTest, Scalar, TestDefinition, Variant
+from treehammer.errors import ConfigError, NothingToDo
+from treehammer.hctests import matrix
+from treehammer.hctests.definition import PinnedTest, TestDefinition, VariantGroup
 from treehammer.sql.rows import CampaignRow, JobRow
 from treehammer.submit.batch.base import JobState
+from treehammer.submit.planner import PlannedJob, Planner, digest
 from treehammer.submit.sites import Door, Site
-from treehammer.version import __version__
-
-#: Folder of the test's files beside job.json.
-PAYLOAD_FOLDER = "payload"
-#: Seconds for each execution beyond its own wall limit: setting up, stage-in, calibration.
-OVERHEAD_S = 120.0
-
-
-@dataclass(frozen=True)
-class PlannedJob:
-    """One job: a group of variants at one door, for one of the repeats."""
-
-    spec: JobSpec
-    site: Site
-    kind: str
-    repeat: int
-    label: str
-
-    @property
-    def wall_limit_s(self) -> float:
-        """Seconds after which the batch system ends the job; 0 means never."""
-        limit = self.spec.limits.wall_s
-        return len(self.spec.executions) * (limit + OVERHEAD_S) if limit else 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
     """A campaign, ready to be rendered and submitted.
 
-    ``jobs`` are in the order in which they should run; ``notes`` say what of the request cannot be
-    had at which site.
+    ``notes`` say what of the request cannot be had at which site.
     """
 
     campaign_id: str
@@ -67,13 +37,13 @@ class Plan:
     pinned: PinnedTest
     manifest: Manifest | None
     sites: tuple[Site, ...]
-    jobs: tuple[PlannedJob, ...]
+    jobs: Jobs
     notes: tuple[str, ...]
 
     @property
     def executions(self) -> int:
         """Measurements that are planned, timed and checksum."""
-        return sum(len(job.spec.executions) for job in self.jobs)
+        return sum(len(job.spec.executions) * times for job, times in self.jobs.kinds())
 
     def campaign_row(self) -> CampaignRow:
         """What the store remembers of the campaign."""
@@ -93,10 +63,10 @@ class Plan:
             planned_measurements=self.executions,
         )
 
-    def job_rows(self) -> tuple[JobRow, ...]:
+    def job_rows(self) -> Iterator[JobRow]:
         """What the store remembers of the jobs before they are submitted."""
-        return tuple(
-            JobRow(
+        for job in self.jobs:
+            yield JobRow(
                 id=job.spec.job_id,
                 campaign_id=self.campaign_id,
                 site=job.site.name,
@@ -109,8 +79,32 @@ class Plan:
                 planned_measurements=len(job.spec.executions),
                 state=JobState.QUEUED.value,
             )
-            for job in self.jobs
-        )
+
+    def above_ceilings(self) -> list[str]:
+        """A line for each site that would be given more jobs than it takes in one campaign."""
+        jobs: Counter[str] = Counter()
+        for job, times in self.jobs.kinds():
+            jobs[job.site.name] += times
+        return [
+            f"Site {site.name} takes at most {site.max_jobs:,} jobs in one campaign; "
+            f"{jobs[site.name]:,} are planned."
+            for site in self.sites
+            if site.max_jobs and jobs[site.name] > site.max_jobs
+        ]
+
+    def require_room(self) -> None:
+        """Refuse what is above a site's ceiling.
+
+        Raises:
+            ConfigError: it is.
+        """
+        above = self.above_ceilings()
+        if above:
+            raise ConfigError(
+                "above the ceiling of a site",
+                where=self.campaign_name,
+                hint=f"{' '.join(above)} Ask for less: -S repeats=N, -P axis=values.",
+            )
 
 
 def make_plan(
@@ -136,200 +130,90 @@ def make_plan(
         NothingToDo: no variant can run at these sites.
     """
     request = _request(pinned, sites)
-    campaign_id = _hash(created_us, pinned.repository, pinned.commit, pinned.hashes, request)[:16]
+    campaign_id = digest(created_us, pinned.repository, pinned.commit, pinned.hashes, request)[:16]
     name = name or _display_name(pinned, created_us)
-    planner = _Planner(pinned, manifest, software, campaign_id, name)
+    planner = Planner(pinned, manifest, software, campaign_id, name)
     notes: list[str] = []
-    jobs: list[PlannedJob] = []
-    checksums: list[PlannedJob] = []
-    for site in sites:
-        for door in _doors(pinned.definition, site, notes):
-            jobs += planner.timed(site, door)
-            checksums += planner.checksum(site, door)
-    if not jobs:
+    places = tuple(
+        (site, door) for site in sites for door in _doors(pinned.definition, site, notes)
+    )
+    jobs = Jobs(planner, places)
+    if not any(jobs.groups(door) for _, door in places):
         raise NothingToDo(
             "no variant of this test can run at these sites",
             where=pinned.definition.name,
             hint=" ".join(notes) or "See `treehammer tests show`.",
         )
-    # All variants once before any a second time, so that a drift of the site meets them alike.
-    # The checksums come last: they must not warm a cache that a measurement wants to find cold.
-    jobs.sort(key=lambda job: job.repeat)
-    ordered = (*jobs, *checksums)
-    return Plan(
-        campaign_id, name, created_us, pinned, manifest, tuple(sites), ordered, tuple(notes)
-    )
+    return Plan(campaign_id, name, created_us, pinned, manifest, tuple(sites), jobs, tuple(notes))
 
 
 @dataclass(frozen=True)
-class _Planner:
-    """What all jobs of a plan share."""
+class Jobs(Sequence[PlannedJob]):
+    """The jobs of a plan, in the order in which they should run.
 
-    pinned: PinnedTest
-    manifest: Manifest | None
-    software: Mapping[str, SoftwareRequest]
-    campaign_id: str
-    campaign_name: str
+    They are made one by one while one goes through them, and made again the next time: a plan of a
+    million jobs is no larger than one of ten thousand.
+    """
 
-    def timed(self, site: Site, door: Door) -> Iterator[PlannedJob]:
-        """One job for each group of variants and repeat."""
-        definition = self.pinned.definition
-        shown = tuple(
-            axis for axis in matrix.label_axes(definition) if axis not in definition.bundle
-        )
-        for group in matrix.groups(definition, door.name):
-            first = group.variants[0]
-            key = "|".join(variant.canonical for variant in group.variants)
-            for repeat in range(1, definition.repeats + 1):
-                seed = matrix.job_seed(definition.seed, site.name, door.name, key, repeat)
-                order = matrix.order(group, definition.rounds, seed)
-                yield self._job(site, door, TIMED, repeat, first.label(shown), key, order)
+    planner: Planner
+    places: tuple[tuple[Site, Door], ...]
 
-    def checksum(self, site: Site, door: Door) -> Iterator[PlannedJob]:
-        """The job that proves that every release reads the same values; none without ROOT."""
-        definition = self.pinned.definition
-        if self.manifest is None or definition.payload_kind == "executable":
-            return
-        releases = dict.fromkeys(
-            str(variant["root"]) for variant in matrix.variants(definition, door.name)
-        )
-        order = tuple(
-            (1, position, _checksum_variant(definition, release))
-            for position, release in enumerate(
-                (r for r in releases if self.software[r].provider != "none"), start=1
-            )
-        )
-        if order:
-            yield self._job(site, door, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
+    def __iter__(self) -> Iterator[PlannedJob]:
+        # All variants once before any a second time, so that a drift of the site meets them alike.
+        # The checksums come last: they must not warm a cache that a measurement wants to find cold.
+        for repeat in range(1, self._repeats + 1):
+            yield from self._timed(repeat)
+        yield from self._checksums()
 
-    def _job(
-        self,
-        site: Site,
-        door: Door,
-        kind: str,
-        repeat: int,
-        label: str,
-        key: str,
-        order: Sequence[tuple[int, int, Variant]],
-    ) -> PlannedJob:
-        job_id = _hash(self.campaign_id, site.name, door.name, kind, key, repeat)[:24]
-        definition = self.pinned.definition
-        spec = JobSpec(
-            campaign_id=self.campaign_id,
-            job_id=job_id,
-            site=site.name,
-            door=door.name,
-            payload=PayloadSpec(
-                kind=definition.payload_kind,
-                entry=definition.payload,
-                folder=PAYLOAD_FOLDER,
-                settings=definition.settings,
-                metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
-            ),
-            limits=Limits(definition.wall_limit_s, definition.memory_limit_mb * 1_000_000),
-            executions=(),
-        )
-        executions = tuple(
-            self._execution(spec, site, door, kind, repeat, *place) for place in order
-        )
-        return PlannedJob(replace(spec, executions=executions), site, kind, repeat, label)
+    def __len__(self) -> int:
+        timed = sum(len(self.groups(door)) for _, door in self.places)
+        return timed * self._repeats + sum(1 for _ in self._checksums())
 
-    def _execution(
-        self,
-        spec: JobSpec,
-        site: Site,
-        door: Door,
-        kind: str,
-        repeat: int,
-        round_: int,
-        position: int,
-        variant: Variant,
-    ) -> ExecutionSpec:
-        definition, manifest = self.pinned.definition, self.manifest
-        once = kind == CHECKSUM or variant["cache"] == "cold"
-        passes = 1 if once else definition.passes
-        files = (
-            tuple(
-                InputFile(file.name, door.url(manifest.name, file.name), file.size, file.adler32)
-                for file in manifest.files
-            )
-            if manifest
-            else ()
-        )
-        values = self._shared | {
-            "job_id": spec.job_id,
-            "kind": kind,
-            "repeat": repeat,
-            "round": round_,
-            "position": position,
-            "series": identity.series(
-                self.pinned, variant, manifest.hash if manifest else "", site.name, door.name
-            ),
-            "variant": variant.canonical,
-            "variant_label": variant.label(matrix.label_axes(definition)),
-            "site": site.name,
-            "door": door.name,
-            "door_protocol": door.protocol,
-            "passes_planned": passes,
-            **_axis_values(variant, door),
-        }
-        return ExecutionSpec(
-            round=round_,
-            position=position,
-            kind=kind,
-            variant=dict(variant.values),
-            software=self.software[str(variant["root"])],
-            files=files,
-            tree=definition.tree or (manifest.tree if manifest else ""),
-            passes=passes,
-            seed=definition.seed,
-            identity=values,
-        )
+    @overload
+    def __getitem__(self, place: int) -> PlannedJob: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[PlannedJob, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> PlannedJob | tuple[PlannedJob, ...]:
+        if isinstance(place, slice):
+            return tuple(self)[place]
+        try:
+            return next(islice(self, place + len(self) if place < 0 else place, None))
+        except (StopIteration, ValueError):
+            raise IndexError(place) from None
+
+    def kinds(self) -> Iterator[tuple[PlannedJob, int]]:
+        """One job of each kind and how many there are of it: repeats differ in nothing that costs."""
+        for job in self._timed(1):
+            yield job, self._repeats
+        for job in self._checksums():
+            yield job, 1
+
+    def groups(self, door: Door) -> tuple[VariantGroup, ...]:
+        """The groups of variants at a door: all that is held in memory, however many the repeats."""
+        known = self._groups.get(door.name)
+        if known is None:
+            known = matrix.groups(self.planner.pinned.definition, door.name)
+            self._groups[door.name] = known
+        return known
+
+    @cached_property
+    def _groups(self) -> dict[str, tuple[VariantGroup, ...]]:
+        return {}
 
     @property
-    def _shared(self) -> dict[str, Any]:
-        """The plan-owned values that all measurements of the campaign have in common."""
-        pinned, manifest = self.pinned, self.manifest
-        return {
-            "record_version": RECORD_VERSION,
-            "instrument_version": INSTRUMENT_VERSION,
-            "campaign_id": self.campaign_id,
-            "campaign_name": self.campaign_name,
-            "test_name": pinned.definition.name,
-            "repository": pinned.repository,
-            "ref": pinned.ref or None,
-            "commit_id": pinned.commit or None,
-            "dirty": pinned.dirty,
-            "test_path": pinned.path or ".",
-            "test_hash": identity.test_hash(pinned),
-            "payload_hash": identity.payload_hash(pinned),
-            "treehammer_version": __version__,
-            "dataset": manifest.name if manifest else None,
-            "dataset_hash": manifest.hash if manifest else None,
-        }
+    def _repeats(self) -> int:
+        return self.planner.pinned.definition.repeats
 
+    def _timed(self, repeat: int) -> Iterator[PlannedJob]:
+        for site, door in self.places:
+            for group in self.groups(door):
+                yield self.planner.timed(site, door, group, repeat)
 
-def _axis_values(variant: Variant, door: Door) -> dict[str, Scalar]:
-    """The columns of the known axes; the door has its own beside them."""
-    values: dict[str, Scalar] = {
-        f"axis_{axis}": variant[axis] for axis in KNOWN_AXES if axis != "door"
-    }
-    return values | {
-        "axis_branches": str(variant["branches"]),
-        "axis_cache_mb": float(variant["cache_mb"]),
-        "axis_events": float(variant["events"]),
-    }
-
-
-def _checksum_variant(definition: TestDefinition, release: str) -> Variant:
-    """All branches and events in the plainest way; a test's own axes at their first value."""
-    own = {
-        name: values[0]
-        for name, values in definition.axes.items()
-        if name not in KNOWN_AXES and values
-    }
-    plain = {name: axis.default[0] for name, axis in axes.KNOWN.items() if name != "door"}
-    return Variant(tuple((plain | {"root": release} | own).items()))
+    def _checksums(self) -> Iterator[PlannedJob]:
+        for site, door in self.places:
+            if self.groups(door):
+                yield from self.planner.checksum(site, door, self.groups(door))
 
 
 def _doors(definition: TestDefinition, site: Site, notes: list[str]) -> Iterator[Door]:
@@ -358,8 +242,3 @@ def _display_name(pinned: PinnedTest, created_us: int) -> str:
     dirty = "+dirty" if pinned.dirty else ""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created_us // 1_000_000))
     return f"{pinned.definition.name}@{commit}{dirty} {when}"
-
-
-def _hash(*parts: object) -> str:
-    text = json.dumps(parts, sort_keys=True, default=dict)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from treehammer.collectors.providers.script import CVMFS_VARIABLE
 from treehammer.errors import ConfigError, SourceError
 from treehammer.hctests.definition import PinnedTest
 from treehammer.submit.batch.base import Description
-from treehammer.submit.plan import PAYLOAD_FOLDER, Plan, PlannedJob
+from treehammer.submit.plan import Plan
+from treehammer.submit.planner import PAYLOAD_FOLDER, PlannedJob
 
 TEMPLATES = Path(__file__).parent / "templates"
 WORKER_NAME = "worker.pyz"
@@ -74,6 +76,20 @@ def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+@cache
+def _environment(folder: Path) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - no HTML: every value goes through a quoting filter
+    )
+    environment.filters |= {"toml": toml_text, "comment": comment_text}
+    return environment
+
+
 def render(
     template: str, values: Mapping[str, Any], *, folder: Path = TEMPLATES, where: str = ""
 ) -> str:
@@ -89,18 +105,9 @@ def render(
         ConfigError: the template is missing or wrong, or uses what does not exist; the message
             names template and variable.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - no HTML: every value goes through a quoting filter
-    )
-    environment.filters |= {"toml": toml_text, "comment": comment_text}
     path = folder / template
     try:
-        return environment.get_template(template).render(values)
+        return _environment(folder).get_template(template).render(values)
     except jinja2.TemplateNotFound as error:
         raise ConfigError("there is no such template", where=str(path)) from error
     except jinja2.TemplateSyntaxError as error:
@@ -117,13 +124,18 @@ def render(
 
 
 def describe(
-    plan: Plan, folder: Path, *, environ: Mapping[str, str] | None = None
-) -> tuple[Description, ...]:
-    """Render every job of a plan and write what the jobs need into ``folder``.
+    plan: Plan,
+    folder: Path,
+    jobs: Iterable[PlannedJob] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Description]:
+    """Render jobs of a plan one by one, and write what they need into ``folder``.
 
     Args:
         plan: what to render.
         folder: an empty folder; it must last until the jobs are submitted.
+        jobs: of this plan; by default all.
         environ: the environment jobs are submitted from, ``os.environ`` by default.
 
     Raises:
@@ -133,7 +145,10 @@ def describe(
     environment = job_environment(os.environ if environ is None else environ)
     worker = pack.build(folder / WORKER_NAME)
     payload = copy_payload(plan.pinned, folder / PAYLOAD_FOLDER)
-    return tuple(_describe(plan, job, folder, worker, payload, environment) for job in plan.jobs)
+    return (
+        _describe(plan, job, folder, worker, payload, environment)
+        for job in (plan.jobs if jobs is None else jobs)
+    )
 
 
 def _describe(

@@ -11,6 +11,10 @@ from treehammer.errors import ConfigError, did_you_mean
 from treehammer.submit.batch.base import BatchSystem
 from treehammer.submit.batch.local import LocalBatch
 
+#: The most jobs of a campaign on this machine: each has a folder of its own in the queue, and one
+#: machine works at these for days.
+LOCAL_JOBS = 10_000
+
 
 @dataclass(frozen=True)
 class Door:
@@ -36,12 +40,14 @@ class Door:
 class Site:
     """A place where jobs run: the batch system that takes them and at least one door.
 
-    The first door is used by tests that name none.
+    The first door is used by tests that name none.  ``max_jobs`` is the ceiling for the jobs of one
+    campaign; 0 means none.
     """
 
     name: str
     batch: str
     doors: tuple[Door, ...]
+    max_jobs: int = 0
 
     def door(self, name: str) -> Door | None:
         """The door of that name, None when the site has none."""
@@ -61,7 +67,7 @@ def known_sites(settings: Settings) -> Mapping[str, Site]:
             where=f"cache_dir {settings.cache_dir}",
             hint="Choose a --cache-dir without these characters.",
         )
-    local = Site("local", LocalBatch.name, (Door("file", "file", prefix),))
+    local = Site("local", LocalBatch.name, (Door("file", "file", prefix),), LOCAL_JOBS)
     return {local.name: local}
 
 

@@ -61,7 +61,7 @@ def pin(write_test: WriteTest, settings: Settings) -> Pin:
 
 def key(pinned: PinnedTest) -> str:
     variant = matrix.variants(pinned.definition, "file")[0]
-    return identity.series(pinned, variant, "d" * 64, "local", "file")
+    return identity.series(identity.test_hash(pinned), variant, "d" * 64, "local", "file")
 
 
 def test_the_order_of_keys_and_comments_is_no_part_of_identity(pin: Pin) -> None:
@@ -124,14 +124,14 @@ def test_a_series_is_told_by_everything_it_is_made_of(
     test = pin()
     one, other = matrix.variants(test.definition, "file")[:2]
     keys = [
-        identity.series(test, one, "d", "local", "file"),
-        identity.series(test, other, "d", "local", "file"),
-        identity.series(test, one, "e", "local", "file"),
-        identity.series(test, one, "d", "cern", "file"),
-        identity.series(test, one, "d", "local", "root"),
+        identity.series(identity.test_hash(test), one, "d", "local", "file"),
+        identity.series(identity.test_hash(test), other, "d", "local", "file"),
+        identity.series(identity.test_hash(test), one, "e", "local", "file"),
+        identity.series(identity.test_hash(test), one, "d", "cern", "file"),
+        identity.series(identity.test_hash(test), one, "d", "local", "root"),
     ]
     monkeypatch.setattr(identity, "INSTRUMENT_VERSION", metrics.INSTRUMENT_VERSION + 1)
-    keys.append(identity.series(test, one, "d", "local", "file"))
+    keys.append(identity.series(identity.test_hash(test), one, "d", "local", "file"))
     assert len(set(keys)) == 6
 
 
@@ -180,7 +180,7 @@ def test_stored_rows_give_the_keys_that_were_planned(pin: Pin) -> None:
         "host": "node7",
         "axis_root": "6.40.00",
     }
-    series = identity.series(test, variant, "", "local", "file")
+    series = identity.series(identity.test_hash(test), variant, "", "local", "file")
     assert identity.comparison_key(row, without=()) == series
     assert identity.comparison_key(row, without=("root",)) != series
     assert set(identity.SERIES_COLUMNS) <= set(metrics.BY_NAME)

@@ -34,7 +34,7 @@ def test_hostile_names_stay_values(tmp_path: Path) -> None:
     made = replace(plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE)
     job = replace(made.jobs[0], label=HOSTILE)
     environ = {"PATH": HOSTILE, "LC_X=Y": "1", "SECRET_TOKEN": "s3cret"}
-    (description,) = describe(replace(made, jobs=(job,)), _folder(tmp_path), environ=environ)
+    (description,) = describe(made, _folder(tmp_path), [job], environ=environ)
     document = tomllib.loads(description.text)
     assert document["labels"]["campaign_name"] == HOSTILE
     assert document["environment"]["PATH"] == HOSTILE
@@ -44,7 +44,7 @@ def test_hostile_names_stay_values(tmp_path: Path) -> None:
 
 def test_description_and_inputs(tmp_path: Path) -> None:
     made = plan(tmp_path / "test", SHELL_TEST)
-    descriptions = describe(made, _folder(tmp_path), environ={})
+    descriptions = list(describe(made, _folder(tmp_path), environ={}))
     assert [d.job_id for d in descriptions] == [job.spec.job_id for job in made.jobs]
     first = descriptions[0]
     assert set(first.inputs) == set(tomllib.loads(first.text)["job"]["inputs"])

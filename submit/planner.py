@@ -1,0 +1,253 @@
+"""How each job of a plan is made: its executions, in order, and what each is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from treehammer.collectors.job import (
+    CHECKSUM,
+    TIMED,
+    ExecutionSpec,
+    InputFile,
+    JobSpec,
+    Limits,
+    PayloadSpec,
+    SoftwareRequest,
+)
+from treehammer.collectors.metrics import INSTRUMENT_VERSION, KNOWN_AXES
+from treehammer.collectors.record import RECORD_VERSION
+from treehammer.datasets.manifest import Manifest
+from treehammer.hctests import axes, identity, matrix
+from treehammer.hctests.definition import PinnedTest, Scalar, TestDefinition, Variant, VariantGroup
+from treehammer.submit.sites import Door, Site
+from treehammer.version import __version__
+
+#: Folder of the test's files beside job.json.
+PAYLOAD_FOLDER = "payload"
+#: Seconds for each execution beyond its own wall limit: setting up, stage-in, calibration.
+OVERHEAD_S = 120.0
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One job: a group of variants at one door, for one of the repeats."""
+
+    spec: JobSpec
+    site: Site
+    kind: str
+    repeat: int
+    label: str
+
+    @property
+    def wall_limit_s(self) -> float:
+        """Seconds after which the batch system ends the job; 0 means never."""
+        limit = self.spec.limits.wall_s
+        return len(self.spec.executions) * (limit + OVERHEAD_S) if limit else 0.0
+
+
+@dataclass(frozen=True)
+class Planner:
+    """What all jobs of a plan share."""
+
+    pinned: PinnedTest
+    manifest: Manifest | None
+    software: Mapping[str, SoftwareRequest]
+    campaign_id: str
+    campaign_name: str
+
+    def timed(self, site: Site, door: Door, group: VariantGroup, repeat: int) -> PlannedJob:
+        """The job of a group of variants for one of the repeats."""
+        definition = self.pinned.definition
+        key = "|".join(variant.canonical for variant in group.variants)
+        seed = matrix.job_seed(definition.seed, site.name, door.name, key, repeat)
+        order = matrix.order(group, definition.rounds, seed)
+        label = group.variants[0].label(self._job_axes)
+        return self._job(site, door, TIMED, repeat, label, key, order)
+
+    def checksum(
+        self, site: Site, door: Door, groups: Iterable[VariantGroup]
+    ) -> Iterator[PlannedJob]:
+        """The job that proves that every release reads the same values; none without ROOT."""
+        definition = self.pinned.definition
+        if self.manifest is None or definition.payload_kind == "executable":
+            return
+        found = {str(variant["root"]) for group in groups for variant in group.variants}
+        releases = [
+            release
+            for release in _releases(definition)
+            if release in found and self.software[release].provider != "none"
+        ]
+        order = tuple(
+            (1, position, _checksum_variant(definition, release))
+            for position, release in enumerate(releases, start=1)
+        )
+        if order:
+            yield self._job(site, door, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
+
+    def _job(
+        self,
+        site: Site,
+        door: Door,
+        kind: str,
+        repeat: int,
+        label: str,
+        key: str,
+        order: Sequence[tuple[int, int, Variant]],
+    ) -> PlannedJob:
+        job_id = digest(self.campaign_id, site.name, door.name, kind, key, repeat)[:24]
+        definition = self.pinned.definition
+        spec = JobSpec(
+            campaign_id=self.campaign_id,
+            job_id=job_id,
+            site=site.name,
+            door=door.name,
+            payload=self._payload,
+            limits=Limits(definition.wall_limit_s, definition.memory_limit_mb * 1_000_000),
+            executions=(),
+        )
+        executions = tuple(
+            self._execution(spec, site, door, kind, repeat, *place) for place in order
+        )
+        return PlannedJob(replace(spec, executions=executions), site, kind, repeat, label)
+
+    def _execution(
+        self,
+        spec: JobSpec,
+        site: Site,
+        door: Door,
+        kind: str,
+        repeat: int,
+        round_: int,
+        position: int,
+        variant: Variant,
+    ) -> ExecutionSpec:
+        definition, manifest = self.pinned.definition, self.manifest
+        once = kind == CHECKSUM or variant["cache"] == "cold"
+        passes = 1 if once else definition.passes
+        values = self._shared | {
+            "job_id": spec.job_id,
+            "kind": kind,
+            "repeat": repeat,
+            "round": round_,
+            "position": position,
+            "series": identity.series(
+                self._shared["test_hash"],
+                variant,
+                manifest.hash if manifest else "",
+                site.name,
+                door.name,
+            ),
+            "variant": variant.canonical,
+            "variant_label": variant.label(self._label_axes),
+            "site": site.name,
+            "door": door.name,
+            "door_protocol": door.protocol,
+            "passes_planned": passes,
+            **_axis_values(variant, door),
+        }
+        return ExecutionSpec(
+            round=round_,
+            position=position,
+            kind=kind,
+            variant=dict(variant.values),
+            software=self.software[str(variant["root"])],
+            files=self._files(door),
+            tree=definition.tree or (manifest.tree if manifest else ""),
+            passes=passes,
+            seed=definition.seed,
+            identity=values,
+        )
+
+    def _files(self, door: Door) -> tuple[InputFile, ...]:
+        if self.manifest is None:
+            return ()
+        name = self.manifest.name
+        return tuple(
+            InputFile(file.name, door.url(name, file.name), file.size, file.adler32)
+            for file in self.manifest.files
+        )
+
+    # What all jobs have in common is worked out once: a plan may have a million.
+
+    @cached_property
+    def _label_axes(self) -> tuple[str, ...]:
+        return matrix.label_axes(self.pinned.definition)
+
+    @cached_property
+    def _job_axes(self) -> tuple[str, ...]:
+        """The axes that tell jobs apart."""
+        bundled = self.pinned.definition.bundle
+        return tuple(axis for axis in self._label_axes if axis not in bundled)
+
+    @cached_property
+    def _payload(self) -> PayloadSpec:
+        definition = self.pinned.definition
+        return PayloadSpec(
+            kind=definition.payload_kind,
+            entry=definition.payload,
+            folder=PAYLOAD_FOLDER,
+            settings=definition.settings,
+            metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
+        )
+
+    @cached_property
+    def _shared(self) -> dict[str, Any]:
+        """The plan-owned values that all measurements of the campaign have in common."""
+        pinned, manifest = self.pinned, self.manifest
+        return {
+            "record_version": RECORD_VERSION,
+            "instrument_version": INSTRUMENT_VERSION,
+            "campaign_id": self.campaign_id,
+            "campaign_name": self.campaign_name,
+            "test_name": pinned.definition.name,
+            "repository": pinned.repository,
+            "ref": pinned.ref or None,
+            "commit_id": pinned.commit or None,
+            "dirty": pinned.dirty,
+            "test_path": pinned.path or ".",
+            "test_hash": identity.test_hash(pinned),
+            "payload_hash": identity.payload_hash(pinned),
+            "treehammer_version": __version__,
+            "dataset": manifest.name if manifest else None,
+            "dataset_hash": manifest.hash if manifest else None,
+        }
+
+
+def _axis_values(variant: Variant, door: Door) -> dict[str, Scalar]:
+    """The columns of the known axes; the door has its own beside them."""
+    values: dict[str, Scalar] = {
+        f"axis_{axis}": variant[axis] for axis in KNOWN_AXES if axis != "door"
+    }
+    return values | {
+        "axis_branches": str(variant["branches"]),
+        "axis_cache_mb": float(variant["cache_mb"]),
+        "axis_events": float(variant["events"]),
+    }
+
+
+def _releases(definition: TestDefinition) -> Iterator[str]:
+    """Every value of the root axis, in the order of test.toml, then those that includes add."""
+    included = (rule["root"] for rule in definition.include if "root" in rule)
+    yield from dict.fromkeys(str(value) for value in (*definition.axes["root"], *included))
+
+
+def _checksum_variant(definition: TestDefinition, release: str) -> Variant:
+    """All branches and events in the plainest way; a test's own axes at their first value."""
+    own = {
+        name: values[0]
+        for name, values in definition.axes.items()
+        if name not in KNOWN_AXES and values
+    }
+    plain = {name: axis.default[0] for name, axis in axes.KNOWN.items() if name != "door"}
+    return Variant(tuple((plain | {"root": release} | own).items()))
+
+
+def digest(*parts: object) -> str:
+    """SHA-256 (hex) of values, as an identity."""
+    text = json.dumps(parts, sort_keys=True, default=dict)
+    return hashlib.sha256(text.encode()).hexdigest()
