@@ -11,14 +11,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.files import locked
 from treehammer.collectors.job import InputFile, SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets import inspect, rootenv, spec
+from treehammer.datasets import checks, fields, inspect, merged, rootenv, spec
 from treehammer.datasets.content import Content, digest
 from treehammer.datasets.manifest import MANIFEST_NAME, Manifest, ManifestFile, TreeLayout
 from treehammer.datasets.progress import MEGABYTE, bytes_bar
@@ -26,7 +26,7 @@ from treehammer.errors import DatasetError, did_you_mean
 from treehammer.terminal import Bars, Step, silent
 from treehammer.version import __version__
 
-GENERATED, ADDED = "generated", "added"
+GENERATED, MERGED, ADDED = "generated", "merged", "added"
 ELSEWHERE = "Make room there, or choose another place with --cache-dir."
 READ_ONLY = 0o444
 READABLE = 0o755
@@ -36,7 +36,8 @@ def ensure(name: str, settings: Settings, bars: Bars = silent) -> Manifest:
     """Have a dataset ready: verify it, or make it when it is a shipped one that is absent.
 
     Raises:
-        DatasetError: the name is unknown, or the dataset is not what its manifest says.
+        DatasetError: the name is unknown, the dataset is not what its manifest says, or the file
+            that it is made from is not there.
         SoftwareError: the ROOT that makes it cannot be had.
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
@@ -45,7 +46,8 @@ def ensure(name: str, settings: Settings, bars: Bars = silent) -> Manifest:
     plan = spec.shipped_spec(name)
     if plan is None:
         raise catalogue.unknown(name)
-    return catalogue.make(plan, rootenv.prepare(plan.root, settings.software_dir, bars), bars=bars)
+    software = rootenv.prepare(plan.root, settings.software_dir, bars)
+    return catalogue.make(plan, software, source=settings.sources_dir, bars=bars)
 
 
 class FolderCatalogue:
@@ -68,7 +70,7 @@ class FolderCatalogue:
 
     def has(self, name: str) -> bool:
         """Whether there is a dataset of that name."""
-        return bool(spec.NAME.fullmatch(name)) and self.folder(name).exists()
+        return bool(fields.NAME.fullmatch(name)) and self.folder(name).exists()
 
     def manifest(self, name: str) -> Manifest:
         """What the dataset is; its files are not looked at.
@@ -110,18 +112,18 @@ class FolderCatalogue:
         """
         manifest = self.manifest(name)
         folder = self.folder(name)
-        problems = [*_wrong_files(manifest, folder)]
+        problems = [*checks.wrong_files(manifest, folder)]
         if content and not problems:
             with bytes_bar(bars, f"Verifying {name}", manifest.size) as advance:
                 for file in manifest.files:
-                    problems += _wrong_content(file, folder / file.name, advance)
-        generated = manifest.origin.get("kind") == GENERATED
-        if generated and not problems:
-            problems += _other_spec(manifest)
+                    problems += checks.wrong_content(file, folder / file.name, advance)
+        made = manifest.origin.get("kind") in (GENERATED, MERGED)
+        if made and not problems:
+            problems += checks.other_spec(manifest)
         if problems:
             remedy = (
                 f"Make it again: treehammer datasets make {name} --again"
-                if generated
+                if made
                 else f"Remove {folder} and add the files again: treehammer datasets add"
             )
             raise DatasetError(
@@ -133,9 +135,10 @@ class FolderCatalogue:
 
     def make(
         self,
-        plan: spec.DatasetSpec,
+        plan: spec.AnySpec,
         software: SoftwareRequest,
         *,
+        source: Path | None = None,
         bars: Bars = silent,
         again: bool = False,
     ) -> Manifest:
@@ -144,29 +147,33 @@ class FolderCatalogue:
         Args:
             plan: from :func:`treehammer.datasets.spec.load`.
             software: the ROOT that writes it, from :func:`treehammer.datasets.rootenv.prepare`.
+            source: of a merged dataset, the file whose events are rewritten, or its folder.
             bars: opens progress bars.
             again: replace the dataset that is there.
 
         Raises:
-            DatasetError: it cannot be written, or is not what the spec has pinned.
+            DatasetError: it cannot be written, is not what the spec has pinned, or ``source`` is
+                not the file that the spec names.
             SoftwareError: this ROOT cannot be used.
         """
         with self._locked(plan.name, bars):
             if self.has(plan.name) and not again:
                 return self.verify(plan.name, bars=bars)
+            write = _writer(plan, software, source)
             with self._aside(plan.name, plan.size) as folder:
                 path = folder / plan.file_name
                 with bars(f"Making {plan.name} (events)", plan.entries) as step:
-                    root = self._write(plan, path, software, step)
-                content = digest(path)
-                _check_pin(plan, content, root)
+                    made = self._write(plan, partial(write, path, step))
+                with bytes_bar(bars, f"Checking {plan.name}", path.stat().st_size) as advance:
+                    content = digest(path, advance)
+                checks.pin(plan, content, made)
                 (layout,) = inspect.layouts([path], software, tree=plan.tree)
                 origin = {
-                    "kind": GENERATED,
+                    "kind": MERGED if isinstance(plan, merged.MergedSpec) else GENERATED,
                     "description": plan.description,
                     "spec_sha256": plan.text_hash,
                     "root_requested": software.request,
-                    "root": root,
+                    **made,
                     "treehammer": __version__,
                 }
                 files = (_file(plan.file_name, content, layout),)
@@ -196,7 +203,7 @@ class FolderCatalogue:
                 holds no such tree, or there is no room.
             SoftwareError: this ROOT cannot be used.
         """
-        _check_addition(name, paths)
+        checks.addition(name, paths)
         size = sum(path.stat().st_size for path in paths)
         with self._locked(name, bars):
             if self.has(name):
@@ -218,12 +225,10 @@ class FolderCatalogue:
                 )
                 return self._publish(folder, Manifest(name, files, origin))
 
-    def _write(
-        self, plan: spec.DatasetSpec, path: Path, software: SoftwareRequest, step: Step
-    ) -> str:
-        """Write the file and return the release that did."""
+    def _write(self, plan: spec.AnySpec, write: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Write the file and return what the manifest tells about its making."""
         try:
-            return str(rootenv.run("make", _request(plan, path), software, step)["root"])
+            return write()
         except DatasetError as error:
             free = shutil.disk_usage(self.root).free
             raise DatasetError(
@@ -295,79 +300,17 @@ class FolderCatalogue:
         return manifest
 
 
-def _request(plan: spec.DatasetSpec, path: Path) -> dict[str, Any]:
-    return {
-        "path": str(path),
-        "file_name": plan.file_name,
-        "tree": plan.tree,
-        "entries": plan.entries,
-        "compression": plan.compression,
-        "events_per_cluster": plan.events_per_cluster,
-        "collections": [asdict(collection) for collection in plan.collections],
-        "branches": [asdict(branch) for branch in plan.branches],
-    }
+def _writer(
+    plan: spec.AnySpec, software: SoftwareRequest, source: Path | None
+) -> Callable[[Path, Step], dict[str, Any]]:
+    """What writes the file of this spec; all that it needs is there."""
+    if isinstance(plan, merged.MergedSpec):
+        return partial(merged.write, plan, merged.find_source(plan, source), software)
+    return partial(spec.write, plan, software)
 
 
 def _file(name: str, content: Content, layout: TreeLayout) -> ManifestFile:
     return ManifestFile(name, content.size, content.adler32, content.sha256, layout)
-
-
-def _check_pin(plan: spec.DatasetSpec, content: Content, root: str) -> None:
-    if plan.sha256 and (content.size, content.sha256) != (plan.size, plan.sha256):
-        raise DatasetError(
-            f"ROOT {root} made {content.size} bytes with sha256 {content.sha256}; "
-            f"pinned are {plan.size} bytes with {plan.sha256}",
-            where=plan.file_name,
-            hint=f"Only equal files may bear the name: make it with ROOT {plan.root}.",
-        )
-
-
-def _wrong_files(manifest: Manifest, folder: Path) -> Iterator[str]:
-    expected = {file.name: file.size for file in manifest.files}
-    there = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
-    for name, size in expected.items():
-        if name not in there:
-            yield f"{name} is missing"
-        elif there[name] != size:
-            yield f"{name} has {there[name]} bytes instead of {size}"
-    for name in sorted(there.keys() - expected.keys() - {MANIFEST_NAME}):
-        yield f"{name} does not belong there"
-
-
-def _wrong_content(file: ManifestFile, path: Path, advance: Callable[[int], None]) -> Iterator[str]:
-    try:
-        content = digest(path, advance)
-    except OSError as error:
-        yield f"{file.name} cannot be read ({error.strerror})"
-        return
-    for kind in ("adler32", "sha256"):
-        found, expected = getattr(content, kind), getattr(file, kind)
-        if found != expected:
-            yield f"{file.name} has {kind} {found} instead of {expected}"
-
-
-def _other_spec(manifest: Manifest) -> Iterator[str]:
-    plan = spec.shipped_spec(manifest.name)
-    if plan and plan.sha256 and [f.sha256 for f in manifest.files] != [plan.sha256]:
-        yield "it was made by another version of treehammer, from another spec"
-
-
-def _check_addition(name: str, paths: Sequence[Path]) -> None:
-    if not spec.NAME.fullmatch(name):
-        raise DatasetError(
-            "a dataset's name has lower-case letters, digits, '.', '_' and '-' only",
-            where=name,
-        )
-    if name in spec.shipped():
-        raise DatasetError("is the name of a shipped dataset", where=name, hint="Choose another.")
-    for path in paths:
-        if not path.is_file():
-            raise DatasetError("there is no such file", where=str(path))
-    names = [path.name for path in paths]
-    if len(set(names)) < len(names) or MANIFEST_NAME in names:
-        raise DatasetError(
-            "the files of a dataset need names of their own", where=", ".join(sorted(names))
-        )
 
 
 @contextmanager

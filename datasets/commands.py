@@ -15,7 +15,15 @@ from treehammer.datasets.catalogue import FolderCatalogue
 from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile
 from treehammer.datasets.progress import MEGABYTE
 from treehammer.errors import DatasetError, ExitCode
-from treehammer.terminal import TABLE, Column, counted, output_options, print_rows, progress_bar
+from treehammer.terminal import (
+    TABLE,
+    Column,
+    counted,
+    leaving,
+    output_options,
+    print_rows,
+    progress_bar,
+)
 
 MEASURING_ROOT = "6.40.00"
 
@@ -94,12 +102,20 @@ def show(settings: Settings, name: str, form: str) -> None:
     metavar="RELEASE",
     help="ROOT to write it with, as on the root axis [default: the one of the spec].",
 )
+@click.option(
+    "--from",
+    "source",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="The file that a merged dataset is made from, or its folder [default: sources_dir].",
+)
 @click.option("--again", is_flag=True, help="Replace the dataset that is there.")
 @click.pass_obj
-def make(settings: Settings, name: str, root: str | None, again: bool) -> None:
+@leaving("nothing half-made was kept")
+def make(settings: Settings, name: str, root: str | None, source: Path | None, again: bool) -> None:
     """Make a shipped dataset; one that is there already is verified.
 
-    Example: treehammer datasets make reference-small
+    Example: treehammer datasets make nanoaod-merged --from ~/Downloads
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
     plan = spec.shipped_spec(name)
@@ -108,7 +124,9 @@ def make(settings: Settings, name: str, root: str | None, again: bool) -> None:
             "is not a shipped dataset", where=name, hint=f"Shipped: {', '.join(spec.shipped())}."
         )
     software = rootenv.prepare(root or plan.root, settings.software_dir, progress_bar)
-    _told(catalogue, catalogue.make(plan, software, bars=progress_bar, again=again))
+    given = source or settings.sources_dir
+    manifest = catalogue.make(plan, software, source=given, bars=progress_bar, again=again)
+    _told(catalogue, manifest)
 
 
 @datasets.command("verify")
@@ -153,6 +171,7 @@ def verify(context: click.Context, names: tuple[str, ...], form: str) -> None:
     help="ROOT to measure the files with, as on the root axis.",
 )
 @click.pass_obj
+@leaving("nothing half-made was kept")
 def add(settings: Settings, name: str, files: tuple[Path, ...], tree: str, root: str) -> None:
     """Copy existing ROOT files in as a dataset.
 
@@ -183,7 +202,7 @@ def _row(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _planned_row(plan: spec.DatasetSpec) -> dict[str, Any]:
+def _planned_row(plan: spec.AnySpec) -> dict[str, Any]:
     return {
         "name": plan.name,
         "state": "not made yet",
@@ -191,7 +210,7 @@ def _planned_row(plan: spec.DatasetSpec) -> dict[str, Any]:
         "files": 1,
         "tree": plan.tree,
         "entries": plan.entries,
-        "branches": len(plan.collections) + len(plan.branches),
+        "branches": plan.branch_count,
         "description": plan.description,
     }
 

@@ -6,29 +6,30 @@ import difflib
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.datasets import merged, rootenv
+from treehammer.datasets.fields import (
+    ALGORITHMS,
+    DatasetTable,
+    Identifier,
+    Level,
+    Positive,
+    Spec,
+    Table,
+    identifier,
+    problems,
+)
 from treehammer.errors import DatasetError
 
 SPECS_FOLDER = Path(__file__).parent / "specs"
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
-#: Compression algorithms of which every release writes the same bytes (zstd is not one), and
-#: the number ROOT gives each.
-ALGORITHMS = {"zlib": 1, "lzma": 2, "lz4": 4}
 #: Most random bits that a value of each type can hold.
 WIDTHS = {"float": 23, "double": 52, "int": 31, "uint": 32, "long": 63, "bool": 1}
 #: ROOT's letter for each type.
@@ -67,35 +68,19 @@ class BranchPlan:
 
 
 @dataclass(frozen=True)
-class DatasetSpec:
-    """A dataset that can be made.
+class DatasetSpec(Spec):
+    """A dataset of random values, made from its seed."""
 
-    Attributes:
-        name: of the dataset, and of its one file without ``.root``.
-        compression: as ROOT counts, 100 * algorithm + level.
-        root: the release its checksum was pinned with.
-        size: expected bytes of the file, 0 where nothing is pinned.
-        sha256: expected checksum of the file, '' where nothing is pinned.
-        text_hash: sha256 of the spec's text.
-    """
-
-    name: str
-    description: str
-    root: str
-    size: int
-    sha256: str
-    tree: str
-    entries: int
-    events_per_cluster: int
-    compression: int
     collections: tuple[CollectionPlan, ...]
     branches: tuple[BranchPlan, ...]
-    text_hash: str
 
     @property
-    def file_name(self) -> str:
-        """Name of the one file."""
-        return f"{self.name}.root"
+    def branch_count(self) -> int:
+        """Top-level branches."""
+        return len(self.collections) + len(self.branches)
+
+
+AnySpec = DatasetSpec | merged.MergedSpec
 
 
 def shipped() -> dict[str, Path]:
@@ -103,13 +88,13 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SPECS_FOLDER.glob("*.toml"))}
 
 
-def shipped_spec(name: str) -> DatasetSpec | None:
+def shipped_spec(name: str) -> AnySpec | None:
     """The shipped spec of that name, if there is one."""
     path = shipped().get(name)
     return load(path) if path else None
 
 
-def load(path: Path) -> DatasetSpec:
+def load(path: Path) -> AnySpec:
     """Read a spec and make every choice that it leaves to its seed.
 
     Raises:
@@ -117,23 +102,30 @@ def load(path: Path) -> DatasetSpec:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        document = _Document.model_validate(tomllib.loads(text))
+        plan = _plan(tomllib.loads(text), hashlib.sha256(text.encode()).hexdigest())
     except OSError as error:
         raise DatasetError(f"cannot be read ({error.strerror})", where=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DatasetError(f"is not valid TOML: {error}", where=str(path)) from error
     except ValidationError as error:
-        problems = "\n".join(f"  {line}" for line in _problems(error))
+        found = "\n".join(f"  {line}" for line in problems(error))
         raise DatasetError(
-            f"is not a dataset spec:\n{problems}",
+            f"is not a dataset spec:\n{found}",
             where=str(path),
             hint="The shipped specs show every key.",
         ) from error
-    if document.dataset.name != path.stem:
+    if plan.name != path.stem:
         raise DatasetError(
-            f"dataset.name: is {document.dataset.name!r}", where=str(path), hint="Name both alike."
+            f"dataset.name: is {plan.name!r}", where=str(path), hint="Name both alike."
         )
-    return _plan(document, hashlib.sha256(text.encode()).hexdigest())
+    return plan
+
+
+def _plan(raw: dict[str, Any], text_hash: str) -> AnySpec:
+    """The kind of spec is told by its tables."""
+    if "merged" in raw:
+        return merged.plan(raw, text_hash)
+    return _generated(_Document.model_validate(raw), text_hash)
 
 
 def _pair(value: Any) -> Any:
@@ -147,18 +139,6 @@ def _ordered(value: tuple[Any, Any]) -> tuple[Any, Any]:
     return value
 
 
-def _dataset_name(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise ValueError("lower-case letters, digits, '.', '_' and '-' expected")
-    return value
-
-
-def _identifier(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-        raise ValueError(f"{value!r} is not a name of letters, digits and '_'")
-    return value
-
-
 Range = Annotated[
     tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]],
     BeforeValidator(_pair),
@@ -166,37 +146,22 @@ Range = Annotated[
 ]
 Share = Annotated[float, Field(ge=0, le=1)]
 ShareRange = Annotated[tuple[Share, Share], BeforeValidator(_pair), AfterValidator(_ordered)]
-Positive = Annotated[int, Field(ge=1)]
-Identifier = Annotated[str, AfterValidator(_identifier)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Dataset(_Model):
-    name: Annotated[str, AfterValidator(_dataset_name)]
-    description: str
-    root: str
-    seed: Annotated[int, Field(ge=0)]
-    entries: Positive
-    size: Annotated[int, Field(ge=0)] = 0
-    sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
-
-
-class _Layout(_Model):
+class _Layout(Table):
     tree: Identifier
+    # Of these every release writes the same bytes; zstd is not one.
     compression: Literal["zlib", "lzma", "lz4"]
-    level: Annotated[int, Field(ge=1, le=9)]
+    level: Level
     events_per_cluster: Positive
 
 
-class _Collection(_Model):
+class _Collection(Table):
     name: Identifier
     mean: Positive
 
 
-class _Branches(_Model):
+class _Branches(Table):
     """Branches of one kind; of a range, each takes its own value by a seeded hash of its name."""
 
     names: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -223,8 +188,8 @@ class _Branches(_Model):
         return self
 
 
-class _Document(_Model):
-    dataset: _Dataset
+class _Document(Table):
+    dataset: DatasetTable
     layout: _Layout
     collection: tuple[_Collection, ...] = ()
     branches: Annotated[tuple[_Branches, ...], Field(min_length=1)]
@@ -245,24 +210,15 @@ class _Document(_Model):
         return self
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
-    for item in error.errors():
-        key = ".".join(str(part) for part in item["loc"]) or "the whole"
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = "unknown key"
-        yield f"{key}: {message}"
-
-
 def _expand(pattern: str) -> Iterator[str]:
     """``HLT_{08..10}`` -> HLT_08, HLT_09, HLT_10; any other name stands for itself."""
     match = re.fullmatch(r"([^{}]*)\{(\d+)\.\.(\d+)\}([^{}]*)", pattern)
     if not match:
-        yield _identifier(pattern)
+        yield identifier(pattern)
         return
     before, first, last, after = match.groups()
     for number in range(int(first), int(last) + 1):
-        yield _identifier(f"{before}{number:0{len(first)}d}{after}")
+        yield identifier(f"{before}{number:0{len(first)}d}{after}")
 
 
 def _choice(seed: int, name: str, purpose: str) -> int:
@@ -274,7 +230,7 @@ def _within(bounds: tuple[int, int], choice: int) -> int:
     return bounds[0] + choice % (bounds[1] - bounds[0] + 1)
 
 
-def _plan(document: _Document, text_hash: str) -> DatasetSpec:
+def _generated(document: _Document, text_hash: str) -> DatasetSpec:
     dataset, layout = document.dataset, document.layout
     return DatasetSpec(
         name=dataset.name,
@@ -313,3 +269,31 @@ def _branch(group: _Branches, name: str, seed: int) -> BranchPlan:
         zeros=_within((low, high), _choice(seed, name, "zeros")),
         hold=group.hold or 0,
     )
+
+
+def write(
+    plan: DatasetSpec, software: SoftwareRequest, path: Path, on_done: Callable[[int], None]
+) -> dict[str, Any]:
+    """Write the file of a spec and return what the manifest tells about it.
+
+    Args:
+        plan: what to write.
+        software: the ROOT to do it with, from :func:`treehammer.datasets.rootenv.prepare`.
+        path: the file to create.
+        on_done: is told the events written.
+
+    Raises:
+        DatasetError: the file cannot be written.
+        SoftwareError: this ROOT cannot be used.
+    """
+    request = {
+        "path": str(path),
+        "file_name": plan.file_name,
+        "tree": plan.tree,
+        "entries": plan.entries,
+        "compression": plan.compression,
+        "events_per_cluster": plan.events_per_cluster,
+        "collections": [asdict(collection) for collection in plan.collections],
+        "branches": [asdict(branch) for branch in plan.branches],
+    }
+    return rootenv.run("make", request, software, on_done)

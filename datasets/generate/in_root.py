@@ -1,4 +1,4 @@
-"""Runs under the Python of a ROOT environment: ``in_root.py make`` or ``in_root.py measure``.
+"""Runs under the Python of a ROOT environment: ``in_root.py make``, ``merge`` or ``measure``.
 
 The request is one JSON document on standard input.  Standard output carries one JSON document
 a line: ``{"done": n}`` while it goes on, then ``{"result": ...}`` or ``{"error": {"where",
@@ -24,6 +24,8 @@ CANONICAL_VERSION = 63800
 #: Added to the version in the header of files above 2 GB.
 BIG_FILE = 1_000_000
 CHUNKS = 100
+#: Events of a source that are written and compared before it is merged.
+TRIAL_ENTRIES = 1000
 
 
 class RequestError(Exception):
@@ -35,7 +37,7 @@ class RequestError(Exception):
 
 
 def make(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Write the tree that ``request`` describes (made by ``catalogue._request``)."""
+    """Write the tree that ``request`` describes (made by ``spec.write``)."""
     path = request["path"]
     # Without this name ROOT puts the time, a random UUID and the path into the file.
     url = f"{path}?reproducible={request['file_name']}"
@@ -57,15 +59,61 @@ def make(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
                 item["zeros"],
                 item["hold"],
             )
-        entries = request["entries"]
-        for chunk in range(CHUNKS):
-            last = entries * (chunk + 1) // CHUNKS
-            writer.fill(entries * chunk // CHUNKS, last)
-            send(channel, {"done": last})
-        writer.close()
+        fill(writer, request["entries"], channel)
     except ROOT.std.exception as error:
         raise RequestError(path, str(error.what())) from error
     canonise(Path(path))
+    return versions()
+
+
+def merge(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Rewrite the events of a tree as ``request`` asks for (made by ``merged.write``)."""
+    path, where = request["path"], request["source"]
+    source = opened(where)
+    name, tree = tree_of(source, where, request["tree"])
+    entries = int(tree.GetEntries())
+    found = (entries, int(tree.GetNbranches()))
+    if found != (request["entries"], request["branches"]):
+        raise RequestError(
+            where, f"has {found[0]} entries x {found[1]} branches, not as its spec says"
+        )
+    others = sorted(key for key, _ in find(source, "") if key != name)
+    try:
+        merger = ROOT.treehammer.Merger(tree, request["seed"])
+        left_out = [str(name) for name in merger.leaveOut(min(entries, TRIAL_ENTRIES))]
+        leaves = merger.learn(request["kept_bits"])
+        merger.open(
+            f"{path}?reproducible={request['file_name']}",
+            request["compression"],
+            request["events_per_cluster"],
+            request["basket_memory"],
+        )
+        fill(merger, request["copies"] * entries, channel)
+    except ROOT.std.exception as error:
+        raise RequestError(path, str(error.what())) from error
+    canonise(Path(path))
+    kinds = ("perturbed", "exact", "integer", "object")
+    return {
+        **versions(),
+        "copies": request["copies"],
+        "kept_bits": request["kept_bits"],
+        "leaves": {kind: int(getattr(leaves, kind)) for kind in kinds},
+        "branches_left_out": left_out,
+        "objects_left_out": others,
+    }
+
+
+def fill(writer: Any, entries: int, channel: TextIO) -> None:
+    """Write all events, and say so now and then."""
+    for chunk in range(CHUNKS):
+        last = entries * (chunk + 1) // CHUNKS
+        writer.fill(entries * chunk // CHUNKS, last)
+        send(channel, {"done": last})
+    writer.close()
+
+
+def versions() -> dict[str, str]:
+    """What has written the file."""
     return {
         "root": str(ROOT.gROOT.GetVersion()),
         "zlib": str(library_facts().get("zlib_version", "unknown")),
@@ -96,24 +144,8 @@ def measure(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 def measure_file(path: str, name: str) -> dict[str, Any]:
     """Sizes of everything in the tree ``name``; if that is empty, in the tree of greatest extent."""
-    try:
-        file = ROOT.TFile.Open(path)
-    except OSError:
-        file = None
-    if not file or file.IsZombie():
-        raise RequestError(path, "cannot be opened as a ROOT file")
-    if file.TestBit(ROOT.TFile.kRecovered):
-        raise RequestError(path, "was not closed properly by its writer")
-    classes = dict(find(file, ""))
-    trees = {key: file.Get(key) for key, kind in classes.items() if kind.InheritsFrom("TTree")}
-    ntuples = sorted(key for key, kind in classes.items() if kind.GetName().endswith("RNTuple"))
-    if not name and not ntuples:
-        name = max(trees, key=lambda key: extent(trees[key]), default="")
-    if name not in trees:
-        raise RequestError(path, no_tree(name, sorted(trees), ntuples))
-    tree = trees[name]
-    if not tree.GetEntries() or not tree.GetNbranches():
-        raise RequestError(path, f"the tree {name!r} is empty")
+    file = opened(path)
+    name, tree = tree_of(file, path, name)
     folder, _, key_name = name.rpartition("/")
     record = (file.Get(folder) if folder else file).GetKey(key_name)
     layout = ROOT.treehammer.measure(tree)
@@ -125,6 +157,34 @@ def measure_file(path: str, name: str) -> dict[str, Any]:
         "record_unzipped": int(record.GetObjlen()),
         **{size: [int(value) for value in getattr(layout, size)] for size in sizes},
     }
+
+
+def opened(path: str) -> Any:
+    """The file, which must be whole."""
+    try:
+        file = ROOT.TFile.Open(path)
+    except OSError:
+        file = None
+    if not file or file.IsZombie():
+        raise RequestError(path, "cannot be opened as a ROOT file")
+    if file.TestBit(ROOT.TFile.kRecovered):
+        raise RequestError(path, "was not closed properly by its writer")
+    return file
+
+
+def tree_of(file: Any, path: str, name: str) -> tuple[str, Any]:
+    """Name of the tree asked for, or of the one of greatest extent, and the tree; not an empty one."""
+    classes = dict(find(file, ""))
+    trees = {key: file.Get(key) for key, kind in classes.items() if kind.InheritsFrom("TTree")}
+    ntuples = sorted(key for key, kind in classes.items() if kind.GetName().endswith("RNTuple"))
+    if not name and not ntuples:
+        name = max(trees, key=lambda key: extent(trees[key]), default="")
+    if name not in trees:
+        raise RequestError(path, no_tree(name, sorted(trees), ntuples))
+    tree = trees[name]
+    if not tree.GetEntries() or not tree.GetNbranches():
+        raise RequestError(path, f"the tree {name!r} is empty")
+    return name, tree
 
 
 def find(folder: Any, prefix: str) -> Iterator[Any]:
@@ -163,12 +223,16 @@ def main() -> None:
     """Answer one request."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    action = {"make": make, "measure": measure}[sys.argv[1]]
+    action, header = {
+        "make": (make, "tree.hpp"),
+        "merge": (merge, "merge.hpp"),
+        "measure": (measure, "tree.hpp"),
+    }[sys.argv[1]]
     request = json.load(sys.stdin)
     ROOT.gROOT.SetBatch(True)
-    source = Path(__file__).with_name("tree.hpp").read_text(encoding="utf-8")
-    if not ROOT.gInterpreter.Declare("#pragma cling optimize(2)\n" + source):
-        raise SystemExit("tree.hpp does not compile with this ROOT")
+    include = f'#include "{Path(__file__).with_name(header)}"'
+    if not ROOT.gInterpreter.Declare(f"#pragma cling optimize(2)\n{include}"):
+        raise SystemExit(f"{header} does not compile with this ROOT")
     try:
         answer = {"result": action(request, channel)}
     except RequestError as error:

@@ -3,6 +3,8 @@
 // Bytes must agree between machines, runs and ROOT releases, so values come from integers only:
 // splitmix64, no libm, no floating-point arithmetic; floats are assembled bit by bit.
 
+#pragma once
+
 #include <TBasket.h>
 #include <TBranch.h>
 #include <TFile.h>
@@ -163,14 +165,34 @@ private:
    const Counter &fCounter;
 };
 
+inline std::unique_ptr<TFile> create(const std::string &url, int compression)
+{
+   std::unique_ptr<TFile> file(TFile::Open(url.c_str(), "RECREATE", "", compression));
+   if (!file || file->IsZombie())
+      throw std::runtime_error("cannot be created");
+   return file;
+}
+
+inline void checkWritten(const TFile &file)
+{
+   if (file.TestBit(TFile::kWriteError))
+      throw std::runtime_error("cannot be written");
+}
+
+inline void finish(TFile &file)
+{
+   file.Write("", TObject::kOverwrite);
+   checkWritten(file);
+   file.Close();
+   checkWritten(file);
+}
+
 /// One tree in one new file.
 class TreeWriter {
 public:
    TreeWriter(const std::string &url, const std::string &tree, int compression, Long64_t cluster)
-      : fFile(TFile::Open(url.c_str(), "RECREATE", "", compression))
+      : fFile(create(url, compression))
    {
-      if (!fFile || fFile->IsZombie())
-         throw std::runtime_error("cannot be created");
       fTree = new TTree(tree.c_str(), "treehammer reference data"); // owned by the file
       fTree->SetAutoSave(0); // no intermediate copies of the tree's own record
       fTree->SetAutoFlush(cluster);
@@ -215,24 +237,12 @@ public:
          if (fTree->Fill() < 0)
             throw std::runtime_error("cannot be written");
       }
-      check();
+      checkWritten(*fFile);
    }
 
-   void close()
-   {
-      fFile->Write("", TObject::kOverwrite);
-      check();
-      fFile->Close();
-      check();
-   }
+   void close() { finish(*fFile); }
 
 private:
-   void check() const
-   {
-      if (fFile->TestBit(TFile::kWriteError))
-         throw std::runtime_error("cannot be written");
-   }
-
    template <class T>
    void add(const std::string &name, const std::string &type, bool vector, int length,
             const std::string &counter, const Content &content)

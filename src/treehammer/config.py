@@ -40,6 +40,10 @@ class Settings:
     slots: int = field(
         metadata={"help": "jobs the local batch system runs at once; 1 measures undisturbed"}
     )
+    sources_dir: Path | None = field(
+        default=None,
+        metadata={"help": "files of others that merged datasets are made from"},
+    )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -62,6 +66,11 @@ class Settings:
         """The queue of the local batch system."""
         return self.data_dir / "spool"
 
+    @property
+    def submissions_dir(self) -> Path:
+        """Marks of the submissions under way."""
+        return self.data_dir / "submissions"
+
 
 MEANINGS: Mapping[str, str] = {
     f.name: f.metadata["help"] for f in fields(Settings) if "help" in f.metadata
@@ -75,6 +84,7 @@ def _defaults() -> dict[str, Any]:
         "data_dir": _xdg("XDG_DATA_HOME", ".local/share"),
         "database": "",
         "slots": 1,
+        "sources_dir": None,
     }
 
 
@@ -100,7 +110,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _convert(name: str, value: Any, origin: str, base: Path) -> Any:
-    if name in ("cache_dir", "data_dir"):
+    if name in ("cache_dir", "data_dir", "sources_dir"):
         if not isinstance(value, str | Path) or not str(value):
             raise ConfigError(f"{name} must be a path, not {value!r}", where=origin)
         return (base / Path(value).expanduser()).resolve()

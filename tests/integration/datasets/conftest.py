@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dataset_specs import generated
 
 from treehammer import config
 from treehammer.collectors.job import SoftwareRequest
@@ -33,7 +34,7 @@ def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
 @pytest.fixture(scope="session")
 def tiny() -> spec.DatasetSpec:
     """A spec with every type and shape, three clusters, a second's work."""
-    return spec.load(TINY)
+    return generated(TINY)
 
 
 @pytest.fixture(scope="session")

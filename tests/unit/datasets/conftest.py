@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dataset_specs import generated
 
 from treehammer.collectors.job import SoftwareRequest
 from treehammer.datasets import rootenv, spec
@@ -63,7 +64,7 @@ def spec_file(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def plan(spec_file: Callable[[str], Path]) -> spec.DatasetSpec:
-    return spec.load(spec_file(SPEC))
+    return generated(spec_file(SPEC))
 
 
 @pytest.fixture

@@ -1,0 +1,84 @@
+"""What is checked of a dataset: its files, the pins of its spec, the names of what is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from treehammer.datasets import fields, spec
+from treehammer.datasets.content import Content, digest
+from treehammer.datasets.manifest import MANIFEST_NAME, Manifest, ManifestFile
+from treehammer.errors import DatasetError
+
+
+def pin(plan: fields.Spec, content: Content, writer: Mapping[str, str]) -> None:
+    """Refuse a made file that is not the pinned one; ``writer`` tells what has written it.
+
+    Raises:
+        DatasetError: it is another.
+    """
+    if plan.sha256 and (content.size, content.sha256) != (plan.size, plan.sha256):
+        raise DatasetError(
+            f"ROOT {writer['root']} with zlib {writer['zlib']} made {content.size} bytes with "
+            f"sha256 {content.sha256}; pinned are {plan.size} bytes with {plan.sha256}",
+            where=plan.file_name,
+            # ROOT's wheels compress with the zlib of the machine.
+            hint=f"Only equal files may bear the name: make it with ROOT {plan.root} on a machine "
+            "whose zlib is the original (zlib-ng writes other bytes), and copy the folder.",
+        )
+
+
+def wrong_files(manifest: Manifest, folder: Path) -> Iterator[str]:
+    """Which files are missing, too many or of another size."""
+    expected = {file.name: file.size for file in manifest.files}
+    there = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
+    for name, size in expected.items():
+        if name not in there:
+            yield f"{name} is missing"
+        elif there[name] != size:
+            yield f"{name} has {there[name]} bytes instead of {size}"
+    for name in sorted(there.keys() - expected.keys() - {MANIFEST_NAME}):
+        yield f"{name} does not belong there"
+
+
+def wrong_content(file: ManifestFile, path: Path, advance: Callable[[int], None]) -> Iterator[str]:
+    """Which checksums of a file differ; ``advance`` is told the bytes of each block."""
+    try:
+        content = digest(path, advance)
+    except OSError as error:
+        yield f"{file.name} cannot be read ({error.strerror})"
+        return
+    for kind in ("adler32", "sha256"):
+        found, expected = getattr(content, kind), getattr(file, kind)
+        if found != expected:
+            yield f"{file.name} has {kind} {found} instead of {expected}"
+
+
+def other_spec(manifest: Manifest) -> Iterator[str]:
+    """Whether the shipped spec of that name makes other files today."""
+    plan = spec.shipped_spec(manifest.name)
+    if plan and plan.sha256 and [f.sha256 for f in manifest.files] != [plan.sha256]:
+        yield "it was made by another version of treehammer, from another spec"
+
+
+def addition(name: str, paths: Sequence[Path]) -> None:
+    """Refuse a name or files that cannot become a dataset.
+
+    Raises:
+        DatasetError: what is wrong with them.
+    """
+    if not fields.NAME.fullmatch(name):
+        raise DatasetError(
+            "a dataset's name has lower-case letters, digits, '.', '_' and '-' only",
+            where=name,
+        )
+    if name in spec.shipped():
+        raise DatasetError("is the name of a shipped dataset", where=name, hint="Choose another.")
+    for path in paths:
+        if not path.is_file():
+            raise DatasetError("there is no such file", where=str(path))
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names) or MANIFEST_NAME in names:
+        raise DatasetError(
+            "the files of a dataset need names of their own", where=", ".join(sorted(names))
+        )
