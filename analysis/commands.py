@@ -16,7 +16,7 @@ from treehammer.errors import ExitCode, NothingToDo
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-from treehammer.terminal import TABLE, Column, output_options, print_rows
+from treehammer.terminal import TABLE, Column, leaving, output_options, print_rows
 
 if TYPE_CHECKING:
     from treehammer.analysis.compare import Comparison, Question
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 )
 @output_options
 @click.pass_obj
+@leaving("nothing half-made was stored")
 def compare_command(
     settings: Settings,
     a: str,

@@ -5,16 +5,24 @@ Standard library only, Python 3.9 and later: this module is packed into the work
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from contextlib import contextmanager, suppress
 from typing import Callable, Iterator, Optional, Union
 
+#: ``errno`` of an error when there is no room for more on a disk or in a quota.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
 PathLike = Union[str, "os.PathLike[str]"]
 
 
 def write_atomically(path: PathLike, text: str) -> None:
-    """Write ``path`` so that a reader sees either nothing or the whole text, even after a crash."""
+    """Write ``path`` so that a reader sees either nothing or the whole text, even after a crash.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is.
+    """
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as stream:

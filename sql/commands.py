@@ -11,7 +11,7 @@ from treehammer.config import Settings
 from treehammer.sql import migrate
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database, upgrade_database
-from treehammer.terminal import Column, counted, output_options, print_rows, progress_bar
+from treehammer.terminal import Column, counted, leaving, output_options, print_rows, progress_bar
 
 
 @click.command("export")
@@ -32,6 +32,7 @@ from treehammer.terminal import Column, counted, output_options, print_rows, pro
     "* and ?). An empty value means 'not known'. Repeatable: all must hold.",
 )
 @click.pass_obj
+@leaving("nothing half-made was written; the measurements are safe in the database")
 def export_command(
     settings: Settings, file: Path, campaigns: tuple[str, ...], wheres: tuple[str, ...]
 ) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from treehammer.collectors import software
 from treehammer.collectors.job import SoftwareRequest
@@ -14,17 +12,19 @@ from treehammer.collectors.preparing import ready
 from treehammer.config import Settings
 from treehammer.datasets import catalogue
 from treehammer.datasets.manifest import Manifest
-from treehammer.errors import BatchError, DefinitionError, NothingToDo
+from treehammer.errors import BatchError, ConfigError, DefinitionError, NothingToDo
 from treehammer.hctests.definition import TestDefinition
 from treehammer.hctests.options import load_pinned
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit import estimate
+from treehammer.submit.batch.base import JobState
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.estimate import Cost
 from treehammer.submit.plan import Plan, make_plan
 from treehammer.submit.render import describe
 from treehammer.submit.sites import batch_system, choose_sites
+from treehammer.submit.submissions import Submissions
 from treehammer.submit.tracking import Progress, Tracker, lost_job
 from treehammer.terminal import Bars, Step, silent
 
@@ -139,38 +139,72 @@ def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
     rows = {row.id: row for row in plan.job_rows()}
     with (
         Store.open(settings.database) as store,
-        tempfile.TemporaryDirectory(prefix="treehammer-") as folder,
+        Submissions(settings.submissions_dir).making(plan.campaign_id) as folder,
     ):
-        descriptions = tuple(describe(plan, Path(folder)))
+        descriptions = tuple(describe(plan, folder))
         # The clock of the submission starts here: fetching software may have taken an hour.
         store.add_campaign(replace(campaign, created_us=time.time_ns() // 1000), rows.values())
         for name in sorted({row.batch_system for row in rows.values()}):
             mine = [item for item in descriptions if rows[item.job_id].batch_system == name]
+            batch = batch_system(name, settings)
+            batch_ids: Mapping[str, str] = {}
             try:
-                batch_ids = batch_system(name, settings).submit(plan.campaign_id, mine)
+                batch_ids = batch.submit(plan.campaign_id, mine)
             except BatchError as error:
-                lost = [lost_job(rows[item.job_id], "submission", str(error)) for item in mine]
+                # What it took before it failed goes on, e.g. when only its runner does not start.
+                batch_ids = batch.find(item.job_id for item in mine)
+                lost = [
+                    lost_job(rows[item.job_id], "submission", str(error))
+                    for item in mine
+                    if item.job_id not in batch_ids
+                ]
                 store.set_jobs(job for job, _ in lost)
                 store.set_attempts(attempt for _, attempt in lost)
                 raise
-            store.set_jobs(
-                replace(rows[job_id], batch_id=batch_id) for job_id, batch_id in batch_ids.items()
-            )
+            finally:
+                store.set_jobs(
+                    replace(rows[job_id], batch_id=batch_id)
+                    for job_id, batch_id in batch_ids.items()
+                )
         return store.campaign(plan.campaign_id)
+
+
+def after_interrupt(plan: Plan, settings: Settings) -> str:
+    """What an interrupted submission left, for the user; the jobs that were queued go on."""
+    try:
+        with Store.open(settings.database, create=False) as store:
+            campaign = store.campaign(plan.campaign_id)
+            return how_it_stands(tracker_for(store, settings), campaign)
+    except (NothingToDo, ConfigError):
+        return "nothing was submitted"
+
+
+def how_it_stands(tracker: Tracker, campaign: CampaignRow) -> str:
+    """What a user who stops watching is told."""
+    jobs = tracker.refresh(campaign)
+    if not any(job.batch_id for job in jobs):
+        return f"none of the jobs of {campaign.id} was submitted. Submit again"
+    if all(JobState(job.state).final for job in jobs):
+        return f"every job is over. Take in what they measured: treehammer collect {campaign.id}"
+    return (
+        f"the jobs go on. Look: treehammer status {campaign.id}. "
+        f"End them: treehammer cancel {campaign.id}"
+    )
 
 
 def tracker_for(store: Store, settings: Settings) -> Tracker:
     """A tracker of the campaigns in a store."""
-    return Tracker(store, lambda name: batch_system(name, settings))
+    return Tracker(
+        store,
+        lambda name: batch_system(name, settings),
+        under_way=Submissions(settings.submissions_dir).under_way,
+    )
 
 
-def follow(tracker: Tracker, campaign: CampaignRow, step: Step, *, collect: bool) -> Progress:
-    """Look again and again until every job is final."""
+def follow(tracker: Tracker, campaign: CampaignRow, step: Step) -> Progress:
+    """Look and collect again and again until every job is final."""
     while True:
-        tracker.refresh(campaign)
-        if collect:
-            tracker.collect(campaign)
-        progress = tracker.progress(campaign)
+        progress = tracker.look(campaign)
         step(progress.done, progress.note())
         if progress.finished:
             return progress
@@ -198,4 +232,4 @@ def wait(campaign: CampaignRow, settings: Settings, bars: Bars = silent) -> Prog
         Store.open(settings.database) as store,
         bars("Measuring", campaign.planned_measurements) as step,
     ):
-        return follow(tracker_for(store, settings), campaign, step, collect=True)
+        return follow(tracker_for(store, settings), campaign, step)

@@ -25,11 +25,20 @@ from treehammer.submit import estimate
 from treehammer.submit.batch.base import Description, JobState
 from treehammer.submit.batch.spool import stage
 from treehammer.submit.plan import Plan
+from treehammer.submit.purge import purge
 from treehammer.submit.render import JOB_NAME, describe
 from treehammer.submit.sites import known_sites
 from treehammer.submit.tracking import Collected, Progress, Tracker
 from treehammer.submit.troubles import Trouble, troubles
-from treehammer.terminal import TABLE, Column, counted, output_options, print_rows, progress_bar
+from treehammer.terminal import (
+    TABLE,
+    Column,
+    counted,
+    leaving,
+    output_options,
+    print_rows,
+    progress_bar,
+)
 
 #: Kinds of trouble that are told on a terminal.
 TROUBLES = 5
@@ -86,31 +95,25 @@ def submit(
 
     Example: treehammer submit ttree-read -P cache_mb=0,30 --wait
     """
-    plan = campaigns.plan_request(request, settings, fetch=not dry_run, bars=progress_bar)
-    _print_plan(plan, settings, form)
-    if dry_run:
-        return ExitCode.DONE
-    campaign = campaigns.submit_plan(plan, settings)
-    if form == TABLE:
-        click.echo(f"Submitted as {campaign.id} ({campaign.name})")
-    if not wait:
+    with leaving("nothing was submitted"):
+        plan = campaigns.plan_request(request, settings, fetch=not dry_run, bars=progress_bar)
+        _print_plan(plan, settings, form)
+        if dry_run:
+            return ExitCode.DONE
+    with leaving(lambda: campaigns.after_interrupt(plan, settings)):
+        campaign = campaigns.submit_plan(plan, settings)
         if form == TABLE:
-            click.echo(f"  treehammer status {campaign.id} --follow")
-            click.echo(f"  treehammer collect {campaign.id}")
-        return ExitCode.DONE
-    try:
+            click.echo(f"Submitted as {campaign.id} ({campaign.name})")
+        if not wait:
+            if form == TABLE:
+                click.echo(f"  treehammer status {campaign.id} --follow")
+                click.echo(f"  treehammer collect {campaign.id}")
+            return ExitCode.DONE
         progress = campaigns.wait(campaign, settings, progress_bar)
-    except KeyboardInterrupt:
-        click.echo(
-            f"The jobs go on. Look: treehammer status {campaign.id}. "
-            f"End them: treehammer cancel {campaign.id}",
-            err=True,
-        )
-        raise
-    if form == TABLE:
-        _print_progress(campaign, progress, form)
-        with Store.open(settings.database) as store:
-            _print_troubles(troubles(store, campaign))
+        if form == TABLE:
+            _print_progress(campaign, progress, form)
+            with Store.open(settings.database) as store:
+                _print_troubles(troubles(store, campaign))
     return ExitCode.REGRESSION if any(progress.failures.values()) else ExitCode.DONE
 
 
@@ -194,6 +197,8 @@ def _write_rendered(descriptions: Iterable[Description], output: Path) -> None:
 def status(settings: Settings, campaign: str | None, follow: bool, form: str) -> None:
     """Show all campaigns, or how far one is (its id, name, a prefix, or 'last').
 
+    What the jobs of that one measured so far is taken into the database, as 'collect' does.
+
     Example: treehammer status last --follow
     """
     with Store.open(settings.database, create=False) as store:
@@ -202,13 +207,15 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
             _print_campaigns(store, tracker, form)
             return
         row = store.campaign(campaign or "last")
-        if follow:
-            with progress_bar("Measuring", row.planned_measurements) as step:
-                progress = campaigns.follow(tracker, row, step, collect=False)
-        else:
-            tracker.refresh(row)
-            progress = tracker.progress(row)
+        with leaving(lambda: campaigns.how_it_stands(tracker, row)):
+            if follow:
+                with progress_bar("Measuring", row.planned_measurements) as step:
+                    progress = campaigns.follow(tracker, row, step)
+            else:
+                progress = tracker.look(row)
         _print_progress(row, progress, form)
+        for note in tracker.notes(row):
+            click.echo(note, err=True)
         if form == TABLE:
             _print_troubles(troubles(store, row))
 
@@ -284,18 +291,17 @@ def collect(settings: Settings, campaign: str) -> None:
     with Store.open(settings.database, create=False) as store:
         tracker = campaigns.tracker_for(store, settings)
         row = store.campaign(campaign)
-        tracker.refresh(row)
-        _print_collected(row, tracker.collect(row))
+        with leaving("what was taken in stays, and the next collect takes in the rest"):
+            tracker.refresh(row)
+            _print_collected(row, tracker.collect(row))
 
 
 def _print_collected(campaign: CampaignRow, collected: Collected) -> None:
     click.echo(
         f"{campaign.name}: {counted(collected.new, 'new measurement')}, {collected.known} known"
     )
-    for file in collected.set_aside:
-        click.echo(f"  not a record ({file.reason}): {file.path}", err=True)
-    for identity in collected.conflicting:
-        click.echo(f"  {identity} came with other content than before; the first stays", err=True)
+    for remark in collected.remarks():
+        click.echo(f"  {remark}", err=True)
 
 
 @click.command()
@@ -309,7 +315,8 @@ def cancel(settings: Settings, campaign: str) -> None:
     with Store.open(settings.database, create=False) as store:
         tracker = campaigns.tracker_for(store, settings)
         row = store.campaign(campaign)
-        count = tracker.cancel(row)
+        with leaving(f"jobs may still be ending. Look: treehammer status {row.id}"):
+            count = tracker.cancel(row)
         if not count:
             raise NothingToDo("every job is final already", where=row.name)
         click.echo(f"{row.name}: {counted(count, 'job')} cancelled")
@@ -348,4 +355,4 @@ def list_sites(settings: Settings, form: str) -> None:
     print_rows(rows, columns, form=form)
 
 
-COMMANDS = (submit, status, collect, cancel, render, sites)
+COMMANDS = (submit, status, collect, cancel, purge, render, sites)

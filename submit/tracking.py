@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from treehammer.collectors.job import TEMPORARY
 from treehammer.collectors.record import Measurement
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import AttemptStatus, BatchSystem, JobState, JobStatus
-from treehammer.submit.troubles import IMPLAUSIBLE
+from treehammer.submit.submissions import GRACE_S
+from treehammer.submit.troubles import IMPLAUSIBLE, failing, is_last, last_attempts
 
-#: A submission that stored its campaign has this long to queue the jobs.
-SUBMISSION_GRACE_S = 120.0
+#: Folder of an attempt for what lay among its records and is none.
+REFUSED = "records-refused"
 #: No record is larger: what is, was not written by the worker.
 MAX_RECORD_BYTES = 16_000_000
 #: Characters of the worker's error output that a lost attempt is explained with.
@@ -29,8 +31,10 @@ TAIL = 500
 
 @dataclass(frozen=True)
 class SetAside:
-    """A file among the records that is none; it was moved to ``path``."""
+    """A file among the records of an attempt that is none; it was moved to ``path``."""
 
+    job_id: str
+    attempt: int
     path: Path
     reason: str
 
@@ -47,6 +51,16 @@ class Collected:
     conflicting: tuple[str, ...]
     set_aside: tuple[SetAside, ...]
 
+    def remarks(self) -> list[str]:
+        """A line for each file or identity that was not taken in."""
+        return [
+            *(f"not a record ({file.reason}): {file.path}" for file in self.set_aside),
+            *(
+                f"{identity} came with other content than before; the first stays"
+                for identity in self.conflicting
+            ),
+        ]
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -56,8 +70,9 @@ class Progress:
         states: site -> state -> jobs.
         done: planned measurements that are on record, or will never come.
         planned: measurements that were planned.
-        failures: site -> class -> failed measurements, and attempts that left too few records;
-            what came back whole but cannot be true counts as ``implausible``.
+        failures: site -> class -> failed measurements, and jobs whose last attempt left too few;
+            what came back whole but cannot be true counts as ``implausible``.  Attempts that were
+            followed by another count for nothing.
         remaining_s: expected seconds to the end at the pace so far, None while that is unknown.
     """
 
@@ -89,6 +104,8 @@ class Tracker:
         store: where campaigns, jobs and measurements are kept.
         batch_system: name -> batch system.
         now_us: microseconds since 1970 UTC.
+        under_way: whether the campaign of that identity is being submitted just now; None where
+            that cannot be told, which its age then decides.
     """
 
     def __init__(
@@ -96,24 +113,29 @@ class Tracker:
         store: Store,
         batch_system: Callable[[str], BatchSystem],
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        under_way: Callable[[str], bool | None] = lambda _: None,
     ) -> None:
         self.store = store
         self.batch_system = batch_system
         self.now_us = now_us
+        self.under_way = under_way
         self._added: set[Path] = set()
+        self._told: list[str] = []
 
     def refresh(self, campaign: CampaignRow) -> list[JobRow]:
         """Bring job states and attempts up to date and return the jobs.
 
         Jobs that the store knows to be over are not asked for again.
         """
+        # Asked first: what a submission that ended meanwhile has queued is found below.
+        being_submitted = self._being_submitted(campaign)
         before = self.store.jobs(campaign.id)
-        under_way = [job for job in before if not (job.batch_id and JobState(job.state).final)]
-        stored = self.store.attempts(job.id for job in under_way)
+        open_jobs = [job for job in before if _is_open(job)]
+        stored = self.store.attempts(job.id for job in open_jobs)
         last = {attempt.job_id: attempt for attempt in stored}
         jobs = {job.id: job for job in before}
         attempts: list[AttemptRow] = []
-        for name, group in _by_batch_system(under_way):
+        for name, group in _by_batch_system(open_jobs):
             batch = self.batch_system(name)
             queued = _with_batch_ids(group, batch)
             statuses = batch.query(job.batch_id for job in queued if job.batch_id)
@@ -122,7 +144,7 @@ class Tracker:
                 if status is not None:
                     jobs[job.id] = replace(job, state=status.state.value)
                     attempts += _attempt_rows(job, status, batch.sandboxes(job.batch_id))
-                elif self._is_gone(campaign, job):
+                elif not JobState(job.state).final and (job.batch_id or not being_submitted):
                     jobs[job.id], attempt = _gone(job, last.get(job.id))
                     attempts.append(attempt)
                 else:
@@ -132,11 +154,31 @@ class Tracker:
         self.store.set_jobs(set(jobs.values()) - set(before))
         return list(jobs.values())
 
-    def _is_gone(self, campaign: CampaignRow, job: JobRow) -> bool:
-        """Whether a job that its batch system does not know was to be there."""
-        age_s = (self.now_us() - campaign.created_us) / 1e6
-        being_submitted = not job.batch_id and age_s < SUBMISSION_GRACE_S
-        return not JobState(job.state).final and not being_submitted
+    def _being_submitted(self, campaign: CampaignRow) -> bool:
+        """Whether jobs that no batch system knows may still be on their way."""
+        known = self.under_way(campaign.id)
+        if known is not None:
+            return known
+        return (self.now_us() - campaign.created_us) / 1e6 < GRACE_S
+
+    def look(self, campaign: CampaignRow) -> Progress:
+        """Bring everything up to date, measurements included, and say how far the campaign is.
+
+        Raises:
+            StoreError: the store refuses; every record is still on disk.
+        """
+        self.refresh(campaign)
+        collected = self.collect(campaign)
+        self._told += collected.remarks()
+        return self.progress(campaign)
+
+    def notes(self, campaign: CampaignRow) -> list[str]:
+        """What a user should know: files that are no records, and why no job starts."""
+        names = {job.batch_system for job in self.store.jobs(campaign.id) if _is_open(job)}
+        return [
+            *self._told,
+            *(n for name in sorted(names) for n in self.batch_system(name).notes()),
+        ]
 
     def collect(self, campaign: CampaignRow) -> Collected:
         """Add the records of all jobs, running ones included, to the store.
@@ -149,15 +191,28 @@ class Tracker:
 
         def valid() -> Iterator[Measurement]:
             for job in self.store.jobs(campaign.id):
-                for path in self._new_records(job):
-                    measurement = _read(path, job, set_aside)
+                for attempt, path in self._new_records(job):
+                    measurement = _read(path, job, attempt, set_aside)
                     if measurement is not None:
                         paths.append(path)
                         yield measurement
 
-        added = self.store.add(valid())
+        try:
+            added = self.store.add(valid())
+        finally:
+            # They are out of the way already: nobody will find them again.
+            self._account_for(set_aside)
         self._added.update(paths)
         return Collected(added.new, added.known, tuple(added.conflicting), tuple(set_aside))
+
+    def _account_for(self, set_aside: Sequence[SetAside]) -> None:
+        """Make attempts fail whose records did not come back whole."""
+        for item in set_aside:
+            for attempt in self.store.attempts([item.job_id]):
+                if attempt.number == item.attempt and not attempt.failure_class:
+                    message = f"not a record ({item.reason}): {item.path}"
+                    failed = replace(attempt, failure_class="upload", message=message)
+                    self.store.set_attempts([failed])
 
     def cancel(self, campaign: CampaignRow) -> int:
         """Cancel the campaign's jobs that are not final and return how many were."""
@@ -168,33 +223,33 @@ class Tracker:
         self.refresh(campaign)
         return count
 
-    def _new_records(self, job: JobRow) -> list[Path]:
+    def _new_records(self, job: JobRow) -> list[tuple[int, Path]]:
+        """Attempt and file of each record that this tracker has not added yet."""
         if not job.batch_id:
             return []
         sandboxes = self.batch_system(job.batch_system).sandboxes(job.batch_id)
-        files = (path for sandbox in sandboxes.values() for path in record_files(sandbox))
-        return [path for path in files if path not in self._added]
+        files = ((n, path) for n, sandbox in sandboxes.items() for path in record_files(sandbox))
+        return [(number, path) for number, path in files if path not in self._added]
 
     def progress(self, campaign: CampaignRow) -> Progress:
         """How far the campaign is, from the store and the sandboxes of running jobs."""
         states: dict[str, Counter[str]] = defaultdict(Counter)
         failures: dict[str, Counter[str]] = defaultdict(Counter)
         jobs = {job.id: job for job in self.store.jobs(campaign.id)}
-        attempts = self.store.attempts(jobs)
+        last = last_attempts(self.store, jobs.values())
         done = 0
         for job in jobs.values():
             states[job.site][job.state] += 1
             done += self._done(job)
-        for attempt in attempts:
+        for attempt in last.values():
             if attempt.failure_class:
                 failures[jobs[attempt.job_id].site][attempt.failure_class] += 1
-        for row in self.store.counts(campaign.id):
-            if row.failure_class:
-                failures[row.site][row.failure_class] += row.measurements
-            elif not row.plausible:
-                failures[row.site][IMPLAUSIBLE] += row.measurements
+        columns = ("site", "job_id", "attempt", "failure_class")
+        for row in failing(self.store, campaign, columns):
+            if is_last(row, last):
+                failures[str(row["site"])][str(row["failure_class"] or IMPLAUSIBLE)] += 1
         planned = sum(job.planned_measurements for job in jobs.values())
-        started = min((a.started_us for a in attempts if a.started_us), default=0)
+        started = min((a.started_us for a in last.values() if a.started_us), default=0)
         remaining = None
         if started and 0 < done < planned:
             remaining = (self.now_us() - started) / 1e6 / done * (planned - done)
@@ -207,6 +262,11 @@ class Tracker:
             return 0
         sandboxes = self.batch_system(job.batch_system).sandboxes(job.batch_id)
         return len(record_files(sandboxes[max(sandboxes)])) if sandboxes else 0
+
+
+def _is_open(job: JobRow) -> bool:
+    """Whether its batch system may have news of a job."""
+    return not (job.batch_id and JobState(job.state).final)
 
 
 def lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow, AttemptRow]:
@@ -245,7 +305,7 @@ def _with_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
     return [replace(job, batch_id=job.batch_id or found.get(job.id, "")) for job in jobs]
 
 
-def _read(path: Path, job: JobRow, set_aside: list[SetAside]) -> Measurement | None:
+def _read(path: Path, job: JobRow, attempt: int, set_aside: list[SetAside]) -> Measurement | None:
     """A valid record of this job; anything else is moved aside and reported."""
     try:
         if path.is_symlink() or path.stat().st_size > MAX_RECORD_BYTES:
@@ -257,13 +317,13 @@ def _read(path: Path, job: JobRow, set_aside: list[SetAside]) -> Measurement | N
     except FileNotFoundError:
         return None  # another collection has just moved it aside
     except ValueError as error:
-        set_aside.append(SetAside(_move_aside(path), str(error)))
+        set_aside.append(SetAside(job.id, attempt, _move_aside(path), str(error)))
         return None
     return measurement
 
 
 def _move_aside(path: Path) -> Path:
-    folder = path.parent.parent / "records-refused"
+    folder = path.parent.parent / REFUSED
     folder.mkdir(exist_ok=True)
     return path.rename(folder / path.name)
 
@@ -284,6 +344,7 @@ def _attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> A
         if attempt.state is JobState.LOST or came < job.planned_measurements:
             stopped_by = _stopped_by(sandbox) if sandbox else ""
             kind = "evicted" if stopped_by and attempt.state is JobState.DONE else "lost"
+            kind = "upload" if attempt.exit_code == TEMPORARY else kind
             why = attempt.reason or (
                 f"stopped by {stopped_by}" if stopped_by else _how_it_left(attempt, sandbox)
             )

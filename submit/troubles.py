@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from treehammer.sql.rows import CampaignRow
+from treehammer.collectors.metrics import Value
+from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
+
+_Row = Mapping[str, Value]
 
 #: What measurements are counted under that came back whole but cannot be true.
 IMPLAUSIBLE = "implausible"
 
 _COLUMNS = ("site", "failure_class", "failure_message", "implausible_why", "log_excerpt")
+#: What a trouble's message ends with where another attempt of the job followed.
+AGAIN = " (tried again)"
 
 
 @dataclass(frozen=True)
@@ -45,19 +50,40 @@ def troubles(store: Store, campaign: CampaignRow) -> list[Trouble]:
     return [Trouble(*key, count, logs[key]) for key, count in counts.most_common()]
 
 
-def _measured(store: Store, campaign: CampaignRow) -> Iterator[tuple[str, str, str, str]]:
+def failing(store: Store, campaign: CampaignRow, columns: Sequence[str]) -> Iterator[_Row]:
+    """The measurements of a campaign that failed or cannot be true, as rows of the store."""
     for conditions in (("failure_class!=",), ("failure_class=", "plausible=false")):
-        selection = Selection.of((campaign.id,), conditions)
-        for row in store.measurements(selection, _COLUMNS):
-            site, failure, message, why, log = (str(row[name] or "") for name in _COLUMNS)
-            if failure:
-                yield site, failure, message, log
-            else:
-                yield site, IMPLAUSIBLE, why, ""
+        yield from store.measurements(Selection.of((campaign.id,), conditions), columns)
+
+
+def last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, AttemptRow]:
+    """Job id -> its last attempt: the one that counts, as the others were made good by it."""
+    # They come by job and number.
+    return {attempt.job_id: attempt for attempt in store.attempts(job.id for job in jobs)}
+
+
+def _measured(store: Store, campaign: CampaignRow) -> Iterator[tuple[str, str, str, str]]:
+    last = last_attempts(store, store.jobs(campaign.id))
+    for row in failing(store, campaign, (*_COLUMNS, "job_id", "attempt")):
+        site, failure, message, why, log = (str(row[name] or "") for name in _COLUMNS)
+        counts = is_last(row, last)
+        if failure:
+            yield site, failure, message if counts else message + AGAIN, log
+        else:
+            yield site, IMPLAUSIBLE, why if counts else why + AGAIN, ""
+
+
+def is_last(row: _Row, last: Mapping[str, AttemptRow]) -> bool:
+    """Whether a measurement belongs to the last attempt of its job."""
+    attempt = last.get(str(row["job_id"]))
+    return attempt is None or attempt.number == row["attempt"]
 
 
 def _lost(store: Store, campaign: CampaignRow) -> Iterator[tuple[str, str, str, str]]:
-    sites = {job.id: job.site for job in store.jobs(campaign.id)}
+    jobs = store.jobs(campaign.id)
+    sites = {job.id: job.site for job in jobs}
+    last = last_attempts(store, jobs)
     for attempt in store.attempts(sites):
         if attempt.failure_class:
-            yield sites[attempt.job_id], attempt.failure_class, attempt.message, ""
+            again = "" if attempt == last[attempt.job_id] else AGAIN
+            yield sites[attempt.job_id], attempt.failure_class, attempt.message + again, ""

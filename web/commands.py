@@ -12,6 +12,7 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
+from treehammer.terminal import leaving
 
 
 @click.command("report")
@@ -27,6 +28,7 @@ from treehammer.sql.store import Store
     help="The file to write.",
 )
 @click.pass_obj
+@leaving("nothing half-made was written")
 def report_command(settings: Settings, campaign: str, output: Path) -> None:
     """Write one campaign as one self-contained HTML page.
 

@@ -7,7 +7,10 @@ import os
 import sys
 from typing import List, Optional
 
+from ..files import NO_ROOM
+from ..job import TEMPORARY
 from .load import UnusableJob, load
+from .logs import say
 from .runner import run
 
 DONE, FAILED, UNUSABLE = 0, 1, 2
@@ -18,7 +21,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
     Returns:
         0 when every execution ended without failure, 1 when some failed or were not started (the
-        records of those that ran are written), 2 when job.json or the output folder is unusable.
+        records of those that ran are written), 2 when job.json or the output folder is unusable, 75
+        when records cannot be kept because the disk is full.
     """
     parser = argparse.ArgumentParser(prog="worker.pyz", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -35,11 +39,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
         job = load(options.job)
         good = run(job, os.path.dirname(options.job) or ".", options.output, options.attempt)
     except UnusableJob as error:
-        print(error, file=sys.stderr)
+        say(str(error), "stderr")
         return UNUSABLE
     except OSError as error:
-        print(f"{options.output}: the worker cannot go on: {error}", file=sys.stderr)
-        return UNUSABLE
+        say(f"{options.output}: the worker cannot go on: {error}", "stderr")
+        return TEMPORARY if error.errno in NO_ROOM else UNUSABLE
     return DONE if good else FAILED
 
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 
 from .. import plausibility, software
 from ..failures import Failure, Fault
-from ..files import write_atomically
+from ..files import NO_ROOM, write_atomically
 from ..job import JOB_MARK, ExecutionSpec, JobSpec, Limits, Scalar
 from ..metrics import BY_NAME
 from ..record import Measurement, max_length, measurement_id
@@ -27,6 +27,9 @@ PAYLOAD_JOB_FORMAT = 1
 
 #: Characters of the payload's output that a record of a failed execution keeps.
 EXCERPT = 2000
+
+#: With less bytes free, a disk is called full: some are kept back, and files take whole blocks.
+FULL_BYTES = 65536
 
 
 class Context:
@@ -89,7 +92,8 @@ class Execution:
         except OSError as error:
             message = f"The node does not let the worker go on: {error}."
             where = "software setup" if self._phase == "setup" else self._phase
-            self._failure = Failure(where, "node", self._phase, message, transient=True)
+            kind = "disk-full" if error.errno in NO_ROOM else "node"
+            self._failure = Failure(where, kind, self._phase, message, transient=True)
         after = node.Snapshot.take(self._context.cgroup)
         self._values.update(node.between(before, after))
         # From the monotonic clock: the calendar may be set meanwhile.
@@ -237,6 +241,7 @@ class Execution:
             outcome, reported, context.job.limits, out_of_memory
         ) or version_failure(self._spec.software.version, reported.values.get("root_version"))
         if self._failure:
+            self._failure = on_full_disk(self._failure, self._folder)
             self._values["log_excerpt"] = excerpt
 
     def _derive(self, outcome: child.Outcome) -> None:
@@ -382,6 +387,21 @@ def failure_of(
     if outcome.exit_code:
         return failure("exit", f"The payload ended with exit code {outcome.exit_code}.")
     return reported.problem
+
+
+def on_full_disk(failure: Failure, folder: str) -> Failure:
+    """The failure of a payload, with a full disk named as its cause where its folder has no room."""
+    full = shutil.disk_usage(folder).free < FULL_BYTES
+    if not full or failure.failure_class != "payload" or failure.kind == "memory":
+        return failure
+    disk = os.path.realpath(folder)
+    while not os.path.ismount(disk):
+        disk = os.path.dirname(disk)
+    message = (
+        f"{failure.message} Its work folder is on a disk that is full, {disk}: make room there, or "
+        "let the payload write less."
+    )
+    return replace(failure, kind="disk-full", message=message, transient=True)
 
 
 def _signal_name(number: int) -> str:

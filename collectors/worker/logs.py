@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from typing import Deque
+
+from ..files import NO_ROOM
 
 #: Bytes kept at either end.
 KEEP = 512 * 1024
 
 
 class BoundedLog:
-    """Takes bytes without end and leaves a file of about twice ``keep`` bytes at most."""
+    """Takes bytes without end and leaves a file of about twice ``keep`` bytes at most.
+
+    What finds no room on the disk is left out: a payload must not fail for its log.
+    """
 
     def __init__(self, path: str, keep: int = KEEP) -> None:
         # The file lives as long as the log; close() or `with` closes it.
-        self._stream = open(path, "wb")  # noqa: SIM115
+        self._stream = open(path, "wb", buffering=0)  # noqa: SIM115
         self._keep = keep
         self._head = 0
         self._tail: Deque[bytes] = deque()
@@ -33,8 +40,7 @@ class BoundedLog:
         self._last = (self._last + data)[-4096:]
         room = self._keep - self._head
         if room > 0:
-            self._stream.write(data[:room])
-            self._stream.flush()
+            self._put(data[:room])
             self._head += len(data[:room])
             data = data[room:]
         if data:
@@ -45,6 +51,14 @@ class BoundedLog:
                 self._tail_size -= dropped
                 self._cut += dropped
 
+    def _put(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[self._stream.write(data) :]
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+
     def end(self, characters: int) -> str:
         """The last ``characters`` of the text (4096 at most), without NUL."""
         text = self._last.decode("utf-8", "replace").replace("\x00", "")
@@ -53,7 +67,18 @@ class BoundedLog:
     def close(self) -> None:
         """Write the tail, and what was left out before it."""
         if self._cut:
-            self._stream.write(f"\n[... {self._cut} bytes left out ...]\n".encode())
-        self._stream.writelines(self._tail)
+            self._put(f"\n[... {self._cut} bytes left out ...]\n".encode())
+        self._put(b"".join(self._tail))
         self._tail.clear()
         self._stream.close()
+
+
+def say(text: str, stream: str = "stdout") -> None:
+    """Print a line, and no more once that fails: where it goes may be on a disk that is full.
+
+    Python would otherwise leave with an exit code of its own when it flushes at its end.
+    """
+    try:
+        print(text, file=getattr(sys, stream), flush=True)
+    except OSError:
+        setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 - as long as we live

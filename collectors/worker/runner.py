@@ -17,6 +17,7 @@ from . import child, node, table
 from .calibration import calibrate
 from .door import DoorLock
 from .execution import Context, Execution
+from .logs import say
 from .stop import Signals
 
 #: Version of the layout of ``attempt.json``.
@@ -40,7 +41,7 @@ def run(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         account = Account(context)
         account.write()
         labels = [table.label({**spec.identity, "kind": spec.kind}) for spec in job.executions]
-        print(table.heading(labels), flush=True)
+        say(table.heading(labels))
         calibration: Optional[float] = calibrate()
         for spec in job.executions:
             if signals.stopped_by:
@@ -62,7 +63,7 @@ def run(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
                 _write_record(measurement, output)
             account.add(measurement)
             account.write()
-            print(table.line(measurement.values, labels), flush=True)
+            say(table.line(measurement.values, labels))
         return account.finish()
 
 

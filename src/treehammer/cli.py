@@ -14,7 +14,7 @@ from treehammer.analysis import commands as analysis
 from treehammer.collectors import commands as collectors
 from treehammer.datasets import commands as datasets
 from treehammer.demo import demo
-from treehammer.errors import ExitCode, TreehammerError
+from treehammer.errors import ExitCode, Interrupted, TreehammerError
 from treehammer.hctests import commands as hctests
 from treehammer.sql import commands as sql
 from treehammer.submit import commands as submit
@@ -102,7 +102,9 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         code = ExitCode.USAGE
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("treehammer: interrupted", err=True)
-        code = 130
+    except (click.Abort, KeyboardInterrupt) as error:
+        told = error.__cause__ if isinstance(error, click.Abort) else error
+        left = f"; {told}" if isinstance(told, Interrupted) else ""
+        click.echo(f"treehammer: interrupted{left}", err=True)
+        code = ExitCode.INTERRUPTED
     sys.exit(int(code or 0))

@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     NOTHING = 3
     INFRASTRUCTURE = 4
+    INTERRUPTED = 130
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -48,6 +49,10 @@ class TreehammerError(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
         return f"{text}\n  {self.hint}" if self.hint else text
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C; the text tells the user what it left, beginning in lower case."""
 
 
 class ConfigError(TreehammerError):

@@ -28,6 +28,8 @@ from rich.table import Column as GridColumn
 from rich.table import Table
 from rich.text import Text
 
+from treehammer.errors import Interrupted
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -147,6 +149,21 @@ def _kept_whole(
     short = {index for index, size in enumerate(widest) if size <= WHOLE}
     needed = sum(widest[i] if i in short else FOLDED for i in range(len(widest)))
     return frozenset(short) if needed + 2 * len(widest) <= width else frozenset()
+
+
+@contextmanager
+def leaving(left: str | Callable[[], str]) -> Iterator[None]:
+    """Tell whoever interrupts the block with Ctrl-C what that leaves; also a decorator.
+
+    Raises:
+        Interrupted: in place of KeyboardInterrupt.
+    """
+    try:
+        yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as error:
+        raise Interrupted(left if isinstance(left, str) else left()) from error
 
 
 @contextmanager

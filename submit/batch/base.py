@@ -101,3 +101,17 @@ class BatchSystem(Protocol):
     def cancel(self, batch_ids: Iterable[str]) -> int:
         """Cancel what is not final and return how many were."""
         ...
+
+    def notes(self) -> Sequence[str]:
+        """What keeps queued jobs from starting, a line each; empty when nothing does."""
+        ...
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        """Forget jobs that are final, with their sandboxes; how many bytes that freed.
+
+        A submission is forgotten only as a whole.
+
+        Raises:
+            treehammer.errors.BatchError: something cannot be removed.
+        """
+        ...

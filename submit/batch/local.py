@@ -12,7 +12,7 @@ from pathlib import Path
 from treehammer.errors import BatchError
 from treehammer.submit.batch import runner
 from treehammer.submit.batch.base import Description, JobStatus
-from treehammer.submit.batch.spool import Spool
+from treehammer.submit.batch.spool import Spool, cause
 
 #: Seconds that a cancel waits for its jobs to end before it returns all the same.
 _CANCEL_WAIT_S = runner.GRACE_S + 5.0
@@ -44,8 +44,7 @@ class LocalBatch:
         with self.spool.locked():
             known = self.spool.find(unique)
             new = [job for job_id, job in unique.items() if job_id not in known]
-            self.spool.set_slots(self.slots)
-            added = self.spool.add(campaign_id, new) if new else {}
+            added = self.spool.add(campaign_id, new, self.slots) if new else {}
             self._ensure_runner()
         return {**known, **added}
 
@@ -79,8 +78,15 @@ class LocalBatch:
         if not asked:
             return 0
         with self.spool.locked():
-            for batch_id in asked:
-                (self.spool.cancels / batch_id).touch()
+            try:
+                for batch_id in asked:
+                    (self.spool.cancels / batch_id).touch()
+            except OSError as error:
+                raise BatchError(
+                    f"cannot ask for the end of the jobs ({cause(error)})",
+                    where=str(self.spool.cancels),
+                    hint="Make room there and cancel again; those asked for so far end.",
+                ) from error
             self._ensure_runner()
         deadline = time.monotonic() + _CANCEL_WAIT_S
         while time.monotonic() < deadline:
@@ -88,6 +94,31 @@ class LocalBatch:
                 break
             time.sleep(runner.TICK_S)
         return len(asked)
+
+    def notes(self) -> list[str]:
+        """Why no queued job starts."""
+        if runner.has_room(self.spool):
+            return []
+        least = runner.MIN_FREE // 1_000_000
+        return [
+            f"No job starts: less than {least} MB are free in {self.spool.root}. Make room there."
+        ]
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        """Remove the clusters all of whose jobs are named and final; how many bytes that freed.
+
+        Raises:
+            BatchError: one cannot be removed.
+        """
+        asked, freed = set(batch_ids), 0
+        with self.spool.locked():
+            for name in sorted({batch_id.rpartition(".")[0] for batch_id in asked}):
+                if not (self.spool.jobs / name).is_dir():
+                    continue
+                jobs = self.spool.cluster(name).jobs
+                if all(job.batch_id in asked and job.status().state.final for job in jobs):
+                    freed += self.spool.remove(name)
+        return freed
 
     def _statuses(self, batch_ids: Iterable[str]) -> dict[str, JobStatus]:
         jobs = (self.spool.job(batch_id) for batch_id in batch_ids)
@@ -110,6 +141,8 @@ class LocalBatch:
                 timeout=60,
                 check=True,
                 cwd=self.spool.root,
+                # Ctrl-C is meant for us, not for the runner.
+                start_new_session=True,
             )
         except (OSError, subprocess.SubprocessError) as error:
             said = getattr(error, "stderr", None) or b""

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from treehammer.collectors.job import JOB_MARK
+from treehammer.collectors.worker.proc import descendants, read_text
 
 _PROC = Path("/proc")
+#: How often is looked for processes that were forked while the others were being killed.
+LOOKS = 20
 
 
 def start_time(pid: int) -> int:
@@ -66,7 +70,7 @@ def end_all(job: Path) -> int:
     What is forked while the others are being killed is met on the next look.
     """
     killed: set[int] = set()
-    for _ in range(20):
+    for _ in range(LOOKS):
         found = set(marked(job))
         if not found:
             break
@@ -74,3 +78,31 @@ def end_all(job: Path) -> int:
             send(pid, signal.SIGKILL)
         killed |= found
     return len(killed)
+
+
+def end_orphans(workers: Collection[int]) -> int:
+    """Kill every child of this process but ``workers``, and all below it; how many there were.
+
+    For the runner, a child sub-reaper: what workers leave behind becomes its own child.
+    """
+    killed: set[int] = set()
+    for _ in range(LOOKS):
+        orphans = set(_children()) - set(workers)
+        if not orphans:
+            break
+        found = {pid for orphan in orphans for pid in (orphan, *descendants(orphan))}
+        for pid in found:
+            send(pid, signal.SIGKILL)
+        killed |= found
+        for pid in orphans:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+    return len(killed)
+
+
+def _children() -> Iterator[int]:
+    me = os.getpid()
+    for pid in descendants(me):
+        fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if fields and int(fields[1]) == me:
+            yield pid

@@ -19,70 +19,43 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from treehammer.collectors.files import write_atomically
+from treehammer.collectors.files import is_locked
+from treehammer.collectors.job import TEMPORARY
+from treehammer.collectors.worker.child import become_subreaper
 from treehammer.errors import BatchError
 from treehammer.submit.batch import processes
 from treehammer.submit.batch.base import AttemptStatus, JobState, JobStatus
-from treehammer.submit.batch.spool import JobFolder, Spool, copy_input
+from treehammer.submit.batch.launch import NoRoom, Task, prepared
+from treehammer.submit.batch.spool import JobFolder, Spool, cause
 
-#: A job whose attempt was lost is started again until it had so many.
+#: A job whose attempt was lost, or asked for it, is started again until it had so many.
 MAX_ATTEMPTS = 2
 #: Seconds between SIGTERM, on which the worker still writes its records, and SIGKILL.
 GRACE_S = 10.0
 #: Seconds between two looks at the queue: small beside a job, and no load while it measures.
 TICK_S = 0.2
-
-#: Tells the worker its slot.
-SLOT = "TREEHAMMER_BATCH_SLOT"
-#: In a description's arguments: the number of the attempt.
-ATTEMPT = "$(ATTEMPT)"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a description asks for: the command, its whole environment, seconds of wall time.
-
-    :data:`ATTEMPT` among the arguments stands for the attempt's number.
-    """
-
-    executable: str
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-    wall_s: float
-
-    @classmethod
-    def read(cls, path: Path) -> Task:
-        """Read a rendered description.
-
-        Raises:
-            BatchError: it is no valid description.
-        """
-        try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
-            return cls(
-                executable=str(document["job"]["executable"]),
-                arguments=tuple(str(item) for item in document["job"]["arguments"]),
-                environment={str(k): str(v) for k, v in document["environment"].items()},
-                wall_s=float(document["limits"]["wall_s"]),
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BatchError(f"not a job description ({error!r})", where=str(path)) from error
+#: Seconds until what failed for want of room, or for another fault of the disk, is tried again.
+STALLED_S = 2.0
+#: Bytes that must be free for a job to start: what it measures would find no place otherwise.
+MIN_FREE = 16_000_000
 
 
 @dataclass
 class Running:
-    """One attempt under way; ``process`` is None for one adopted from a killed runner."""
+    """One attempt under way; ``process`` is None for one adopted from a killed runner.
+
+    ``reason`` says why it is being ended, or why it could not be started.
+    """
 
     job: JobFolder
     slot: int
     deadline: float
-    process: subprocess.Popen[bytes] | None
+    process: subprocess.Popen[bytes] | None = None
     reason: str = ""
     kill_at: float = 0.0
 
@@ -110,24 +83,48 @@ class Runner:
         """Work until the queue is empty; ``lock`` is the held runner's lock."""
         self.say(f"runner {os.getpid()} starts")
         while True:
-            self.look()
-            self.end_finished()
-            self.obey_cancels()
-            self.enforce_limits()
-            self.start_queued()
-            if not self.active:
-                with self.spool.locked():
-                    self.look()
-                    if not self.active:
-                        self.say(f"runner {os.getpid()} leaves: nothing is left")
-                        lock.close()
-                        return
+            if self.work() and not self.active and self.leave(lock):
+                return
             time.sleep(TICK_S)
 
+    def work(self) -> bool:
+        """Take one look at everything; whether all could be done.
+
+        What could not be written did not happen: it is tried again as it stands, and holds up
+        nothing else.
+        """
+        good = True
+        for step in (
+            self.look,
+            self.end_finished,
+            self.obey_cancels,
+            self.enforce_limits,
+            self.start_queued,
+        ):
+            try:
+                step()
+            except OSError as error:
+                good = False
+                self.say(f"stalled: {cause(error)}")
+        if not good:
+            time.sleep(STALLED_S)
+        return good
+
+    def leave(self, lock: IO[str]) -> bool:
+        """Let go of the spool unless there is new work after all."""
+        with self.spool.locked():
+            self.look()
+            if self.active:
+                return False
+            self.say(f"runner {os.getpid()} leaves: nothing is left")
+            lock.close()
+            return True
+
     def say(self, text: str) -> None:
-        """Write one line to the runner's log."""
+        """Write one line to the runner's log, when there is room for it."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        print(f"{stamp} {text}", file=self.log, flush=True)
+        with suppress(OSError):
+            print(f"{stamp} {text}", file=self.log, flush=True)
 
     def look(self) -> None:
         """Take in submissions that are new to this runner."""
@@ -157,11 +154,11 @@ class Runner:
         self.say(f"{job.batch_id}: attempt {attempt.number} adopted")
         try:
             wall_s = Task.read(job.description).wall_s
-        except BatchError:
+        except BatchError:  # it ran, so it was readable once
             wall_s = math.inf
         elapsed_s = (_now_us() - attempt.started_us) / 1e6
         deadline = time.monotonic() + wall_s - elapsed_s
-        self.running[job.batch_id] = Running(job, self.free_slot(), deadline, process=None)
+        self.running[job.batch_id] = Running(job, self.free_slot(), deadline)
 
     def free_slot(self) -> int:
         """The lowest slot number that no running attempt has."""
@@ -169,10 +166,10 @@ class Runner:
         return next(n for n in range(1, len(taken) + 2) if n not in taken)
 
     def start_queued(self) -> None:
-        """Start jobs in the order of submission while a slot is free."""
+        """Start jobs in the order of submission while a slot and some room are free."""
         slots = self.spool.slots
         for batch_id, status in list(self.active.items()):
-            if len(self.running) >= slots:
+            if len(self.running) >= slots or not has_room(self.spool):
                 return
             if status.state is JobState.QUEUED:
                 self.start(self.folders[batch_id], status)
@@ -182,21 +179,21 @@ class Runner:
         number = len(status.attempts) + 1
         attempt = AttemptStatus(number, JobState.RUNNING, _now_us(), 0, None, "")
         try:
-            task = Task.read(job.description)
-            sandbox = _fresh_sandbox(job, number)
-            slot = self.free_slot()
-            # Recorded before the start: should we be killed in between, the successor finds a
-            # lock that nobody holds and tries again; the other order could run a job twice.
-            self.record(JobStatus(job.batch_id, JobState.RUNNING, (*status.attempts, attempt)))
-            process = _launch(job, number, sandbox, task, slot)
-        except (OSError, BatchError, subprocess.SubprocessError, ValueError) as error:
-            lost = replace(
-                attempt, state=JobState.LOST, ended_us=_now_us(), reason=f"cannot start: {error}"
-            )
+            with prepared(job, number) as ready:
+                # Recorded before the start: should we be killed in between, the successor finds a
+                # lock that nobody holds and tries again; the other order could run a job twice.
+                self.record(JobStatus(job.batch_id, JobState.RUNNING, (*status.attempts, attempt)))
+                running = Running(job, self.free_slot(), time.monotonic() + ready.task.wall_s)
+                self.running[job.batch_id] = running
+                try:
+                    running.process = ready.launch(running.slot)
+                except (OSError, ValueError, subprocess.SubprocessError) as error:
+                    running.reason = f"cannot start: {error}"
+        except NoRoom as error:
+            self.say(f"{job.batch_id}: waits for room ({error})")
+        except BatchError as error:
+            lost = replace(attempt, state=JobState.LOST, ended_us=_now_us(), reason=str(error))
             self.record(JobStatus(job.batch_id, JobState.LOST, (*status.attempts, lost)))
-            return
-        deadline = time.monotonic() + task.wall_s
-        self.running[job.batch_id] = Running(job, slot, deadline, process)
 
     def record(self, status: JobStatus) -> None:
         """Write a job's new state, and forget the job when that is final."""
@@ -211,7 +208,8 @@ class Runner:
         (self.spool.cancels / status.batch_id).unlink(missing_ok=True)
         cluster = status.batch_id.rpartition(".")[0]
         if not any(other.rpartition(".")[0] == cluster for other in self.active):
-            self.spool.finish(cluster)
+            with suppress(OSError):  # it saves the next runner a look, no more
+                self.spool.finish(cluster)
 
     def end_finished(self) -> None:
         """Record the attempts that ended since the last look."""
@@ -222,15 +220,17 @@ class Runner:
                 code = running.process.poll()
                 if code is None:
                     continue
-            elif _lock_is_held(running.job.lock_file(number)):
+            elif is_locked(running.job.lock_file(number)):
                 continue
             else:
                 code = None
-            leftover = processes.end_all(running.job.path)
+            leftover = processes.end_all(running.job.path) + processes.end_orphans(
+                {r.process.pid for r in self.running.values() if r.process and r is not running}
+            )
             if leftover:
                 self.say(f"{batch_id}: {leftover} processes that outlived the worker were ended")
-            del self.running[batch_id]
             self.record(self.ended(status, running, code))
+            del self.running[batch_id]
 
     def ended(self, status: JobStatus, running: Running, code: int | None) -> JobStatus:
         """The state of a job whose attempt has just ended with ``code`` (None: nobody saw it)."""
@@ -238,14 +238,13 @@ class Runner:
         if running.reason:
             state = JobState.CANCELLED if running.reason == "cancelled" else JobState.LOST
             attempt = replace(attempt, state=state, reason=running.reason)
-        elif (code is not None and code >= 0) or _came_to_an_end(
-            running.job.sandbox(attempt.number)
+        elif code != TEMPORARY and (
+            (code is not None and code >= 0) or _came_to_an_end(running.job.sandbox(attempt.number))
         ):
             state = JobState.DONE
             attempt = replace(attempt, state=state)
         else:
-            how = "ended while no runner watched it" if code is None else _signal_name(-code)
-            attempt = replace(attempt, state=JobState.LOST, reason=f"the worker {how}")
+            attempt = replace(attempt, state=JobState.LOST, reason=f"the worker {_how(code)}")
             state = JobState.QUEUED if attempt.number < MAX_ATTEMPTS else JobState.LOST
         return JobStatus(status.batch_id, state, (*status.attempts[:-1], attempt))
 
@@ -286,11 +285,21 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _signal_name(number: int) -> str:
+def has_room(spool: Spool) -> bool:
+    """Whether jobs may start: less than :data:`MIN_FREE` bytes free would lose what they measure."""
+    return shutil.disk_usage(spool.root).free >= MIN_FREE
+
+
+def _how(code: int | None) -> str:
+    """How a worker ended that has to be started again; ``code`` as :mod:`subprocess` tells it."""
+    if code is None:
+        return "ended while no runner watched it"
+    if code >= 0:
+        return "could not keep its records and asks for another attempt"
     try:
-        return f"was ended by {signal.Signals(number).name}"
+        return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {number}"
+        return f"was ended by signal {-code}"
 
 
 def _came_to_an_end(sandbox: Path) -> bool:
@@ -300,57 +309,6 @@ def _came_to_an_end(sandbox: Path) -> bool:
         return account["ended_us"] is not None
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _fresh_sandbox(job: JobFolder, attempt: int) -> Path:
-    sandbox = job.sandbox(attempt)
-    if sandbox.exists():  # half copied by a killed runner
-        shutil.rmtree(sandbox)
-    copy_input(job.inputs, sandbox)
-    return sandbox
-
-
-def _launch(
-    job: JobFolder, attempt: int, sandbox: Path, task: Task, slot: int
-) -> subprocess.Popen[bytes]:
-    """Start the worker in a session of its own, holding the lock of its attempt."""
-    environment = dict(task.environment)
-    environment |= {**processes.mark_of(job.path), SLOT: f"slot{slot}"}
-    pid_file = job.pid_file(attempt)
-
-    def leave_pid() -> None:
-        # In the child, so that no moment exists in which it runs and nobody could end it.
-        pid = os.getpid()
-        write_atomically(pid_file, f"{pid} {processes.start_time(pid)}")
-
-    with (
-        job.lock_file(attempt).open("w") as lock,
-        (sandbox / "worker.out").open("wb") as out,
-        (sandbox / "worker.err").open("wb") as err,
-    ):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return subprocess.Popen(
-            [task.executable, *(a.replace(ATTEMPT, str(attempt)) for a in task.arguments)],
-            cwd=sandbox,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            pass_fds=(lock.fileno(),),
-            start_new_session=True,
-            preexec_fn=leave_pid,  # noqa: PLW1509 - the runner has one thread
-        )
-
-
-def _lock_is_held(path: Path) -> bool:
-    try:
-        with path.open("r") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
 
 
 def main(root: str) -> None:
@@ -370,6 +328,8 @@ def main(root: str) -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
+    # What a killed worker leaves behind becomes ours, whatever it did to its environment.
+    become_subreaper()
     Runner(spool, log).run(lock)
 
 

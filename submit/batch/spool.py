@@ -7,7 +7,7 @@
       runner.lock      held by the runner as long as it lives
       runner.log       what the runner did
       slots            how many jobs run at once, as the last submission asked
-      incoming/        a cluster being copied in; what is left here was never queued
+      incoming/        a cluster being copied in or removed; what is left here counts for nothing
       cancel/          one empty file, named by its batch id, for each job to be cancelled
       jobs/
         000012-CAMPAIGN/          one cluster: the jobs of one submission, queued by one rename
@@ -28,6 +28,7 @@ of a killed process, never sees half of anything.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,13 +37,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from treehammer.collectors.files import locked, write_atomically
+from treehammer.collectors.files import NO_ROOM, locked, write_atomically
 from treehammer.errors import BatchError
 from treehammer.submit.batch.base import AttemptStatus, Description, JobState, JobStatus
 
 DESCRIPTION_NAME = "description.toml"
 INPUTS_NAME = "inputs"
 FINISHED_NAME = "finished"
+
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -160,10 +162,6 @@ class Spool:
         except FileNotFoundError:
             return 1
 
-    def set_slots(self, slots: int) -> None:
-        """Change how many jobs may run at once; a living runner obeys from its next start on."""
-        write_atomically(self.root / "slots", str(slots))
-
     def locked(self) -> AbstractContextManager[object]:
         """Hold the queue: no cluster is added and no runner leaves meanwhile."""
         return locked(self.root / "queue.lock")
@@ -213,8 +211,10 @@ class Spool:
                     found[job_id] = job.batch_id
         return found
 
-    def add(self, campaign_id: str, jobs: Sequence[Description]) -> Mapping[str, str]:
+    def add(self, campaign_id: str, jobs: Sequence[Description], slots: int) -> Mapping[str, str]:
         """Queue the jobs as one cluster, all or none; the caller holds the queue.
+
+        From now on ``slots`` jobs may run at once.
 
         Raises:
             BatchError: nothing was queued.
@@ -230,24 +230,58 @@ class Spool:
                 stage(job, staged / str(number))
             index = json.dumps({"jobs": [job.job_id for job in jobs]})
             write_atomically(staged / "cluster.json", index)
+            write_atomically(self.root / "slots", str(slots))
             staged.rename(self.jobs / name)
         except OSError as error:
             shutil.rmtree(staged, ignore_errors=True)
             raise BatchError(
-                f"cannot copy the jobs into the queue ({error.strerror}: {error.filename})",
+                f"cannot copy the jobs into the queue ({cause(error)})",
                 where=str(self.root),
                 hint="Nothing was submitted. Make room or choose another --data-dir.",
             ) from error
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
         return {job.job_id: f"{name}.{n}" for n, job in enumerate(jobs, start=1)}
 
+    def remove(self, cluster: str) -> int:
+        """Remove a finished cluster and return its bytes; the caller holds the queue.
+
+        Raises:
+            BatchError: it cannot be removed.
+        """
+        path = self.jobs / cluster
+        size = sum(file.lstat().st_size for file in path.rglob("*"))
+        try:
+            # Out of the queue at once: should we be killed, no reader finds half of it there.
+            path.rename(self.incoming / cluster)
+            self._clear_incoming()
+        except OSError as error:
+            raise BatchError(f"cannot be removed ({cause(error)})", where=str(path)) from error
+        return size
+
     def _clear_incoming(self) -> None:
-        """Remove what killed submitters left: the queue is held, so nobody is copying now."""
+        """Remove what killed processes left: the queue is held, so nobody is copying now."""
         for entry in self.incoming.iterdir():
             shutil.rmtree(entry)
 
     def cancel_requests(self) -> list[str]:
         """Batch ids of the jobs to be cancelled."""
         return sorted(entry.name for entry in self.cancels.iterdir())
+
+
+def cause(error: OSError) -> str:
+    """What an error says, in one line; of a folder that could not be copied, the first reason."""
+    if isinstance(error, shutil.Error) and error.args and error.args[0]:
+        first = error.args[0][0]
+        return str(first[-1]) if isinstance(first, tuple) else str(first)
+    return f"{error.strerror}: {error.filename}" if error.filename else str(error)
+
+
+def is_no_room(error: OSError) -> bool:
+    """Whether a disk or quota was full; shutil tells of it only in words."""
+    said = isinstance(error, shutil.Error) and any(os.strerror(no) in str(error) for no in NO_ROOM)
+    return said or error.errno in NO_ROOM
 
 
 def stage(job: Description, folder: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from spool_bench import Bench
+from submit_desk import Desk
 
 
 @pytest.fixture
@@ -16,3 +17,17 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.kill_runner()
     left = bench.end_processes()
     assert not any(left.values()), f"processes stayed behind: {left}"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    leave(made)
+
+
+def leave(desk: Desk) -> None:
+    """End a desk's runner and see that no job left a process behind."""
+    bench = Bench(desk.folder / "bench", spool=desk.settings.spool_dir)
+    bench.kill_runner()
+    assert not any(bench.end_processes().values()), "processes stayed behind"

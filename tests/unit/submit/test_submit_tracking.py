@@ -15,7 +15,8 @@ from treehammer.sql.rows import AttemptRow, CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import AttemptStatus, Description, JobState, JobStatus
 from treehammer.submit.plan import Plan
-from treehammer.submit.tracking import SUBMISSION_GRACE_S, Tracker
+from treehammer.submit.submissions import GRACE_S
+from treehammer.submit.tracking import Tracker
 
 TWO_ROUNDS = SHELL_TEST.replace("[matrix]", "rounds = 2\n[matrix]")
 NOW_US = CREATED_US + 10_000_000
@@ -47,6 +48,12 @@ class FakeBatch:
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         return len(list(batch_ids))
+
+    def notes(self) -> Sequence[str]:
+        return ()
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        raise NotImplementedError
 
     def says(self, batch_id: str, state: JobState, *attempts: AttemptStatus) -> None:
         self.statuses[batch_id] = JobStatus(batch_id, state, attempts)
@@ -238,7 +245,7 @@ def test_jobs_that_never_reached_the_queue(scene: Scene) -> None:
     assert {job.state for job in scene.tracker.refresh(scene.campaign)} == {"queued"}, (
         "the submission may be under way in another process"
     )
-    scene.now_us = CREATED_US + int(SUBMISSION_GRACE_S * 1e6) + 1
+    scene.now_us = CREATED_US + int(GRACE_S * 1e6) + 1
     assert {job.state for job in scene.tracker.refresh(scene.campaign)} == {"lost"}
     assert scene.attempts(0)[0].failure_class == "submission"
 

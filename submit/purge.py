@@ -1,0 +1,93 @@
+"""``treehammer purge``: gives back the room of campaigns whose measurements are all in the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import click
+from rich.filesize import decimal
+
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDo
+from treehammer.sql.rows import CampaignRow
+from treehammer.sql.store import Store
+from treehammer.submit.batch.base import JobState
+from treehammer.submit.campaign import tracker_for
+from treehammer.submit.tracking import REFUSED, Tracker
+from treehammer.terminal import leaving
+
+_DAY_US = 86_400_000_000
+
+
+@click.command()
+@click.argument("campaigns", nargs=-1)
+@click.option(
+    "--older-than",
+    "days",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Also all campaigns that were submitted so long ago and are over.",
+)
+@click.pass_obj
+@leaving("what was not removed yet stays whole")
+def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) -> None:
+    """Remove the working folders and logs of campaigns that are over.
+
+    Before that their measurements are taken into the database, which keeps them; a campaign with
+    anything that could not be taken in is left as it is.
+
+    \b
+    Example: treehammer purge last
+             treehammer purge --older-than 30
+    """
+    if not campaigns and days is None:
+        raise ConfigError("no campaign is named", hint="Name some, or give --older-than DAYS.")
+    with Store.open(settings.database, create=False) as store:
+        tracker = tracker_for(store, settings)
+        chosen = [store.campaign(name) for name in campaigns]
+        for row in chosen:
+            if why := _kept_because(tracker, row):
+                raise ConfigError(f"cannot be purged: {why}", where=row.name)
+        if days is not None:
+            chosen += _old(tracker, days)
+        freed = 0
+        for row in chosen:
+            freed += remove(tracker, row)
+    if not freed:
+        raise NothingToDo("there is nothing to remove")
+    click.echo(f"{decimal(freed)} removed; the measurements are in the database")
+
+
+def _old(tracker: Tracker, days: float) -> Iterator[CampaignRow]:
+    limit = time.time_ns() // 1000 - days * _DAY_US
+    for row in tracker.store.campaigns():
+        if row.created_us <= limit and not _kept_because(tracker, row):
+            yield row
+
+
+def _kept_because(tracker: Tracker, campaign: CampaignRow) -> str:
+    """Why the folders of a campaign are still needed; '' when they are not.  Collects first."""
+    jobs = tracker.refresh(campaign)
+    collected = tracker.collect(campaign)
+    if not all(JobState(job.state).final for job in jobs):
+        return f"jobs are under way. Look: treehammer status {campaign.id}"
+    if collected.conflicting:
+        return collected.remarks()[-1]
+    for job in jobs:
+        sandboxes = tracker.batch_system(job.batch_system).sandboxes(job.batch_id)
+        for sandbox in sandboxes.values():
+            if (sandbox / REFUSED).is_dir():
+                return f"what is no record waits to be looked at in {sandbox / REFUSED}"
+    return ""
+
+
+def remove(tracker: Tracker, campaign: CampaignRow) -> int:
+    """Have the batch systems forget a campaign that is over; how many bytes that freed."""
+    jobs = tracker.store.jobs(campaign.id)
+    return sum(
+        tracker.batch_system(name).purge(
+            [job.batch_id for job in jobs if job.batch_system == name and job.batch_id]
+        )
+        for name in sorted({job.batch_system for job in jobs})
+    )

@@ -1,0 +1,156 @@
+"""Full disks: a small one is mounted, filled and given room again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spool_bench import Bench
+from submit_desk import Desk
+
+from treehammer.errors import BatchError, ExitCode, StoreError
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store, check_database
+
+SIZE_MB = 24
+
+GOOD = (
+    """echo '{"format": 1, "values": {}, "extras": {}, "failure": null}' > "$TREEHAMMER_RESULT"\n"""
+)
+
+
+class Disk:
+    """A small disk, and a file on it that takes the room."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.filler = folder / "filler"
+
+    def fill(self, leave: int = 0) -> None:
+        """Leave only so many bytes free."""
+        with self.filler.open("ab", buffering=0) as stream:
+            while (free := shutil.disk_usage(self.folder).free) > leave:
+                stream.write(bytes(min(free - leave, 1_000_000)))
+
+    def give_room(self) -> None:
+        """Take the filler away."""
+        self.filler.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting a small disk needs root: {done.stderr.strip()}")
+    yield Disk(folder)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def tight(tmp_path: Path, disk: Disk) -> Iterator[Desk]:
+    """A desk whose queue lies on the small disk, and its database elsewhere."""
+    desk = Desk(tmp_path, disk.folder / "data", f"sqlite:///{tmp_path / 'results.db'}")
+    yield desk
+    bench = Bench(tmp_path / "bench", spool=desk.settings.spool_dir)
+    bench.kill_runner()
+    assert not any(bench.end_processes().values()), "processes stayed behind"
+
+
+def run_test(desk: Desk, payload: str) -> None:
+    (desk.test / "run.sh").write_text(f"#!/bin/sh\n{payload}")
+
+
+@pytest.mark.parametrize("room", [20_000, 600_000], ids=["to render", "to queue"])
+def test_submission_onto_a_full_disk_is_refused_whole(tight: Desk, disk: Disk, room: int) -> None:
+    disk.fill(leave=room)
+    error = tight.types("submit", str(tight.test), "-S", "repeats=8").exception
+    assert isinstance(error, BatchError)
+    assert error.exit_code is ExitCode.INFRASTRUCTURE
+    assert error.where.startswith(str(tight.settings.data_dir))
+    assert "No space left on device" in str(error)
+    assert "Make room" in str(error)
+    spool = tight.settings.spool_dir
+    assert not any(spool.glob("jobs/*"))
+    assert not any(spool.glob("incoming/*"))
+    disk.give_room()
+    assert tight.types("submit", str(tight.test), "--wait").return_value == 0
+    assert len(tight.rows()) == 4
+
+
+def test_jobs_wait_for_room_and_status_says_so(tight: Desk, disk: Disk) -> None:
+    tight.payload(0.5)
+    tight.types("submit", str(tight.test))
+    bench = Bench(tight.folder / "bench", spool=tight.settings.spool_dir)
+    bench.wait(lambda: any(bench.processes(b) for b in bench.batch_ids()), 60)
+    disk.fill(leave=2_000_000)
+    first, second = sorted(bench.batch_ids())
+    bench.wait_final([first], seconds=120)
+    printed = tight.types("status", "last").output
+    assert f"less than 16 MB are free in {tight.settings.spool_dir}" in printed
+    assert not bench.batch().query([second])[second].attempts
+    disk.give_room()
+    assert "4 of 4" in tight.types("status", "last", "--follow").output
+    assert {row["failure_class"] for row in tight.rows()} == {None}
+
+
+def test_records_that_find_no_room_are_measured_again(tight: Desk, disk: Disk) -> None:
+    once = tight.folder / "once"
+    run_test(tight, f"{GOOD}if mkdir {once}; then cat /dev/zero > {disk.filler}; fi\nexit 0\n")
+    tight.types("submit", str(tight.test), "-S", "repeats=2")
+    bench = Bench(tight.folder / "bench", spool=tight.settings.spool_dir)
+    first = sorted(tight.settings.spool_dir.glob("jobs/*/1"))[0]
+    bench.wait(lambda: (first / "attempt-1.pid").exists() and not bench.processes(_id(first)), 120)
+    disk.give_room()
+    campaign = tight.submitted_id()
+    tight.types("status", campaign, "--follow")
+    with Store.open(tight.settings.database) as store:
+        jobs = store.jobs(campaign)
+        kinds = sorted([a.failure_class for a in store.attempts([j.id])] for j in jobs)
+    assert kinds == [[""], ["upload", ""]]
+    (site,) = json.loads(tight.types("status", "last", "--json").output)
+    assert (site["done"], site["failures"]) == (2, {}), "made good by the second attempt"
+
+
+def _id(job: Path) -> str:
+    return f"{job.parent.name}.{job.name}"
+
+
+def test_payload_that_fills_its_folder_is_told_so(tight: Desk, disk: Disk) -> None:
+    run_test(tight, f"cat /dev/zero > big || exit 7\n{GOOD}")
+    done = tight.types("submit", str(tight.test), "--wait", "-S", "repeats=1")
+    assert done.return_value == 1
+    assert "2 × payload at local: " in done.output
+    columns = ("failure_class", "failure_kind", "failure_message", "failure_transient")
+    with Store.open(tight.settings.database) as store:
+        rows = list(store.measurements(Selection(), columns))
+    assert len(rows) == 2, "the record of the first found room, and the second ran"
+    for row in rows:
+        assert (row["failure_class"], row["failure_kind"]) == ("payload", "disk-full")
+        assert f"on a disk that is full, {disk.folder}: " in str(row["failure_message"])
+        assert row["failure_transient"]
+
+
+def test_collecting_into_a_full_database_keeps_the_records(tmp_path: Path, disk: Disk) -> None:
+    desk = Desk(tmp_path, database=f"sqlite:///{disk.folder / 'results.db'}")
+    desk.types("submit", str(desk.test), "-S", "repeats=2")
+    bench = Bench(desk.folder / "bench", spool=desk.settings.spool_dir)
+    bench.wait_final(bench.batch_ids(), seconds=120)
+    disk.fill()
+    error = desk.types("collect").exception
+    assert isinstance(error, StoreError)
+    assert error.exit_code is ExitCode.INFRASTRUCTURE
+    assert str(disk.folder / "results.db") in str(error)
+    assert "no room" in str(error)
+    disk.give_room()
+    assert "4 new measurements, 0 known" in desk.types("collect").output
+    assert "0 new measurements, 4 known" in desk.types("collect").output
+    assert check_database(desk.settings.database)["measurement"] == 4
+    (site,) = json.loads(desk.types("status", "last", "--json").output)
+    assert (site["done"], site["failures"]) == (2, {})
