@@ -75,12 +75,18 @@ def sentence(metric: str, delta: float, table: Iterable[Cell] | None = None) -> 
     return f"{'; '.join(said)} (at a job-to-job spread of {100 * cells[0].spread:.2g} %)"
 
 
+def enough(cells: Sequence[Cell]) -> Cell:
+    """The cell with the fewest jobs that are likely to find a slowdown, or the one with the most jobs.
+
+    Args:
+        cells: of one metric and slowdown; not empty.
+    """
+    likely = [cell for cell in cells if cell.share >= POWER]
+    return min(likely or cells, key=lambda cell: cell.jobs if likely else -cell.jobs)
+
+
 def _said(cells: Sequence[Cell]) -> str:
-    """The fewest jobs that are likely to find it, or that none in the table are."""
-    enough = [cell for cell in cells if cell.share >= POWER]
-    if enough:
-        cell, verb = min(enough, key=lambda cell: cell.jobs), "is found"
-    else:
-        cell, verb = max(cells, key=lambda cell: cell.jobs), "is rarely found:"
-    share = f"with {cell.jobs} jobs in {100 * cell.share:.0f} % of the cases"
-    return f"a {100 * cell.slowdown:g} % slowdown {verb} {share}"
+    cell = enough(cells)
+    only = "" if cell.share >= POWER else "only "
+    share = f"with {cell.jobs} jobs in {only}{100 * cell.share:.0f} % of the cases"
+    return f"a {100 * cell.slowdown:g} % slowdown is found {share}"

@@ -5,7 +5,6 @@ The formulas are scipy's and statsmodels'; what is chosen here, and why, is said
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ import numpy.typing as npt
 from scipy import stats
 from statsmodels.stats.meta_analysis import combine_effects
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
 from treehammer.analysis.verdict import MOST_JOBS, Verdict
@@ -162,26 +160,23 @@ def needed(estimate: Estimate, n: int, level: float, delta: float) -> int | None
     Assumes that mean and spread stay as they are.  An effect beyond ±delta has to be told from 0,
     a smaller one from the nearer edge of ±delta; ``n`` is the number of units (jobs, or sites).
     """
-    spread = estimate.se * math.sqrt(n)
     beyond = abs(estimate.mean) > delta
     gap = abs(estimate.mean) if beyond else delta - abs(estimate.mean)
-    power = TTestPower()
+    effect_size = gap / (estimate.se * math.sqrt(n))
 
-    def reached(units: int) -> bool:
-        if units < 2:
-            return False
-        found = power.power(
-            gap / spread,
-            units,
-            level if beyond else level / 2,
-            alternative="two-sided" if beyond else "larger",
-        )
-        return bool(found >= POWER)
+    def first(units: npt.NDArray[np.int64]) -> int | None:
+        """Where among rising numbers of units the decision becomes likely."""
+        # The tail on the side of the effect; statsmodels' power adds the other one, which decides
+        # nothing here and is NaN far out.
+        limit = stats.t.isf(level / 2, units - 1)
+        power = stats.nct.sf(limit, units - 1, effect_size * np.sqrt(units))
+        reached = np.flatnonzero(power >= POWER)
+        return int(reached[0]) if len(reached) else None
 
-    # Far beyond the answer the power function loses its digits, so the bound is approached from below.
-    bound = 2
-    while bound < MOST_JOBS and not reached(bound):
-        bound *= 2
-    candidates = range(bound // 2, min(bound, MOST_JOBS) + 1)
-    place = bisect.bisect_left(candidates, True, key=reached)
-    return None if place == len(candidates) else max(candidates[place] - n, 1)
+    low, grid = 1, np.append(2 ** np.arange(1, int(math.log2(MOST_JOBS)) + 1), MOST_JOBS)
+    while (place := first(grid)) is not None:
+        low, high = int(grid[place - 1]) if place else low, int(grid[place])
+        if high - low == 1:
+            return max(high - n, 1)
+        grid = np.unique(np.linspace(low + 1, high, 32).astype(np.int64))
+    return None

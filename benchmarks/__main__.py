@@ -6,7 +6,15 @@ import argparse
 import sys
 import time
 
-from benchmarks import aa_jobs, byte_account, cpu_account, export_cost, kit_cost, worker_cost
+from benchmarks import (
+    aa_jobs,
+    byte_account,
+    cpu_account,
+    export_cost,
+    kit_cost,
+    verdicts,
+    worker_cost,
+)
 from benchmarks.report import Figure, machine, write_rows
 from treehammer.errors import TreehammerError
 
@@ -18,7 +26,7 @@ BENCHMARKS = {
     "export": export_cost.measure,
 }
 #: Those that can be told more on the command line.
-WITH_OPTIONS = {"aa": aa_jobs.measure}
+WITH_OPTIONS = {"aa": aa_jobs.measure, "verdicts": verdicts.measure}
 KNOWN = (*BENCHMARKS, *WITH_OPTIONS)
 
 

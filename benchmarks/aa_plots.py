@@ -10,6 +10,9 @@ from matplotlib.figure import Figure as Canvas
 from scipy import stats
 
 from benchmarks.report import RESULTS
+from treehammer.analysis.power import Cell
+from treehammer.analysis.statistics import POWER
+from treehammer.analysis.wording import METRIC_TITLES
 
 #: Up to so many jobs apart, correlation is looked at.
 LAGS = 20
@@ -57,3 +60,56 @@ def save(canvas: Canvas, name: str) -> None:
     RESULTS.mkdir(exist_ok=True)
     # Without a date: the same data give the same file.
     canvas.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
+
+
+def draw_shares(shares: Mapping[str, tuple[float, float, float]], at_most: float) -> None:
+    """Shares of false verdicts with their intervals against what is allowed: ``verdicts.svg``."""
+    shown = {what: values for what, values in shares.items() if "false" in what}
+    canvas = Canvas(figsize=(8, 1.2 + 0.28 * len(shown)), layout="constrained")
+    axes = canvas.subplots()
+    axes.axvline(100 * at_most, color="tab:red", linewidth=1)
+    for place, (share, low, high) in enumerate(shown.values()):
+        axes.plot([100 * low, 100 * high], [place, place], color="tab:blue")
+        axes.plot(100 * share, place, "o", color="tab:blue", markersize=4)
+    axes.set_yticks(range(len(shown)), list(shown), fontsize="small")
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("%, with 95 % intervals; the line is what a family may have")
+    axes.set_title("False verdicts where nothing differs", loc="left", fontsize="medium")
+    save(canvas, "verdicts")
+
+
+def draw_power(table: Sequence[Cell]) -> None:
+    """Share of slowdowns that are found against the number of jobs: ``power.svg``."""
+    metrics = list(dict.fromkeys(cell.metric for cell in table))
+    canvas = Canvas(figsize=(4.5 * len(metrics), 3.4), layout="constrained")
+    for axes, metric in zip(
+        canvas.subplots(1, len(metrics), squeeze=False, sharey=True)[0], metrics, strict=True
+    ):
+        mine = [cell for cell in table if cell.metric == metric]
+        for slowdown in sorted({cell.slowdown for cell in mine}):
+            line = [cell for cell in mine if cell.slowdown == slowdown]
+            jobs = [cell.jobs for cell in line]
+            (drawn,) = axes.plot(
+                jobs, [100 * cell.share for cell in line], "o-", label=f"{100 * slowdown:g} %"
+            )
+            axes.fill_between(
+                jobs,
+                [100 * cell.low for cell in line],
+                [100 * cell.high for cell in line],
+                color=drawn.get_color(),
+                alpha=0.2,
+            )
+        axes.axhline(100 * POWER, color="0.6", linewidth=1)
+        axes.set_xscale("log")
+        axes.set_xticks(jobs, [str(count) for count in jobs])
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("jobs of a series")
+        axes.set_title(
+            f"{METRIC_TITLES[metric]}, spread {100 * mine[0].spread:.2g} %",
+            loc="left",
+            fontsize="medium",
+        )
+        axes.legend(title="slower by", frameon=False)
+    canvas.axes[0].set_ylabel("% found")
+    save(canvas, "power")

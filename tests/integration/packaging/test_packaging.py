@@ -67,6 +67,10 @@ def test_installed_package_is_whole(packages: Path, pattern: str, tmp_path: Path
     verb("report", "-o", "report.html")
     assert (here / "results.csv").read_text(encoding="utf-8").count("\n") == 2
     assert "<html" in (here / "report.html").read_text(encoding="utf-8")
+    code = "from treehammer.analysis import power; print(len(power.shipped()))"
+    table = REPOSITORY / "analysis" / "power.csv"
+    cells = len(table.read_text(encoding="utf-8").splitlines()) - 1 if table.exists() else 0
+    assert run(bin_ / "python", "-c", code, folder=here).split() == [str(cells)]
     assert "schema.json" in run(
         bin_ / "python",
         "-c",

@@ -171,6 +171,29 @@ def test_the_jobs_named_as_needed_decide_as_often_as_promised(true: float, verdi
     assert decided / 200 > (0.7 if verdict is Verdict.SLOWER else 0.5)
 
 
+@pytest.mark.parametrize("level", [0.05, 0.05 / 70, 0.05 / 10_000])
+@pytest.mark.parametrize("mean, spread", [(0.09, 0.13), (0.05, 0.045), (0.0, 0.05), (0.06, 0.005)])
+def test_the_jobs_needed_are_the_fewest_at_every_level(
+    mean: float, spread: float, level: float
+) -> None:
+    """Also in families of thousands, where the formula's far tail is beyond a computer's digits."""
+    gap = abs(mean) if abs(mean) > DELTA else DELTA - abs(mean)
+
+    def chance(jobs: int) -> float:
+        limit = stats.t.isf(level / 2, jobs - 1)
+        noise = np.random.default_rng(3)
+        t = (noise.normal(gap, spread / math.sqrt(jobs), 20_000)) / (
+            spread * np.sqrt(noise.chisquare(jobs - 1, 20_000) / (jobs - 1) / jobs)
+        )
+        return float((t > limit).mean())
+
+    n = 2
+    more = needed(Estimate(mean, spread / math.sqrt(n), n - 1), n, level, DELTA)
+    assert more is not None
+    assert chance(n + more) >= 0.78
+    assert more == 1 or chance(n + more - 1) <= 0.82
+
+
 def test_hopeless_questions_name_no_number() -> None:
     assert needed(Estimate(DELTA - 1e-7, 0.5, 9), 10, ALPHA, DELTA) is None
 

@@ -1,0 +1,103 @@
+"""Campaigns made of recorded A/A jobs: the jobs are real, what is called a site or a host is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from benchmarks.aa_jobs import QUESTION, Job
+from treehammer.analysis.compare import Comparison, compare
+from treehammer.analysis.samples import BUILD_FACTS, HEADLINE_METRICS, Sample
+from treehammer.analysis.series import MIN_HOSTS
+from treehammer.collectors.job import TIMED
+from treehammer.collectors.metrics import INSTRUMENT_VERSION
+from treehammer.hctests.definition import Variant
+
+
+class Dealing(Enum):
+    """How a series gets its jobs out of those that were recorded.
+
+    Either way no job is twice in a series, while several series may share one.
+    """
+
+    SCATTERED = "scattered"
+    """At random: what neighbours in time have in common is spread over all series."""
+    CONSECUTIVE = "consecutive"
+    """One after the other from a random start: what neighbours have in common stays together."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A campaign: ``jobs`` for each of ``variants`` at each of ``sites``."""
+
+    sites: int
+    variants: int
+    jobs: int
+
+
+def resample(
+    recorded: Sequence[Job],
+    shape: Shape,
+    dealing: Dealing,
+    seed: Sequence[int],
+    slowdown: float = 0.0,
+) -> Comparison:
+    """Deal a campaign, slow its side B down by a ratio less 1, and compare."""
+    dice = np.random.default_rng(list(seed))
+    samples: list[Sample] = []
+    for site in range(shape.sites):
+        for variant in range(shape.variants):
+            jobs = _dealt(recorded, shape.jobs, dealing, dice)
+            samples += _executions(jobs, site, variant, 1 + slowdown)
+    return compare(samples, QUESTION, now_us=0)
+
+
+def _dealt(
+    recorded: Sequence[Job], count: int, dealing: Dealing, dice: np.random.Generator
+) -> list[Job]:
+    if dealing is Dealing.SCATTERED:
+        places = dice.choice(len(recorded), count, replace=False)
+    else:
+        # In a ring, so that every job is drawn equally often.
+        places = (dice.integers(len(recorded)) + np.arange(count)) % len(recorded)
+    return [recorded[place] for place in places]
+
+
+def _executions(jobs: Sequence[Job], site: int, variant: int, factor: float) -> Iterator[Sample]:
+    for number, job in enumerate(jobs):
+        both = [job.values(metric) for metric in HEADLINE_METRICS]
+        for side, (twin, times) in enumerate((("a", 1.0), ("b", factor))):
+            yield Sample(
+                measurement_id=f"{site}-{variant}-{number}-{twin}",
+                kind=TIMED,
+                job_id=f"{site}-{variant}-{number}",
+                campaign_id="resampled",
+                test_name="aa",
+                test_hash="aa",
+                dataset=job.setup,
+                dataset_hash="",
+                site=f"site{site}",
+                door="file",
+                door_protocol="file",
+                # In turn, as a batch system would spread them; the node was always the same.
+                host=f"site{site}-host{number % MIN_HOSTS}",
+                failure_class="",
+                implausible_why="",
+                value_checksum="",
+                checksum_uncovered="",
+                variant=Variant(((QUESTION.axis, twin), ("variant", variant))),
+                attempt=1,
+                round=1,
+                instrument_version=INSTRUMENT_VERSION,
+                dirty=False,
+                plausible=True,
+                loop_wall_s=job.loop_s,
+                metrics={
+                    metric: values[side] * times
+                    for metric, values in zip(HEADLINE_METRICS, both, strict=True)
+                },
+                build=dict.fromkeys(("root_version", "root_commit", *BUILD_FACTS), ""),
+            )

@@ -1,0 +1,177 @@
+"""The table of power: quoted where it holds, and made of the recorded A/A jobs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from simulated_grid import Campaign
+
+from treehammer.analysis import power
+from treehammer.analysis.compare import Question, compare
+from treehammer.analysis.power import Cell
+from treehammer.analysis.samples import HEADLINE_METRICS
+from treehammer.analysis.verdict import DELTA, RULE_VERSION, SERIES, Evidence
+from treehammer.errors import NothingToDo
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+A, B = "6.38.00", "6.40.00"
+CPU, WALL = HEADLINE_METRICS
+
+
+def cell(slowdown: float, jobs: int, found: int, metric: str = CPU) -> Cell:
+    return Cell(RULE_VERSION, DELTA, metric, 0.021, slowdown, jobs, 1000, found, 0.0, 1.0)
+
+
+TABLE = (cell(0.02, 6, 100), cell(0.02, 12, 210), cell(0.05, 6, 700), cell(0.05, 12, 974),
+         cell(0.05, 18, 999), cell(0.1, 6, 990))  # fmt: skip
+
+
+@pytest.fixture
+def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(power, "shipped", lambda: TABLE)
+
+
+def test_the_fewest_jobs_that_are_likely_to_find_it_are_quoted_with_the_spread() -> None:
+    assert power.sentence(CPU, DELTA, TABLE) == (
+        "a 2 % slowdown is found with 12 jobs in only 21 % of the cases; "
+        "a 5 % slowdown is found with 12 jobs in 97 % of the cases; "
+        "a 10 % slowdown is found with 6 jobs in 99 % of the cases "
+        "(at a job-to-job spread of 2.1 %)"
+    )
+
+
+def test_nothing_is_quoted_for_another_metric_delta_or_rule() -> None:
+    assert power.sentence(WALL, DELTA, TABLE) == ""
+    assert power.sentence(CPU, 0.05, TABLE) == ""
+    old = [replace(one, rule_version=RULE_VERSION - 1) for one in TABLE]
+    assert power.sentence(CPU, DELTA, old) == ""
+
+
+def test_without_a_table_nothing_is_said(tmp_path: Path) -> None:
+    assert power.read(tmp_path / "none.csv") == ()
+    assert power.sentence(CPU, DELTA, ()) == ""
+
+
+@pytest.mark.usefixtures("shipped")
+@pytest.mark.parametrize(
+    "campaign, quoted",
+    [
+        (Campaign(jobs=2), True),
+        (Campaign(execution_noise=0.3, seed=4), True),
+        (Campaign(effect=0.2), False),
+        (Campaign(loop_s=1.0), False),
+    ],
+)
+def test_compare_quotes_it_where_more_jobs_could_decide(campaign: Campaign, quoted: bool) -> None:
+    found = compare(campaign.samples(), Question("root", A, B), now_us=1)
+    for row in found.of_scope(SERIES):
+        said = Evidence.from_json(row.evidence).power
+        assert ("97 % of the cases" in said) == (quoted and row.metric == CPU)
+    notes = [note for note in found.notes if note.startswith("CPU, by recorded A/A jobs: a 2 %")]
+    assert len(notes) == quoted
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> Iterator[ModuleType]:
+    """``benchmarks.verdicts``, without the repository's root on the path."""
+    before = set(sys.modules)
+    spec = importlib.util.spec_from_file_location(
+        "benchmarks", REPOSITORY / "benchmarks" / "__init__.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["benchmarks"] = package
+    spec.loader.exec_module(package)
+    yield importlib.import_module("benchmarks.verdicts")
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] == "benchmarks":
+            del sys.modules[name]
+
+
+@pytest.fixture
+def recorded(verdicts: ModuleType, tmp_path: Path) -> Path:
+    """A table of A/A jobs with a known spread of 2 %, as if it had been recorded."""
+    noise = np.random.default_rng(1)
+    jobs = []
+    for number, d in enumerate(noise.normal(0, 0.02, 120)):
+        b = 1e-4 * float(np.exp(d))
+        jobs.append(
+            verdicts.Job(
+                f"{number:03d}", "host", f"2026-01-01T00:{number:03d}", "made up", "a", 2.5,
+                1e-4, b, float(d), 2e-4, 2 * b, float(d),
+            )
+        )  # fmt: skip
+    path = tmp_path / "jobs.csv"
+    verdicts.aa_jobs.write_table(jobs, path)
+    assert verdicts.aa_jobs.read_table(path) == jobs
+    return path
+
+
+def test_the_table_is_the_same_each_time_and_finds_what_was_planted(
+    verdicts: ModuleType, recorded: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(verdicts, "TRIALS", 40)
+    jobs = verdicts.aa_jobs.read_table(recorded)
+    small, large = (verdicts.cells(jobs, slowdown, 9) for slowdown in (0.0, 0.1))
+    assert [one.found for one in large] == [40, 40]
+    assert [one.found for one in small] == [0, 0]
+    assert large[0].spread == pytest.approx(0.02, rel=0.2)
+    assert verdicts.cells(jobs, 0.1, 9) == large
+    path = tmp_path / "power.csv"
+    verdicts.write_table(large, path)
+    assert power.read(path) == tuple(large)
+
+
+def test_campaigns_are_dealt_as_they_are_said_to_be(verdicts: ModuleType, recorded: Path) -> None:
+    jobs = verdicts.aa_jobs.read_table(recorded)
+    known = {job.d(CPU): place for place, job in enumerate(jobs)}
+    for dealing in verdicts.Dealing:
+        found = verdicts.resample(jobs, verdicts.Shape(2, 3, 9), dealing, (1, 2))
+        series: dict[str, list[int]] = {}
+        for pair in found.pairs:
+            if pair.metric == CPU:
+                nearest = min(known, key=lambda d: abs(d - pair.d))
+                series.setdefault(pair.comparison_key, []).append(known[nearest])
+        assert [len(set(places)) for places in series.values()] == [9] * 6
+        steps = {(b - a) % 120 for s in series.values() for a, b in pairwise(s)}
+        assert (steps == {1}) == (dealing is verdicts.Dealing.CONSECUTIVE)
+        assert {row.hosts for row in found.of_scope(SERIES)} == {3}
+
+
+def test_tables_that_mix_set_ups_or_hold_too_little_are_refused(
+    verdicts: ModuleType, recorded: Path, tmp_path: Path
+) -> None:
+    jobs = verdicts.aa_jobs.read_table(recorded)
+    other = replace(jobs[0], job="other", setup="another dataset")
+    with pytest.raises(Exception, match="another set-up"):
+        verdicts.aa_jobs.merged(jobs, [other], recorded)
+    assert verdicts.aa_jobs.merged(jobs, jobs[:3], recorded) == jobs
+    few = tmp_path / "few.csv"
+    verdicts.aa_jobs.write_table(jobs[:10], few)
+    with pytest.raises(NothingToDo, match="10 A/A jobs are too few"):
+        verdicts.measure(argparse.Namespace(table=few))
+
+
+@pytest.mark.slow
+def test_the_shipped_table_is_what_the_recorded_jobs_give(verdicts: ModuleType) -> None:
+    jobs = verdicts.aa_jobs.read_table()
+    if not (jobs and power.TABLE.exists()):
+        pytest.skip("no A/A jobs are recorded yet (python -m benchmarks aa verdicts)")
+    table = power.read()
+    assert len(jobs) >= verdicts.JOBS
+    assert {one.rule_version for one in table} == {RULE_VERSION}
+    wanted = len(verdicts.SLOWDOWNS) * len(verdicts.SERIES_OF) * len(HEADLINE_METRICS)
+    assert len(table) == wanted
+    for slowdown, count in ((0.05, 6), (0.02, 12)):
+        for one in verdicts.cells(jobs, slowdown, count):
+            assert one in table
