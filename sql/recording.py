@@ -9,12 +9,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.metrics import CATALOGUE, Metric, Value
+from treehammer.collectors.metrics import CATALOGUE, TYPES, Value
 from treehammer.collectors.record import Measurement
 from treehammer.sql.schema import extra, measurement
 
 #: Measurements that are written in one transaction; an IN list may hold 1000 on Oracle.
 BATCH = 500
+
+_NOTHING: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE), None)
+_NAMES = {kind: [m.name for m in CATALOGUE if m.type == kind] for kind in TYPES}
 
 
 @dataclass(frozen=True)
@@ -58,21 +61,17 @@ def add_batch(connection: Connection, batch: Sequence[Measurement]) -> Added:
 
 
 def _content(values: Mapping[str, Any], extras: Mapping[str, float]) -> _Content:
-    return _Content(
-        {metric.name: _kept(metric, values.get(metric.name)) for metric in CATALOGUE},
-        {name: float(value) for name, value in extras.items()},
-    )
-
-
-def _kept(metric: Metric, value: Any) -> Value:
-    """The value as it comes back: '' as ``None``, whole numbers in a float column as floats."""
-    if value is None or value == "":
-        return None
-    if metric.type == "float":
-        return float(value)
-    if metric.type == "floats":
-        return [float(number) for number in value]
-    return value  # type: ignore[no-any-return]  # a Measurement has checked it
+    """The values as they come back: '' as ``None``, whole numbers in a float column as floats."""
+    kept: dict[str, Value] = {**_NOTHING, **values}
+    for name in _NAMES["text"]:
+        kept[name] = kept[name] or None
+    for name in _NAMES["float"]:
+        if isinstance(number := kept[name], int):
+            kept[name] = float(number)
+    for name in _NAMES["floats"]:
+        if isinstance(numbers := kept[name], list):
+            kept[name] = [float(number) for number in numbers]
+    return _Content(kept, {name: float(value) for name, value in extras.items()})
 
 
 def _recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Content]:

@@ -146,17 +146,17 @@ class Store:
         """Remember a campaign and its jobs; those that are known already stay as they are."""
         with writing(self._engine) as connection:
             insert_missing(connection, schema.campaign, [campaign])
-            insert_missing(connection, schema.job, list(jobs))
+            insert_missing(connection, schema.job, jobs)
 
     def set_jobs(self, jobs: Iterable[JobRow]) -> None:
         """Write jobs, in place of what was known of them."""
         with writing(self._engine) as connection:
-            upsert(connection, schema.job, list(jobs))
+            upsert(connection, schema.job, jobs)
 
     def set_attempts(self, attempts: Iterable[AttemptRow]) -> None:
         """Write attempts, in place of what was known of them."""
         with writing(self._engine) as connection:
-            upsert(connection, schema.attempt, list(attempts))
+            upsert(connection, schema.attempt, attempts)
 
     def campaigns(self) -> list[CampaignRow]:
         """All campaigns, the newest first."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
+from itertools import islice
 from typing import Any, TypeVar, get_type_hints
 
 import sqlalchemy as sa
@@ -12,6 +13,8 @@ from sqlalchemy.engine import Connection, RowMapping
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow, PairRow, VerdictRow
 
 Row = TypeVar("Row", CampaignRow, JobRow, AttemptRow, PairRow, VerdictRow)
+#: Rows that are looked up and written at once; an IN list may hold 1000 on Oracle.
+CHUNK = 1000
 Keyed = CampaignRow | JobRow | AttemptRow
 Line = PairRow | VerdictRow
 
@@ -26,12 +29,12 @@ def from_database(kind: type[Row], values: RowMapping) -> Row:
     return kind(**known)
 
 
-def insert_missing(connection: Connection, table: sa.Table, rows: Sequence[Keyed]) -> None:
+def insert_missing(connection: Connection, table: sa.Table, rows: Iterable[Keyed]) -> None:
     """Write the rows whose key is not there yet."""
     _write(connection, table, rows, replace=False)
 
 
-def upsert(connection: Connection, table: sa.Table, rows: Sequence[Keyed]) -> None:
+def upsert(connection: Connection, table: sa.Table, rows: Iterable[Keyed]) -> None:
     """Write rows, in place of those with the same key."""
     _write(connection, table, rows, replace=True)
 
@@ -55,22 +58,34 @@ def lines(table: sa.Table, comparison_id: str) -> sa.Select[Any]:
 
 
 def _write(
-    connection: Connection, table: sa.Table, rows: Sequence[Keyed], *, replace: bool
+    connection: Connection, table: sa.Table, rows: Iterable[Keyed], *, replace: bool
 ) -> None:
-    # UPDATE, then INSERT of what was not there: every database has both, none agrees on an upsert.
+    waiting = iter(rows)
+    while some := [asdict(row) for row in islice(waiting, CHUNK)]:
+        _write_some(connection, table, some, replace=replace)
+
+
+def _write_some(
+    connection: Connection, table: sa.Table, some: Sequence[dict[str, Any]], *, replace: bool
+) -> None:
+    # UPDATE, and INSERT of what was not there: every database has both, none agrees on an upsert.
     key = [column.key for column in table.primary_key]
-    # Parameters have names of their own: those of the columns are taken by SET.
-    same = sa.and_(*(table.c[name] == sa.bindparam(f"key_{name}") for name in key))
-    there, update = sa.select(sa.literal(1)).where(same), sa.update(table).where(same)
+    known = sa.select(*(table.c[name] for name in key)).where(
+        table.c[key[0]].in_({values[key[0]] for values in some})
+    )
+    there = {tuple(row) for row in connection.execute(known)}
     missing: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        values = asdict(row)
-        keys = {f"key_{name}": values[name] for name in key}
-        identity = tuple(keys.values())
-        if identity in missing or connection.execute(there, keys).first() is None:
+    changed = []
+    for values in some:
+        identity = tuple(values[name] for name in key)
+        if identity not in there:
             if replace or identity not in missing:
                 missing[identity] = values
         elif replace:
-            connection.execute(update, {**values, **keys})
+            changed.append({**values, **{f"key_{name}": values[name] for name in key}})
+    if changed:
+        # Parameters have names of their own: those of the columns are taken by SET.
+        same = sa.and_(*(table.c[name] == sa.bindparam(f"key_{name}") for name in key))
+        connection.execute(sa.update(table).where(same), changed)
     if missing:
         connection.execute(sa.insert(table), list(missing.values()))
