@@ -60,7 +60,7 @@ def timed(run: Any) -> Account:
 def with_kit(root: Any, url: str, tree: str, cache: int) -> tuple[Account, int]:
     reader = open_tree(root, url, tree)
     reader.ChooseEvents(1.0, 1)
-    check(reader, reader.Prepare(cache, True, []), "prepare")
+    check(reader, reader.Prepare(cache, True, []), "prepare", url)
     account = timed(reader.Run)
     reader.Close()
     return account, int(reader.current.bytes)

@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 
 namespace treehammer {
@@ -36,8 +37,12 @@ inline std::string &FirstError()
 
 inline void RememberError(int level, bool abort, const char *location, const char *message)
 {
-   if (level >= kError && FirstError().empty())
-      FirstError() = std::string(location ? location : "ROOT") + ": " + (message ? message : "");
+   static std::mutex guard; // a prefetching thread may complain too
+   if (level >= kError) {
+      const std::lock_guard<std::mutex> held(guard);
+      if (FirstError().empty())
+         FirstError() = std::string(location ? location : "ROOT") + ": " + (message ? message : "");
+   }
    DefaultErrorHandler(level, abort, location, message);
 }
 

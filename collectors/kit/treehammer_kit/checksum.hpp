@@ -50,6 +50,12 @@ struct CoveredLeaf {
    std::function<void(uint64_t &)> feed; // with the current entry
 };
 
+/// Copy a piece of a file, as its door delivers it, to an address of Python's; false when it fails.
+inline bool CopyOut(TFile *file, Long64_t at, Int_t length, std::uintptr_t target)
+{
+   return !file->ReadBuffer(reinterpret_cast<char *>(target), at, length);
+}
+
 class Checksum {
    std::vector<CoveredLeaf> fLeaves;
    std::map<std::string, uint64_t> fHashes; // running, across files
@@ -168,6 +174,10 @@ public:
          }
          for (auto &leaf : fLeaves)
             leaf.feed(leaf.hash);
+      }
+      if (!FirstError().empty()) {
+         message = "ROOT met an error (" + FirstError() + ")";
+         return false;
       }
       for (auto &leaf : fLeaves)
          fHashes[leaf.name + " " + leaf.type] = leaf.hash;

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import zlib
 from typing import Any, Dict
 
-from .passes import open_tree
+from .passes import get_tree, open_file
 from .task import Task, Trouble
+
+_CHUNK = 4 * 1024 * 1024
 
 
 def checksum(root: Any, task: Task) -> Dict[str, Any]:
@@ -16,13 +20,21 @@ def checksum(root: Any, task: Task) -> Dict[str, Any]:
     Covered are leaves of fundamental types with fixed and variable lengths, text, and top-level
     ``std::string`` and ``std::vector`` of numbers or strings.  What is not covered is listed.
 
+    The bytes of each file come first: what is read must be the dataset's file.  A value of a basket
+    that does not compress, and most of what zstd compresses, carries no checksum of its own, so that
+    no release notices that it changed; both would agree on the wrong values.
+
     Raises:
-        Trouble: a file or tree is not there, a read failed, or nothing can be covered.
+        Trouble: a file or tree is not there, its bytes are not the manifest's, a read failed, or
+            nothing can be covered.
     """
     sums = root.treehammer.Checksum()
     values: Dict[str, Any] = {}
-    for url in task.urls:
-        reader = open_tree(root, url, task.tree)
+    for index, url in enumerate(task.urls):
+        reader = open_file(root, url)
+        if task.adler32s[index]:
+            _check_content(root, reader, url, task.adler32s[index])
+        get_tree(reader, url, task.tree)
         values.setdefault("file_class", str(reader.file_class))
         values.setdefault("branches_total", len(reader.current.tree.GetListOfBranches()))
         if not sums.Read(reader.current.tree):
@@ -38,3 +50,24 @@ def checksum(root: Any, task: Task) -> Dict[str, Any]:
         checksum_uncovered=json.dumps([str(name) for name in sums.uncovered]),
     )
     return values
+
+
+def _check_content(root: Any, reader: Any, url: str, wanted: str) -> None:
+    """Read the whole file through its door and compare its adler32 with the manifest's."""
+    size, found = int(reader.file_size), 1
+    buffer = ctypes.create_string_buffer(_CHUNK)
+    for at in range(0, size, _CHUNK):
+        length = min(_CHUNK, size - at)
+        address = ctypes.addressof(buffer)
+        if not root.treehammer.CopyOut(reader.current.file, at, length, address):
+            message = f"{url}: {length} bytes from {at} cannot be read"
+            raise Trouble("read", "content", "checksum", message, transient="://" in url)
+        found = zlib.adler32(memoryview(buffer)[:length], found)
+    if f"{found:08x}" != wanted.lower():
+        raise Trouble(
+            "sanity",
+            "content",
+            "checksum",
+            f"{url} has adler32 {found:08x}, the manifest says {wanted}: its content changed, and "
+            "what was measured with it is of other data. Make or place the dataset again.",
+        )

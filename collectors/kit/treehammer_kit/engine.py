@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import resource
+import signal
 import tempfile
 import time
 import warnings
@@ -31,6 +33,7 @@ def load_root() -> Tuple[Any, Dict[str, Any]]:
             # 6.40 loads itself at the first use of an attribute.
             ROOT.gROOT.SetBatch(True)
             ROOT.gErrorIgnoreLevel = ROOT.kWarning
+            _crash_plainly()
     except ImportError as error:
         raise Trouble(
             "software setup", "broken", "import", f"cannot import ROOT: {error}"
@@ -41,6 +44,17 @@ def load_root() -> Tuple[Any, Dict[str, Any]]:
         "import_user_s": after.ru_utime - before.ru_utime,
         "import_sys_s": after.ru_stime - before.ru_stime,
     }
+
+
+def _crash_plainly() -> None:
+    """Let a crash end the process by its signal, after Python said where it was.
+
+    ROOT's own handlers call a debugger, which takes long on a node, and leave with an exit code that
+    means another signal to everybody else.
+    """
+    for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable()
 
 
 def declare(root: Any, name: str) -> None:
@@ -88,5 +102,7 @@ def warm_up(root: Any, task: Task) -> None:
     with tempfile.TemporaryDirectory(prefix="treehammer-warm-up-") as folder:
         path = os.path.join(folder, "warm-up.root")
         root.treehammer.WriteWarmUpFile(path, "warm")
-        small = replace(task, urls=[path], tree="warm", branches=1.0, events=0.5, settings={})
+        small = replace(
+            task, urls=[path], adler32s=[""], tree="warm", branches=1.0, events=0.5, settings={}
+        )
         Passes(root, small).run()

@@ -219,6 +219,14 @@ class Reader {
       return false;
    }
 
+   /// What ROOT calls an error is one, even where it goes on: GetEntry can be content with a basket
+   /// whose values make no sense.
+   bool WithoutErrors(const char *failure, const char *doing)
+   {
+      return FirstError().empty() ||
+             Fail(failure, "error", std::string("ROOT met an error while ") + doing + " " + fFile->GetName());
+   }
+
 public:
    Pass current; // what the loop is given (Python cannot say 'pass')
    Clock open, get_tree, prepare, loop, close;
@@ -260,7 +268,8 @@ public:
       first_byte_s = first.end > 0 ? first.end - start.wall : -1;
       file_class = fFile->ClassName();
       file_size = fFile->GetSize();
-      return true;
+      current.file = fFile.get();
+      return WithoutErrors("open", "opening");
    }
 
    bool GetTree(const std::string &name)
@@ -270,9 +279,8 @@ public:
       get_tree = Clock::Now() - start;
       if (!current.tree)
          return Fail("open", "tree", "no tree '" + name + "'");
-      current.file = fFile.get();
       entries_total = current.tree->GetEntries();
-      return true;
+      return WithoutErrors("open", "getting the tree of");
    }
 
    /// Names and classes of what lies at the top of the file, for a message.
@@ -332,7 +340,7 @@ public:
       }
       prepare = Clock::Now() - start;
       cache_size = tree->GetCacheSize();
-      return true;
+      return WithoutErrors("open", "preparing to read");
    }
 
    bool Run()
@@ -360,7 +368,9 @@ public:
       if (read_failed)
          return Fail("read", "entry", problem);
       if (!problem.empty())
-         return Fail("payload", "exception", problem);
+         return Fail(FirstError().empty() ? "payload" : "read", "exception", problem);
+      if (!WithoutErrors("read", "reading"))
+         return false;
       bytes_read = file->GetBytesRead() - bytes;
       bytes_read_extra = file->GetBytesReadExtra() - extra;
       read_calls = file->GetReadCalls() - calls;

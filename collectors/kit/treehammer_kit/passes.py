@@ -60,13 +60,12 @@ class Passes:
             self._choices[url] = self._choose(reader)
         choice = self._choices[url]
         reader.ChooseEvents(task.events, task.seed)
-        check(
-            reader, reader.Prepare(task.cache_bytes, choice.everything, choice.positions), "prepare"
-        )
+        prepared = reader.Prepare(task.cache_bytes, choice.everything, choice.positions)
+        check(reader, prepared, "prepare", url)
         for name, value in task.settings.items():
             text = value if isinstance(value, str) else json.dumps(value)
             reader.current.settings[name] = text
-        check(reader, reader.Run(), "loop")
+        check(reader, reader.Run(), "loop", url)
         reader.Close()
         return _file_read(reader)
 
@@ -93,25 +92,42 @@ def open_tree(root: Any, url: str, tree: str) -> Any:
     """A reader that has opened the file and got the tree.
 
     Raises:
-        Trouble: the file or the tree is not there.
+        Trouble: the file or the tree is not there, or cannot be read.
     """
-    reader = root.treehammer.Reader()
-    check(reader, reader.Open(url), "open")
-    if not reader.GetTree(tree):
-        raise Trouble("open", "tree", "get_tree", _missing_tree(reader, url, tree))
+    reader = open_file(root, url)
+    get_tree(reader, url, tree)
     return reader
 
 
-def check(reader: Any, good: bool, phase: str) -> None:
-    """Turn a step that failed into an exception.
+def open_file(root: Any, url: str) -> Any:
+    """A reader that has opened the file.
 
     Raises:
-        Trouble: with what the reader left.
+        Trouble: the file cannot be opened, or is truncated.
     """
+    reader = root.treehammer.Reader()
+    check(reader, reader.Open(url), "open", url)
+    return reader
+
+
+def get_tree(reader: Any, url: str, tree: str) -> None:
+    """Let a reader get the tree from its file.
+
+    Raises:
+        Trouble: there is no such tree, or it cannot be read.
+    """
+    good = reader.GetTree(tree)
+    if not good and reader.kind == "tree":
+        raise Trouble("open", "tree", "get_tree", _missing_tree(reader, url, tree))
+    check(reader, good, "get_tree", url)
+
+
+def check(reader: Any, good: bool, phase: str, url: str) -> None:
+    """Turn a step that failed into an exception; a server may do better when asked again."""
     if not good:
         failure, kind = str(reader.failure_class), str(reader.kind)
-        remote = failure == "open" and kind == "file" and "://" in str(reader.message)
-        raise Trouble(failure, kind, phase, str(reader.message), transient=remote)
+        transient = "://" in url and kind in ("file", "error", "entry")
+        raise Trouble(failure, kind, phase, str(reader.message), transient=transient)
 
 
 def _missing_tree(reader: Any, url: str, wanted: str) -> str:

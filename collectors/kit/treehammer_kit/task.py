@@ -33,6 +33,7 @@ class Task:
     Attributes:
         kind: ``timed`` or ``checksum``.
         urls: what ROOT opens, in order.
+        adler32s: of each file, 8 hex digits, '' where it is not known.
         passes: of the loop; a cold execution has exactly one.
         branches: fraction (a number), or patterns or ``@file`` (text).
         cache_bytes: size of the TTreeCache; 0 is off.
@@ -44,6 +45,7 @@ class Task:
     kind: str
     tree: str
     urls: List[str]
+    adler32s: List[str]
     passes: int
     seed: int
     branches: Union[float, str]
@@ -71,6 +73,7 @@ class Task:
                 kind=execution["kind"],
                 tree=execution["tree"],
                 urls=[item["url"] for item in execution["files"]],
+                adler32s=[item["adler32"] for item in execution["files"]],
                 passes=1 if cold else max(1, int(execution["passes"])),
                 seed=int(execution["seed"]),
                 branches=variant.get("branches", 1.0),

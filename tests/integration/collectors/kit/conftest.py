@@ -116,11 +116,12 @@ def run(tmp_path: Path) -> Run:
         kind: str = "timed",
         passes: int = 2,
         settings: dict[str, Any] | None = None,
+        adler32: str = "",
         **axes: Any,
     ) -> Outcome:
         job, result = tmp_path / "job.json", tmp_path / "result.json"
         variant = {"branches": 1.0, "cache_mb": 3, "events": 1.0, "cache": "warm", **axes}
-        urls = [{"name": "f", "url": str(f), "size": 0, "adler32": ""} for f in files]
+        urls = [{"name": "f", "url": str(f), "size": 0, "adler32": adler32} for f in files]
         execution = {
             "kind": kind,
             "variant": variant,
