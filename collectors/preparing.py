@@ -7,8 +7,11 @@ from pathlib import Path
 from treehammer.collectors import software
 from treehammer.collectors.failures import Fault
 from treehammer.collectors.job import SoftwareRequest
-from treehammer.errors import SoftwareError
+from treehammer.errors import ConfigError, SoftwareError
 from treehammer.terminal import Bars
+
+#: Providers whose request names a place of the user's own: where nothing is there, it is their slip.
+NAMED_BY_USER = ("path", "wrap")
 
 
 def ready(
@@ -23,6 +26,7 @@ def ready(
         here: whether jobs run on this machine, so that it must have what they need.
 
     Raises:
+        ConfigError: there is no ROOT, or no command, where the request says.
         SoftwareError: it cannot be made ready; the message says why and what to do.
     """
     try:
@@ -31,4 +35,5 @@ def ready(
         with bars(f"Fetching ROOT {request.version}", 1) as step:
             return software.prepare(request, software_dir, lambda note: step(0, note))
     except Fault as fault:
-        raise SoftwareError(str(fault), where=f"ROOT {request.request}") from fault
+        error = ConfigError if request.provider in NAMED_BY_USER else SoftwareError
+        raise error(str(fault), where=f"ROOT {request.request}") from fault

@@ -87,7 +87,10 @@ def of_rule(
 
 
 def of_variants(definition: TestDefinition) -> Iterator[Problem]:
-    """There is at least one variant, there are not too many, and warm ones have a pass to count."""
+    """There is at least one variant, there are not too many, and warm ones have a pass to count.
+
+    What an executable does with its passes, and which of them it counts, is its own affair.
+    """
     doors = definition.axes.get("door", ("any",))
     size = math.prod(len(values) for values in definition.axes.values())
     if size * (1 + len(definition.include)) > MAX_VARIANTS:
@@ -96,7 +99,8 @@ def of_variants(definition: TestDefinition) -> Iterator[Problem]:
     found = [variant for door in doors for variant in matrix.variants(definition, str(door))]
     if size and not found:
         yield Problem(("exclude",), "leaves no variant at all")
-    if definition.passes < 2 and any(variant["cache"] == "warm" for variant in found):
+    counted = definition.payload_kind != "executable"
+    if counted and definition.passes < 2 and any(one["cache"] == "warm" for one in found):
         yield Problem(
             ("test", "passes"),
             f"{definition.passes} leaves nothing to count: the first pass of a warm execution is "

@@ -228,7 +228,9 @@ def _words(kind: str, value: Any, context: Mapping[str, Any], message: str) -> s
         "int_type": "a whole number",
         "int_from_float": "a whole number",
         "float_type": "a number",
-        "list_type": "a list in [brackets]",
+        "list_type": "a list of tables: [[double brackets]]"
+        if isinstance(value, dict)
+        else "a list in [brackets]",
         "dict_type": "a table",
         "model_type": "a table",
         "literal_error": str(context.get("expected")),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from toml_mistakes import BROKEN, HEAD, MISTAKES
 
 from treehammer.errors import DefinitionError
 from treehammer.hctests import schema
@@ -12,7 +13,6 @@ from treehammer.hctests.definition import TestDefinition
 from treehammer.hctests.options import parse_parameters
 
 WriteTest = Callable[..., Path]
-HEAD = '[test]\nname = "mine"\npayload = "read.py"\n'
 
 
 def problems(folder: Path) -> tuple[str, ...]:
@@ -112,65 +112,6 @@ better = "lower"
 
 # --- What is refused -----------------------------------------------------------------------------
 
-MISTAKES = [
-    ("[test]\nname = 'm'\n", 1, "test.payload", "is missing"),
-    (HEAD + "repeat = 2\n", 4, "test.repeat", "did you mean 'repeats'?"),
-    (HEAD + "cache_mb = [0]\n", 4, "test.cache_mb", "it belongs into [matrix]"),
-    (HEAD + "repeats = 0\n", 4, "test.repeats", "0 is wrong (expected at least 1)"),
-    (HEAD + "repeats = 1.5\n", 4, "test.repeats", "expected a whole number"),
-    (HEAD + "repeats = true\n", 4, "test.repeats", "expected a whole number"),
-    (HEAD + 'rounds = "2"\n', 4, "test.rounds", "expected a whole number"),
-    (HEAD + "wall_limit_s = nan\n", 4, "test.wall_limit_s", "finite"),
-    (HEAD + "passes = 1\n", 4, "test.passes", "expected at least 2"),
-    (HEAD + 'dataset = "a b"\n', 4, "test.dataset", "letters, digits"),
-    (HEAD + "dataset = 7\n", 4, "test.dataset", "expected text in quotes"),
-    (HEAD + 'files = ["gone.h"]\n', 4, "test.files", "there is no file 'gone.h'"),
-    (HEAD + 'files = ["../x"]\n', 4, "test.files", "not a path below the test's folder"),
-    (HEAD + 'files = ["/etc/passwd"]\n', 4, "test.files", "not a path below"),
-    (HEAD + 'files = ["."]\n', 4, "test.files", "is a folder"),
-    ("[test]\nname = 'm'\npayload = 'raed.py'\n", 3, "test.payload", "did you mean 'read.py'?"),
-    ("[test]\nname = 'm'\npayload = 'test.toml'\n", 3, "test.payload", "chmod +x"),
-    ("[matrix]\nroot = [6.40]\n", 5, "matrix.root", "TOML reads 6.40 as 6.4"),
-    ("[matrix]\nroot = 6.40\n", 5, "matrix.root", "expected a list"),
-    ('[matrix]\nroot = ["6.40.01"]\n', 5, "matrix.root", "no wheel of ROOT 6.40.01"),
-    ("[matrix]\nroot = []\n", 5, "matrix.root", "has no value"),
-    ("[matrix]\nbranches = [0]\n", 5, "matrix.branches", "not a fraction"),
-    ("[matrix]\nbranches = [1.5]\n", 5, "matrix.branches", "not a fraction"),
-    ("[matrix]\nbranches = [true]\n", 5, "matrix.branches", "true is not a number"),
-    ('[matrix]\nbranches = ["@gone.txt"]\n', 5, "matrix.branches", "no file 'gone.txt'"),
-    ('[matrix]\nbranches = ["@../a"]\n', 5, "matrix.branches", "not a path below"),
-    ('[matrix]\nbranches = [" a"]\n', 5, "matrix.branches", "spaces around"),
-    ('[matrix]\nbranches = ["a\\u0000b"]\n', 5, "matrix.branches", "control characters"),
-    ("[matrix]\nbranches = [1, 1.0]\n", 5, "matrix.branches", "given twice"),
-    ("[matrix]\ncache_mb = [\n  0,\n  -1,\n]\n", 7, "matrix.cache_mb", "not between 0"),
-    ("[matrix]\nevents = [inf]\n", 5, "matrix.events", "not a number"),
-    ('[matrix]\naccess = ["staging"]\n', 5, "matrix.access", '"direct" or "staged"'),
-    ('[matrix]\ncache = ["hot"]\n', 5, "matrix.cache", '"warm" or "cold"'),
-    ('[matrix]\ndoor = ["a b"]\n', 5, "matrix.door", "not a name"),
-    ("[matrix]\ncachemb = [0]\n", 5, "matrix.cachemb", "did you mean 'cache_mb'?"),
-    ("[matrix]\nrounds = [2]\n", 5, "matrix.rounds", "is a key of [test]"),
-    ("[matrix]\nMine = [2]\n", 5, "matrix.Mine", "no name for an axis"),
-    ('[matrix]\nmine = [2, "x"]\n', 5, "matrix.mine", "expected one kind"),
-    ("[matrix]\nmine = [{a = 1}]\n", 5, "matrix.mine", "not a number"),
-    ('[matrix]\nbundle = ["rot"]\n', 5, "matrix.bundle", "did you mean 'root'?"),
-    ('[matrix]\nbundle = ["root", "root"]\n', 5, "matrix.bundle", "given twice"),
-    ('[matrix]\nbundle = ["access"]\n', 5, "matrix.bundle", "cannot be bundled: the copy"),
-    ('[matrix]\nbundle = ["door"]\n', 5, "matrix.bundle", "reads through one door"),
-    ("[[exclude]]\ncache = 'cold'\n", 5, "exclude.cache", "expected one of: 'warm'"),
-    ("[[exclude]]\ncach = 'warm'\n", 5, "exclude.cach", "did you mean 'cache'?"),
-    ("[[exclude]]\n", 4, "exclude", "is empty"),
-    ("[[exclude]]\ncache = 'warm'\n", 4, "exclude", "leaves no variant"),
-    ("[[include]]\nevents = 2\n", 5, "include.events", "not a fraction"),
-    ("[[include]]\ndoor = 'root'\n", 5, "include.door", "is no axis of this test"),
-    ("[settings]\nwhen = 2024-01-01\n", 5, "settings.when", "date or time"),
-    ("[settings]\nx = [1, nan]\n", 5, "settings.x", "finite"),
-    ("[metrics.loop_wall_s]\n", 4, "metrics.loop_wall_s", "catalogue"),
-    ("[metrics.My]\n", 4, "metrics.My", "no name for a metric"),
-    ("[metrics.my]\nbeter = 'lower'\n", 5, "metrics.my.beter", "did you mean 'better'?"),
-    ("[metrics.my]\nbetter = 'less'\n", 5, "metrics.my.better", "'lower'"),
-    ("[metrix]\n", 4, "metrix", "did you mean 'matrix'?"),
-]
-
 
 @pytest.mark.parametrize(("text", "line", "key", "said"), MISTAKES)
 def test_a_mistake_names_file_line_key_and_what_was_expected(
@@ -213,10 +154,7 @@ def test_a_mistake_is_not_followed_by_what_follows_from_it(write_test: WriteTest
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [(HEAD + "x = \n", 4), (HEAD + 'name = "again"\n', 4), ("[test]\nname = 'm", 2)],
-)
+@pytest.mark.parametrize(("text", "line"), BROKEN)
 def test_broken_toml_names_the_line(write_test: WriteTest, text: str, line: int) -> None:
     folder = write_test(text)
     assert only_problem(folder).startswith(f"{folder / 'test.toml'}:{line}: not valid TOML: ")
@@ -267,6 +205,13 @@ def test_a_matrix_that_is_a_slip_is_refused_before_it_is_multiplied_out(
 def test_one_pass_is_enough_for_a_cold_execution(write_test: WriteTest) -> None:
     definition = schema.load(write_test(HEAD + 'passes = 1\n[matrix]\ncache = ["cold"]\n'))
     assert definition.passes == 1
+
+
+def test_one_pass_is_enough_for_an_executable(write_test: WriteTest) -> None:
+    text = '[test]\nname = "mine"\npayload = "run.sh"\npasses = 1\n'
+    folder = write_test(text, run_sh="#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    assert schema.load(folder).passes == 1
 
 
 # --- The command line ----------------------------------------------------------------------------
