@@ -1,0 +1,69 @@
+"""A user who types the command: what is printed, the exit code, and what the database then holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spool_bench import Bench
+
+from treehammer import config
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+
+FAILURE = ("failure_class", "failure_kind", "failure_phase", "failure_message", "failure_transient")
+
+
+class User:
+    """Settings of one's own; only the ROOT releases are those of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        flags = {"cache_dir": folder / "cache", "data_dir": folder / "data", "slots": 2}
+        self.settings = config.load(flags, environ={}, folder=folder)
+        self.settings.cache_dir.mkdir()
+        shared = config.load().software_dir
+        shared.mkdir(parents=True, exist_ok=True)
+        self.settings.software_dir.symlink_to(shared)
+
+    def types(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run ``treehammer`` with these words, in a process of its own."""
+        options = ["--cache-dir", str(self.settings.cache_dir), "--slots", "2"]
+        options += ["--data-dir", str(self.settings.data_dir)]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TREEHAMMER_", "GIT_"))}
+        return subprocess.run(
+            [sys.executable, "-m", "treehammer", *options, *words],
+            cwd=self.folder,
+            env={**clean, "COLUMNS": "200", "GIT_CEILING_DIRECTORIES": str(self.folder)},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    def prints(self, *words: str) -> Any:
+        """What a verb prints with ``--json``."""
+        done = self.types(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def records(self, *columns: str) -> list[Mapping[str, Any]]:
+        """These columns and those of the failure, of every measurement."""
+        with Store.open(self.settings.database) as store:
+            return list(store.measurements(Selection(), (*columns, *FAILURE)))
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
+    """One for all tests of a file: a campaign takes long, and they look at it from all sides."""
+    made = User(tmp_path_factory.mktemp("user"))
+    yield made
+    bench = Bench(made.folder / "bench", spool=made.settings.spool_dir)
+    bench.kill_runner()
+    assert not any(bench.end_processes().values()), "processes stayed behind"
