@@ -26,6 +26,8 @@ TRIES = 3
 BACK_OFF_S: Tuple[float, ...] = (5.0, 20.0)
 #: Bytes on disk while a wheel is installed: 240 MB of archive, 670 MB of ROOT, Python and numpy.
 NEEDED_BYTES = 1_050_000_000
+#: Bytes of an environment without any package, generously.
+_ENVIRONMENT_BYTES = 40_000_000
 
 _PIP = ("-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|Errno (28|122)\b")
@@ -61,7 +63,7 @@ def make(folder: str, version: str, say: Progress, lock: int) -> None:
         temporary = os.path.join(folder, "tmp")
         os.makedirs(temporary)  # on the same disk, and gone with the folder
         _check_room(folder, version)
-        _Maker(folder, version, say, lock, temporary).make()
+        Maker(folder, version, say, lock, temporary).make()
         shutil.rmtree(temporary)
         wheel.mark_complete(folder, version)
     except BaseException as error:
@@ -89,7 +91,9 @@ def _full(folder: str, version: str) -> NoReturn:
 
 
 @dataclass(frozen=True)
-class _Maker:
+class Maker:
+    """Makes one environment, step by step."""
+
     folder: str
     version: str
     say: Progress
@@ -97,12 +101,9 @@ class _Maker:
     temporary: str
 
     def make(self) -> None:
+        """Every step, to a ROOT that has started once."""
         self.say(f"ROOT {self.version}: new environment")
-        self._step(
-            [sys.executable, "-m", "venv", self.folder],
-            f"cannot make a Python environment in {self.folder}",
-            "Python's venv module must be installed (Debian: python3-venv)",
-        )
+        self.new_environment()
         self.say(f"ROOT {self.version}: installing (240 MB to fetch, 670 MB on disk)")
         self._install(f"ROOT=={wheel.WHEELS[self.version]}", pin(self.version))
         self._install("numpy", "")
@@ -120,6 +121,14 @@ class _Maker:
         if found != self.version:
             asked = f"ROOT=={wheel.WHEELS[self.version]}"
             fault("version", f"the wheel {asked} reports {found}, not {self.version}")
+
+    def new_environment(self) -> None:
+        """Python and pip, without any package."""
+        self._step(
+            [sys.executable, "-m", "venv", self.folder],
+            f"cannot make a Python environment in {self.folder}",
+            "Python's venv module must be installed (Debian: python3-venv)",
+        )
 
     def _install(self, what: str, sha256: str) -> None:
         """Fetch and install a package, as often as it takes."""
@@ -159,7 +168,9 @@ class _Maker:
         """Run one step of the making and return its output."""
         done = self._run(command)
         if done.returncode:
-            if _FULL.search(done.stdout + done.stderr):
+            # venv keeps its tools' words to itself, and they remove what they could not finish.
+            short = shutil.disk_usage(self.folder).free < _ENVIRONMENT_BYTES
+            if short or _FULL.search(done.stdout + done.stderr):
                 _full(self.folder, self.version)
             fault("broken", f"{what}: {why(done.stderr or done.stdout)}; {remedy}")
         return done.stdout

@@ -1,0 +1,322 @@
+"""ROOT from CVMFS and behind a command: real releases in both, and what goes wrong with either."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simulated_cvmfs
+from simulated_cvmfs import PLATFORM, VIEW
+
+from treehammer import config
+from treehammer.collectors import software
+from treehammer.collectors.job import InputFile, Limits
+from treehammer.collectors.providers.script import CVMFS_VARIABLE
+
+VERSION = "6.38.00"
+KIT = Path(software.__file__).parent / "kit"
+
+MAKE_TREE = """
+import os, sys, ROOT
+ROOT.gInterpreter.Declare('''
+#include <TFile.h>
+#include <TTree.h>
+void make(const char *path) {
+   TFile file(path, "RECREATE");
+   TTree tree("events", "events");
+   int number = 0; tree.Branch("number", &number);
+   for (number = 0; number < 1000; ++number) tree.Fill();
+   tree.Write();
+}''')
+ROOT.make(sys.argv[1])
+os._exit(0)
+"""
+READ = '''
+import os, sys, treehammer_kit
+{before}
+treehammer_kit.run("""
+    void read(treehammer::Pass &pass)
+    {{
+       for (Long64_t entry : pass.entries)
+          pass.Add(pass.tree->GetEntry(entry));
+    }}
+""")
+'''
+#: Burns CPU in itself, in a child, and in a grandchild whose parent ends before it does.
+BURN = """
+import json, os, time
+def burn(seconds):
+    while time.process_time() < seconds: pass
+ended, alive = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        burn(0.6)
+    else:
+        burn(0.2)
+    os._exit(0)
+os.close(alive)
+burn(0.4)
+os.wait()
+os.read(ended, 1)  # until the grandchild has ended, too
+with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
+    json.dump({"format": 1, "values": {}}, stream)
+"""
+
+
+@pytest.fixture(scope="session")
+def release() -> Path:
+    """The environment of a real release."""
+    request = software.prepare(software.parse(VERSION), config.load().software_dir)
+    return Path(request.location)
+
+
+@pytest.fixture(scope="session")
+def tree(release: Path, tmp_path_factory: pytest.TempPathFactory) -> InputFile:
+    path = tmp_path_factory.mktemp("data") / "events.root"
+    setup = software.setup(
+        software.parse(f"path:{_thisroot(release, path.parent)}"), os.environ, KIT
+    )
+    command = [setup.python, "-W", "ignore", "-c", MAKE_TREE, str(path)]
+    subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
+    content = path.read_bytes()
+    return InputFile("events.root", str(path), len(content), f"{zlib.adler32(content):08x}")
+
+
+def _thisroot(release: Path, folder: Path) -> Path:
+    packages = next((release / "lib").glob("python3*/site-packages"))
+    script = folder / "thisroot.sh"
+    script.write_text(
+        f"export PATH={release}/bin:{packages}/ROOT/bin:$PATH PYTHONPATH={packages}\n"
+    )
+    return script
+
+
+def read(before: str = "") -> str:
+    return READ.format(before=before)
+
+
+@pytest.fixture
+def ask(spec: Callable[..., Any], tree: InputFile) -> Callable[..., Any]:
+    """An execution that reads the tree with the ROOT that ``text`` names."""
+
+    def do(text: str, **variant: Any) -> Any:
+        return spec(
+            software=software.parse(text),
+            files=(tree,),
+            tree="events",
+            variant={"branches": 1.0, "cache_mb": 1, "events": 1.0, **variant},
+        )
+
+    return do
+
+
+def failure(values: Mapping[str, Any]) -> tuple[Any, Any]:
+    return values.get("failure_class"), values.get("failure_kind")
+
+
+# --- CVMFS
+
+
+@pytest.fixture(scope="session")
+def mount(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cvmfs")
+    simulated_cvmfs.make(folder, release, VERSION)
+    return folder
+
+
+@pytest.fixture
+def on_cvmfs(mount: Path) -> dict[str, str]:
+    """The environment of a node that has this mount, and the Python of the release."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {CVMFS_VARIABLE: str(mount), "PATH": path, "COMPILER": ""}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        (f"{VIEW}/{PLATFORM}@{VERSION}", "LCG_VERSION=106 COMPILER_OF_THE_VIEW=gcc"),
+        (f"ROOT/{VERSION}/{PLATFORM}", "LCG_VERSION=None COMPILER_OF_THE_VIEW=None"),
+    ],
+)
+def test_a_root_on_cvmfs_reads_a_tree(
+    bench: Any, ask: Callable[..., Any], mount: Path, on_cvmfs: dict[str, str], name: str, said: str
+) -> None:
+    show = "LCG_VERSION={get('LCG_VERSION')} COMPILER_OF_THE_VIEW={get('COMPILER_OF_THE_VIEW')}"
+    before = f"get = os.environ.get; print(f\"{show}\"); import ROOT; print('from', ROOT.__file__)"
+    ran = bench.run(read(before), ask(f"cvmfs:{name}"), env=on_cvmfs)
+    assert ran.exit_code == 0, ran.output + ran.log("1-1.err")
+    assert ran.values["root_version"] == VERSION
+    assert ran.values["root_provider"] == "cvmfs"
+    assert ran.values["events_read"] == 1000
+    assert said in ran.log("1-1.out")
+    assert f"from {mount}" in ran.log("1-1.out")
+
+
+@pytest.mark.root
+def test_a_view_of_another_version_is_refused(
+    bench: Any, ask: Callable[..., Any], on_cvmfs: dict[str, str]
+) -> None:
+    ran = bench.run(read(), ask(f"cvmfs:{VIEW}/{PLATFORM}@6.32.02"), env=on_cvmfs)
+    assert ran.exit_code == 1
+    assert failure(ran.values) == ("software setup", "version")
+    assert "ROOT 6.32.02 was asked for" in ran.values["failure_message"]
+    assert ran.values["root_version"] == VERSION
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "name, kind, transient, said",
+    [
+        (f"LCG_105/{PLATFORM}", "missing", False, "did you mean 'LCG_106'"),
+        (f"{VIEW}/x86_64-el9-gcc14-opt", "missing", False, f"did you mean '{PLATFORM}'"),
+        ("atlas.cern.ch/repo/view", "missing", True, "atlas.cern.ch is not mounted"),
+        ("sft.cern.ch/lcg/releases", "missing", False, "neither setup.sh nor bin/thisroot.sh"),
+        ("sft.cern.ch/lcg/releases/gcc/13.1.0/x86_64-el9", "broken", False, "no root-config"),
+    ],
+)
+def test_what_cvmfs_does_not_have(
+    bench: Any,
+    ask: Callable[..., Any],
+    on_cvmfs: dict[str, str],
+    name: str,
+    kind: str,
+    transient: bool,
+    said: str,
+) -> None:
+    ran = bench.run(read(), ask(f"cvmfs:{name}"), env={**on_cvmfs, "PATH": "/usr/bin:/bin"})
+    assert failure(ran.values) == ("software setup", kind)
+    assert said in ran.values["failure_message"]
+    assert ran.values["failure_transient"] is transient
+
+
+# --- Behind a command
+
+
+@pytest.fixture
+def bare(release: Path, tmp_path: Path) -> str:
+    """A command that lets no variable through but sets its own, as many an image does."""
+    script = tmp_path / "bare"
+    packages = next((release / "lib").glob("python3*/site-packages"))
+    script.write_text(
+        "#!/bin/sh\n"
+        f'exec env -i PATH={release}/bin:/usr/bin:/bin PYTHONPATH={packages} INSIDE=bare "$@"\n'
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.fixture
+def contained(release: Path) -> str:
+    """A container of namespaces of its own: no home, no /tmp, no processes of the host."""
+    words = ["--unshare-all", "--die-with-parent", "--clearenv", "--proc", "/proc", "--dev", "/dev"]
+    for folder in ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc"):
+        if os.path.islink(folder):
+            words += ["--symlink", os.readlink(folder), folder]
+        elif os.path.exists(folder):
+            words += ["--ro-bind", folder, folder]
+    base = str((release / "bin" / "python").resolve().parent.parent)
+    words += ["--ro-bind", base, base, "--ro-bind", str(release), "/opt/root"]
+    words += ["--setenv", "PATH", "/opt/root/bin:/usr/bin:/bin", "--setenv", "INSIDE", "contained"]
+    if shutil.which("bwrap") is None:
+        pytest.skip("there is no bwrap here (Debian: bubblewrap)")
+    started = subprocess.run(["bwrap", *words, "true"], capture_output=True, text=True, check=False)
+    if started.returncode:
+        pytest.skip(f"bwrap does not start here: {started.stderr.strip()}")
+    return shlex.join(["bwrap", *words])
+
+
+BINDS = (
+    " --ro-bind {payload} {payload} --ro-bind {kit} {kit} --ro-bind {input} {input} "
+    "--bind {work} {work} "
+)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "name, access", [("bare", "direct"), ("contained", "direct"), ("contained", "staged")]
+)
+def test_a_root_behind_a_command_reads_a_tree(
+    bench: Any, ask: Callable[..., Any], request: pytest.FixtureRequest, name: str, access: str
+) -> None:
+    prefix = request.getfixturevalue(name) + (BINDS if name == "contained" else "")
+    before = "print(os.environ['INSIDE'], os.path.exists('/var/log'), os.environ['TREEHAMMER_URL'])"
+    mark = {"TREEHAMMER_BATCH_JOB": "the mark"}
+    before += "; print(os.environ['TREEHAMMER_BATCH_JOB'])"
+    ran = bench.run(read(before), ask(f"wrap:{prefix}@{VERSION}", access=access), env=mark)
+    assert ran.exit_code == 0, ran.output + ran.log("1-1.err")
+    assert ran.values["root_version"] == VERSION
+    assert ran.values["root_provider"] == "wrap"
+    assert ran.values["events_read"] == 1000
+    inside, sees_host, url, marked = ran.log("1-1.out").split(maxsplit=3)
+    assert (inside, sees_host) in (("bare", "True"), ("contained", "False"))
+    assert ("/work/1-1/input/" in url) == (access == "staged")
+    assert marked.startswith("the mark")
+
+
+@pytest.mark.root
+def test_a_root_of_another_version_behind_a_command_is_refused(
+    bench: Any, ask: Callable[..., Any], bare: str
+) -> None:
+    ran = bench.run(read(), ask(f"wrap:{bare}@6.40.00"))
+    assert failure(ran.values) == ("software setup", "version")
+    assert ran.values["root_version"] == VERSION
+
+
+@pytest.mark.root
+def test_the_account_holds_what_ran_inside(
+    bench: Any, ask: Callable[..., Any], contained: str
+) -> None:
+    """Orphans inside become children of the container's own init: the kernel's sum is the same."""
+    ran = bench.run(BURN, ask(f"wrap:{contained}{BINDS}"))
+    assert ran.exit_code == 0, ran.output + ran.log("1-1.err")
+    cpu = ran.values["payload_user_s"] + ran.values["payload_sys_s"]
+    assert 1.2 < cpu < 1.5  # Python's own start is in it
+    assert ran.values["processes"] >= 4  # bwrap, its init, the payload and what it forked
+
+
+@pytest.mark.root
+def test_a_hanging_container_is_ended_with_all_in_it(
+    bench: Any, ask: Callable[..., Any], contained: str
+) -> None:
+    payload = "import subprocess; subprocess.run(['sleep', '987654'])"
+    ran = bench.run(payload, ask(f"wrap:{contained}{BINDS}"), limits=Limits(3.0, 0))
+    assert failure(ran.values) == ("payload", "timeout")
+    done = subprocess.run(["pgrep", "-f", "sleep 987654"], capture_output=True, check=False)
+    assert not done.stdout
+
+
+@pytest.mark.root
+def test_a_container_that_hides_the_files_says_what_to_bind(
+    bench: Any, ask: Callable[..., Any], contained: str
+) -> None:
+    text = "wrap:" + contained + BINDS.replace(" --ro-bind {payload} {payload}", "")
+    ran = bench.run(read(), ask(text))
+    assert failure(ran.values) == ("software setup", "broken")
+    assert f"there is no {bench.folder / 'payload'}" in ran.values["failure_message"]
+    assert "--bind {folders}" in ran.values["failure_message"]
+
+
+@pytest.mark.parametrize(
+    "prefix, kind, said",
+    [
+        ("/no/such/runtime exec image", "broken", "No such file or directory: '/no/such/runtime'"),
+        ("sh -c 'echo FATAL: no such image >&2; exit 255'", "broken", "FATAL: no such image"),
+        ("true", "broken", "did not run python3"),
+        (f"env PATH={Path(sys.executable).parent}:/usr/bin:/bin", "missing", "finds no ROOT"),
+    ],
+)
+def test_a_command_that_leads_nowhere(
+    bench: Any, spec: Callable[..., Any], prefix: str, kind: str, said: str
+) -> None:
+    ran = bench.run(read(), spec(software=software.parse(f"wrap:{prefix}")))
+    assert failure(ran.values) == ("software setup", kind)
+    assert said in ran.values["failure_message"]
