@@ -37,12 +37,17 @@ _INSIDE = (
     'PYTHONNOUSERSITE; cd "$2" || exit 1; shift 2; exec "$@"'
 )
 _QUERY = """
-import importlib.util, json, os, sys
+import importlib.util, json, os, sys, tempfile
+try:
+    tempfile.TemporaryFile(dir=".").close()
+    writable = True
+except OSError:
+    writable = False
 print(json.dumps({
     "root": importlib.util.find_spec("ROOT") is not None,
     "version": sys.version.split()[0],
     "unseen": [path for path in sys.argv[1:] if not os.path.exists(path)],
-    "writable": os.access(".", os.W_OK),
+    "writable": writable,
 }))
 """
 

@@ -20,6 +20,7 @@ import pytest
 
 from treehammer.collectors import software
 from treehammer.collectors.failures import Fault
+from treehammer.collectors.job import SoftwareRequest
 from treehammer.collectors.preparing import ready
 from treehammer.collectors.providers import fetch, pins, wheel
 from treehammer.errors import ExitCode, SoftwareError
@@ -199,7 +200,7 @@ def test_a_bad_download_is_fetched_again(
     library = _library(folder)
     library.write_bytes(library.read_bytes()[:-1])
     assert software.prepared(tmp_path / "software") == {}
-    broken = software.SoftwareRequest(VERSION, "wheel", VERSION, str(folder))
+    broken = SoftwareRequest(VERSION, "wheel", VERSION, str(folder))
     with pytest.raises(Fault, match=r"libCore.so has 199999 bytes instead of 200000\); submit"):
         software.setup(broken, os.environ, tmp_path)
     notes.clear()

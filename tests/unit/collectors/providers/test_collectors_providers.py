@@ -1,0 +1,166 @@
+"""What the root axis says of CVMFS and of commands, and what is made of it without a real ROOT."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from treehammer.collectors import software
+from treehammer.collectors.failures import Fault
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.collectors.providers import fetch, pins
+from treehammer.collectors.providers.script import CVMFS_VARIABLE
+
+PLATFORM = "x86_64-el9-gcc13-opt"
+VIEWS = "sft.cern.ch/lcg/views"
+
+
+@pytest.mark.parametrize(
+    "name, version, location",
+    [
+        (f"LCG_106/{PLATFORM}", "", f"{VIEWS}/LCG_106/{PLATFORM}"),
+        (f"LCG_106b_ATLAS_1/{PLATFORM}@6.32.02", "6.32.02", f"{VIEWS}/LCG_106b_ATLAS_1/{PLATFORM}"),
+        (f"dev3/latest/{PLATFORM}", "", f"{VIEWS}/dev3/latest/{PLATFORM}"),
+        (
+            "ROOT/6.38.00/x86_64-almalinux9.6-gcc115-opt",
+            "6.38.00",
+            "sft.cern.ch/lcg/app/releases/ROOT/6.38.00/x86_64-almalinux9.6-gcc115-opt",
+        ),
+        ("sft-nightlies.cern.ch/lcg/views/dev3", "", "sft-nightlies.cern.ch/lcg/views/dev3"),
+        ("my.site.org/root/setup.sh@6.40/01", "6.40.01", "my.site.org/root/setup.sh"),
+    ],
+)
+def test_cvmfs_is_a_view_a_release_or_any_folder(name: str, version: str, location: str) -> None:
+    text = f"cvmfs:{name}"
+    assert software.parse(text) == SoftwareRequest(text, "cvmfs", version, location)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("cvmfs:LCG_106", "'cvmfs:LCG_106/x86_64-el9-gcc13-opt' for a view"),
+        ("cvmfs:ROOT/6.38.00", "'cvmfs:ROOT/6.38.00/PLATFORM' for a release"),
+        (f"cvmfs:ROOT/6.38.00/{PLATFORM}@6.40.00", "asks for 6.38.00 and for 6.40.00"),
+        (f"cvmfs:../../home/{PLATFORM}", "lead nowhere"),
+        ("cvmfs:LCG 106/x", "names no ROOT on CVMFS"),
+        ("cvmfs:", "names no ROOT"),
+        (f"cvmf:LCG_106/{PLATFORM}", "did you mean 'cvmfs'?"),
+        ("wrap:", "names no ROOT"),
+        ("wrap:''@6.38.00 'x", "is no command: No closing quotation"),
+        ("wrap:apptainer exec --bind {foldres} /x.sif", "{foldres} stands for nothing; known"),
+        ("wrap:apptainer exec docker://rootproject/root", "make the image a file first"),
+        ("6.41.00", "did you mean '6.40.00'?"),
+    ],
+)
+def test_what_is_not_understood_says_what_would_be(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=r"ROOT|command|stands|image|asks|nowhere") as error:
+        software.parse(text)
+    assert said in str(error.value)
+
+
+def test_a_command_may_say_the_version() -> None:
+    text = "wrap:apptainer exec --bind {folders} /images/me@home.sif@6.38.00"
+    location = "apptainer exec --bind {folders} /images/me@home.sif"
+    assert software.parse(text) == SoftwareRequest(text, "wrap", "6.38.00", location)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (f"cvmfs:LCG_106/{PLATFORM}", "sft.cern.ch is not mounted at"),
+        ("wrap:no-such-runtime exec x.sif", "no command 'no-such-runtime'"),
+    ],
+)
+def test_only_a_machine_that_runs_the_jobs_must_have_what_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.setenv(CVMFS_VARIABLE, str(tmp_path))
+    request = software.parse(text)
+    assert software.prepare(request, tmp_path, here=False) == request
+    with pytest.raises(Fault) as fault:
+        software.prepare(request, tmp_path)
+    assert said in str(fault.value)
+
+
+def test_a_folder_on_cvmfs_names_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CVMFS_VARIABLE, str(tmp_path))
+    for number in range(100, 112):
+        (tmp_path / VIEWS / f"LCG_{number}" / PLATFORM).mkdir(parents=True)
+    with pytest.raises(Fault) as fault:
+        software.prepare(software.parse(f"cvmfs:LCG_1066/{PLATFORM}"), tmp_path)
+    assert "did you mean 'LCG_106'? it has: ..., LCG_104" in str(fault.value)
+    assert "LCG_111" in str(fault.value)
+    with pytest.raises(Fault, match=r"neither setup\.sh nor bin"):
+        software.prepare(software.parse(f"cvmfs:LCG_106/{PLATFORM}"), tmp_path)
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    """A command that notes how it was called and has a ROOT that only Python sees."""
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "ROOT.py").write_text("")
+    script = tmp_path / "run it"
+    script.write_text(
+        f'#!/bin/sh\nprintf "%s " "$1" > {tmp_path}/called; shift\n'
+        f'exec env -i PATH="{Path(sys.executable).parent}:/usr/bin:/bin" '
+        f'PYTHONPATH={tmp_path}/inside "$@"\n'
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return f"'{script}'"
+
+
+def test_placeholders_stand_for_the_folders(tmp_path: Path, prefix: str) -> None:
+    request = software.parse(f"wrap:{prefix} {{folders}}:{{work}}@6.38.00")
+    folders = {"work": str(tmp_path), "payload": "/usr", "input": "/bin"}
+    base = {"PATH": os.environ["PATH"], "PYTHONPATH": "/foreign"}
+    ready = software.setup(request, base, "/etc", folders)
+    assert (tmp_path / "called").read_text() == f"{tmp_path},/usr,/bin,/etc:{tmp_path} "
+    assert "PYTHONPATH" not in ready.env
+    command = ready.command("python", "/usr/read.py", {"NAME": "two words"})
+    assert command[:2] == [str(tmp_path / "run it"), f"{tmp_path},/usr,/bin,/etc:{tmp_path}"]
+    assert command[-4:] == ["env", "NAME=two words", "python3", "/usr/read.py"]
+    assert ready.command("macro", "/usr/x.C")[-3:] == ["-m", "treehammer_kit.macro", "/usr/x.C"]
+    assert ready.command("executable", "/usr/x")[-2:] == ["env", "/usr/x"]
+
+
+def test_a_work_folder_that_cannot_be_written_is_said(tmp_path: Path, prefix: str) -> None:
+    request = software.parse(f"wrap:{prefix} x")
+    with pytest.raises(Fault, match=r"nothing can be written to /proc; bind \{work\}"):
+        software.setup(request, os.environ, "/etc", {"work": "/proc"})
+
+
+def test_what_the_provider_is_not_known_for_is_refused(tmp_path: Path) -> None:
+    request = SoftwareRequest("x:y", "x", "", "y")
+    with pytest.raises(Fault, match="unknown software provider 'x'") as fault:
+        software.setup(request, os.environ, tmp_path)
+    assert fault.value.failure.failure_class == "software setup"
+
+
+def test_every_published_wheel_has_a_hash_of_its_own() -> None:
+    assert set(pins.SHA256) == set(software.WHEELS)
+    hashes = [sha for wheels in pins.SHA256.values() for sha in wheels.values()]
+    assert len(set(hashes)) == len(hashes)
+    assert all(len(sha) == 64 and int(sha, 16) for sha in hashes)
+    assert pins.pin("6.99.00") == ""
+
+
+@pytest.mark.parametrize(
+    "said, reason",
+    [
+        (
+            "ERROR: Exception:\nTraceback ...\nzlib.error: Error -3",
+            "corrupt (zlib.error: Error -3)",
+        ),
+        ("WARNING: Retrying (Retry(total=4)) x\nERROR: No matching distribution", "index broke ("),
+        ("ERROR: No matching distribution found for ROOT", "ERROR: No matching distribution"),
+        ("", "it said nothing"),
+    ],
+)
+def test_pip_is_understood(said: str, reason: str) -> None:
+    assert reason in fetch._reason(said)
