@@ -12,6 +12,7 @@ from benchmarks import (
     cpu_account,
     export_cost,
     kit_cost,
+    scale,
     verdicts,
     worker_cost,
 )
@@ -26,7 +27,7 @@ BENCHMARKS = {
     "export": export_cost.measure,
 }
 #: Those that can be told more on the command line.
-WITH_OPTIONS = {"aa": aa_jobs.measure, "verdicts": verdicts.measure}
+WITH_OPTIONS = {"aa": aa_jobs.measure, "verdicts": verdicts.measure, "scale": scale.measure}
 KNOWN = (*BENCHMARKS, *WITH_OPTIONS)
 
 
@@ -35,6 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(KNOWN)}")
     aa_jobs.add_options(parser)
+    scale.add_options(parser)
     options = parser.parse_args()
     names = options.names or list(KNOWN)
     unknown = [name for name in names if name not in KNOWN]

@@ -47,14 +47,17 @@ def synthetic(count: int) -> Iterator[Measurement]:
     """Measurements in which every column has a random value of a real one's size."""
     values = random.Random(SEED)
     for number in range(count):
-        found: dict[str, Any] = {metric.name: _value(metric, values) for metric in CATALOGUE}
+        found: dict[str, Any] = {
+            metric.name: random_value(metric, values, INVENTORY) for metric in CATALOGUE
+        }
         found["measurement_id"] = measurement_id(str(number), 1, 1, 1)
         yield Measurement(found)
 
 
-def _value(metric: Metric, values: random.Random) -> Any:
+def random_value(metric: Metric, values: random.Random, inventory: int) -> Any:
+    """A value of the size that a real one has; ``inventory`` is the length of that text."""
     if metric.type == "text":
-        length = INVENTORY if metric.name == "inventory" else 24
+        length = inventory if metric.name == "inventory" else 24
         return values.randbytes(length // 2).hex()
     if metric.type == "bool":
         return values.random() < 0.5
