@@ -207,7 +207,8 @@ class Round:
     def queued(self) -> bool:
         """Whether any job of the newest campaign is in the queue."""
         newest = self.known()[:1]
-        return any(self.settings.spool_dir.glob(f"jobs/*-{row.id}") for row in newest)
+        found = (self.settings.spool_dir.glob(f"jobs/*-{row.id}") for row in newest)
+        return any(any(paths) for paths in found)
 
     def complete(self) -> None:
         """As a user does in the end: submit unless something was, and see every campaign through."""

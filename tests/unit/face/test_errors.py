@@ -12,6 +12,7 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "USAGE": 2,
         "NOTHING": 3,
         "INFRASTRUCTURE": 4,
+        "INTERRUPTED": 130,
     }
 
 
