@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from treehammer.analysis.samples import BUILD_FACTS, Sample
+from treehammer.collectors.job import CHECKSUM
 
 #: Where a distributor writes its package into GCC's version: "14.2.1 20250110 (Red Hat 14.2.1-7)".
 _PACKAGE = re.compile(r"(?<=\d) \([^()]*\)$")
@@ -107,33 +108,50 @@ class SameData(Enum):
 
     PROVEN = "same data proven"
     DIFFERS = "values differ"
+    ALTERED = "not the dataset's content"
     UNCHECKED = "not checked"
+
+    @property
+    def refuses(self) -> bool:
+        """Whether nothing may be compared."""
+        return self in (SameData.DIFFERS, SameData.ALTERED)
 
 
 #: Dataset hash, ROOT asked for, site and door: one untimed checksum execution covers each.
 Slot = tuple[str, str, str, str]
 Checksums = Mapping[Slot, frozenset[tuple[str, str]]]
 
+#: Stands for the checksum of values that were not even read: the file is not the dataset's.
+_ALTERED = ("altered", "")
+
 
 def checksums(samples: Iterable[Sample]) -> Checksums:
-    """The value checksums, with the leaves they do not cover, of every slot that has one."""
+    """The value checksums, with the leaves they do not cover, of every slot that has one.
+
+    A checksum execution of class ``sanity`` found other content than the dataset's.
+    """
     found: dict[Slot, set[tuple[str, str]]] = defaultdict(set)
     for sample in samples:
         if sample.value_checksum and not sample.failure_class:
             found[_slot(sample)].add((sample.value_checksum, sample.checksum_uncovered))
+        elif sample.kind == CHECKSUM and sample.failure_class == "sanity":
+            found[_slot(sample)].add(_ALTERED)
     return {slot: frozenset(values) for slot, values in found.items()}
 
 
 def same_data(a: Iterable[Sample], b: Iterable[Sample], known: Checksums) -> SameData:
     """Whether both sides are proven to have read the same values.
 
+    ``ALTERED`` when one of them met another file: both releases may agree on its wrong values.
     ``UNCHECKED`` when a side has no checksum, when both share one execution (the axis changes
     neither release nor door), or when the checksums cover different leaves.
     """
     slots_a, slots_b = {_slot(s) for s in a}, {_slot(s) for s in b}
+    found = {value for slot in slots_a | slots_b for value in known.get(slot, ())}
+    if _ALTERED in found:
+        return SameData.ALTERED
     if slots_a & slots_b:
         return SameData.UNCHECKED
-    found = {value for slot in slots_a | slots_b for value in known.get(slot, ())}
     if len({uncovered for _, uncovered in found}) > 1:
         return SameData.UNCHECKED
     if len({digest for digest, _ in found}) > 1:

@@ -221,7 +221,7 @@ def estimate_of(effects: Sequence[Effect]) -> Estimate | None:
 
 
 def _judged(bare: Effect) -> Effect:
-    estimate = None if bare.data is SameData.DIFFERS else estimate_of([bare])
+    estimate = None if bare.data.refuses else estimate_of([bare])
     judged = replace(bare, estimate=estimate)
     reasons = list(_reasons(judged))
     if not reasons:
@@ -250,6 +250,13 @@ def _reasons(one: Effect) -> Iterator[Reason]:
     """Everything that forbids a verdict; the first names the refusal."""
     if not one.pairs and not (one.a and one.b):
         yield _one_sided(one)
+        return
+    if one.data is SameData.ALTERED:
+        yield Reason(
+            Verdict.VALUES_DIFFER,
+            "a checksum execution met another content than the dataset's: not compared",
+            "place the dataset again and measure anew, or leave that out with --where",
+        )
         return
     if one.data is SameData.DIFFERS:
         yield Reason(

@@ -245,6 +245,23 @@ def test_value_checksums_prove_the_same_data(checksum: dict[str, str], said: str
     assert evidence(rows(ask(Campaign(checksum=checksum).samples()))[0]).same_data == said
 
 
+@pytest.mark.parametrize("question", [Question("root", A, B), Question("cache_mb", 0.0, 30.0)])
+def test_data_that_are_not_the_datasets_are_never_compared(question: Question) -> None:
+    """Both releases agree on the values of a damaged file; its bytes tell."""
+    campaign = Campaign(cache_mb=(0.0, 30.0), checksum={A: "1" * 64, B: "1" * 64})
+    samples = changed(
+        campaign.samples(),
+        lambda s: s.kind == "checksum",
+        failure_class="sanity",
+        value_checksum="",
+    )
+    found = ask(samples, question)
+    assert {row.verdict for row in found.verdicts} == {Verdict.VALUES_DIFFER}
+    assert evidence(rows(found)[0]).same_data == "not the dataset's content"
+    assert "another content than the dataset's" in evidence(rows(found)[0]).why
+    assert found.pairs == ()
+
+
 def test_checksums_of_other_leaves_prove_nothing() -> None:
     samples = changed(
         Campaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
