@@ -18,10 +18,15 @@ CHUNK = 1000
 Keyed = CampaignRow | JobRow | AttemptRow
 Line = PairRow | VerdictRow
 
+_TEXTS = {
+    kind.__name__: {name for name, hint in get_type_hints(kind).items() if hint is str}
+    for kind in (CampaignRow, JobRow, AttemptRow, PairRow, VerdictRow)
+}
+
 
 def from_database(kind: type[Row], values: RowMapping) -> Row:
     """A row as its dataclass; text that is not known becomes ''."""
-    texts = {name for name, hint in get_type_hints(kind).items() if hint is str}
+    texts = _TEXTS[kind.__name__]
     known: dict[str, Any] = {
         field.name: "" if field.name in texts and values[field.name] is None else values[field.name]
         for field in fields(kind)
