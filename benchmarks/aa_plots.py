@@ -64,7 +64,8 @@ def save(canvas: Canvas, name: str) -> None:
 
 def draw_shares(shares: Mapping[str, tuple[float, float, float]], at_most: float) -> None:
     """Shares of false verdicts with their intervals against what is allowed: ``verdicts.svg``."""
-    shown = {what: values for what, values in shares.items() if "false" in what}
+    start = "comparisons with a false verdict, "
+    shown = {what.removeprefix(start): v for what, v in shares.items() if what.startswith(start)}
     canvas = Canvas(figsize=(8, 1.2 + 0.28 * len(shown)), layout="constrained")
     axes = canvas.subplots()
     axes.axvline(100 * at_most, color="tab:red", linewidth=1)
@@ -74,7 +75,7 @@ def draw_shares(shares: Mapping[str, tuple[float, float, float]], at_most: float
     axes.set_yticks(range(len(shown)), list(shown), fontsize="small")
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("%, with 95 % intervals; the line is what a family may have")
+    axes.set_xlabel("% of comparisons, with 95 % intervals; the line is what may be")
     axes.set_title("False verdicts where nothing differs", loc="left", fontsize="medium")
     save(canvas, "verdicts")
 

@@ -16,6 +16,9 @@ from treehammer.collectors.job import TIMED
 from treehammer.collectors.metrics import INSTRUMENT_VERSION
 from treehammer.hctests.definition import Variant
 
+#: Neighbours in time among which a series takes its jobs.
+WINDOW = 24
+
 
 class Dealing(Enum):
     """How a series gets its jobs out of those that were recorded.
@@ -25,8 +28,12 @@ class Dealing(Enum):
 
     SCATTERED = "scattered"
     """At random: what neighbours in time have in common is spread over all series."""
-    CONSECUTIVE = "consecutive"
-    """One after the other from a random start: what neighbours have in common stays together."""
+    NEIGHBOURS = "neighbours"
+    """At random among :data:`WINDOW` that ran one after the other: a drift stays within a series.
+
+    (Blocks without a choice would be 200 different series at most, and one unlucky block would be
+    in every sixth campaign.)
+    """
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,8 @@ def _dealt(
         places = dice.choice(len(recorded), count, replace=False)
     else:
         # In a ring, so that every job is drawn equally often.
-        places = (dice.integers(len(recorded)) + np.arange(count)) % len(recorded)
+        start = dice.integers(len(recorded))
+        places = (start + dice.choice(max(WINDOW, count), count, replace=False)) % len(recorded)
     return [recorded[place] for place in places]
 
 
