@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,16 @@ def test_a_missing_file_is_named(latest: software.Setup, run: Run, tmp_path: Pat
     done = run(latest, tmp_path / "nothing.root")
     assert _failure(done) == ("open", "file", "open")
     assert "nothing.root" in done.failure["message"]
+    assert done.failure["transient"] is False
+
+
+def test_a_server_that_does_not_answer_may_do_so_later(latest: software.Setup, run: Run) -> None:
+    patience = {"XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1"}
+    hasty = replace(latest, env={**latest.env, **patience})
+    done = run(hasty, "root://127.0.0.1:9//events.root")
+    assert _failure(done) == ("open", "file", "open")
+    assert "root://127.0.0.1:9//events.root" in done.failure["message"]
+    assert done.failure["transient"] is True
 
 
 # --- Macros and counters of a payload -------------------------------------------------------------

@@ -1,0 +1,201 @@
+"""Campaigns on data that are not what they should be: refused at planning, or failed on the node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer import config
+from treehammer.collectors import software
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+RELEASES = ("6.38.00", "6.40.00")
+MAKER = Path(__file__).parents[2] / "helpers" / "damage_sweep.py"
+UNKNOWN = "zlib_flaots"
+
+TEST = f"""
+[test]
+name = "reads"
+payload = "read.py"
+dataset = "codecs"
+passes = 2
+rounds = 1
+[matrix]
+root = {list(RELEASES)!r}
+branches = [1.0, "{UNKNOWN}"]
+cache_mb = [1]
+bundle = ["root"]
+[[exclude]]
+root = "{RELEASES[0]}"
+branches = "{UNKNOWN}"
+"""
+
+READ = """
+import treehammer_kit
+treehammer_kit.run('''
+void read(treehammer::Pass &pass)
+{
+   for (Long64_t entry : pass.entries)
+      pass.Add(pass.tree->GetEntry(entry));
+}''')
+"""
+
+
+@pytest.fixture(scope="module")
+def test_folder(user: Any) -> Path:
+    """A test that reads a small dataset, which was added; one of its variants names no branch."""
+    kit = Path(software.__file__).parent / "kit"
+    asked = software.parse(RELEASES[-1])
+    setup = software.setup(
+        software.prepare(asked, config.load().software_dir), os.environ, str(kit)
+    )
+    made = user.folder / "codecs.root"
+    command = [setup.python, "-W", "ignore", str(MAKER), "make", str(made)]
+    subprocess.run(command, env=dict(setup.env), check=True, timeout=300)
+    added = user.types("datasets", "add", "codecs", str(made))
+    assert added.returncode == 0, added.stderr
+    folder: Path = user.folder / "reads"
+    folder.mkdir()
+    (folder / "test.toml").write_text(TEST)
+    (folder / "read.py").write_text(READ)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def submitted(user: Any, test_folder: Path) -> subprocess.CompletedProcess[str]:
+    """The campaign, submitted and waited for."""
+    done: subprocess.CompletedProcess[str] = user.types("submit", str(test_folder), "--wait")
+    return done
+
+
+@pytest.fixture(scope="module")
+def rendered(user: Any, test_folder: Path, submitted: object) -> Path:
+    """The jobs as they would be sent, planned while the data were still sound."""
+    output: Path = user.folder / "rendered"
+    done = user.types("render", str(test_folder), "-o", str(output))
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+@pytest.fixture
+def spoil(user: Any, rendered: Path) -> Any:
+    """Change the dataset's file, and put it right afterwards."""
+    path: Path = user.settings.datasets_dir / "codecs" / "codecs.root"
+    sound = path.read_bytes()
+
+    def write(content: bytes) -> None:
+        path.chmod(0o644)
+        path.write_bytes(content)
+
+    yield lambda change: write(change(sound))
+    write(sound)
+
+
+def truncated(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    """One bit in what zlib compressed; the file's size stays."""
+    changed = bytearray(content)
+    changed[content.index(b"ZL\x08") + 20] ^= 1
+    return bytes(changed)
+
+
+def test_an_unknown_branch_fails_alone_and_the_rest_is_measured(
+    user: Any, submitted: subprocess.CompletedProcess[str]
+) -> None:
+    assert submitted.returncode == 1, submitted.stderr
+    assert f"no branch matches '{UNKNOWN}'" in submitted.stdout
+    rows = user.records("kind", "axis_branches", "plausible", "events_read", "value_checksum")
+    failed = [row for row in rows if row["failure_class"]]
+    assert [row["axis_branches"] for row in failed] == [UNKNOWN]
+    assert failed[0]["failure_class"] == "open"
+    assert (failed[0]["failure_kind"], failed[0]["failure_phase"]) == ("branch", "prepare")
+    assert "near: zlib_floats" in failed[0]["failure_message"]
+    assert failed[0]["failure_transient"] is False
+    good = [row for row in rows if not row["failure_class"]]
+    assert [row["events_read"] for row in good if row["kind"] == "timed"] == [500, 500]
+    assert len({row["value_checksum"] for row in good if row["kind"] == "checksum"}) == 1
+    assert all(row["plausible"] for row in good)
+
+
+def test_status_counts_it_and_compare_still_works(user: Any, submitted: object) -> None:
+    (site,) = user.prints("status", "last")
+    assert (site["failures"], site["lost"]) == ({"open": 1}, 0)
+    done = user.types("compare", *RELEASES, "--json")
+    assert done.returncode == 0, done.stderr
+    measured = [row for row in json.loads(done.stdout) if row["jobs"]]
+    assert {row["metric"] for row in measured} == {"cpu_per_event_s", "wall_per_event_s"}
+    assert "same data proven for" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(truncated, " bytes instead of "), (flipped, "codecs.root has adler32 ")],
+)
+def test_a_dataset_that_changed_is_refused_before_anything_is_sent(
+    user: Any,
+    test_folder: Path,
+    spoil: Callable[[Callable[[bytes], bytes]], None],
+    change: Callable[[bytes], bytes],
+    said: str,
+) -> None:
+    spoil(change)
+    before = len(user.prints("status"))
+    done = user.types("submit", str(test_folder), "--wait")
+    assert done.returncode == 2
+    assert "the dataset 'codecs' has changed and is refused" in done.stderr
+    assert said in done.stderr
+    assert "add the files again: treehammer datasets add" in done.stderr
+    assert len(user.prints("status")) == before
+
+
+def run_alone(rendered: Path, kind: str, **change: Any) -> list[Mapping[str, Any]]:
+    """Run the last execution of a rendered job of this kind, with changes; the values recorded."""
+    for inputs in sorted(rendered.glob("*/inputs")):
+        job = json.loads((inputs / "job.json").read_text())
+        last = job["executions"][-1]
+        if last["kind"] == kind and last["variant"]["branches"] == 1.0:
+            break
+    job["executions"] = [{**last, **change}]
+    (inputs / "changed.json").write_text(json.dumps(job))
+    output = inputs / f"out-{len(list(inputs.iterdir()))}"
+    command = [sys.executable, "worker.pyz", "run", "changed.json", "--output", str(output)]
+    done = subprocess.run(command, cwd=inputs, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return [json.loads(path.read_text())["values"] for path in (output / "records").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "kind", "change", "failure", "said"),
+    [
+        (truncated, "timed", {}, ("open", "size", "open"), "the manifest says"),
+        (flipped, "timed", {}, ("read", "entry", "loop"), "GetEntry returned -1"),
+        (flipped, "checksum", {}, ("sanity", "content", "checksum"), "its content changed"),
+        (bytes, "timed", {"tree": "event"}, ("open", "tree", "get_tree"), "did you mean 'events'?"),
+    ],
+)
+def test_data_that_went_bad_after_planning_fail_on_the_node(
+    rendered: Path,
+    spoil: Callable[[Callable[[bytes], bytes]], None],
+    spoiled: Callable[[bytes], bytes],
+    kind: str,
+    change: Mapping[str, Any],
+    failure: tuple[str, str, str],
+    said: str,
+) -> None:
+    spoil(spoiled)
+    (values,) = run_alone(rendered, kind, **change)
+    found = tuple(values[f"failure_{name}"] for name in ("class", "kind", "phase"))
+    assert found == failure
+    assert said in values["failure_message"]
+    assert values["failure_transient"] is False
