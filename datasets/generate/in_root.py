@@ -19,7 +19,7 @@ import ROOT
 from treehammer_kit.facts import library_facts
 
 #: The release named in the header of every file made here.  The header is the only place where
-#: 6.38 and 6.40 differ; naming the older keeps the bytes, and so the checksums, the same.
+#: 6.37 to 6.40 differ; naming one of them keeps the bytes, and so the checksums, the same.
 CANONICAL_VERSION = 63800
 #: Added to the version in the header of files above 2 GB.
 BIG_FILE = 1_000_000
