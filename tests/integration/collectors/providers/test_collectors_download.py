@@ -265,6 +265,8 @@ def test_an_index_that_is_not_there_is_told_from_one_without_root(
     with pytest.raises(Fault, match="No matching distribution") as fault:
         prepare(tmp_path, notes)
     assert "tries" not in str(fault.value)
+    assert fault.value.failure.transient
+    assert not (tmp_path / f"root-{VERSION}").exists()
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
     monkeypatch.setattr(fetch, "TRIES", 2)

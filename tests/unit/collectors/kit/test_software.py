@@ -141,22 +141,6 @@ def test_a_job_never_makes_a_wheel_and_never_uses_a_half_made_one(tmp_path: Path
     assert software.prepared(tmp_path) == {}
 
 
-def test_a_failed_installation_leaves_nothing_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(software.WHEELS, "6.99.00", "0.99")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    notes: list[str] = []
-    with pytest.raises(Fault) as fault:
-        software.prepare(software.parse("6.99.00"), tmp_path, notes.append)
-    failure = fault.value.failure
-    assert "ROOT==0.99" in failure.message
-    assert "No matching distribution" in failure.message
-    assert failure.transient
-    assert notes
-    assert not (tmp_path / "root-6.99.00").exists()
-
-
 def test_current_needs_a_root(tmp_path: Path) -> None:
     with pytest.raises(Fault, match="finds no module ROOT"):
         software.setup(software.parse("current"), {"PATH": str(tmp_path)}, "/the/kit")
