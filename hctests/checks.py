@@ -135,15 +135,17 @@ def of_settings(value: Any, path: Path = ("settings",)) -> Iterator[Problem]:
 
 
 def of_file(folder: FilePath, name: str, path: Path) -> Iterator[Problem]:
-    """A file that the test names lies, as a real file, in the test's folder."""
+    """A file that the test names lies in the test's folder, or is a link to one of a test beside."""
     pure = PurePosixPath(name)
     inside = f"(expected a file in {folder.name}/)"
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or not name.isprintable():
         yield Problem(path, f"{name!r} is not a path below the test's folder {inside}")
         return
     target = folder / pure
-    if not target.resolve().is_relative_to(folder.resolve()):
-        yield Problem(path, f"{name!r} is a link that leaves the test's folder {inside}")
+    if not _belongs(target.resolve(), folder.resolve()):
+        yield Problem(
+            path, f"{name!r} is a link to neither this test's folder nor one beside it {inside}"
+        )
     elif target.is_dir():
         yield Problem(path, f"{name!r} is a folder (expected its files, one by one)")
     elif not target.is_file():
@@ -160,6 +162,16 @@ def of_file(folder: FilePath, name: str, path: Path) -> Iterator[Problem]:
                 f"{name!r} is a Git LFS pointer, not the file itself (expected the file; in a "
                 "working tree 'git lfs pull' fetches it, from a commit it cannot be had)",
             )
+
+
+def _belongs(target: FilePath, folder: FilePath) -> bool:
+    """Whether a file is one of this test or, where a link leads there, one of a test beside it."""
+    if target.is_relative_to(folder):
+        return True
+    if not target.is_relative_to(folder.parent):
+        return False
+    neighbour = target.relative_to(folder.parent).parts[0]
+    return (folder.parent / neighbour / "test.toml").is_file()
 
 
 def of_executable(folder: FilePath, payload: str) -> Iterator[Problem]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from treehammer.collectors.files import locked
@@ -138,7 +140,7 @@ def _differs(
     if not commit:
         return True
     try:
-        entries = {entry.name: entry for entry in repository.files(commit, path)}
+        entries = {entry.name: entry for entry in _entries(repository, commit, path)}
     except SourceError:  # the folder is in no commit yet
         return True
     return any(
@@ -187,7 +189,7 @@ def _inside(path: str, where: str) -> str:
 
 def _exported(repository: Repository, commit: str, path: str, git_dir: Path) -> Path:
     """A read-only copy of a folder of a commit, made once and checked at each use."""
-    entries = repository.files(commit, path)
+    entries = _entries(repository, commit, path)
     where = f"{repository.shown}@{commit[:12]}:{path}"
     if not any(entry.name == FILE_NAME for entry in entries):
         hint = repository.tests_near(commit, path)
@@ -219,6 +221,32 @@ def _exported(repository: Repository, commit: str, path: str, git_dir: Path) -> 
     return folder
 
 
+def _entries(repository: Repository, commit: str, path: str) -> tuple[Entry, ...]:
+    """The files of a test's folder; a link to a file of a test beside it stands for that file."""
+    entries = repository.files(commit, path)
+    outer: dict[str, str] = {}
+    for entry in entries:
+        if entry.mode == LINK and path != ".":
+            text = os.fsdecode(repository.content(entry))
+            target = posixpath.normpath(posixpath.join(path, posixpath.dirname(entry.name), text))
+            if not PurePosixPath(target).is_relative_to(path):
+                outer[entry.name] = target
+    if not outer:
+        return entries
+    beside = PurePosixPath(path).parent
+    there = {str(beside / entry.name): entry for entry in repository.files(commit, str(beside))}
+
+    def followed(entry: Entry) -> Entry:
+        target = PurePosixPath(outer.get(entry.name, ""))
+        found = there.get(str(target))
+        if found is None or found.mode == LINK:
+            return entry
+        neighbour = beside / target.relative_to(beside).parts[0] / FILE_NAME
+        return replace(found, name=entry.name) if str(neighbour) in there else entry
+
+    return tuple(followed(entry) for entry in entries)
+
+
 def _write(repository: Repository, entries: Sequence[Entry], folder: Path, where: str) -> None:
     folder.mkdir()
     links = [entry for entry in entries if entry.mode == LINK]
@@ -236,7 +264,7 @@ def _write(repository: Repository, entries: Sequence[Entry], folder: Path, where
             raise SourceError(
                 f"the link {entry.name!r} leads out of the test's folder",
                 where=where,
-                hint="Put a copy of what it leads to into the test's folder.",
+                hint="It may lead to a file of a test beside this one; else put a copy here.",
             )
 
 

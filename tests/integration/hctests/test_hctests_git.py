@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import stat
 import subprocess
 import sys
@@ -247,6 +248,33 @@ def test_a_link_out_of_the_folder_is_refused(
     git(origin, "commit", "--quiet", "-m", "a link that leaves")
     with pytest.raises(SourceError, match="the link 'out' leads out"):
         source.pin(f"{address(origin)}@main:tests/read", settings)
+
+
+def test_a_link_to_a_test_beside_is_delivered_as_the_file(
+    origin: Path, git: Git, settings: Settings
+) -> None:
+    other = origin / "tests" / "other"
+    other.mkdir()
+    text = (origin / "tests" / "read" / "test.toml").read_text()
+    (other / "test.toml").write_text(text)
+    (other / "read.py").symlink_to("../read/read.py")
+    (other / "sub").symlink_to("../read/sub")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "a shared payload")
+    with pytest.raises(SourceError, match="the link 'sub' leads out"):
+        source.pin(f"{origin}@main:tests/other", settings)
+    (other / "sub").unlink()
+    shutil.copytree(origin / "tests" / "read" / "sub", other / "sub", symlinks=True)
+    git(origin, "add", "--all", ".")
+    git(origin, "commit", "--quiet", "-m", "no folder")
+    pinned = source.pin(f"{origin}@main:tests/other", settings)
+    own = source.pin(f"{origin}@main:tests/read", settings)
+    assert not (pinned.folder / "read.py").is_symlink()
+    assert pinned.hashes["read.py"] == own.hashes["read.py"]
+    assert not source.pin(str(other), settings).dirty
+    (origin / "tests" / "read" / "read.py").write_text("print('changed')\n")
+    assert source.pin(str(other), settings).dirty
+    assert source.pin(f"{origin}@main:tests/other", settings).hashes == pinned.hashes
 
 
 def test_a_link_that_leaves_by_way_of_another_is_refused(

@@ -182,7 +182,18 @@ def test_a_link_that_leaves_the_folder_is_no_file_of_the_test(
     (tmp_path / "secret").write_text("x")
     os.symlink("read.py", folder / "inside.h")
     os.symlink("../secret", folder / "outside.h")
-    assert "'outside.h' is a link that leaves" in only_problem(folder)
+    assert "'outside.h' is a link to neither this test's folder nor one" in only_problem(folder)
+
+
+def test_a_link_may_lead_to_a_file_of_a_test_beside(tmp_path: Path, write_test: WriteTest) -> None:
+    folder = write_test(HEAD + 'files = ["shared.h"]\n')
+    neighbour = tmp_path / "neighbour"
+    neighbour.mkdir()
+    (neighbour / "shared.h").write_text("x")
+    os.symlink("../neighbour/shared.h", folder / "shared.h")
+    assert "is a link to neither" in only_problem(folder)
+    (neighbour / "test.toml").write_text("")
+    assert "shared.h" in schema.load(folder).files
 
 
 def test_a_large_file_pointer_is_not_taken_for_the_file(write_test: WriteTest) -> None:
