@@ -95,3 +95,21 @@ def test_ctrl_c_while_python_loads_prints_nothing(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGINT
     assert said == ""
+
+
+def test_ctrl_c_in_a_finalizer_is_heard_all_the_same(tmp_path: Path) -> None:
+    code = (
+        "import signal, time; from treehammer import __main__ as face, cli\n"
+        "class Finalized:\n"
+        "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
+        "def run(**_):\n"
+        "    Finalized()\n"
+        "    time.sleep(60)\n"
+        "cli.cli.main = run\n"
+        "face.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 130
+    assert done.stderr == "treehammer: interrupted\n"
