@@ -9,7 +9,7 @@ import pyarrow as pa
 from treehammer.collectors.metrics import CATALOGUE
 
 #: Rows of one record batch: some tens of MB of memory while it is made; larger ones are no faster.
-ROWS = 5_000
+ROWS = 2_000
 #: What comes before the names of metrics that tests defined.
 EXTRA_PREFIX = "extra_"
 
