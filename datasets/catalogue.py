@@ -163,7 +163,7 @@ class FolderCatalogue:
             with self._aside(plan.name, plan.size) as folder:
                 path = folder / plan.file_name
                 with bars(f"Making {plan.name} (events)", plan.entries) as step:
-                    made = self._write(plan, partial(write, path, step))
+                    made = self._write(path, partial(write, path, step))
                 with bytes_bar(bars, f"Checking {plan.name}", path.stat().st_size) as advance:
                     content = digest(path, advance)
                 checks.pin(plan, content, made)
@@ -225,14 +225,16 @@ class FolderCatalogue:
                 )
                 return self._publish(folder, Manifest(name, files, origin))
 
-    def _write(self, plan: spec.AnySpec, write: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _write(self, path: Path, write: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Write the file and return what the manifest tells about its making."""
         try:
             return write()
         except DatasetError as error:
+            if error.where != str(path):  # what is read is wrong, not what is written
+                raise
             free = shutil.disk_usage(self.root).free
             raise DatasetError(
-                f"{plan.file_name} {error.message}; {free / MEGABYTE:.0f} MB are free",
+                f"{path.name} {error.message}; {free / MEGABYTE:.0f} MB are free",
                 where=str(self.root),
                 hint=f"{error.hint}\n  {ELSEWHERE}".strip(),
             ) from error

@@ -1,0 +1,197 @@
+"""Merged datasets: copies of real events that are the source's up to the low bits of floats."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uproot
+from dataset_specs import merged
+
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.datasets import inspect
+from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.datasets.merged import MergedSpec, find_source
+from treehammer.datasets.spec import SPECS_FOLDER
+from treehammer.errors import DatasetError
+
+pytestmark = pytest.mark.root
+
+Software = Callable[[str], SoftwareRequest]
+TINY = Path(__file__).with_name("merged-tiny.toml")
+EVENTS = 300
+KEPT = 7
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Numbers of several kinds; ``cut`` has mantissas of 10 bits, as experiments write them."""
+    random = np.random.default_rng(1)
+    path = tmp_path_factory.mktemp("source") / "source.root"
+    pt = random.exponential(30, EVENTS).astype(np.float32)
+    special = np.where(random.random(EVENTS) < 0.3, 0, pt).astype(np.float32)
+    special[:3] = np.inf, -np.inf, np.nan
+    cut = (pt.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    arrays: dict[str, Any] = {
+        "event": np.arange(EVENTS, dtype=np.int64),
+        "flag": random.random(EVENTS) < 0.5,
+        "pt": pt,
+        "mass": random.normal(91, 3, EVENTS),
+        "special": special,
+        "cut": cut,
+    }
+    with uproot.recreate(path) as file:
+        types = {name: values.dtype for name, values in arrays.items()}
+        file.mktree("events", types).extend(arrays)
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(source: Path, tmp_path_factory: pytest.TempPathFactory) -> MergedSpec:
+    """The spec of that file."""
+    sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
+    text = re.sub("0{64}", sha256, TINY.read_text(encoding="utf-8"))
+    path = tmp_path_factory.mktemp("spec") / TINY.name
+    path.write_text(text.replace("size = 1\n", f"size = {source.stat().st_size}\n"))
+    return merged(path)
+
+
+@pytest.fixture(scope="module")
+def catalogue(
+    plan: MergedSpec, source: Path, software: Software, tmp_path_factory: pytest.TempPathFactory
+) -> FolderCatalogue:
+    """A catalogue that holds the dataset; tests only read it."""
+    found = FolderCatalogue(tmp_path_factory.mktemp("datasets"))
+    found.make(plan, software("6.40.00"), source=source.parent)
+    return found
+
+
+def _arrays(path: str | Path, tree: str = "events") -> dict[str, np.ndarray[Any, Any]]:
+    with uproot.open(path) as file:
+        found: dict[str, np.ndarray[Any, Any]] = file[tree].arrays(library="np")
+    return found
+
+
+def test_copies_equal_the_source_up_to_the_stated_bits(
+    catalogue: FolderCatalogue, plan: MergedSpec, source: Path
+) -> None:
+    (file,) = catalogue.files(plan.name)
+    ours, theirs = _arrays(file.url), _arrays(source)
+    assert set(ours) == set(theirs)
+    for name in ("event", "flag"):
+        assert np.array_equal(ours[name], np.tile(theirs[name], plan.copies))
+    for name, word, mantissa in (
+        ("pt", np.uint32, 23),
+        ("mass", np.uint64, 52),
+        ("special", np.uint32, 23),
+        ("cut", np.uint32, 23),
+    ):
+        before = np.tile(theirs[name].view(word), plan.copies)
+        after = ours[name].view(word)
+        changed = before ^ after
+        assert not np.any(changed >> word(mantissa - KEPT)), name
+        # The first copy is the source itself; of the others hardly a value is.
+        assert not np.any(changed[:EVENTS])
+        plain = np.isfinite(np.tile(theirs[name], plan.copies)) & (before << word(1) != 0)
+        assert not np.any(changed[~plain])
+        few = 0.2 if name == "cut" else 0.01
+        assert np.mean(changed[EVENTS:][plain[EVENTS:]] == 0) < few
+    assert not np.any(ours["cut"].view(np.uint32) & np.uint32(0x1FFF))
+
+
+def test_the_layout_is_the_stated_one_and_the_manifest_tells_the_source_s(
+    catalogue: FolderCatalogue, plan: MergedSpec, source: Path, software: Software
+) -> None:
+    manifest = catalogue.verify(plan.name)
+    layout = manifest.files[0].layout
+    assert (layout.entries, layout.clusters) == (1800, 4)
+    with uproot.open(catalogue.files(plan.name)[0].url) as file:
+        starts = {
+            int(branch.basket_entry_start_stop(number)[0])
+            for branch in file["events"].branches
+            for number in range(branch.num_baskets)
+        }
+        assert starts == {0, 450, 900, 1350}
+    assert manifest.origin["kind"] == "merged"
+    assert manifest.origin["leaves"] == {"perturbed": 4, "exact": 0, "integer": 2, "object": 0}
+    assert manifest.origin["branches_left_out"] == []
+    (measured,) = inspect.layouts([source], software("6.40.00"))
+    assert manifest.origin["source"]["layout"]["entries"] == measured.entries == EVENTS
+
+
+def test_it_is_the_same_on_every_run_and_from_another_release(
+    catalogue: FolderCatalogue, plan: MergedSpec, source: Path, software: Software, tmp_path: Path
+) -> None:
+    other = FolderCatalogue(tmp_path / "elsewhere")
+    made = other.make(plan, software("6.38.00"), source=source)
+    assert made.files == catalogue.manifest(plan.name).files
+    again = other.make(replace(plan, seed=6), software("6.40.00"), source=source, again=True)
+    assert again.files != made.files
+
+
+def test_another_source_is_refused_and_the_wanted_one_named(
+    plan: MergedSpec, source: Path, software: Software, tmp_path: Path
+) -> None:
+    catalogue = FolderCatalogue(tmp_path / "datasets")
+    wrong = tmp_path / "source.root"
+    wrong.write_bytes(source.read_bytes()[:-1] + b"x")
+    with pytest.raises(DatasetError, match="does not come with treehammer") as absent:
+        catalogue.make(plan, software("6.40.00"))
+    assert "a file that the test makes" in absent.value.hint
+    assert "--from PATH" in absent.value.hint
+    assert "TREEHAMMER_SOURCES_DIR" in absent.value.hint
+    with pytest.raises(DatasetError, match=f"source.root has .* bytes with {plan.source.sha256}"):
+        catalogue.make(plan, software("6.40.00"), source=wrong)
+    with pytest.raises(DatasetError, match="no file there is source"):
+        catalogue.make(plan, software("6.40.00"), source=tmp_path)
+    with pytest.raises(DatasetError, match="cannot be read"):
+        catalogue.make(plan, software("6.40.00"), source=tmp_path / "none.root")
+    (tmp_path / "another name.root").write_bytes(source.read_bytes())
+    assert find_source(plan, tmp_path).name == "another name.root"
+    assert catalogue.names() == ()
+    assert not list(catalogue.root.glob(".*.part-*"))
+
+
+def test_a_source_that_is_not_what_the_spec_says_is_refused(
+    plan: MergedSpec, source: Path, software: Software, tmp_path: Path
+) -> None:
+    other = replace(plan, source=replace(plan.source, branches=7))
+    with pytest.raises(DatasetError, match="has 300 entries x 6 branches"):
+        FolderCatalogue(tmp_path).make(other, software("6.40.00"), source=source)
+    assert not list(tmp_path.glob(".*.part-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "copies"), [("nanoaod-merged", 4), ("physlite-merged", 4)])
+def test_copies_of_experiments_files_compress_like_data(
+    name: str, copies: int, shared_data: Path, software: Software, tmp_path: Path
+) -> None:
+    full = merged(SPECS_FOLDER / f"{name}.toml")
+    plan = replace(
+        full,
+        copies=copies,
+        entries=copies * full.source.entries,
+        events_per_cluster=copies * full.source.entries,
+        size=0,
+        sha256="",
+    )
+    catalogue = FolderCatalogue(tmp_path)
+    noisy = catalogue.make(plan, software("6.40.00"), source=shared_data)
+    plain = catalogue.make(
+        replace(plan, kept_bits=23), software("6.40.00"), source=shared_data, again=True
+    )
+    source = noisy.origin["source"]["layout"]
+    wanted = source["unzipped_bytes"] / source["zipped_bytes"]
+    ratio, repeated = noisy.files[0].layout.ratio, plain.files[0].layout.ratio
+    # Without the noise the copies would compress as no data do.
+    assert abs(np.log(ratio / wanted)) < 0.25
+    assert ratio < 0.9 * repeated
+    assert noisy.files[0].layout.branches == full.source.branches
+    assert noisy.origin["branches_left_out"] == []
+    assert noisy.origin["leaves"]["perturbed"] > 250
