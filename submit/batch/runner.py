@@ -82,7 +82,8 @@ class Runner:
     def run(self, lock: IO[str]) -> None:
         """Work until the queue is empty; ``lock`` is the held runner's lock."""
         self.say(f"runner {os.getpid()} starts")
-        while True:
+        # A spool that was removed has nothing left to run, and never will.
+        while self.spool.jobs.is_dir():
             if self.work() and not self.active and self.leave(lock):
                 return
             time.sleep(TICK_S)

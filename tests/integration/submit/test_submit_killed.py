@@ -163,3 +163,11 @@ def test_a_damaged_record_is_accounted_for_and_kept(desk: Desk) -> None:
     assert "records-refused" in str(refused)
     with Store.open(desk.settings.database) as store:
         assert sum(row.measurements for row in store.counts(desk.submitted_id())) == 1
+
+
+def test_a_runner_leaves_when_its_spool_was_removed(bench: Bench) -> None:
+    ids = bench.batch().submit("c1", [bench.job("a", 1.0)])
+    bench.wait(lambda: bool(bench.times(ids["a"])), 60)
+    bench.spool.rename(bench.folder / "removed")
+    bench.wait(lambda: not bench.runner_pids(), 60)
+    bench.wait(lambda: len(bench.times(ids["a"])) == 2, 60)
