@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from treehammer.config import Settings
-from treehammer.datasets import rootenv, spec
+from treehammer.datasets import inspect, rootenv, spec
 from treehammer.datasets.catalogue import FolderCatalogue
-from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile
+from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile, TreeLayout
 from treehammer.datasets.progress import MEGABYTE
 from treehammer.errors import DatasetError, ExitCode
 from treehammer.terminal import (
@@ -69,12 +69,20 @@ def list_(settings: Settings, form: str) -> None:
 
 @datasets.command("show")
 @click.argument("name")
+@click.option(
+    "--beside",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Measure the main tree of this ROOT file too, and show both side by side.",
+)
 @output_options
 @click.pass_obj
-def show(settings: Settings, name: str, form: str) -> None:
+def show(settings: Settings, name: str, beside: Path | None, form: str) -> None:
     """Show how a dataset's files are laid out, and where they came from.
 
-    Example: treehammer datasets show reference-small
+    Beside a merged dataset stands the file that it was made from.
+
+    Example: treehammer datasets show nanoaod-merged --beside production.root
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
     plan = spec.shipped_spec(name)
@@ -87,12 +95,17 @@ def show(settings: Settings, name: str, form: str) -> None:
         ("name", name),
         ("folder", catalogue.folder(name)),
         ("hash", manifest.hash),
-        *((key, _line(value)) for key, value in manifest.origin.items()),
+        *((key, _line(value)) for key, value in manifest.origin.items() if key != "source"),
     ]
     for file in manifest.files:
         facts += [("", ""), *_facts(file)]
     rows = [{"dataset": name, "hash": manifest.hash, **_flat(file)} for file in manifest.files]
+    others = _others(manifest, beside, settings)
+    rows += [{"name": other, **_flat_layout(layout)} for other, layout in others.items()]
     _print_facts(facts, rows, form)
+    if others and form == TABLE:
+        click.echo()
+        _print_beside({name: manifest.files[0].layout, **others})
 
 
 @datasets.command("make")
@@ -226,8 +239,34 @@ def _print_facts(
         print_rows(rows, [], form=form)
 
 
+def _others(manifest: Manifest, beside: Path | None, settings: Settings) -> dict[str, TreeLayout]:
+    """What stands beside a dataset: the source of a merged one, and the file that was asked for."""
+    source = manifest.origin.get("source")
+    found = {str(source["file"]): TreeLayout.of(source["layout"])} if source else {}
+    if beside:
+        software = rootenv.prepare(MEASURING_ROOT, settings.software_dir, progress_bar)
+        (found[str(beside)],) = inspect.layouts([beside], software, bars=progress_bar)
+    return found
+
+
+def _print_beside(layouts: Mapping[str, TreeLayout]) -> None:
+    """One column a file, with what does not depend on its size."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, layout in layouts.items():
+        own = [
+            *_layout_facts(layout),
+            ("compressed, an event", f"{layout.zipped_bytes / layout.entries:,.0f} B"),
+            ("events a cluster", f"{layout.entries / layout.clusters:,.0f}"),
+        ]
+        for key, value in own:
+            rows.setdefault(key, {"key": key})[name] = value
+    print_rows(list(rows.values()), [Column("key", ""), *(Column(n, n) for n in layouts)])
+
+
 def _line(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, list) else str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{number} {key}" for key, number in value.items())
+    return (", ".join(value) or "none") if isinstance(value, list) else str(value)
 
 
 def _facts(file: ManifestFile) -> list[tuple[str, str]]:
@@ -237,6 +276,12 @@ def _facts(file: ManifestFile) -> list[tuple[str, str]]:
         ("size", _megabytes(file.size)),
         ("adler32", file.adler32),
         ("sha256", file.sha256),
+        *_layout_facts(layout),
+    ]
+
+
+def _layout_facts(layout: TreeLayout) -> list[tuple[str, str]]:
+    return [
         ("tree", f"{layout.tree} ({layout.format})"),
         ("entries", str(layout.entries)),
         ("branches", str(layout.branches)),
@@ -262,8 +307,13 @@ def _spread(values: Distribution, unit: str) -> str:
 
 def _flat(file: ManifestFile) -> dict[str, Any]:
     """One level of keys: ``basket_zipped_bytes_median`` and so on."""
-    flat = {key: value for key, value in asdict(file).items() if key != "layout"}
-    for key, value in asdict(file.layout).items():
+    own = {key: value for key, value in asdict(file).items() if key != "layout"}
+    return own | _flat_layout(file.layout)
+
+
+def _flat_layout(layout: TreeLayout) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in asdict(layout).items():
         if isinstance(value, dict):
             flat |= {f"{key}_{part}": number for part, number in value.items()}
         else:

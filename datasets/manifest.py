@@ -52,6 +52,15 @@ class TreeLayout:
     basket_zipped_bytes: Distribution
     branch_ratio: Distribution
 
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> TreeLayout:
+        """The layout in a manifest."""
+        parts: dict[str, Any] = {
+            name: Distribution(**value) if isinstance(value, dict) else value
+            for name, value in document.items()
+        }
+        return cls(**parts)
+
     @property
     def ratio(self) -> float:
         """Compression ratio of the whole tree."""
@@ -127,7 +136,5 @@ class Manifest:
 
 
 def _file(document: dict[str, Any]) -> ManifestFile:
-    layout = document.pop("layout")
-    for name in ("cluster_zipped_bytes", "basket_zipped_bytes", "branch_ratio"):
-        layout[name] = Distribution(**layout[name])
-    return ManifestFile(**document, layout=TreeLayout(**layout))
+    layout = TreeLayout.of(document.pop("layout"))
+    return ManifestFile(**document, layout=layout)

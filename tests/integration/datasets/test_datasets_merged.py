@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import uproot
+from click.testing import CliRunner
 from dataset_specs import merged
 
 from treehammer.collectors.job import SoftwareRequest
+from treehammer.config import Settings
 from treehammer.datasets import inspect
 from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.datasets.commands import show
 from treehammer.datasets.merged import MergedSpec, find_source
 from treehammer.datasets.spec import SPECS_FOLDER
 from treehammer.errors import DatasetError
@@ -67,7 +71,7 @@ def catalogue(
     plan: MergedSpec, source: Path, software: Software, tmp_path_factory: pytest.TempPathFactory
 ) -> FolderCatalogue:
     """A catalogue that holds the dataset; tests only read it."""
-    found = FolderCatalogue(tmp_path_factory.mktemp("datasets"))
+    found = FolderCatalogue(tmp_path_factory.mktemp("made") / "all")
     found.make(plan, software("6.40.00"), source=source.parent)
     return found
 
@@ -123,6 +127,20 @@ def test_the_layout_is_the_stated_one_and_the_manifest_tells_the_source_s(
     assert manifest.origin["branches_left_out"] == []
     (measured,) = inspect.layouts([source], software("6.40.00"))
     assert manifest.origin["source"]["layout"]["entries"] == measured.entries == EVENTS
+
+
+def test_any_file_can_be_shown_beside_a_dataset(
+    catalogue: FolderCatalogue, plan: MergedSpec, source: Path, settings: Settings
+) -> None:
+    ours = replace(settings, cache_dir=catalogue.root.parent)
+    (catalogue.root.parent / "datasets").symlink_to(catalogue.root)
+    (catalogue.root.parent / "software").symlink_to(settings.software_dir)
+    command = [plan.name, "--beside", str(source)]
+    shown = CliRunner().invoke(show, [*command, "--json"], obj=ours)
+    made, origin, beside = json.loads(shown.stdout)
+    assert (made["entries"], origin["entries"], beside["entries"]) == (1800, EVENTS, EVENTS)
+    assert origin["basket_zipped_bytes_median"] == beside["basket_zipped_bytes_median"]
+    assert "events a cluster" in CliRunner().invoke(show, command, obj=ours).stdout
 
 
 def test_it_is_the_same_on_every_run_and_from_another_release(
