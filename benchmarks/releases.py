@@ -17,11 +17,11 @@ from typing import Any
 
 from benchmarks.jobs import REPOSITORY, TREEHAMMER
 from benchmarks.report import RESULTS, Figure, write_rows
+from treehammer import config
 from treehammer.analysis.verdict import SERIES
 from treehammer.collectors.software import WHEELS
 from treehammer.errors import ExitCode
 
-DATA = RESULTS / "releases"
 REFERENCE = "6.38.00"
 OTHERS = sorted(set(WHEELS) - {REFERENCE})
 #: Of a comparison: what is kept beside the code, and what makes the figure.
@@ -31,33 +31,37 @@ KEPT = (
 )
 #: Campaign -> the test and what differs from its defaults.
 CAMPAIGNS: dict[str, tuple[str, ...]] = {
+    "nanoaod-merged": (".@HEAD:hctests/nanoaod-read",),
+    "physlite-merged": (".@HEAD:hctests/physlite-read",),
     "reference-750mb": (
         *(".@HEAD:hctests/ttree-read", "-S", "dataset=reference-750mb"),
-        *("-P", "cache_mb=0,30,300", "-S", "repeats=3"),
+        *("-P", "cache_mb=0,30,300"),
     ),
-    "nanoaod-merged": (".@HEAD:hctests/nanoaod-read", "-S", "repeats=6"),
-    "physlite-merged": (".@HEAD:hctests/physlite-read", "-S", "repeats=6"),
 }
-#: Four releases in one job need no rounds: their order is balanced over the repeats.
-COMMON = ("-P", f"root={','.join(sorted(WHEELS))}", "-S", "rounds=1", "-S", "passes=2")
+#: As grid jobs read, each file once and from the disk.  Four releases in one job need no rounds:
+#: their order is balanced over the repeats.
+COMMON = (
+    *("-P", f"root={','.join(sorted(WHEELS))}", "-P", "cache=cold"),
+    *("-S", "passes=1", "-S", "rounds=1", "-S", "repeats=2"),
+)
 
 
 def measure() -> list[Figure]:
     """Run what is missing and compare every release with 6.38.00: ratios of time per event.
 
     Each campaign leaves its comparisons (``releases-NAME.csv``) and study S0's figure among the
-    results; reports and complete measurements lie in the folder ``releases`` there, which is not kept in Git.
+    results; reports and complete measurements stay with the database.
     """
     RESULTS.mkdir(exist_ok=True)
     figures: list[Figure] = []
     for name, options in CAMPAIGNS.items():
         if name not in _complete():
             _treehammer("submit", *options, *COMMON, "--name", name, "--wait")
-        report = DATA / f"{name}.html"
+        report = _home() / f"{name}.html"
         _treehammer("report", "--campaign", name, "-o", str(report))
         (drawing, *_) = re.findall(r"<svg.*?</svg>", report.read_text(encoding="utf-8"), re.DOTALL)
         (RESULTS / f"releases-{name}.svg").write_text(f"{drawing}\n", encoding="utf-8")
-        _treehammer("export", str(DATA / f"{name}.root"), "--campaign", name)
+        _treehammer("export", str(_home() / f"{name}.root"), "--campaign", name)
         figures += _compared(name)
     return figures
 
@@ -82,10 +86,14 @@ def _figure(campaign: str, row: Mapping[str, Any]) -> Figure:
 
 def _complete() -> set[str]:
     """Names of the campaigns of which every planned measurement is in the database."""
-    if not DATA.exists():
+    if not _home().exists():
         return set()
     found = json.loads(_treehammer("status", "--json"))
     return {one["name"] for one in found if one["collected"] == one["planned"]}
+
+
+def _home() -> Path:
+    return config.load().data_dir / "benchmarks" / "releases"
 
 
 def _treehammer(*words: str) -> str:
@@ -94,7 +102,7 @@ def _treehammer(*words: str) -> str:
     Raises:
         RuntimeError: it ended with another code.
     """
-    command: Sequence[str | Path] = [TREEHAMMER, "--data-dir", DATA, "--slots", "1", *words]
+    command: Sequence[str | Path] = [TREEHAMMER, "--data-dir", _home(), "--slots", "1", *words]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode not in (ExitCode.DONE, ExitCode.REGRESSION):
         raise RuntimeError(f"{shlex.join(map(str, command))} ended with {done.returncode}")
