@@ -39,6 +39,8 @@ fi
 if ! command -v g++ >/dev/null; then
     apt_install g++ || { say "no g++, which ROOT's interpreter needs for its headers (Debian: apt install g++)"; exit 2; }
 fi
+command -v bwrap >/dev/null || apt_install bubblewrap ||
+    say "no bubblewrap: the tests that run ROOT in a container will be skipped (Debian: apt install bubblewrap)"
 command -v git >/dev/null || apt_install git || { say "no git (Debian: apt install git)"; exit 2; }
 
 say "making .venv with $("$python" --version)"

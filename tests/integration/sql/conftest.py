@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from services import missing
 from sql_makers import full_measurement, make_measurement
 
 from treehammer import config
@@ -108,9 +108,7 @@ def jsroot() -> Path:
     """A folder that holds the npm package jsroot."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
-        if os.environ.get("CI"):
-            pytest.fail("npm and node must be installed where CI runs")
-        pytest.skip("npm or node is not installed")
+        missing("npm or node is not installed")
     folder = config.load().cache_dir / "test-tools" / f"jsroot-{JSROOT}"
     package = folder / "node_modules" / "jsroot"
     if not (package / "package.json").exists():

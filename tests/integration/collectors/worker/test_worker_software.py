@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import simulated_cvmfs
+from services import missing
 from simulated_cvmfs import PLATFORM, VIEW
 
 from treehammer import config
@@ -227,7 +228,7 @@ def contained(release: Path) -> str:
     words += ["--ro-bind", base, base, "--ro-bind", str(release), "/opt/root"]
     words += ["--setenv", "PATH", "/opt/root/bin:/usr/bin:/bin", "--setenv", "INSIDE", "contained"]
     if shutil.which("bwrap") is None:
-        pytest.skip("there is no bwrap here (Debian: bubblewrap)")
+        missing("there is no bwrap here (Debian: bubblewrap)")
     started = subprocess.run(["bwrap", *words, "true"], capture_output=True, text=True, check=False)
     if started.returncode:
         pytest.skip(f"bwrap does not start here: {started.stderr.strip()}")
