@@ -137,7 +137,7 @@ def _database(value: Any, origin: str) -> str:
             where=origin,
             hint="Write it like sqlite:////folder/results.db or postgresql://user@host/name.",
         ) from error
-    return str(value)
+    return "" if value is None else str(value)
 
 
 def load(
@@ -188,8 +188,8 @@ def load(
 
 
 def shown(settings: Settings, name: str) -> str:
-    """The value of a setting for people, with any password in it masked."""
+    """The value of a setting for people, with any password in it masked; '' where there is none."""
     value = getattr(settings, name)
     if name == "database":
         return make_url(value).render_as_string(hide_password=True)
-    return str(value)
+    return "" if value is None else str(value)

@@ -69,6 +69,9 @@ def test_a_root_that_does_not_start(store: Store, tmp_path: Path) -> None:
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(sys.executable)
     (folder / ".treehammer.json").write_text('{"root": "6.40.00", "wheel": "0.1a12"}')
+    record = packages.parent / "root-0.1a12.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("ROOT/__init__.py,,\n")
     (packages / "__init__.py").write_text("raise ImportError('libCore.so: cannot open')\n")
     run = [
         sys.executable, "-c", EXPORT, str(store._engine.url), str(tmp_path / "results.root"),

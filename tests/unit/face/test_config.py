@@ -77,3 +77,7 @@ def test_a_password_is_masked_when_shown(tmp_path: Path) -> None:
 def test_a_wrong_database_url_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="database"):
         load(tmp_path, flags={"database": "results.db"})
+
+
+def test_nothing_is_shown_of_a_setting_without_value(tmp_path: Path) -> None:
+    assert config.shown(load(tmp_path), "sources_dir") == ""
