@@ -140,6 +140,15 @@ def _database(value: Any, origin: str) -> str:
     return "" if value is None else str(value)
 
 
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "the current folder no longer exists", hint="Change to a folder that does: cd"
+        ) from error
+
+
 def load(
     flags: Mapping[str, Any] | None = None,
     *,
@@ -160,7 +169,7 @@ def load(
         ConfigError: a file, key or value is wrong.
     """
     environ = os.environ if environ is None else environ
-    folder = Path.cwd() if folder is None else folder
+    folder = _current_folder() if folder is None else folder
     values = _defaults()
     origins = dict.fromkeys(values, "default")
 

@@ -81,3 +81,14 @@ def test_a_wrong_database_url_is_a_configuration_error(tmp_path: Path) -> None:
 
 def test_nothing_is_shown_of_a_setting_without_value(tmp_path: Path) -> None:
     assert config.shown(load(tmp_path), "sources_dir") == ""
+
+
+def test_a_folder_that_is_gone_is_a_configuration_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigError, match="the current folder no longer exists"):
+        config.load(environ={})
