@@ -86,10 +86,10 @@ class Plan:
         for job, times in self.jobs.kinds():
             jobs[job.site.name] += times
         return [
-            f"Site {site.name} takes at most {site.max_jobs:,} jobs in one campaign; "
+            f"Site {site.name} takes at most {site.ceilings.jobs:,} jobs in one campaign; "
             f"{jobs[site.name]:,} are planned."
             for site in self.sites
-            if site.max_jobs and jobs[site.name] > site.max_jobs
+            if site.ceilings.jobs and jobs[site.name] > site.ceilings.jobs
         ]
 
     def require_room(self) -> None:

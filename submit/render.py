@@ -178,7 +178,7 @@ def _describe(
         "environment": environment,
         "inputs": sorted(inputs),
     }
-    text = render(f"{job.site.batch}.job.j2", values, where=f"job {job.spec.job_id}")
+    text = render(f"{job.site.batch_kind}.job.j2", values, where=f"job {job.spec.job_id}")
     return Description(job.spec.job_id, text, inputs)
 
 

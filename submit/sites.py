@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import quote
 
 from treehammer.config import Settings
@@ -37,17 +38,89 @@ class Door:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """An HTCondor pool that jobs are submitted to.
+
+    Attributes:
+        name: how sites refer to it.
+        config: its configuration file (CONDOR_CONFIG); None for what HTCondor finds by itself.
+        collector: ``host:port``, '' for that of the configuration.
+        schedd: name of the schedd, '' for the one of this machine.
+        token_dir: folder with the IDTOKENS to authenticate with; None for HTCondor's default.
+        scitoken_file: a SciToken to authenticate with instead.
+        spool: whether inputs are sent to the schedd and outputs fetched from it, as a schedd on
+            another machine needs.
+        submit_dir: where the inputs and outputs of jobs lie that are not spooled; it must be
+            readable and writable by whom the schedd runs the jobs' shadows as.  None: below
+            ``data_dir``.
+    """
+
+    name: str
+    config: Path | None = None
+    collector: str = ""
+    schedd: str = ""
+    token_dir: Path | None = None
+    scitoken_file: Path | None = None
+    spool: bool = False
+    submit_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The most that a site wants of one campaign; 0 means no ceiling.
+
+    ``jobs`` in all, ``in_flight`` in its queue or running at a time, ``bytes_per_day`` and
+    ``mb_per_s`` (10⁶ bytes) through its doors.
+    """
+
+    jobs: int = 0
+    in_flight: int = 0
+    bytes_per_day: int = 0
+    mb_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Site:
     """A place where jobs run: the batch system that takes them and at least one door.
 
-    The first door is used by tests that name none.  ``max_jobs`` is the ceiling for the jobs of one
-    campaign; 0 means none.
+    The first door is used by tests that name none.
+
+    Attributes:
+        name: as people know it.
+        batch: ``local``, or ``htcondor@POOL``.
+        doors: its storage endpoints.
+        ceilings: what it takes of one campaign.
+        storage: kind of storage, e.g. ``EOS``, ``dCache``; information.
+        requirements: ClassAd expression that selects the site's machines, '' for any.
+        grid_resource: of the grid universe, '' for the vanilla universe.
+        software: release -> value of the root axis as this site has it, e.g.
+            ``{"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"}``; ``*`` stands for all others.
+            Empty: as the test asks.
+        cvmfs: where CVMFS is mounted on its nodes, '' for ``/cvmfs``.
+        python: interpreter of its nodes that starts the worker.
+        templates: folder with templates of its own, None for the shipped ones.
+        submit: further submit commands, e.g. ``{"accounting_group": "group_io"}``.
+        labels: free words to choose sites by.
     """
 
     name: str
     batch: str
     doors: tuple[Door, ...]
-    max_jobs: int = 0
+    ceilings: Ceilings = Ceilings()
+    storage: str = ""
+    requirements: str = ""
+    grid_resource: str = ""
+    software: Mapping[str, str] = field(default_factory=dict)
+    cvmfs: str = ""
+    python: str = "/usr/bin/python3"
+    templates: Path | None = None
+    submit: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+
+    @property
+    def batch_kind(self) -> str:
+        """Which batch system: ``local`` or ``htcondor``."""
+        return self.batch.partition("@")[0]
 
     def door(self, name: str) -> Door | None:
         """The door of that name, None when the site has none."""
@@ -67,7 +140,9 @@ def known_sites(settings: Settings) -> Mapping[str, Site]:
             where=f"cache_dir {settings.cache_dir}",
             hint="Choose a --cache-dir without these characters.",
         )
-    local = Site("local", LocalBatch.name, (Door("file", "file", prefix),), LOCAL_JOBS)
+    local = Site(
+        "local", LocalBatch.name, (Door("file", "file", prefix),), Ceilings(jobs=LOCAL_JOBS)
+    )
     return {local.name: local}
 
 

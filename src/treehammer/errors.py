@@ -98,6 +98,13 @@ class BatchError(TreehammerError):
     exit_code = ExitCode.INFRASTRUCTURE
 
 
+class TestbedError(TreehammerError):
+    """The grid in a box cannot be installed, started or stopped."""
+
+    __test__ = False  # no test case, whatever pytest takes its name for
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
 class StoreError(TreehammerError):
     """The results database cannot be opened, read or written."""
 

@@ -14,7 +14,7 @@ from submit_makers import READING_TEST, plan, settings_for, site
 from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql.store import Store
 from treehammer.submit import campaign as campaigns
-from treehammer.submit.sites import LOCAL_JOBS, Site, known_sites
+from treehammer.submit.sites import LOCAL_JOBS, Ceilings, Site, known_sites
 
 #: Goes through all jobs, as storing them does, and says what memory that took at most (kB).
 COUNT_JOBS = """
@@ -59,7 +59,7 @@ def test_kinds_stand_for_all_jobs(tmp_path: Path) -> None:
 
 def test_what_is_above_a_ceiling_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
     wide = Site("wide", "local", site().doors)
-    narrow = Site("narrow", "local", site().doors, max_jobs=4)
+    narrow = Site("narrow", "local", site().doors, ceilings=Ceilings(jobs=4))
     made = plan(tmp_path / "test", READING_TEST, wide, narrow)
     assert made.above_ceilings() == [
         "Site narrow takes at most 4 jobs in one campaign; 5 are planned."
@@ -73,4 +73,4 @@ def test_what_is_above_a_ceiling_is_refused_before_anything_is_stored(tmp_path: 
 
 
 def test_this_machine_has_a_ceiling(tmp_path: Path) -> None:
-    assert known_sites(settings_for(tmp_path))["local"].max_jobs == LOCAL_JOBS
+    assert known_sites(settings_for(tmp_path))["local"].ceilings.jobs == LOCAL_JOBS

@@ -1,0 +1,1 @@
+"""A grid in a box: HTCondor, XRootD, later Rucio and PostgreSQL, on one machine."""
