@@ -13,7 +13,8 @@ from typing import Any
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.hctests import axes, matrix
 from treehammer.hctests.definition import Scalar, TestDefinition
-from treehammer.hctests.document import TEST_KEYS, Problem, nearest
+from treehammer.hctests.document import TEST_KEYS
+from treehammer.hctests.mistakes import Problem, nearest
 from treehammer.hctests.positions import Path
 
 #: More variants than this are a slip, not a plan.

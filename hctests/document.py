@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import difflib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic.config import JsonDict
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from treehammer.hctests import axes
 from treehammer.hctests.axes import CUSTOM, KNOWN, Axis
 from treehammer.hctests.definition import Scalar
+from treehammer.hctests.mistakes import NAME, Problem, Strict, Tables, published, validate
 from treehammer.hctests.positions import Path
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One mistake: the keys that lead to it, and what is wrong."""
-
-    path: Path
-    text: str
 
 
 def _reader(axis: Axis) -> Callable[[Any], Scalar]:
@@ -64,11 +52,7 @@ _State = Annotated[Scalar, PlainValidator(_reader(KNOWN["cache"])), _schema(KNOW
 _Custom = Annotated[Scalar, PlainValidator(_reader(CUSTOM)), _schema(CUSTOM)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Test(_Strict):
+class Test(Strict):
     """The [test] table."""
 
     name: str = Field(pattern=NAME, description="Display name; no part of the test's identity.")
@@ -106,7 +90,7 @@ class Test(_Strict):
     )
 
 
-class Matrix(_Strict):
+class Matrix(Strict):
     """The [matrix] table; every further key is an axis of the test's own."""
 
     model_config = ConfigDict(extra="allow")
@@ -124,7 +108,7 @@ class Matrix(_Strict):
     )
 
 
-class Metric(_Strict):
+class Metric(Strict):
     """A [metrics.NAME] table: a counter that the payload reports beyond the catalogue."""
 
     unit: str = Field("1", min_length=1, max_length=20, description="SI unit; 1 for counts.")
@@ -132,7 +116,7 @@ class Metric(_Strict):
     meaning: str = Field("", max_length=500, description="One sentence for people.")
 
 
-class Document(_Strict):
+class Document(Strict):
     """All of test.toml."""
 
     test: Test
@@ -153,27 +137,32 @@ class Document(_Strict):
 
 
 TEST_KEYS = tuple(Test.model_fields)
-_TABLES: Mapping[str, tuple[str, ...]] = {
-    "": tuple(Document.model_fields),
-    "test": TEST_KEYS,
-    "matrix": tuple(Matrix.model_fields),
-    "metrics": tuple(Metric.model_fields),
-}
+
+
+def _table_of(path: Path) -> str:
+    return str(path[0]) if len(path) > 1 else ""
+
+
+_TABLES = Tables(
+    {
+        "": tuple(Document.model_fields),
+        "test": TEST_KEYS,
+        "matrix": tuple(Matrix.model_fields),
+        "metrics": tuple(Metric.model_fields),
+    },
+    _table_of,
+)
 
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of test.toml, for editors."""
-    schema = Document.model_json_schema()
+    schema = published(Document, "test.toml")
     schema["properties"]["settings"]["additionalProperties"] = True
     matrix = schema["$defs"]["Matrix"]
     # Any name but a proper axis name is refused; extras are allowed by pattern alone.
     matrix["patternProperties"] = {axes.AXIS_NAME: {**matrix["additionalProperties"]}}
     matrix["additionalProperties"] = False
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "Treehammer test.toml",
-    }
+    return schema
 
 
 def validated(raw: Mapping[str, Any]) -> tuple[Document, list[Problem]]:
@@ -182,80 +171,10 @@ def validated(raw: Mapping[str, Any]) -> tuple[Document, list[Problem]]:
     Where there are mistakes, the document is what remains without the wrong parts, so that checks
     that go across keys can still be made and every mistake is named at once.
     """
-    try:
-        return Document.model_validate(raw), []
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-    rest = copy.deepcopy(dict(raw))
-    for detail in reversed(details):
-        _drop(rest, detail["loc"])
+    return validate(Document, raw, _TABLES, _mend)
+
+
+def _mend(rest: dict[str, Any]) -> None:
     test = rest.setdefault("test", {})
     test.setdefault("name", "unnamed")
     test.setdefault("payload", "test.toml")  # a file that is there: it raises no further mistake
-    return Document.model_validate(rest), [_problem(detail) for detail in details]
-
-
-def _drop(document: Any, path: Path) -> None:
-    """Take away what ``path`` leads to, if it is there."""
-    table = document
-    for key in path[:-1]:
-        table = table[key]
-    if isinstance(table, list):
-        del table[int(path[-1])]
-    else:
-        table.pop(path[-1], None)
-
-
-def _problem(detail: ErrorDetails) -> Problem:
-    path, kind = detail["loc"], detail["type"]
-    if kind == "extra_forbidden":
-        return Problem(path, _unknown_key(path))
-    if kind == "missing":
-        return Problem(path, "is missing")
-    return Problem(path, _words(kind, detail["input"], detail.get("ctx", {}), detail["msg"]))
-
-
-def _words(kind: str, value: Any, context: Mapping[str, Any], message: str) -> str:
-    """What is wrong and what was expected, from pydantic's kind of error."""
-    limits = {
-        "greater_than_equal": f"at least {context.get('ge')}",
-        "greater_than": f"more than {context.get('gt')}",
-        "less_than_equal": f"at most {context.get('le')}",
-        "less_than": f"less than {context.get('lt')}",
-    }
-    expected = limits | {
-        "string_type": "text in quotes",
-        "int_type": "a whole number",
-        "int_from_float": "a whole number",
-        "float_type": "a number",
-        "list_type": "a list of tables: [[double brackets]]"
-        if isinstance(value, dict)
-        else "a list in [brackets]",
-        "dict_type": "a table",
-        "model_type": "a table",
-        "literal_error": str(context.get("expected")),
-        "string_too_short": "text",
-        "string_too_long": f"at most {context.get('max_length')} characters",
-        "string_pattern_mismatch": "up to 64 letters, digits, '.', '_' and '-'",
-    }
-    if kind not in expected:
-        return message
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} is wrong (expected {expected[kind]})"
-
-
-def _unknown_key(path: Path) -> str:
-    key = str(path[-1])
-    table = str(path[0]) if len(path) > 1 else ""
-    near = nearest(key, _TABLES[table])
-    if not near:
-        homes = [name for name, keys in _TABLES.items() if name and key in keys]
-        near = f"; it belongs into [{homes[0]}]" if homes else ""
-    where = f" of [{table}]" if table else ""
-    return f"unknown key{where} (known: {', '.join(_TABLES[table])}){near}"
-
-
-def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """``; did you mean 'x'?`` with the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""

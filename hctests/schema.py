@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from treehammer.errors import DefinitionError
-from treehammer.hctests import checks, positions
+from treehammer.hctests import checks, mistakes, positions
 from treehammer.hctests.axes import KNOWN, from_text, same_kind
 from treehammer.hctests.axes import of as axis_of
 from treehammer.hctests.definition import MetricDeclaration, Scalar, TestDefinition, payload_kind
-from treehammer.hctests.document import TEST_KEYS, Document, Problem, nearest, validated
+from treehammer.hctests.document import TEST_KEYS, Document, validated
+from treehammer.hctests.mistakes import Problem, nearest
 
 FILE_NAME = "test.toml"
 
 #: Keys of [test] that the command line cannot replace: they say which files the test is made of.
 FIXED_KEYS: Final = ("name", "payload", "files")
-
-_SYNTAX = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)")
 
 
 def load(folder: Path, *, shown: str = "") -> TestDefinition:
@@ -37,14 +35,8 @@ def load(folder: Path, *, shown: str = "") -> TestDefinition:
     path = folder / FILE_NAME
     shown = shown or str(path)
     text = _read(path, shown)
-    raw = _parse(text, shown)
-    lines = positions.locate(text)
-
-    def where(keys: positions.Path) -> tuple[int, str]:
-        line = positions.line_of(lines, keys)
-        return line, ": ".join(filter(None, (f"{shown}:{line}", _dotted(keys))))
-
-    return _checked(raw, folder, where, shown)
+    raw = mistakes.parse(text, shown, DefinitionError)
+    return _checked(raw, folder, mistakes.places(text, shown), shown)
 
 
 def override(
@@ -73,12 +65,9 @@ def override(
             return 0, f"-P {keys[1]}"
         if keys[0] == "test" and len(keys) > 1:
             return 1, f"-S {keys[1]}"
-        return 2, f"-S {_dotted(keys)}" if keys[0] == "settings" else _dotted(keys)
+        return 2, f"-S {mistakes.dotted(keys)}" if keys[0] == "settings" else mistakes.dotted(keys)
 
     return _checked(raw, None, where, definition.name, files=definition.files, found=problems)
-
-
-Where = Callable[[positions.Path], tuple[int, str]]
 
 
 def _read(path: Path, shown: str) -> str:
@@ -94,21 +83,10 @@ def _read(path: Path, shown: str) -> str:
         raise DefinitionError(f"cannot be read ({error.strerror})", where=shown) from error
 
 
-def _parse(text: str, shown: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        match = _SYNTAX.fullmatch(str(error))
-        what = match["what"] if match else str(error)
-        line = match["line"] if match and match["line"] else str(text.count("\n") + 1)
-        problem = f"{shown}:{line}: not valid TOML: {what[:1].lower()}{what[1:]}"
-        raise DefinitionError("1 mistake", where=shown, problems=(problem,)) from error
-
-
 def _checked(
     raw: dict[str, Any],
     folder: Path | None,
-    where: Where,
+    where: mistakes.Where,
     shown: str,
     *,
     files: Sequence[str] = (),
@@ -124,16 +102,18 @@ def _checked(
     named = dict(_named_files(document, matrix))
     across = [*_across_keys(document, matrix), *_files(named, folder, files)]
     # What follows from a wrong shape is no mistake of its own.
-    problems += [one for one in across if not any(_overlap(one, shape) for shape in problems)]
+    problems += [
+        one for one in across if not any(mistakes.overlap(one, shape) for shape in problems)
+    ]
     if problems:
-        raise _error(problems, where, shown)
+        raise mistakes.all_of(problems, where, shown, DefinitionError)
 
     definition = _definition(document, matrix, files or tuple(named))
     problems += checks.of_variants(definition)
     if folder is not None and definition.payload_kind == "executable":
         problems += checks.of_executable(folder, definition.payload)
     if problems:
-        raise _error(problems, where, shown)
+        raise mistakes.all_of(problems, where, shown, DefinitionError)
     return definition
 
 
@@ -161,12 +141,6 @@ def _files(
                 f"{name!r} is no file of this test (expected one that [test] files names, so that "
                 f"it is part of the test's identity){nearest(name, known)}",
             )
-
-
-def _overlap(one: Problem, other: Problem) -> bool:
-    """Whether the two lie at the same keys, or one below the other."""
-    shared = min(len(one.path), len(other.path))
-    return one.path[:shared] == other.path[:shared]
 
 
 def _axes(document: Document, raw: Mapping[str, Any]) -> dict[str, tuple[Scalar, ...]]:
@@ -321,15 +295,3 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _dotted(keys: positions.Path) -> str:
-    return ".".join(str(key) for key in keys if isinstance(key, str))
-
-
-def _error(problems: Iterable[Problem], where: Where, shown: str) -> DefinitionError:
-    """One error for all mistakes, in the order of the file."""
-    lines = sorted((*where(problem.path), problem.text) for problem in problems)
-    texts = tuple(f"{place}: {text}" for _, place, text in lines)
-    count = f"{len(texts)} mistake{'s' if len(texts) > 1 else ''}"
-    return DefinitionError(count, where=shown, problems=texts)

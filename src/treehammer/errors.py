@@ -59,8 +59,8 @@ class ConfigError(TreehammerError):
     """A setting, flag or configuration file is wrong."""
 
 
-class DefinitionError(TreehammerError):
-    """A test definition is wrong; ``problems`` names every mistake found in it."""
+class MistakesError(TreehammerError):
+    """A document that people write is wrong; ``problems`` names every mistake found in it."""
 
     def __init__(
         self, message: str, *, where: str = "", hint: str = "", problems: tuple[str, ...] = ()
@@ -70,6 +70,14 @@ class DefinitionError(TreehammerError):
 
     def __str__(self) -> str:
         return "\n".join([super().__str__(), *(f"  {problem}" for problem in self.problems)])
+
+
+class DefinitionError(MistakesError):
+    """A test definition is wrong."""
+
+
+class SitesError(MistakesError):
+    """The sites file is wrong."""
 
 
 class SourceError(TreehammerError):
