@@ -1,0 +1,56 @@
+"""The batch system HTCondor; the only package that imports ``htcondor2`` and ``classad2``.
+
+A *submission* is one cluster: the jobs of one campaign whose submit descriptions are the same text.
+What differs between its jobs follows from the item ``$(job_id)``.
+
+For templates
+-------------
+The text of a description is HTCondor's submit language without a ``queue`` statement.  It may use
+
+``$(job_id)``
+    our identity of the job;
+``$(treehammer_attempt)``
+    number of this start of the job, from 1 (:data:`~.keys.ATTEMPT`); right after any restart;
+``$(treehammer_output)``
+    folder in the job's sandbox, ``attempt-N``, that comes back as the output of this start
+    (:data:`~.keys.OUTPUT`).  The job makes it before anything can fail, as HTCondor holds a job
+    without output; what it says belongs there too, as ``worker.out`` and ``worker.err``.
+
+so that a template says, in full::
+
+    executable = /bin/sh
+    transfer_executable = false
+    arguments = "-c 'mkdir $(treehammer_output) && exec /usr/bin/python3 worker.pyz run job.json \
+        --attempt $(treehammer_attempt) --output $(treehammer_output) \
+        >$(treehammer_output)/worker.out 2>$(treehammer_output)/worker.err'"
+
+These keys are filled in here and refused in a text (:data:`~.keys.OWNED`): ``initialdir``, ``log``,
+``transfer_input_files``, ``transfer_output_files``, ``transfer_output_remaps``,
+``should_transfer_files``, ``treehammer_attempt``, ``treehammer_output``, ``queue``,
+``My.TreehammerCampaign``, ``My.TreehammerSubmission`` and ``My.TreehammerJob``.  All others are the
+template's: ``max_materialize`` (taken out for a pool with ``spool``, which HTCondor cannot combine),
+``when_to_transfer_output``, ``requirements``, ``batch_name``, the retry budget …
+
+In the sandbox lie the description's inputs under their names (``worker.pyz``, ``payload/``,
+``job.json``).  An input that is the same file for all jobs is stored once for the cluster.
+
+On disk
+-------
+::
+
+    ROOT/                        the pool's submit_dir, else a folder below data_dir
+      CAMPAIGN/
+        TAG/                     one submission; made by one rename
+          submission.json        job ids in order: job N of the list is proc N of the cluster
+          cluster.json           the cluster it became; absent: it may or may not be queued
+          submit.txt             exactly what was submitted
+          cancelled              exists once we asked for its end
+          events.log             HTCondor's event log
+          seen.json              what was read of it so far; can be made again
+          shared/                inputs that all jobs share
+          jobs/JOBID/job.json    inputs of one job
+          jobs/JOBID/attempt-N/  output of its Nth start
+
+``TAG`` is computed from campaign, text and job ids: who submits the same again, after whatever
+happened, asks the schedd for that tag first.
+"""
