@@ -1,130 +1,36 @@
-"""Sites: where jobs run, and the doors through which they read."""
+"""Sites by name: those of the sites file and this machine, and the batch systems they name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, did_you_mean
+from treehammer.submit import sites_file
 from treehammer.submit.batch.base import BatchSystem
 from treehammer.submit.batch.local import LocalBatch
+from treehammer.submit.site import Ceilings, Door, Pool, Site
+
+__all__ = [
+    "LOCAL_JOBS",
+    "Ceilings",
+    "Door",
+    "Pool",
+    "Site",
+    "batch_system",
+    "choose_sites",
+    "known_pools",
+    "known_sites",
+]
 
 #: The most jobs of a campaign on this machine: each has a folder of its own in the queue, and one
 #: machine works at these for days.
 LOCAL_JOBS = 10_000
 
-
-@dataclass(frozen=True)
-class Door:
-    """A storage endpoint of a site.
-
-    ``protocol`` is ``file``, ``root`` or ``https``; the files of a dataset lie at
-    ``prefix/DATASET/FILE``.  ``middleware`` and its ``version`` are information, '' when unknown.
-    """
-
-    name: str
-    protocol: str
-    prefix: str
-    middleware: str = ""
-    version: str = ""
-
-    def url(self, dataset: str, file: str) -> str:
-        """What ROOT opens to read a file of a dataset through this door."""
-        path = f"{dataset}/{file}"
-        return f"{self.prefix}/{path if self.protocol == 'file' else quote(path)}"
-
-
-@dataclass(frozen=True)
-class Pool:
-    """An HTCondor pool that jobs are submitted to.
-
-    Attributes:
-        name: how sites refer to it.
-        config: its configuration file (CONDOR_CONFIG); None for what HTCondor finds by itself.
-        collector: ``host:port``, '' for that of the configuration.
-        schedd: name of the schedd, '' for the one of this machine.
-        token_dir: folder with the IDTOKENS to authenticate with; None for HTCondor's default.
-        scitoken_file: a SciToken to authenticate with instead.
-        spool: whether inputs are sent to the schedd and outputs fetched from it, as a schedd on
-            another machine needs.
-        submit_dir: where the inputs and outputs of jobs lie that are not spooled; it must be
-            readable and writable by whom the schedd runs the jobs' shadows as.  None: below
-            ``data_dir``.
-    """
-
-    name: str
-    config: Path | None = None
-    collector: str = ""
-    schedd: str = ""
-    token_dir: Path | None = None
-    scitoken_file: Path | None = None
-    spool: bool = False
-    submit_dir: Path | None = None
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """The most that a site wants of one campaign; 0 means no ceiling.
-
-    ``jobs`` in all, ``in_flight`` in its queue or running at a time, ``bytes_per_day`` and
-    ``mb_per_s`` (10⁶ bytes) through its doors.
-    """
-
-    jobs: int = 0
-    in_flight: int = 0
-    bytes_per_day: int = 0
-    mb_per_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place where jobs run: the batch system that takes them and at least one door.
-
-    The first door is used by tests that name none.
-
-    Attributes:
-        name: as people know it.
-        batch: ``local``, or ``htcondor@POOL``.
-        doors: its storage endpoints.
-        ceilings: what it takes of one campaign.
-        storage: kind of storage, e.g. ``EOS``, ``dCache``; information.
-        requirements: ClassAd expression that selects the site's machines, '' for any.
-        grid_resource: of the grid universe, '' for the vanilla universe.
-        software: release -> value of the root axis as this site has it, e.g.
-            ``{"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"}``; ``*`` stands for all others.
-            Empty: as the test asks.
-        cvmfs: where CVMFS is mounted on its nodes, '' for ``/cvmfs``.
-        python: interpreter of its nodes that starts the worker.
-        templates: folder with templates of its own, None for the shipped ones.
-        submit: further submit commands, e.g. ``{"accounting_group": "group_io"}``.
-        labels: free words to choose sites by.
-    """
-
-    name: str
-    batch: str
-    doors: tuple[Door, ...]
-    ceilings: Ceilings = Ceilings()
-    storage: str = ""
-    requirements: str = ""
-    grid_resource: str = ""
-    software: Mapping[str, str] = field(default_factory=dict)
-    cvmfs: str = ""
-    python: str = "/usr/bin/python3"
-    templates: Path | None = None
-    submit: Mapping[str, str] = field(default_factory=dict)
-    labels: tuple[str, ...] = ()
-
-    @property
-    def batch_kind(self) -> str:
-        """Which batch system: ``local`` or ``htcondor``."""
-        return self.batch.partition("@")[0]
-
-    def door(self, name: str) -> Door | None:
-        """The door of that name, None when the site has none."""
-        return next((door for door in self.doors if door.name == name), None)
+#: What stands for every site of the sites file, and what begins a label.
+ALL, LABEL = "all", "label:"
 
 
 def known_sites(settings: Settings) -> Mapping[str, Site]:
@@ -132,6 +38,7 @@ def known_sites(settings: Settings) -> Mapping[str, Site]:
 
     Raises:
         ConfigError: the datasets' folder cannot be part of what ROOT opens.
+        SitesError: the sites file cannot be read or has mistakes.
     """
     prefix = str(settings.datasets_dir)
     if any(character in prefix for character in "?#\n"):
@@ -143,32 +50,100 @@ def known_sites(settings: Settings) -> Mapping[str, Site]:
     local = Site(
         "local", LocalBatch.name, (Door("file", "file", prefix),), Ceilings(jobs=LOCAL_JOBS)
     )
-    return {local.name: local}
+    return {local.name: local, **_file(settings).sites}
+
+
+def known_pools(settings: Settings) -> Mapping[str, Pool]:
+    """All HTCondor pools by name.
+
+    Raises:
+        SitesError: the sites file cannot be read or has mistakes.
+    """
+    return _file(settings).pools
+
+
+def _file(settings: Settings) -> sites_file.SitesFile:
+    if settings.sites_file is None:
+        return sites_file.SitesFile({}, {})
+    return sites_file.read(settings.sites_file)
 
 
 def choose_sites(names: Sequence[str], settings: Settings) -> tuple[Site, ...]:
-    """The sites of these names, each once.
+    """The sites of these names, each once; ``label:WORD`` and ``all`` stand for several.
+
+    ``all`` are those of the sites file; without one it is this machine.
 
     Raises:
-        ConfigError: there is no such site.
+        ConfigError: there is no such site or label.
+        SitesError: the sites file cannot be read or has mistakes.
     """
     sites = known_sites(settings)
-    for name in names:
-        if name not in sites:
-            raise ConfigError(
-                f"there is no site {name!r}",
-                where="--sites",
-                hint=f"{did_you_mean(name, sites)}Known sites: {', '.join(sites)}.",
-            )
-    return tuple(sites[name] for name in dict.fromkeys(names))
+    found = (site for name in names for site in _chosen(name, sites, settings))
+    return tuple({site.name: site for site in found}.values())
+
+
+def _chosen(name: str, sites: Mapping[str, Site], settings: Settings) -> Sequence[Site]:
+    if name in sites:
+        return [sites[name]]
+    if name == ALL:
+        others = [site for site in sites.values() if site.name != LocalBatch.name]
+        return others or list(sites.values())
+    labels = dict.fromkeys(LABEL + label for site in sites.values() for label in site.labels)
+    if name in labels:
+        return [site for site in sites.values() if name.removeprefix(LABEL) in site.labels]
+    what = "label" if name.startswith(LABEL) else "site"
+    known = ", ".join((*sites, *labels))
+    hint = f"{did_you_mean(name, (*sites, *labels, ALL))}Known: {known}, {ALL}."
+    if settings.sites_file is None:
+        hint += " Sites beside this machine come from a sites file: --sites-file."
+    raise ConfigError(
+        f"there is no {what} {name.removeprefix(LABEL)!r}", where="--sites", hint=hint
+    )
 
 
 def batch_system(name: str, settings: Settings) -> BatchSystem:
-    """The batch system of that name.
+    """The batch system of that name: ``local``, or ``htcondor@POOL``.
 
     Raises:
         ConfigError: a site or an old campaign names one that does not exist.
+        SitesError: the sites file cannot be read or has mistakes.
     """
-    if name != LocalBatch.name:
-        raise ConfigError(f"there is no batch system {name!r}", hint="Known: local.")
-    return LocalBatch(settings.spool_dir, settings.slots)
+    kind, _, pool = name.partition("@")
+    if name == LocalBatch.name:
+        return LocalBatch(settings.spool_dir, settings.slots)
+    if kind != "htcondor":
+        raise ConfigError(f"there is no batch system {name!r}", hint="Known: local, htcondor@POOL.")
+    # Only who has a pool needs HTCondor's bindings, which also take their time to load.
+    module = importlib.import_module("treehammer.submit.batch.htcondor")
+    batch: BatchSystem = module.HTCondorBatch(_pool(pool, settings), settings.htcondor_dir / pool)
+    return batch
+
+
+def _pool(name: str, settings: Settings) -> Pool:
+    pools = known_pools(settings)
+    where = str(settings.sites_file or "")
+    if name not in pools:
+        known = ", ".join(pools) or "none"
+        raise ConfigError(
+            f"there is no pool {name!r}" if where else f"no sites file says what pool {name!r} is",
+            where=where,
+            hint=f"{did_you_mean(name, pools)}Known pools: {known}. The jobs there are left as they "
+            f"are; name the sites file that has [pools.{name}]: --sites-file FILE.",
+        )
+    pool = pools[name]
+    _require(pool.config, Path.is_file, "config", pool, where)
+    _require(pool.token_dir, Path.is_dir, "token_dir", pool, where)
+    _require(pool.scitoken_file, Path.is_file, "scitoken_file", pool, where)
+    return pool
+
+
+def _require(
+    path: Path | None, there: Callable[[Path], bool], key: str, pool: Pool, where: str
+) -> None:
+    """Refuse a pool whose file or folder is gone; HTCondor would go on without saying so."""
+    if path is not None and not there(path):
+        raise ConfigError(
+            f"pools.{pool.name}.{key}: there is no {path}",
+            where=where,
+            hint="Correct the path; a testbed's files are there while it is up.",
+        )

@@ -19,6 +19,7 @@ from treehammer.hctests import commands as hctests
 from treehammer.sql import commands as sql
 from treehammer.submit import commands as submit
 from treehammer.terminal import Column, output_options, print_rows
+from treehammer.testbed import commands as testbed
 from treehammer.version import __version__
 from treehammer.web import commands as web
 
@@ -40,6 +41,9 @@ from treehammer.web import commands as web
     help="Where ROOT releases, clones and datasets are cached.",
 )
 @click.option("--database", help="SQLAlchemy URL of the results database.")
+@click.option(
+    "--sites-file", type=click.Path(path_type=Path), help="Sites beside this machine (sites.toml)."
+)
 @click.option("--slots", type=int, help="Jobs that this machine runs at once.")
 @click.pass_context
 def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> None:
@@ -80,7 +84,7 @@ def config_show(settings: config.Settings, form: str) -> None:
 
 
 cli.add_command(demo)
-for _room in (hctests, datasets, submit, analysis, web, sql, collectors):
+for _room in (hctests, datasets, submit, analysis, web, sql, collectors, testbed):
     for _command in _room.COMMANDS:
         cli.add_command(_command)
 

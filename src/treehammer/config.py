@@ -44,6 +44,10 @@ class Settings:
         default=None,
         metadata={"help": "files of others that merged datasets are made from"},
     )
+    sites_file: Path | None = field(
+        default=None,
+        metadata={"help": "sites beside this machine, their doors and pools (sites.toml)"},
+    )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -67,6 +71,11 @@ class Settings:
         return self.data_dir / "spool"
 
     @property
+    def htcondor_dir(self) -> Path:
+        """Inputs and outputs of jobs in HTCondor pools, a folder for each pool."""
+        return self.data_dir / "htcondor"
+
+    @property
     def submissions_dir(self) -> Path:
         """Marks of the submissions under way."""
         return self.data_dir / "submissions"
@@ -85,6 +94,7 @@ def _defaults() -> dict[str, Any]:
         "database": "",
         "slots": 1,
         "sources_dir": None,
+        "sites_file": None,
     }
 
 
@@ -110,7 +120,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _convert(name: str, value: Any, origin: str, base: Path) -> Any:
-    if name in ("cache_dir", "data_dir", "sources_dir"):
+    if name in ("cache_dir", "data_dir", "sources_dir", "sites_file"):
         if not isinstance(value, str | Path) or not str(value):
             raise ConfigError(f"{name} must be a path, not {value!r}", where=origin)
         return (base / Path(value).expanduser()).resolve()

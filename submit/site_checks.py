@@ -1,0 +1,114 @@
+"""What single values of ``sites.toml`` must be like."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+from pydantic_core import PydanticCustomError
+
+from treehammer.hctests.axes import KNOWN
+
+#: URL schemes of each protocol.
+SCHEMES = {
+    "root": ("root", "roots", "xroot", "xroots"),
+    "https": ("https",),
+    "http": ("http",),
+}
+#: Kinds of grid resource -> how one is written.
+GRID_RESOURCES = {
+    "condor": "condor SCHEDD COLLECTOR",
+    "arc": "arc HOST-OR-URL",
+    "batch": "batch SYSTEM [USER@HOST]",
+}
+
+
+def _wrong(why: str) -> PydanticCustomError:
+    return PydanticCustomError("wrong", "{why}", {"why": why})
+
+
+def one_line(value: str) -> str:
+    """A line of text without control characters.
+
+    Raises:
+        PydanticCustomError: it is not.
+    """
+    if not value.isprintable() or value != value.strip():
+        raise _wrong(f"{value[:40]!r} has control characters, or spaces around it")
+    return value
+
+
+def absolute(value: str) -> str:
+    """A path on a site's nodes.
+
+    Raises:
+        PydanticCustomError: it is not absolute.
+    """
+    if not PurePosixPath(value).is_absolute():
+        raise _wrong(f"{value!r} is wrong (expected an absolute path on the site's nodes)")
+    return value
+
+
+def software(value: str) -> str:
+    """A value of the root axis, in which ``{version}`` stands for the release.
+
+    Raises:
+        PydanticCustomError: it is not.
+    """
+    text = value.replace("{version}", "6.40.00")
+    if "{" in text or "}" in text:
+        raise _wrong(f"{value!r} holds a brace other than {{version}}")
+    try:
+        KNOWN["root"].read(text)
+    except ValueError as error:
+        raise _wrong(f"{error} (expected {KNOWN['root'].expected})") from None
+    return value
+
+
+def grid_resource(value: str) -> str:
+    """A grid resource of a kind and with as many words as HTCondor wants.
+
+    Raises:
+        PydanticCustomError: it is not.
+    """
+    if not value:
+        return value
+    kind, *words = value.split()
+    if kind not in GRID_RESOURCES:
+        raise _wrong(f"{kind!r} is no kind of grid resource (known: {', '.join(GRID_RESOURCES)})")
+    counts = {"condor": (2,), "arc": (1,), "batch": (1, 2)}[kind]
+    if len(words) not in counts:
+        raise _wrong(f"{value!r} is wrong (expected {GRID_RESOURCES[kind]})")
+    return value
+
+
+def wrong_prefix(protocol: str, prefix: str) -> str:
+    """Why ROOT could not read through a door of that prefix; '' when it could."""
+    if any(character in prefix for character in "?#"):
+        return "holds '?' or '#', which ROOT takes for options"
+    if protocol == "file":
+        return "is a URL (expected a path)" if "://" in prefix else ""
+    try:
+        parts = urlsplit(prefix)
+        host, _port = parts.hostname, parts.port
+    except ValueError as error:
+        return f"is no URL: {error}"
+    if parts.scheme not in SCHEMES[protocol] or not host:
+        return f"is wrong (expected {SCHEMES[protocol][0]}://HOST:PORT/…)"
+    if parts.password is not None:
+        return "holds a password, which every measurement would show (expected none)"
+    if any(character.isspace() for character in prefix):
+        return "holds a space (expected %20)"
+    if protocol == "root" and parts.path not in ("", "/") and not parts.path.startswith("//"):
+        return f"wants two slashes after the host: {parts.scheme}://{parts.netloc}/{parts.path}"
+    return ""
+
+
+def normal_prefix(protocol: str, prefix: str) -> str:
+    """The prefix to which ``/DATASET/FILE`` can be added."""
+    if protocol != "root":
+        return prefix.rstrip("/") or "/"
+    head, path = re.fullmatch(r"(\w+://[^/]+)(.*)", prefix).groups()  # type: ignore[union-attr]  # checked
+    path = path.strip("/")
+    return f"{head}//{path}" if path else f"{head}/"

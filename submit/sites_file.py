@@ -1,0 +1,352 @@
+"""``sites.toml``: reads it, names every mistake in it at once, and writes it.
+
+The shape stands here as models; their JSON Schema is published as ``sites.schema.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import AfterValidator, ByteSize, Field, StringConstraints, WithJsonSchema
+
+from treehammer.collectors.files import write_atomically
+from treehammer.errors import SitesError
+from treehammer.hctests import mistakes, positions
+from treehammer.hctests.mistakes import NAME, Problem, Strict, Tables, nearest
+from treehammer.submit import site_checks as checks
+from treehammer.submit.site import Ceilings, Door, Pool, Site
+
+#: Names that ``--sites`` takes for something else.
+RESERVED: Mapping[str, str] = {
+    "local": "this machine, which is always a site",
+    "all": "every site of this file",
+}
+
+_Name = Annotated[str, StringConstraints(pattern=NAME)]
+_Line = Annotated[str, StringConstraints(max_length=1000), AfterValidator(checks.one_line)]
+_Path = Annotated[_Line, StringConstraints(min_length=1)]
+_NodePath = Annotated[_Path, AfterValidator(checks.absolute)]
+_Bytes = Annotated[
+    ByteSize,
+    Field(ge=0, lt=2**63),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+]
+
+
+class PoolTable(Strict):
+    """An HTCondor pool that jobs are submitted to; an empty table is what HTCondor itself finds."""
+
+    config: _Path | None = Field(None, description="Its configuration file (CONDOR_CONFIG).")
+    collector: _Line = Field("", description="host:port, where it is not the configuration's.")
+    schedd: _Line = Field("", description="Name of the schedd; empty for this machine's.")
+    token_dir: _Path | None = Field(
+        None, description="Folder with the IDTOKENS to authenticate with."
+    )
+    scitoken_file: _Path | None = Field(
+        None, description="File with a SciToken to authenticate with instead."
+    )
+    spool: bool = Field(
+        False,
+        description="Whether inputs are sent to the schedd and outputs fetched from it, as a schedd "
+        "on another machine needs.",
+    )
+    submit_dir: _Path | None = Field(
+        None,
+        description="Where inputs and outputs of jobs lie that are not spooled, readable and "
+        "writable by the user that the schedd serves jobs as; below data_dir by default.",
+    )
+
+
+class CeilingsTable(Strict):
+    """The most that a site wants of one campaign; 0 means no ceiling."""
+
+    jobs: int = Field(0, ge=0, lt=2**63, description="Jobs in all.")
+    in_flight: int = Field(0, ge=0, lt=2**63, description="Jobs queued or running at a time.")
+    bytes_per_day: _Bytes = Field(
+        ByteSize(0), description='Bytes read in a day; text such as "10 TB" is understood.'
+    )
+    mb_per_s: float = Field(
+        0.0, ge=0, lt=1e12, description="Megabytes (10⁶ bytes) a second through its doors."
+    )
+
+
+class DoorTable(Strict):
+    """A storage endpoint; a site's first is used by tests that name none."""
+
+    name: _Name = Field(description='Its value of the door axis, e.g. "root".')
+    protocol: Literal["file", "root", "https", "http"] = Field(description="How ROOT reads it.")
+    prefix: _Path = Field(
+        description="The files of a dataset lie at prefix/DATASET/FILE. A URL as ROOT opens it, with "
+        "two slashes after the host for root; a path for file."
+    )
+    middleware: _Line = Field("", description='e.g. "dCache" or "EOS"; information.')
+    version: _Line = Field("", description="Of the middleware; information.")
+
+
+class SiteTable(Strict):
+    """A place where jobs run."""
+
+    pool: _Name | None = Field(
+        None, description="Which of [pools] takes its jobs; without one they run on this machine."
+    )
+    requirements: _Line = Field(
+        "", description="ClassAd expression that selects its machines in the pool."
+    )
+    grid_resource: Annotated[_Line, AfterValidator(checks.grid_resource)] = Field(
+        "", description='Of the grid universe, e.g. "condor ce.example.org ce.example.org:9619".'
+    )
+    storage: _Line = Field("", description='Kind of storage, e.g. "EOS"; information.')
+    cvmfs: _NodePath | None = Field(
+        None, description="Where CVMFS is mounted on its nodes; /cvmfs by default."
+    )
+    python: _NodePath = Field(
+        "/usr/bin/python3", description="Interpreter of its nodes that starts the worker."
+    )
+    labels: list[_Name] = Field(
+        default_factory=list, description="Words to choose sites by: --sites label:WORD."
+    )
+    software: dict[_Line, Annotated[_Line, AfterValidator(checks.software)]] = Field(
+        default_factory=dict,
+        description="ROOT release -> value of the root axis as this site has it, with {version} for "
+        'the release; "*" stands for all others. Empty: as the test asks.',
+    )
+    submit: dict[_Name, str | int | float | bool] = Field(
+        default_factory=dict, description="Further submit commands, e.g. accounting_group."
+    )
+    templates: _Path | None = Field(
+        None, description="Folder with templates of its own in place of the shipped ones."
+    )
+    ceilings: CeilingsTable = Field(
+        default_factory=lambda: CeilingsTable.model_validate({}),
+        description="The most that it wants of one campaign.",
+    )
+    doors: list[DoorTable] = Field(
+        json_schema_extra={"minItems": 1}, description="Its storage endpoints, at least one."
+    )
+
+
+class Document(Strict):
+    """All of sites.toml; relative paths are relative to the file."""
+
+    pools: dict[_Name, PoolTable] = Field(
+        default_factory=dict, description="The HTCondor pools that jobs are submitted to, by name."
+    )
+    sites: dict[_Name, SiteTable] = Field(default_factory=dict, description="The sites, by name.")
+
+
+@dataclass(frozen=True)
+class SitesFile:
+    """What a sites file holds, by name."""
+
+    sites: Mapping[str, Site]
+    pools: Mapping[str, Pool]
+
+
+def _table_of(path: positions.Path) -> str:
+    names = [key for key in path if isinstance(key, str)]
+    return {1: "", 2: "", 3: names[0]}.get(len(names), names[2] if len(names) > 2 else "")
+
+
+_TABLES = Tables(
+    {
+        "": tuple(Document.model_fields),
+        "pools": tuple(PoolTable.model_fields),
+        "sites": tuple(SiteTable.model_fields),
+        "doors": tuple(DoorTable.model_fields),
+        "ceilings": tuple(CeilingsTable.model_fields),
+    },
+    _table_of,
+)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of sites.toml, for editors."""
+    return mistakes.published(Document, "sites.toml")
+
+
+def read(path: Path) -> SitesFile:
+    """The sites and pools of a file.
+
+    Raises:
+        SitesError: it cannot be read, or has mistakes; ``problems`` names every one.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SitesError(f"is not UTF-8 text ({error.reason})", where=str(path)) from error
+    except OSError as error:
+        raise SitesError(
+            f"cannot be read ({error.strerror})",
+            where=str(path),
+            hint="Check sites_file in treehammer.toml, TREEHAMMER_SITES_FILE or --sites-file.",
+        ) from error
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> SitesFile:
+    """The sites and pools of a sites file that lies at ``path``.
+
+    Raises:
+        SitesError: the text has mistakes.
+    """
+    raw = mistakes.parse(text, str(path), SitesError)
+    document, problems = mistakes.validate(Document, raw, _TABLES, _mend)
+    across = list(_across_keys(document))
+    problems += [o for o in across if not any(mistakes.overlap(o, shape) for shape in problems)]
+    if problems:
+        where = mistakes.places(text, str(path))
+        raise mistakes.all_of(problems, where, str(path), SitesError)
+    base = path.resolve().parent
+    return SitesFile(
+        sites={name: _site(name, table, base) for name, table in document.sites.items()},
+        pools={name: _pool(name, table, base) for name, table in document.pools.items()},
+    )
+
+
+def _mend(rest: dict[str, Any]) -> None:
+    """Give sites the doors, and doors the keys, without which they are no such things."""
+    for site in rest.get("sites", {}).values():
+        for number, door in enumerate(site.setdefault("doors", [])):
+            stand_in = {"name": f"door{number}", "protocol": "file", "prefix": "/"}
+            door.update({key: value for key, value in stand_in.items() if key not in door})
+
+
+def _across_keys(document: Document) -> Iterator[Problem]:
+    for name, pool in document.pools.items():
+        yield from _of_pool(pool, ("pools", name))
+    for name, site in document.sites.items():
+        path: positions.Path = ("sites", name)
+        if name in RESERVED:
+            yield Problem(path, f"means {RESERVED[name]} (expected another name)")
+        if site.pool is not None and site.pool not in document.pools:
+            known = ", ".join(document.pools) or "none"
+            near = nearest(site.pool, document.pools)
+            yield Problem((*path, "pool"), f"no pool {site.pool!r} here (known: {known}){near}")
+        yield from _of_site(site, path)
+        yield from _of_doors(site.doors, (*path, "doors"))
+
+
+def _of_pool(pool: PoolTable, path: positions.Path) -> Iterator[Problem]:
+    if pool.token_dir and pool.scitoken_file:
+        yield Problem((*path, "scitoken_file"), "goes without token_dir (expected one of them)")
+    if pool.spool and pool.submit_dir:
+        yield Problem(
+            (*path, "submit_dir"), "is for jobs that are not spooled (expected spool = false)"
+        )
+
+
+def _of_site(site: SiteTable, path: positions.Path) -> Iterator[Problem]:
+    if site.pool is None:
+        for key in ("requirements", "grid_resource", "submit"):
+            if getattr(site, key):
+                yield Problem((*path, key), "is for a pool, and this site names none (add pool)")
+    for key, value in site.submit.items():
+        if isinstance(value, str) and (not value.isprintable() or not value.strip()):
+            yield Problem((*path, "submit", key), "is empty or has control characters")
+    for index, label in enumerate(site.labels):
+        if label in site.labels[:index]:
+            yield Problem((*path, "labels", index), f"{label!r} is given twice")
+
+
+def _of_doors(doors: list[DoorTable], path: positions.Path) -> Iterator[Problem]:
+    if not doors:
+        yield Problem(path, "has no door (expected at least one [[sites.NAME.doors]])")
+    for index, door in enumerate(doors):
+        if door.name in [other.name for other in doors[:index]]:
+            yield Problem((*path, index, "name"), f"{door.name!r} is given twice")
+        why = checks.wrong_prefix(door.protocol, door.prefix)
+        if why:
+            yield Problem((*path, index, "prefix"), f"{door.prefix!r} {why}")
+
+
+def _pool(name: str, table: PoolTable, base: Path) -> Pool:
+    return Pool(
+        name=name,
+        config=_path(table.config, base),
+        collector=table.collector,
+        schedd=table.schedd,
+        token_dir=_path(table.token_dir, base),
+        scitoken_file=_path(table.scitoken_file, base),
+        spool=table.spool,
+        submit_dir=_path(table.submit_dir, base),
+    )
+
+
+def _site(name: str, table: SiteTable, base: Path) -> Site:
+    return Site(
+        name=name,
+        batch=f"htcondor@{table.pool}" if table.pool else "local",
+        doors=tuple(_door(door, base) for door in table.doors),
+        ceilings=Ceilings(**dict(table.ceilings)),
+        storage=table.storage,
+        requirements=table.requirements,
+        grid_resource=table.grid_resource,
+        software=table.software,
+        cvmfs=table.cvmfs or "",
+        python=table.python,
+        templates=_path(table.templates, base),
+        submit={key: _submit_value(value) for key, value in table.submit.items()},
+        labels=tuple(table.labels),
+    )
+
+
+def _door(table: DoorTable, base: Path) -> Door:
+    prefix = checks.normal_prefix(table.protocol, table.prefix)
+    if table.protocol == "file":
+        prefix = str(_path(prefix, base))
+    return Door(table.name, table.protocol, prefix, table.middleware, table.version)
+
+
+def _submit_value(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _path(text: str | None, base: Path) -> Path | None:
+    if text is None:
+        return None
+    path = Path(text).expanduser()
+    return path if path.is_absolute() else (base / path).resolve()
+
+
+def write(sites: Iterable[Site], pools: Iterable[Pool], path: Path) -> None:
+    """Write a sites file; what is not said otherwise has its default and is left out.
+
+    Raises:
+        SitesError: the sites are none that could be read again; nothing was written.
+        OSError: the file cannot be written.
+    """
+    text = dumped(sites, pools)
+    parse(text, path)
+    write_atomically(path, text)
+
+
+def dumped(sites: Iterable[Site], pools: Iterable[Pool]) -> str:
+    """The text of a sites file."""
+    document = {
+        "pools": {pool.name: _filled(asdict(pool), PoolTable) for pool in pools},
+        "sites": {site.name: _site_table(site) for site in sites},
+    }
+    return tomli_w.dumps({key: tables for key, tables in document.items() if tables})
+
+
+def _site_table(site: Site) -> dict[str, Any]:
+    kind, _, pool = site.batch.partition("@")
+    values = asdict(site) | {"pool": pool or None, "labels": list(site.labels)}
+    values["ceilings"] = _filled(values["ceilings"], CeilingsTable)
+    values["doors"] = [_filled(door, DoorTable) for door in values["doors"]]
+    assert bool(pool) == (kind != "local")
+    return _filled(values, SiteTable)
+
+
+def _filled(values: Mapping[str, Any], table: type[Strict]) -> dict[str, Any]:
+    """The keys of a table whose values say something, in its order and as TOML has them."""
+    found = {}
+    for key, field in table.model_fields.items():
+        value = values[key]
+        if (value is not None and value not in ("", {}, [], 0)) or field.is_required():
+            found[key] = str(value) if isinstance(value, Path) else value
+    return found
