@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 #: Receives one short sentence at a time about what takes long.
 Say = Callable[[str], None]
+
+#: In the environment of every process of a testbed: its folder.
+MARK = "TREEHAMMER_TESTBED"
+
+
+@dataclass(frozen=True)
+class View:
+    """A folder that jobs see although what lies around it is hidden from them.
+
+    ``source`` appears at ``target``, which may be the same path; read-only unless ``writable``.
+    """
+
+    source: Path
+    target: Path
+    writable: bool = False
 
 
 @dataclass(frozen=True)
@@ -21,6 +37,8 @@ class Box:
         cache: packages, kept between testbeds.
         sites: names of its sites, in order; the last is the distant one.
         user: (uid, gid) that daemons and jobs run as; None: as whoever runs Treehammer.
+        hidden: folders that no job may read.
+        second_pool: whether there is a second HTCondor pool, for the grid universe.
     """
 
     name: str
@@ -28,18 +46,43 @@ class Box:
     cache: Path
     sites: tuple[str, ...]
     user: tuple[int, int] | None = None
+    hidden: tuple[Path, ...] = ()
+    second_pool: bool = False
+
+    def own_folder(self, path: Path, mode: int = 0o755) -> Path:
+        """Make a folder that belongs to the box's user, with its parents; the path again."""
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(mode)
+        return self.own(path)
+
+    def own_file(self, path: Path, text: str, mode: int = 0o644) -> Path:
+        """Write a file that belongs to the box's user; the path again."""
+        path.write_text(text, encoding="utf-8")
+        path.chmod(mode)
+        return self.own(path)
+
+    def own(self, path: Path) -> Path:
+        """Give what lies at a path to the box's user; the path again."""
+        if self.user is not None:
+            os.chown(path, *self.user, follow_symlinks=False)
+        return path
 
 
 @dataclass(frozen=True)
 class Daemon:
     """A process that lasts until ``down``, started in a session of its own.
 
+    Its log is ``FOLDER/logs/NAME.log``.  :data:`MARK` is added to its environment.  As root it runs
+    as the box's user, where it can read the package cache even if that lies in root's home.
+
     Attributes:
-        name: of its log, ``logs/NAME.log``, and for ``testbed status``.
+        name: of its log, and for ``testbed status``.
         command: program and arguments; it stays in the foreground.
         env: its whole environment.
         folder: its current folder.
         privileged: whether it runs as who runs Treehammer rather than as the box's user.
+        within: a command that starts it as root, before it becomes the box's user, e.g.
+            ``("ip", "netns", "exec", NAME)``.
         stop_signal: on which it ends in an orderly way.
     """
 
@@ -48,12 +91,16 @@ class Daemon:
     env: Mapping[str, str]
     folder: Path
     privileged: bool = False
+    within: Sequence[str] = ()
     stop_signal: int = 15
-    after: Sequence[str] = field(default=())
 
 
 class Part(Protocol):
-    """One kind of service of a testbed."""
+    """One kind of service of a testbed.
+
+    The lifecycle calls, in this order: ``install`` (all parts at once), ``configure``, ``daemons``,
+    ``missing`` until it is '', ``finish``; and ``clean_up`` when all daemons have ended.
+    """
 
     name: str
 
@@ -63,6 +110,10 @@ class Part(Protocol):
         Raises:
             treehammer.errors.TestbedError: they cannot be had; the message says what to do.
         """
+        ...
+
+    def views(self) -> Sequence[View]:
+        """Which folders of its own jobs see; asked before anything is configured."""
         ...
 
     def configure(self) -> None:
@@ -75,6 +126,10 @@ class Part(Protocol):
 
     def missing(self) -> str:
         """What is not ready yet, '' when all of it is; quick, called again and again."""
+        ...
+
+    def finish(self) -> None:
+        """Write what could not be known before all parts were ready, such as ports."""
         ...
 
     def clean_up(self) -> None:

@@ -1,0 +1,143 @@
+"""``treehammer testbed``: a grid in a box."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDo, did_you_mean
+from treehammer.terminal import Column, counted, leaving, output_options, print_rows
+from treehammer.testbed import lifecycle
+from treehammer.testbed.assembly import assemble, sites_file
+from treehammer.testbed.parts import Box
+from treehammer.testbed.places import MOST_SITES, State, make_box, read_state
+
+DEFAULT_SITES = 4
+
+STATUS_COLUMNS = (
+    Column("daemon", "daemon"),
+    Column("pid", "pid", right=True),
+    Column("state", "state"),
+    Column("since", "since"),
+    Column("ports", "ports", lambda ports: ", ".join(map(str, ports)) or "–"),
+)
+
+name_option = click.option(
+    "--name", default="testbed", show_default=True, help="Which testbed; several live side by side."
+)
+
+
+@click.group()
+def testbed() -> None:
+    """A real grid on this machine: HTCondor and XRootD, to try things on.
+
+    Example: treehammer testbed up, and later: treehammer testbed down
+    """
+
+
+@testbed.command()
+@name_option
+@click.option(
+    "--sites",
+    type=click.IntRange(1, MOST_SITES),
+    default=DEFAULT_SITES,
+    show_default=True,
+    help="How many sites; the last is the distant one.",
+)
+@click.option("--second-pool", is_flag=True, help="A second HTCondor pool, for the grid universe.")
+@click.pass_obj
+def up(settings: Settings, name: str, sites: int, second_pool: bool) -> None:
+    """Bring a testbed up, and print its sites file.
+
+    The first time, it fetches some 100 MB of Debian packages into the cache and unpacks them there;
+    nothing is installed.  What a crash left of the testbed is removed first.
+
+    Example: treehammer testbed up --sites 6
+    """
+    box = make_box(name, sites, settings, second_pool=second_pool)
+    began = time.monotonic()
+    with leaving("nothing of the testbed is left"):
+        changed = lifecycle.up(box, assemble(box), _say)
+    took = f" after {time.monotonic() - began:.1f} s" if changed else " already"
+    click.echo(f"testbed {name} is up{took}, with {counted(sites, 'site')}")
+    click.echo(f"sites file: {sites_file(box)}")
+    click.echo(f"next: treehammer --sites-file {sites_file(box)} sites check")
+
+
+@testbed.command()
+@name_option
+@click.pass_obj
+def down(settings: Settings, name: str) -> None:
+    """Take a testbed down: no process, file or port of it is left.
+
+    Example: treehammer testbed down
+    """
+    box, _ = _known(name, settings)
+    with leaving("run it again to end what is left"):
+        if not lifecycle.down(box, assemble(box), _say):
+            raise NothingToDo(f"there is no testbed {name!r}")
+    click.echo(f"testbed {name} is gone")
+
+
+@testbed.command()
+@name_option
+@output_options
+@click.pass_obj
+def status(settings: Settings, name: str, form: str) -> None:
+    """List the daemons of a testbed.
+
+    Example: treehammer testbed status
+    """
+    _, state = _known(name, settings)
+    if state is None:
+        raise NothingToDo(
+            f"there is no testbed {name!r}", hint="Bring it up: treehammer testbed up"
+        )
+    rows = lifecycle.overview(state)
+    if form == "table" and not state.ready:
+        click.echo(f"testbed {name} is not up: treehammer testbed up makes it anew", err=True)
+    print_rows(rows, STATUS_COLUMNS, form=form)
+
+
+@testbed.command()
+@name_option
+@click.argument("daemon", required=False)
+@click.option("--lines", default=20, show_default=True, help="How many of each.")
+@click.pass_obj
+def logs(settings: Settings, name: str, daemon: str | None, lines: int) -> None:
+    """Print the ends of a testbed's logs, of all or of one.
+
+    Example: treehammer testbed logs condor-SchedLog --lines 50
+    """
+    box, _ = _known(name, settings)
+    known = lifecycle.logs(box)
+    if not known:
+        raise NothingToDo(f"testbed {name!r} has no logs")
+    if daemon is not None and daemon not in known:
+        raise ConfigError(
+            f"there is no log {daemon!r}",
+            where=f"testbed {name}",
+            hint=f"{did_you_mean(daemon, known)}Known: {', '.join(known)}.",
+        )
+    for log in [daemon] if daemon else known:
+        click.secho(f"== {log}: {known[log]}", bold=True)
+        for line in lifecycle.tail(known[log], lines):
+            click.echo(line)
+
+
+def _say(text: str) -> None:
+    click.echo(f"testbed: {text}", err=True)
+
+
+def _known(name: str, settings: Settings) -> tuple[Box, State | None]:
+    """The testbed as it was brought up; of one that cannot be read, as it would be."""
+    box = make_box(name, DEFAULT_SITES, settings)
+    state = read_state(box.folder)
+    if state is not None:
+        box = make_box(name, len(state.sites), settings, second_pool=state.second_pool)
+    return box, state
+
+
+COMMANDS = (testbed,)

@@ -1,0 +1,153 @@
+"""Hides folders from daemons and jobs, in a mount namespace of their own.
+
+A file on the node is hidden by mounting an empty tmpfs over its folder; what must be seen is bound
+back.  util-linux alone does it, without a process in between: whoever starts the script with a
+pid has, in the end, the program under that pid.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from treehammer.errors import TestbedError
+from treehammer.testbed.parts import Box, View
+
+#: Where the whole tree is kept while folders are hidden; the first that nobody needs.
+_STAGES = ("/mnt", "/media", "/srv", "/opt", "/home")
+_TOOLS = ("unshare", "setpriv", "mount", "umount")
+
+#: Ends a script: it becomes the command that it is given.
+ARGUMENTS = '"$@"'
+
+
+def check(box: Box) -> None:
+    """See whether this machine lets us hide folders.
+
+    Raises:
+        TestbedError: it does not.
+    """
+    lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if lacking:
+        raise TestbedError(
+            f"jobs cannot be kept from your files: there is no {', '.join(lacking)}",
+            hint="Install util-linux 2.38 or later.",
+        )
+    users = [*become(box), "unshare", "--user", "--map-root-user", "--mount"]
+    tries = [users] if box.user is None else [["unshare", "--mount"], users]
+    for command in tries:
+        tried = subprocess.run(
+            [*command, "mount", "-t", "tmpfs", "none", "/mnt"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if tried.returncode:
+            raise TestbedError(
+                f"jobs cannot be kept from your files: {tried.stderr.strip()}",
+                where=shlex.join(command),
+                hint="The machine must allow user namespaces: sysctl user.max_user_namespaces above "
+                "0, and where there is kernel.apparmor_restrict_unprivileged_userns, 0.",
+            )
+
+
+def become(box: Box) -> list[str]:
+    """The command that goes on as the box's user; empty when it runs as who runs Treehammer."""
+    if box.user is None:
+        return []
+    uid, gid = map(str, box.user)
+    return ["setpriv", "--reuid", uid, "--regid", gid, "--clear-groups", "--"]
+
+
+def barred(path: Path) -> Path | None:
+    """The topmost folder above a path that not everybody can pass, None when all can."""
+    for folder in reversed(path.parents):
+        if not folder.stat().st_mode & 0o001:
+            return folder
+    return None
+
+
+def _inside(path: Path, others: Iterable[Path]) -> bool:
+    return any(path == other or other in path.parents for other in others)
+
+
+def _stage(paths: Sequence[Path]) -> Path:
+    for text in _STAGES:
+        stage = Path(text)
+        related = any(_inside(path, [stage]) or _inside(stage, [path]) for path in paths)
+        if stage.is_dir() and not related:
+            return stage
+    raise TestbedError(
+        "there is no folder that could be used while others are hidden",
+        hint=f"Make one of {', '.join(_STAGES)}; it stays empty.",
+    )
+
+
+def script(hide: Sequence[Path], show: Sequence[View], then: Sequence[str]) -> str:
+    """A shell script that hides folders, shows some, and becomes a command.
+
+    It is run in a new mount namespace by who may mount there.  ``then`` is shell text, quoted by the
+    caller.
+
+    Raises:
+        TestbedError: there is no folder to work in.
+    """
+    views = sorted(show, key=lambda view: len(view.target.parts))
+    stage = _stage([*hide, *(p for view in views for p in (view.source, view.target))])
+    lines = ["#!/bin/sh", "set -eu", f"mount --rbind / {stage}"]
+    tops = [path for path in hide if not _inside(path, (o for o in hide if o != path))]
+    lines += [f"mount -t tmpfs -o mode=755 none {_quoted(path)}" for path in dict.fromkeys(tops)]
+    for view in views:
+        target = _quoted(view.target)
+        lines += [f"mkdir -p {target}", f"mount --rbind {_quoted(view.source, stage)} {target}"]
+        if not view.writable:
+            lines.append(f"mount -o remount,bind,ro {target}")
+    lines += [f"umount -l {stage}", " ".join(["exec", *then]), ""]
+    return "\n".join(lines)
+
+
+def _quoted(path: Path, below: Path | None = None) -> Path | str:
+    return shlex.quote(f"{below or ''}{path}")
+
+
+def write_outer(box: Box) -> None:
+    """Write the script behind which, as root, daemons run that become the box's user.
+
+    It shows them the package cache and the box's folder, also where others cannot pass.
+    """
+    seen = [View(box.cache, box.cache), View(box.folder, box.folder, writable=True)]
+    barriers = [found for view in seen if (found := barred(view.target))]
+    text = script([*box.hidden, *barriers], seen, [*map(shlex.quote, become(box)), ARGUMENTS])
+    _outer(box).write_text(text, encoding="utf-8")
+    _outer(box).chmod(0o755)
+
+
+def _outer(box: Box) -> Path:
+    return box.folder / "curtain.sh"
+
+
+def outer(box: Box) -> list[str]:
+    """The command that starts another one as the box's user; empty when nothing must change."""
+    return [] if box.user is None else ["unshare", "--mount", "sh", str(_outer(box))]
+
+
+def write_inner(box: Box, path: Path, show: Sequence[View], then: Sequence[str]) -> None:
+    """Write a program that becomes the command ``then`` where it sees of the box only ``show``.
+
+    Arguments of the program are added to the command.  The package cache is seen.
+    """
+    uid, gid = box.user or (os.getuid(), os.getgid())
+    again = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--", *then]
+    text = script(
+        [*box.hidden, box.folder],
+        [View(box.cache, box.cache), *show],
+        [*map(shlex.quote, again), ARGUMENTS],
+    )
+    behind = path.with_suffix(".sh")
+    box.own_file(behind, text, mode=0o755)
+    start = ["unshare", "--user", "--map-root-user", "--mount", "sh", str(behind)]
+    box.own_file(path, f"#!/bin/sh\nexec {shlex.join(start)} {ARGUMENTS}\n", mode=0o755)

@@ -1,0 +1,208 @@
+"""Bringing a testbed up and taking it down, whatever happened to it before."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from treehammer.errors import TestbedError
+from treehammer.submit.batch.processes import start_time
+from treehammer.testbed import curtain, processes
+from treehammer.testbed.parts import MARK, Box, Daemon, Part, Say
+from treehammer.testbed.places import Running, State, held, read_state, write_state
+
+#: Seconds within which all parts are ready.
+READY_S = 60.0
+POLL_S = 0.1
+LOG_LINES = 15
+
+
+def up(box: Box, parts: Sequence[Part], say: Say) -> bool:
+    """Have the testbed ready; whether anything had to be done.
+
+    What a crash left of it is removed first.  If this fails or is interrupted, nothing is left.
+
+    Raises:
+        TestbedError: a part cannot be installed or started, or it is up in another shape.
+    """
+    with held(box, lambda: say("waiting for another process that changes this testbed")):
+        if is_up(box, say):
+            return False
+        curtain.check(box)
+        _install(parts, say)
+        try:
+            _start(box, parts, say)
+        except BaseException:
+            _remove(box, parts)
+            raise
+        return True
+
+
+def down(box: Box, parts: Sequence[Part], say: Say) -> bool:
+    """Take the testbed down, with all that belongs to it; whether there was anything."""
+    with held(box, lambda: say("waiting for another process that changes this testbed")):
+        return _remove(box, parts)
+
+
+def is_up(box: Box, say: Say) -> bool:
+    """Whether all of it runs; removes nothing.
+
+    Raises:
+        TestbedError: it runs in another shape.
+    """
+    state = read_state(box.folder)
+    if state is None or not state.ready:
+        return False
+    dead = [d.name for d in state.daemons if not processes.alive(d.pid, d.started)]
+    if dead:
+        say(f"started anew, since it had lost {', '.join(dead)}")
+        return False
+    if (state.sites, state.second_pool) != (box.sites, box.second_pool):
+        second = " and a second pool" if state.second_pool else ""
+        raise TestbedError(
+            f"is up already, with {len(state.sites)} sites{second}",
+            where=f"testbed {box.name}",
+            hint=f"Take it down first (treehammer testbed down --name {box.name}), "
+            "or give the new one another --name.",
+        )
+    return True
+
+
+def _install(parts: Sequence[Part], say: Say) -> None:
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for done in [pool.submit(part.install, say) for part in parts]:
+            done.result()
+
+
+def _start(box: Box, parts: Sequence[Part], say: Say) -> None:
+    _remove(box, parts)
+    state = State(box.sites, box.second_pool)
+    for path in (box.folder, box.folder / "logs", *box.hidden):
+        path.mkdir(parents=True, exist_ok=True)
+    for path in (box.folder, box.folder / "logs"):
+        path.chmod(0o755)
+    write_state(box.folder, state)
+    curtain.write_outer(box)
+    for part in parts:
+        part.configure()
+    for daemon in [daemon for part in parts for daemon in part.daemons()]:
+        state = replace(state, daemons=(*state.daemons, _launch(box, daemon)))
+        write_state(box.folder, state)
+    _wait(box, parts, state, say)
+    for part in parts:
+        part.finish()
+    write_state(box.folder, replace(state, ready=True))
+
+
+def _launch(box: Box, daemon: Daemon) -> Running:
+    command = [*daemon.within, *([] if daemon.privileged else curtain.outer(box)), *daemon.command]
+    with log_of(box, daemon.name).open("ab") as log:
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=daemon.folder,
+                env={**daemon.env, MARK: str(box.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o022,
+            )
+        except OSError as error:
+            raise TestbedError(f"cannot be started: {error}", where=daemon.name) from error
+    processes.STARTED.append(child)
+    started = start_time(child.pid)
+    return Running(daemon.name, child.pid, started, time.time(), daemon.stop_signal)
+
+
+def _wait(box: Box, parts: Sequence[Part], state: State, say: Say) -> None:
+    until = time.monotonic() + READY_S
+    waiting = list(parts)
+    while waiting:
+        lacking = {part.name: part.missing() for part in waiting}
+        for part in [part for part in waiting if not lacking[part.name]]:
+            say(f"{part.name} is ready")
+            waiting.remove(part)
+        processes.reap()
+        for daemon in state.daemons:
+            if not processes.alive(daemon.pid, daemon.started):
+                raise _failed(box, daemon.name, "ended while the testbed was starting")
+        if waiting and time.monotonic() > until:
+            texts = "; ".join(f"{part.name}: {lacking[part.name]}" for part in waiting)
+            raise TestbedError(f"not ready after {READY_S:.0f} s: {texts}", where=box.name)
+        time.sleep(POLL_S if waiting else 0)
+
+
+def _failed(box: Box, name: str, what: str) -> TestbedError:
+    """An error with the end of the daemon's log, since the log is removed with the testbed."""
+    lines = tail(log_of(box, name), LOG_LINES)
+    return TestbedError("\n  ".join([what, *lines]), where=f"{box.name}: {name}")
+
+
+def overview(state: State) -> list[dict[str, Any]]:
+    """One row for each daemon: name, pid, state, start (UTC) and the TCP ports it listens on."""
+    rows = []
+    for daemon in state.daemons:
+        running = processes.alive(daemon.pid, daemon.started)
+        rows.append(
+            {
+                "daemon": daemon.name,
+                "pid": daemon.pid,
+                "state": "running" if running else "ended",
+                "since": datetime.fromtimestamp(daemon.since, UTC).isoformat(" ", "seconds"),
+                "ports": processes.ports(processes.descendants(daemon.pid)) if running else [],
+            }
+        )
+    return rows
+
+
+def logs(box: Box) -> dict[str, Path]:
+    """All logs of a testbed by name; those that services write below a ``log`` folder too."""
+    found = {path.stem: path for path in sorted((box.folder / "logs").glob("*.log"))}
+    for path in sorted(box.folder.glob("*/log/*Log*")):
+        found[f"{path.parents[1].name}-{path.name}"] = path
+    return found
+
+
+def log_of(box: Box, daemon: str) -> Path:
+    """Where a daemon of the testbed writes what it prints."""
+    return box.folder / "logs" / f"{daemon}.log"
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last lines of a file, none where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def _remove(box: Box, parts: Sequence[Part]) -> bool:
+    state = read_state(box.folder)
+    daemons = state.daemons if state else ()
+    there = box.folder.exists() or bool(processes.own(box.folder))
+    processes.end(box.folder, [(d.pid, d.started, d.stop_signal) for d in reversed(daemons)])
+    for part in parts:
+        part.clean_up()
+    if box.folder.exists():
+        shutil.rmtree(box.folder, onerror=_make_writable)
+    return there
+
+
+def _make_writable(remove: Callable[..., Any], path: str, info: Any) -> None:
+    """A job may leave folders that nobody may write to."""
+    if not isinstance(info[1], PermissionError):
+        raise info[1]
+    Path(path).parent.chmod(0o700)
+    if Path(path).is_dir():
+        Path(path).chmod(0o700)
+        shutil.rmtree(path)
+    else:
+        remove(path)

@@ -1,0 +1,116 @@
+"""Processes of a testbed: which are its own, what they listen on, and how to end all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from treehammer.submit.batch.processes import send, start_time
+from treehammer.testbed.parts import MARK
+
+#: Seconds for daemons to end in an orderly way.
+PATIENCE_S = 8.0
+#: How often is looked for processes that were forked while the others were being killed.
+LOOKS = 20
+
+
+def alive(pid: int, started: int) -> bool:
+    """Whether the process that started then (clock ticks since boot) still runs."""
+    return bool(started) and start_time(pid) == started
+
+
+def own(folder: Path) -> set[int]:
+    """Pids of all living processes of the testbed in this folder.
+
+    They have its mark in their environment, or live in a mount namespace of one that has: a job
+    may have changed its environment.
+    """
+    mark = os.fsencode(f"{MARK}={folder}")
+    spaces: dict[int, Path] = {}
+    marked: set[int] = set()
+    for pid in _pids():
+        with suppress(OSError):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                marked.add(pid)
+        with suppress(OSError):
+            spaces[pid] = Path(f"/proc/{pid}/ns/mnt").readlink()
+    theirs = {spaces[pid] for pid in marked if pid in spaces} - {_here()}
+    found = marked | {pid for pid, space in spaces.items() if space in theirs}
+    return {pid for pid in found if pid != os.getpid() and start_time(pid)}
+
+
+def _here() -> Path:
+    return Path("/proc/self/ns/mnt").readlink()
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def descendants(pid: int) -> set[int]:
+    """The process and all below it; empty when there is none."""
+    try:
+        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+    except psutil.Error:
+        return set()
+
+
+def ports(pids: Iterable[int]) -> list[int]:
+    """TCP ports on which these processes listen, in order."""
+    found: set[int] = set()
+    for pid in pids:
+        with suppress(psutil.Error):
+            connections = psutil.Process(pid).net_connections("tcp")
+            found |= {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
+    return sorted(found)
+
+
+def end(
+    folder: Path, daemons: Collection[tuple[int, int, int]], patience: float = PATIENCE_S
+) -> int:
+    """End all processes of a testbed; how many had to be killed.
+
+    Args:
+        folder: the testbed's.
+        daemons: pid, start and stop signal of each that can end in an orderly way, last first.
+        patience: seconds for that.
+    """
+    everything = {(pid, start_time(pid)) for pid in own(folder)}
+    waited = [(pid, started) for pid, started, _ in daemons if alive(pid, started)]
+    for pid, started, number in daemons:
+        if alive(pid, started):
+            send(pid, signal.Signals(number))
+    until = time.monotonic() + patience
+    while any(alive(*one) for one in waited) and time.monotonic() < until:
+        time.sleep(0.05)
+        reap()
+    killed: set[int] = set()
+    for _ in range(LOOKS):
+        # Who has lost its mark in the meantime was seen before.
+        found = own(folder) | {pid for pid, started in everything if alive(pid, started)}
+        if not found:
+            break
+        for pid in found:
+            send(pid, signal.SIGKILL)
+        killed |= found
+        time.sleep(0.02)
+        reap()
+    return len(killed)
+
+
+def reap() -> None:
+    """Let go of daemons that this process started itself and that have ended."""
+    for child in list(STARTED):
+        if child.poll() is not None:
+            STARTED.remove(child)
+
+
+#: Daemons that this process started; of another process they are the children of init.
+STARTED: list[subprocess.Popen[bytes]] = []
