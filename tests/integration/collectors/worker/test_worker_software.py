@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import simulated_cvmfs
 from services import missing
-from simulated_cvmfs import PLATFORM, VIEW
 
 from treehammer import config
 from treehammer.collectors import software
 from treehammer.collectors.job import InputFile, Limits
 from treehammer.collectors.providers.script import CVMFS_VARIABLE
+from treehammer.testbed.cvmfs import VIEW, make_view
 
 VERSION = "6.38.00"
+PLATFORM = "x86_64-el9-gcc13-opt"
 KIT = Path(software.__file__).parent / "kit"
 
 MAKE_TREE = """
@@ -129,7 +129,7 @@ def failure(values: Mapping[str, Any]) -> tuple[Any, Any]:
 @pytest.fixture(scope="session")
 def mount(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cvmfs")
-    simulated_cvmfs.make(folder, release, VERSION)
+    make_view(folder, release, VERSION, PLATFORM)
     return folder
 
 
