@@ -125,9 +125,15 @@ def validate(
         details = error.errors(include_url=False)
     rest = copy.deepcopy(dict(raw))
     for detail in reversed(details):
-        _drop(rest, detail["loc"])
+        _drop(rest, _path(detail))
     mend(rest)
     return model.model_validate(rest), [_problem(detail, tables) for detail in details]
+
+
+def _path(detail: ErrorDetails) -> Path:
+    """The keys that lead to a mistake, without pydantic's mark for one in a key itself."""
+    path = detail["loc"]
+    return path[:-1] if path[-1] == "[key]" else path
 
 
 def _drop(document: Any, path: Path) -> None:
@@ -142,7 +148,7 @@ def _drop(document: Any, path: Path) -> None:
 
 
 def _problem(detail: ErrorDetails, tables: Tables) -> Problem:
-    path, kind = detail["loc"], detail["type"]
+    path, kind = _path(detail), detail["type"]
     if kind == "extra_forbidden":
         return Problem(path, _unknown_key(path, tables))
     if kind == "missing":
@@ -163,6 +169,7 @@ def _words(kind: str, value: Any, context: Mapping[str, Any], message: str) -> s
         "int_type": "a whole number",
         "int_from_float": "a whole number",
         "float_type": "a number",
+        "bool_type": "true or false",
         "list_type": "a list of tables: [[double brackets]]"
         if isinstance(value, dict)
         else "a list in [brackets]",

@@ -44,6 +44,8 @@ def _table(node: Node, lines: dict[Path, int], counts: dict[Path, int]) -> None:
         counts[path] = counts.get(path, 0) + 1
         lines.setdefault(path, header.start_point.row + 1)
         path = (*path, counts[path] - 1)
+    for length in range(1, len(path)):  # tables that only headers like this one make
+        lines.setdefault(path[:length], header.start_point.row + 1)
     lines[path] = header.start_point.row + 1
     for child in rest:
         if child.type == "pair":

@@ -6,6 +6,7 @@ import re
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
+from pydantic import ByteSize, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from treehammer.hctests.axes import KNOWN
@@ -23,6 +24,8 @@ GRID_RESOURCES = {
     "batch": "batch SYSTEM [USER@HOST]",
 }
 
+_BYTES = TypeAdapter(ByteSize)
+
 
 def _wrong(why: str) -> PydanticCustomError:
     return PydanticCustomError("wrong", "{why}", {"why": why})
@@ -37,6 +40,48 @@ def one_line(value: str) -> str:
     if not value.isprintable() or value != value.strip():
         raise _wrong(f"{value[:40]!r} has control characters, or spaces around it")
     return value
+
+
+def byte_count(value: object) -> int:
+    """A number of bytes, which may be text with a unit.
+
+    Raises:
+        PydanticCustomError: it is not.
+    """
+    try:
+        count = _BYTES.validate_python(value) if isinstance(value, int | str) else -1
+    except ValidationError:
+        count = -1
+    if isinstance(value, bool) or not 0 <= count < 2**63:
+        raise _wrong(f'{value!r} is wrong (expected bytes from 0, or text such as "10 TB")')
+    return int(count)
+
+
+def submit_key(value: str) -> str:
+    """The name of a submit command.
+
+    Raises:
+        PydanticCustomError: it is not.
+    """
+    if not re.fullmatch(r"\+?[A-Za-z_][A-Za-z0-9_.]{0,100}", value):
+        raise _wrong(f"{value[:100]!r} is no submit command (expected letters, digits, '_', '.')")
+    return value
+
+
+def submit_value(value: object) -> str:
+    """The value of a submit command as text.
+
+    Raises:
+        PydanticCustomError: it cannot be one.
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise _wrong("is wrong (expected text, a number, true or false)")
+    text = one_line(str(value))
+    if not text:
+        raise _wrong("is empty (expected a value)")
+    return text
 
 
 def absolute(value: str) -> str:

@@ -113,9 +113,10 @@ def batch_system(name: str, settings: Settings) -> BatchSystem:
         return LocalBatch(settings.spool_dir, settings.slots)
     if kind != "htcondor":
         raise ConfigError(f"there is no batch system {name!r}", hint="Known: local, htcondor@POOL.")
+    known = _pool(pool, settings)
     # Only who has a pool needs HTCondor's bindings, which also take their time to load.
     module = importlib.import_module("treehammer.submit.batch.htcondor")
-    batch: BatchSystem = module.HTCondorBatch(_pool(pool, settings), settings.htcondor_dir / pool)
+    batch: BatchSystem = module.HTCondorBatch(known, settings.htcondor_dir / pool)
     return batch
 
 

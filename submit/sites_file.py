@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import AfterValidator, ByteSize, Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
 from treehammer.collectors.files import write_atomically
 from treehammer.errors import SitesError
@@ -28,12 +28,20 @@ RESERVED: Mapping[str, str] = {
 
 _Name = Annotated[str, StringConstraints(pattern=NAME)]
 _Line = Annotated[str, StringConstraints(max_length=1000), AfterValidator(checks.one_line)]
-_Path = Annotated[_Line, StringConstraints(min_length=1)]
+_Path = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000), AfterValidator(checks.one_line)
+]
 _NodePath = Annotated[_Path, AfterValidator(checks.absolute)]
 _Bytes = Annotated[
-    ByteSize,
-    Field(ge=0, lt=2**63),
+    int,
+    PlainValidator(checks.byte_count),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+]
+_SubmitKey = Annotated[str, AfterValidator(checks.submit_key)]
+_SubmitValue = Annotated[
+    str,
+    PlainValidator(checks.submit_value),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
 ]
 
 
@@ -67,7 +75,7 @@ class CeilingsTable(Strict):
     jobs: int = Field(0, ge=0, lt=2**63, description="Jobs in all.")
     in_flight: int = Field(0, ge=0, lt=2**63, description="Jobs queued or running at a time.")
     bytes_per_day: _Bytes = Field(
-        ByteSize(0), description='Bytes read in a day; text such as "10 TB" is understood.'
+        0, description='Bytes read in a day; text such as "10 TB" is understood.'
     )
     mb_per_s: float = Field(
         0.0, ge=0, lt=1e12, description="Megabytes (10⁶ bytes) a second through its doors."
@@ -114,7 +122,7 @@ class SiteTable(Strict):
         description="ROOT release -> value of the root axis as this site has it, with {version} for "
         'the release; "*" stands for all others. Empty: as the test asks.',
     )
-    submit: dict[_Name, str | int | float | bool] = Field(
+    submit: dict[_SubmitKey, _SubmitValue] = Field(
         default_factory=dict, description="Further submit commands, e.g. accounting_group."
     )
     templates: _Path | None = Field(
@@ -244,9 +252,6 @@ def _of_site(site: SiteTable, path: positions.Path) -> Iterator[Problem]:
         for key in ("requirements", "grid_resource", "submit"):
             if getattr(site, key):
                 yield Problem((*path, key), "is for a pool, and this site names none (add pool)")
-    for key, value in site.submit.items():
-        if isinstance(value, str) and (not value.isprintable() or not value.strip()):
-            yield Problem((*path, "submit", key), "is empty or has control characters")
     for index, label in enumerate(site.labels):
         if label in site.labels[:index]:
             yield Problem((*path, "labels", index), f"{label!r} is given twice")
@@ -289,7 +294,7 @@ def _site(name: str, table: SiteTable, base: Path) -> Site:
         cvmfs=table.cvmfs or "",
         python=table.python,
         templates=_path(table.templates, base),
-        submit={key: _submit_value(value) for key, value in table.submit.items()},
+        submit=table.submit,
         labels=tuple(table.labels),
     )
 
@@ -299,10 +304,6 @@ def _door(table: DoorTable, base: Path) -> Door:
     if table.protocol == "file":
         prefix = str(_path(prefix, base))
     return Door(table.name, table.protocol, prefix, table.middleware, table.version)
-
-
-def _submit_value(value: str | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _path(text: str | None, base: Path) -> Path | None:

@@ -54,6 +54,7 @@ unit = "1"
         (("exclude", 1, "y"), 22),
         (("exclude", 1, "z", "l", 1), 23),
         (("exclude", 1, "below", "q"), 25),
+        (("metrics",), 26),
         (("metrics", "m", "unit"), 27),
     ],
 )
@@ -76,5 +77,4 @@ def _paths(value: Any, path: Path = ()) -> list[Path]:
 
 
 def test_every_path_that_tomllib_reads_has_a_line_of_its_own() -> None:
-    implied = {("metrics",)}  # [metrics.m] writes no line of its own for it
-    assert set(_paths(tomllib.loads(DOCUMENT))) - set(locate(DOCUMENT)) == implied
+    assert set(_paths(tomllib.loads(DOCUMENT))) <= set(locate(DOCUMENT))

@@ -1,0 +1,123 @@
+"""Choosing sites by name and label, and the batch systems that they name."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from submit_makers import settings_for
+
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, ExitCode, SitesError
+from treehammer.submit.sites import batch_system, choose_sites, known_sites
+
+FILE = """
+[pools.grid]
+config = "condor_config"
+[sites.NEAR]
+pool = "grid"
+labels = ["near", "eu"]
+doors = [{ name = "root", protocol = "root", prefix = "root://h//d" }]
+[sites.FAR]
+pool = "grid"
+labels = ["us"]
+doors = [{ name = "root", protocol = "root", prefix = "root://far//d" }]
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    path = tmp_path / "sites.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return dataclasses.replace(settings_for(tmp_path), sites_file=path)
+
+
+def chosen(settings: Settings, *names: str) -> list[str]:
+    return [site.name for site in choose_sites(names, settings)]
+
+
+def test_this_machine_is_always_a_site(settings: Settings, tmp_path: Path) -> None:
+    assert list(known_sites(settings)) == ["local", "NEAR", "FAR"]
+    assert list(known_sites(settings_for(tmp_path))) == ["local"]
+
+
+def test_sites_are_chosen_by_name_label_and_all_each_once(
+    settings: Settings, tmp_path: Path
+) -> None:
+    assert chosen(settings, "FAR", "local", "FAR") == ["FAR", "local"]
+    assert chosen(settings, "label:eu", "label:near") == ["NEAR"]
+    assert chosen(settings, "all") == ["NEAR", "FAR"]
+    assert chosen(settings, "local", "all") == ["local", "NEAR", "FAR"]
+    assert chosen(settings_for(tmp_path), "all") == ["local"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NAER", ("no site 'NAER'", "Did you mean 'NEAR'?", "Known: local, NEAR, FAR")),
+        ("label:nearby", ("no label 'nearby'", "Did you mean 'label:near'?")),
+        ("eu", ("no site 'eu'", "label:eu")),
+        ("al", ("Did you mean 'all'?",)),
+    ],
+)
+def test_an_unknown_site_is_told_with_what_was_meant(
+    settings: Settings, name: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        chosen(settings, name)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_without_a_sites_file_its_absence_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--sites-file"):
+        chosen(settings_for(tmp_path), "NEAR")
+
+
+def test_a_wrong_sites_file_stops_whatever_needs_sites(settings: Settings) -> None:
+    assert settings.sites_file
+    settings.sites_file.write_text("[sites.A]\n", encoding="utf-8")
+    with pytest.raises(SitesError, match=r"sites\.A\.doors: is missing"):
+        choose_sites(["local"], settings)
+
+
+def test_the_local_batch_system_needs_no_sites_file(settings: Settings) -> None:
+    assert settings.sites_file
+    settings.sites_file.unlink()
+    assert batch_system("local", settings).name == "local"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("htcondor@grit", ("there is no pool 'grit'", "Did you mean 'grid'?", "left as they are")),
+        ("htcondor@grid", ("pools.grid.config", "condor_config")),
+        ("slurm", ("no batch system 'slurm'",)),
+    ],
+)
+def test_a_pool_that_is_gone_is_an_error_of_configuration(
+    settings: Settings, name: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        batch_system(name, settings)
+    assert caught.value.exit_code == ExitCode.USAGE
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_campaign_of_pools_asks_for_the_sites_file_when_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no sites file says what pool 'grid' is"):
+        batch_system("htcondor@grid", settings_for(tmp_path))
+
+
+def test_local_campaigns_load_nothing_of_htcondor() -> None:
+    code = (
+        "import sys; from treehammer import config; from treehammer.submit import sites; "
+        "sites.batch_system('local', config.load({}, environ={})); "
+        "print([name for name in sys.modules if name in ('htcondor2', 'classad2')])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,235 @@
+"""sites.toml: what it means, every mistake it can have, and that what is written reads the same."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sites_mistakes import BROKEN, MISTAKES
+
+from treehammer import submit
+from treehammer.errors import ExitCode, SitesError
+from treehammer.submit import sites_file
+from treehammer.submit.site import Ceilings, Door, Pool, Site
+
+PUBLISHED = Path(submit.__file__).parent / "sites.schema.json"
+
+EVERYTHING = """
+[pools.testbed]
+config = "condor_config"
+collector = "127.0.0.1:9618"
+schedd = "schedd@host"
+token_dir = "~/tokens"
+submit_dir = "/submit"
+[pools.default]
+[sites.SITE_A]
+pool = "testbed"
+requirements = 'TARGET.GLIDEIN_Site == "SITE_A"'
+storage = "XRootD"
+cvmfs = "/path/cvmfs"
+python = "/usr/bin/python3.9"
+labels = ["near"]
+software = { "*" = "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt" }
+submit = { accounting_group = "group_io", request_gpus = 1, want_x = true }
+templates = "templates"
+ceilings = { jobs = 1000, in_flight = 50, bytes_per_day = "10 TB", mb_per_s = 100 }
+[[sites.SITE_A.doors]]
+name = "root"
+protocol = "root"
+prefix = "root://127.0.0.1:1094//store/treehammer/"
+middleware = "XRootD"
+version = "5.8.1"
+[[sites.SITE_A.doors]]
+name = "https"
+protocol = "https"
+prefix = "https://127.0.0.1:1095/store"
+[sites.DESK]
+doors = [{ name = "file", protocol = "file", prefix = "data" }]
+"""
+
+
+def read(folder: Path, text: str) -> sites_file.SitesFile:
+    path = folder / "sites.toml"
+    path.write_text(text, encoding="utf-8")
+    return sites_file.read(path)
+
+
+def test_everything_that_can_be_said_is_understood(tmp_path: Path) -> None:
+    found = read(tmp_path, EVERYTHING)
+    assert found.pools["testbed"] == Pool(
+        name="testbed",
+        config=tmp_path / "condor_config",
+        collector="127.0.0.1:9618",
+        schedd="schedd@host",
+        token_dir=Path.home() / "tokens",
+        submit_dir=Path("/submit"),
+    )
+    assert found.pools["default"] == Pool("default")
+    assert found.sites["SITE_A"] == Site(
+        name="SITE_A",
+        batch="htcondor@testbed",
+        doors=(
+            Door("root", "root", "root://127.0.0.1:1094//store/treehammer", "XRootD", "5.8.1"),
+            Door("https", "https", "https://127.0.0.1:1095/store"),
+        ),
+        ceilings=Ceilings(1000, 50, 10_000_000_000_000, 100.0),
+        storage="XRootD",
+        requirements='TARGET.GLIDEIN_Site == "SITE_A"',
+        software={"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"},
+        cvmfs="/path/cvmfs",
+        python="/usr/bin/python3.9",
+        templates=tmp_path / "templates",
+        submit={"accounting_group": "group_io", "request_gpus": "1", "want_x": "true"},
+        labels=("near",),
+    )
+    desk = found.sites["DESK"]
+    assert (desk.batch, desk.doors[0].prefix) == ("local", str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "prefix", "url"),
+    [
+        ("root", "root://h:1//a/", "root://h:1//a/set/f.root"),
+        ("root", "root://u@h", "root://u@h//set/f.root"),
+        ("root", "root://h//", "root://h//set/f.root"),
+        ("https", "https://h/", "https://h/set/f.root"),
+        ("file", "/a/", "/a/set/f.root"),
+    ],
+)
+def test_a_door_opens_what_was_meant(tmp_path: Path, protocol: str, prefix: str, url: str) -> None:
+    text = f"[sites.A]\ndoors = [{{name = 'd', protocol = '{protocol}', prefix = '{prefix}'}}]\n"
+    assert read(tmp_path, text).sites["A"].doors[0].url("set", "f.root") == url
+
+
+@pytest.mark.parametrize(("text", "line", "key", "words"), MISTAKES)
+def test_each_mistake_is_told_with_file_line_key_and_remedy(
+    tmp_path: Path, text: str, line: int, key: str, words: str
+) -> None:
+    with pytest.raises(SitesError) as caught:
+        read(tmp_path, text)
+    told = [one for one in caught.value.problems if words in one]
+    assert told, caught.value.problems
+    assert told[0].startswith(f"{tmp_path}/sites.toml:{line}: {key}: "), told
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(("text", "line"), BROKEN)
+def test_what_is_no_toml_is_told_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    with pytest.raises(SitesError) as caught:
+        read(tmp_path, text)
+    assert caught.value.problems[0].startswith(f"{tmp_path}/sites.toml:{line}: not valid TOML")
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = (
+        "[pools.p]\nschedd = 3\n"
+        "[sites.A]\npool = 'q'\nlabel = 'x'\n"
+        "[[sites.A.doors]]\nname = 'd'\nprotocol = 'root'\nprefix = 'root://h/x'\n"
+        "[sites.all]\n"
+    )
+    with pytest.raises(SitesError) as caught:
+        read(tmp_path, text)
+    assert [one.split(":")[1] for one in caught.value.problems] == ["2", "4", "5", "9", "10"]
+
+
+@pytest.mark.parametrize("content", [b"\xff", None])
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "sites.toml"
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(SitesError, match=r"sites\.toml"):
+        sites_file.read(path)
+
+
+def test_the_published_schema_is_the_one_of_the_models() -> None:
+    published = json.loads(PUBLISHED.read_text())
+    assert published == sites_file.json_schema(), (
+        "run: treehammer sites schema > submit/sites.schema.json"
+    )
+    jsonschema.Draft202012Validator.check_schema(published)
+    jsonschema.validate(tomllib.loads(EVERYTHING), published)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[sitez.A]\n",
+        "[sites.A]\n",
+        "[sites.A]\ndoors = []\n",
+        "[sites.A]\ndoors = [{name = 'd', protocol = 'dav', prefix = '/'}]\n",
+        "[pools.p]\nspool = 1\n",
+    ],
+)
+def test_an_editor_flags_what_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(tomllib.loads(text), sites_file.json_schema())
+    with pytest.raises(SitesError):
+        read(tmp_path, text)
+
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(
+    lambda name: name not in sites_file.RESERVED
+)
+lines = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs"))).filter(
+    lambda text: text == text.strip() and text.isprintable()
+)
+paths = st.none() | names.map(lambda name: Path("/folder") / name)
+keys = st.from_regex(r"\+?[A-Za-z_][A-Za-z0-9_.]{0,9}", fullmatch=True)
+counts = st.integers(0, 2**40)
+doors = st.one_of(
+    st.builds(Door, names, st.just("file"), names.map("/{}".format), lines, lines),
+    st.builds(Door, names, st.just("root"), names.map("root://h:1//{}".format), lines, lines),
+    st.builds(Door, names, st.just("https"), names.map("https://h/{}".format), lines, lines),
+)
+pools = st.builds(
+    Pool, names, paths, lines, lines, st.just(None), paths, st.just(False), paths
+) | st.builds(Pool, names, token_dir=paths, spool=st.booleans())
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> tuple[list[Site], list[Pool]]:
+    made_pools = draw(st.lists(pools, min_size=1, max_size=3, unique_by=lambda pool: pool.name))
+    site = st.builds(
+        Site,
+        names,
+        st.sampled_from([f"htcondor@{pool.name}" for pool in made_pools]),
+        st.lists(doors, min_size=1, max_size=3, unique_by=lambda door: door.name).map(tuple),
+        st.builds(Ceilings, counts, counts, counts, st.floats(0, 1e9)),
+        lines,
+        lines,
+        st.sampled_from(["", "condor a b", "arc https://h/arex"]),
+        st.dictionaries(lines, st.sampled_from(["cvmfs:ROOT/{version}/p", "6.40.00"]), max_size=2),
+        st.sampled_from(["", "/cvmfs"]),
+        names.map("/usr/{}".format),
+        paths,
+        st.dictionaries(keys, lines.filter(bool), max_size=2),
+        st.lists(names, max_size=3, unique=True).map(tuple),
+    )
+    return draw(st.lists(site, max_size=3, unique_by=lambda one: one.name)), made_pools
+
+
+@given(documents())
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_what_is_written_reads_the_same(
+    tmp_path: Path, document: tuple[list[Site], list[Pool]]
+) -> None:
+    sites, pools = document
+    path = tmp_path / "sites.toml"
+    sites_file.write(sites, pools, path)
+    found = sites_file.read(path)
+    assert list(found.sites.values()) == sites
+    assert list(found.pools.values()) == pools
+
+
+def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "sites.toml"
+    with pytest.raises(SitesError, match="means this machine"):
+        sites_file.write([Site("local", "local", (Door("f", "file", "/"),))], [], path)
+    assert not path.exists()
