@@ -9,7 +9,7 @@ import socket
 import stat
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Optional, Type
 from urllib.parse import urlsplit
@@ -25,10 +25,14 @@ _FAMILIES = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
 
 @dataclass(frozen=True)
 class Reach:
-    """How a door is reached: ``IPv4``, ``IPv6`` or ``local``, and the shortest of a few connects."""
+    """How a door is reached: ``IPv4``, ``IPv6`` or ``local``, and the shortest of a few connects.
+
+    ``error`` says why a door does not answer.
+    """
 
     address_family: Optional[str]
     rtt_s: Optional[float]
+    error: str = field(default="", compare=False)
 
 
 def reach(url: str) -> Reach:
@@ -36,7 +40,7 @@ def reach(url: str) -> Reach:
     if local_path(url) is not None:
         return Reach("local", None)
     parts = urlsplit(url)
-    family, times = None, []
+    family, times, why = None, [], ""
     for _ in range(_CONNECTS):
         start = time.monotonic()
         try:
@@ -44,9 +48,10 @@ def reach(url: str) -> Reach:
             with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
                 times.append(time.monotonic() - start)
                 family = _FAMILIES.get(connection.family)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
             break
-    return Reach(family, min(times, default=None))
+    return Reach(family, min(times, default=None), why)
 
 
 class DoorLock:

@@ -1,0 +1,42 @@
+"""A door that is a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from treehammer.submit.doors.probe import (
+    NOTHING_TO_READ,
+    SAMPLE,
+    Probe,
+    Target,
+    first_file,
+    read_sample,
+)
+
+
+def probe(prefix: str, target: Target, *, here: bool) -> Probe:
+    """Look at the folder and read a file in it, where it is one of this machine."""
+    root = Path(prefix)
+    if not here and not root.is_dir():
+        return Probe(found="a folder of the site's nodes cannot be tried from here", tried=False)
+    try:
+        return _read(root, target)
+    except FileNotFoundError as error:
+        return Probe(f"there is no {error.filename}", target.missing)
+    except OSError as error:
+        return Probe(
+            f"{error.filename or prefix}: {error.strerror}",
+            "Let the user who runs the jobs read it.",
+        )
+
+
+def _read(root: Path, target: Target) -> Probe:
+    def entries(path: str) -> list[tuple[str, bool]]:
+        return [(item.name, item.is_dir()) for item in (root / path).iterdir()]
+
+    path = target.path or first_file(entries)
+    if not path:
+        return Probe(found=NOTHING_TO_READ)
+    with (root / path).open("rb") as stream:
+        content = stream.read(SAMPLE)
+    return read_sample(target, path, content, (root / path).stat().st_size)

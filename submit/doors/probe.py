@@ -1,0 +1,107 @@
+"""What is asked of a door, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+#: Bytes that are read of a file.
+SAMPLE = 1024
+#: How deep below the prefix, and at how many entries of a folder, a file is looked for.
+DEPTH, ENTRIES = 3, 20
+
+#: What helps against a refusal.
+NOT_ALLOWED = (
+    "Check the prefix, and what you show the door: an x509 proxy by X509_USER_PROXY, a token by "
+    "BEARER_TOKEN_FILE."
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The file to read: its path below the prefix, and its size in bytes.
+
+    With '' any file that a listing shows is read.
+    """
+
+    path: str = ""
+    size: int = 0
+
+    @property
+    def missing(self) -> str:
+        """What helps where it is not there."""
+        if self.path:
+            return "Place the dataset there, or correct the prefix of the door."
+        return "Correct the prefix of the door, or make the folder."
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What came of trying a door.
+
+    Attributes:
+        problem: what is wrong, '' when nothing is.
+        remedy: what to do about it.
+        found: what was done and seen.
+        server: what the server calls itself and its version, '' when it does not say.
+        rtt_s: the shortest of a few TCP connects in seconds, None where there is none.
+        tried: False where nothing could be tried from this machine.
+    """
+
+    problem: str = ""
+    remedy: str = ""
+    found: str = ""
+    server: str = ""
+    rtt_s: float | None = None
+    tried: bool = True
+
+    def timed(self, rtt_s: float) -> Probe:
+        """The same with a round trip."""
+        return replace(self, rtt_s=rtt_s)
+
+
+def read_sample(target: Target, path: str, content: bytes, size: int) -> Probe:
+    """What reading a file's first bytes tells.
+
+    Args:
+        target: what was asked for.
+        path: of the file that was read, below the prefix.
+        content: what was read.
+        size: of the whole file in bytes.
+    """
+    found = f"read {len(content)} bytes of {path}"
+    if len(content) < min(SAMPLE, size):
+        return Probe(f"{path}: {len(content)} bytes came instead of {min(SAMPLE, size)}", "", found)
+    if target.path and size != target.size:
+        return Probe(
+            f"{path} has {size} bytes there, and {target.size} in the dataset",
+            "Place the dataset there again.",
+            found,
+        )
+    return Probe(found=found)
+
+
+NOTHING_TO_READ = "the folder is there and holds no file to read"
+
+
+def first_file(
+    entries: Callable[[str], Sequence[tuple[str, bool]]], path: str = "", depth: int = DEPTH
+) -> str:
+    """Path below the prefix of some file, '' when a short look finds none.
+
+    Args:
+        entries: name and whether it is a folder, of each entry of a folder below the prefix.
+        path: of the folder to look in, '' for the prefix itself.
+        depth: how many folders deep to look.
+    """
+    listed = sorted(entries(path))[:ENTRIES]
+    join = f"{path}/" if path else ""
+    for name, is_folder in listed:
+        if not is_folder and not name.startswith("."):
+            return join + name
+    for name, is_folder in listed:
+        if is_folder and depth > 1:
+            found = first_file(entries, join + name, depth - 1)
+            if found:
+                return found
+    return ""
