@@ -14,16 +14,13 @@ from treehammer.terminal import Bars
 NAMED_BY_USER = ("path", "wrap")
 
 
-def ready(
-    request: SoftwareRequest, software_dir: Path, bars: Bars, *, here: bool = True
-) -> SoftwareRequest:
+def ready(request: SoftwareRequest, software_dir: Path, bars: Bars) -> SoftwareRequest:
     """The request with its location; a release that is not in the cache is fetched, with a bar.
 
     Args:
         request: from :func:`treehammer.collectors.software.parse`.
         software_dir: folder of the cached environments.
         bars: opens progress bars.
-        here: whether jobs run on this machine, so that it must have what they need.
 
     Raises:
         ConfigError: there is no ROOT, or no command, where the request says.
@@ -31,7 +28,7 @@ def ready(
     """
     try:
         if request.provider != "wheel" or request.version in software.prepared(software_dir):
-            return software.prepare(request, software_dir, here=here)
+            return software.prepare(request, software_dir)
         with bars(f"Fetching ROOT {request.version}", 1) as step:
             return software.prepare(request, software_dir, lambda note: step(0, note))
     except Fault as fault:

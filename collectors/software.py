@@ -105,8 +105,6 @@ def prepare(
     request: SoftwareRequest,
     software_dir: PathLike,
     progress: Optional[Progress] = None,
-    *,
-    here: bool = True,
 ) -> SoftwareRequest:
     """Make what is missing on this machine, and fill in where it is.
 
@@ -117,8 +115,6 @@ def prepare(
         request: from :func:`parse`.
         software_dir: folder of the cached environments.
         progress: receives one short sentence at a time.
-        here: whether jobs run on this machine.  Otherwise a node may have on CVMFS or behind a
-            command what is not here.
 
     Raises:
         Fault: it cannot be made (class ``software setup``); the message says what to do.
@@ -126,9 +122,9 @@ def prepare(
     say = progress or (lambda _note: None)
     if request.provider == "path":
         script.path_script(request.location)
-    elif request.provider == "cvmfs" and here:
+    elif request.provider == "cvmfs":
         script.cvmfs_script(request.location)
-    elif request.provider == "wrap" and here:
+    elif request.provider == "wrap":
         wrap.check_wrap(request)
     elif request.provider == "wheel":
         return replace(request, location=_prepare_wheel(request.version, software_dir, say))

@@ -17,14 +17,17 @@ from treehammer.hctests.definition import TestDefinition
 from treehammer.hctests.options import load_pinned
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
-from treehammer.submit import estimate
+from treehammer.submit import ceilings, credentials, estimate
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.batch.local import LocalBatch
-from treehammer.submit.estimate import Cost
+from treehammer.submit.estimate import Cost, SiteCost
+from treehammer.submit.pace import Pace
 from treehammer.submit.plan import Plan, make_plan
+from treehammer.submit.releases import at_sites
 from treehammer.submit.render import describe
 from treehammer.submit.sites import batch_system, choose_sites
 from treehammer.submit.submissions import Submissions
+from treehammer.submit.terms import USUAL, Terms
 from treehammer.submit.tracking import Progress, Tracker, lost_job
 from treehammer.terminal import Bars, Step, silent
 
@@ -42,6 +45,7 @@ class Request:
         overrides: key of [test] -> value as typed.
         sites: names of sites.
         name: display name of the campaign; '' makes one.
+        terms: of the submission to sites with HTCondor.
     """
 
     spec: str
@@ -49,6 +53,7 @@ class Request:
     overrides: Mapping[str, str] = field(default_factory=dict)
     sites: tuple[str, ...] = ("local",)
     name: str = ""
+    terms: Terms = USUAL
 
 
 def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bars = silent) -> Plan:
@@ -70,25 +75,45 @@ def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bar
     releases = {
         str(value): _request_of(str(value), definition) for value in _root_values(definition)
     }
+    elsewhere = at_sites(sites, releases)
+    here = any(site.batch == LocalBatch.name for site in sites)
+    if here:
+        _require_no_pace(request.terms.pace)
     notes: list[str] = []
     manifest: Manifest | None = None
     if fetch:
-        here = any(site.batch == LocalBatch.name for site in sites)
-        releases = {
-            text: ready(asked, settings.software_dir, bars, here=here)
-            for text, asked in releases.items()
-        }
+        if here:
+            releases = {t: ready(r, settings.software_dir, bars) for t, r in releases.items()}
         if definition.dataset:
             manifest = catalogue.ensure(definition.dataset, settings, bars)
     else:
-        releases = {text: _located(r, settings, notes) for text, r in releases.items()}
+        if here:
+            releases = {text: _located(r, settings, notes) for text, r in releases.items()}
         if definition.dataset:
             folder = catalogue.FolderCatalogue(settings.datasets_dir)
             manifest = folder.manifest(definition.dataset)
     plan = make_plan(
-        pinned, sites, manifest, releases, created_us=time.time_ns() // 1000, name=request.name
+        pinned,
+        sites,
+        manifest,
+        releases,
+        created_us=time.time_ns() // 1000,
+        name=request.name,
+        elsewhere=elsewhere,
+        terms=request.terms,
     )
-    return replace(plan, notes=(*plan.notes, *notes, *plan.above_ceilings()))
+    above = ceilings.above(plan, costs_of(plan, settings))
+    return replace(plan, notes=(*plan.notes, *notes, *above))
+
+
+def _require_no_pace(pace: Pace) -> None:
+    if pace != Pace():
+        raise ConfigError(
+            "this machine runs its queue at its own pace",
+            where="--over, --ramp, --in-flight",
+            hint="They are for sites with HTCondor; submit to 'local' apart. How many jobs this "
+            "machine runs at a time: --slots.",
+        )
 
 
 def _root_values(definition: TestDefinition) -> Iterable[object]:
@@ -114,14 +139,30 @@ def _located(request: SoftwareRequest, settings: Settings, notes: list[str]) -> 
     return replace(request, location=folder)
 
 
-def costs_of(plan: Plan, settings: Settings) -> Mapping[str, Cost]:
-    """What earlier measurements tell of the plan's cost; nothing where there is no store yet."""
+def costs_of(plan: Plan, settings: Settings) -> list[SiteCost]:
+    """What the plan costs each site; from earlier measurements where there are some."""
     test_hash = str(plan.jobs[0].spec.executions[0].identity["test_hash"])
+    history: Mapping[str, Cost] = {}
     try:
         with Store.open(settings.database, create=False) as store:
-            return estimate.measured_costs(store, test_hash)
+            history = estimate.measured_costs(store, test_hash)
     except NothingToDo:
-        return {}
+        pass
+    return estimate.site_costs(plan, history)
+
+
+def require_terms(plan: Plan, settings: Settings) -> None:
+    """Refuse what a site would not take, or what its storage would not take until the end.
+
+    Raises:
+        ConfigError: the plan is above a ceiling, or a credential cannot be used.
+    """
+    costs = costs_of(plan, settings)
+    ceilings.require_room(plan, costs)
+    takes = ceilings.campaign_s(plan, costs)
+    now = time.time()
+    for shown in (plan.terms.credentials, *(credentials.of_site(s.submit) for s in plan.sites)):
+        shown.require(now, None if takes is None else now + takes)
 
 
 def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
@@ -130,11 +171,12 @@ def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
     In this order, so that whatever ends this process, no job runs that the store does not know.
 
     Raises:
-        ConfigError: the plan is above a site's ceiling; nothing was submitted.
+        ConfigError: the plan is above a site's ceiling, or a credential does not hold until its end;
+            nothing was submitted.
         BatchError: a batch system took nothing; its jobs are remembered as lost.
         TreehammerError: the store or a template refuses; nothing was submitted.
     """
-    plan.require_room()
+    require_terms(plan, settings)
     campaign = plan.campaign_row()
     rows = {row.id: row for row in plan.job_rows()}
     with (

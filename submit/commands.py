@@ -21,7 +21,6 @@ from treehammer.hctests.options import definition_options
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit import campaign as campaigns
-from treehammer.submit import estimate
 from treehammer.submit.batch.base import Description, JobState
 from treehammer.submit.batch.spool import stage
 from treehammer.submit.plan import Plan
@@ -118,7 +117,7 @@ def submit(
 
 
 def _print_plan(plan: Plan, settings: Settings, form: str) -> None:
-    costs = estimate.site_costs(plan, campaigns.costs_of(plan, settings))
+    costs = campaigns.costs_of(plan, settings)
     rows = [{"campaign": plan.campaign_id, "name": plan.campaign_name} | asdict(c) for c in costs]
     columns = (
         Column("site", "site"),

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from typing import overload
 
-from treehammer.collectors.job import (
-    SoftwareRequest,
-)
+from treehammer.collectors.job import SoftwareRequest
 from treehammer.datasets.manifest import Manifest
-from treehammer.errors import ConfigError, NothingToDo
+from treehammer.errors import NothingToDo
 from treehammer.hctests import matrix
 from treehammer.hctests.definition import PinnedTest, TestDefinition, VariantGroup
 from treehammer.sql.rows import CampaignRow, JobRow
 from treehammer.submit.batch.base import JobState
+from treehammer.submit.pace import Breaker
 from treehammer.submit.planner import PlannedJob, Planner, digest
-from treehammer.submit.sites import Door, Site
+from treehammer.submit.site import Door, Site
+from treehammer.submit.terms import USUAL, Terms
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,11 @@ class Plan:
     sites: tuple[Site, ...]
     jobs: Jobs
     notes: tuple[str, ...]
+    terms: Terms = USUAL
+
+    def site(self, name: str) -> Site:
+        """The site of that name."""
+        return next(site for site in self.sites if site.name == name)
 
     @property
     def executions(self) -> int:
@@ -58,7 +62,7 @@ class Plan:
             dirty=pinned.dirty,
             test_name=pinned.definition.name,
             test_path=pinned.path,
-            plan=_request(pinned, self.sites),
+            plan=_request(pinned, self.sites, self.terms.breaker),
             planned_jobs=len(self.jobs),
             planned_measurements=self.executions,
         )
@@ -80,32 +84,6 @@ class Plan:
                 state=JobState.QUEUED.value,
             )
 
-    def above_ceilings(self) -> list[str]:
-        """A line for each site that would be given more jobs than it takes in one campaign."""
-        jobs: Counter[str] = Counter()
-        for job, times in self.jobs.kinds():
-            jobs[job.site.name] += times
-        return [
-            f"Site {site.name} takes at most {site.ceilings.jobs:,} jobs in one campaign; "
-            f"{jobs[site.name]:,} are planned."
-            for site in self.sites
-            if site.ceilings.jobs and jobs[site.name] > site.ceilings.jobs
-        ]
-
-    def require_room(self) -> None:
-        """Refuse what is above a site's ceiling.
-
-        Raises:
-            ConfigError: it is.
-        """
-        above = self.above_ceilings()
-        if above:
-            raise ConfigError(
-                "above the ceiling of a site",
-                where=self.campaign_name,
-                hint=f"{' '.join(above)} Ask for less: -S repeats=N, -P axis=values.",
-            )
-
 
 def make_plan(
     pinned: PinnedTest,
@@ -115,6 +93,8 @@ def make_plan(
     *,
     created_us: int,
     name: str = "",
+    elsewhere: Mapping[tuple[str, str], SoftwareRequest] | None = None,
+    terms: Terms = USUAL,
 ) -> Plan:
     """Multiply a test out to jobs.
 
@@ -125,14 +105,16 @@ def make_plan(
         software: value of the ``root`` axis -> what sets it up.
         created_us: time of the request, microseconds since 1970 UTC; part of the identity.
         name: display name; by default made of test, commit and time.
+        elsewhere: (site, value of the ``root`` axis) -> what sets it up there, where that differs.
+        terms: of the submission to sites with HTCondor.
 
     Raises:
         NothingToDo: no variant can run at these sites.
     """
-    request = _request(pinned, sites)
+    request = _request(pinned, sites, terms.breaker)
     campaign_id = digest(created_us, pinned.repository, pinned.commit, pinned.hashes, request)[:16]
     name = name or _display_name(pinned, created_us)
-    planner = Planner(pinned, manifest, software, campaign_id, name)
+    planner = Planner(pinned, manifest, software, campaign_id, name, elsewhere or {})
     notes: list[str] = []
     places = tuple(
         (site, door) for site in sites for door in _doors(pinned.definition, site, notes)
@@ -144,7 +126,17 @@ def make_plan(
             where=pinned.definition.name,
             hint=" ".join(notes) or "See `treehammer tests show`.",
         )
-    return Plan(campaign_id, name, created_us, pinned, manifest, tuple(sites), jobs, tuple(notes))
+    return Plan(
+        campaign_id,
+        name,
+        created_us,
+        pinned,
+        manifest,
+        tuple(sites),
+        jobs,
+        tuple(notes),
+        terms,
+    )
 
 
 @dataclass(frozen=True)
@@ -231,10 +223,19 @@ def _doors(definition: TestDefinition, site: Site, notes: list[str]) -> Iterator
             notes.append(f"Site {site.name} has no door {name!r} (it has: {offered}).")
 
 
-def _request(pinned: PinnedTest, sites: Sequence[Site]) -> str:
+def _request(pinned: PinnedTest, sites: Sequence[Site], breaker: Breaker | None) -> str:
     """Canonical JSON of what was asked for."""
-    document = {"definition": asdict(pinned.definition), "sites": [site.name for site in sites]}
+    document = {
+        "definition": asdict(pinned.definition),
+        "sites": [site.name for site in sites],
+        "breaker": str(breaker or "off"),
+    }
     return json.dumps(document, sort_keys=True, default=str)
+
+
+def breaker_of(campaign: CampaignRow) -> Breaker | None:
+    """The breaker that a campaign was submitted with; None when it has none."""
+    return Breaker.read(json.loads(campaign.plan).get("breaker", "off"))
 
 
 def _display_name(pinned: PinnedTest, created_us: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from treehammer.collectors.record import RECORD_VERSION
 from treehammer.datasets.manifest import Manifest
 from treehammer.hctests import axes, identity, matrix
 from treehammer.hctests.definition import PinnedTest, Scalar, TestDefinition, Variant, VariantGroup
-from treehammer.submit.sites import Door, Site
+from treehammer.submit.site import Door, Site
 from treehammer.version import __version__
 
 #: Folder of the test's files beside job.json.
@@ -52,13 +52,18 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class Planner:
-    """What all jobs of a plan share."""
+    """What all jobs of a plan share.
+
+    ``software`` is what sets a value of the ``root`` axis up; ``elsewhere``, by site and value, where
+    a site has it in another way.
+    """
 
     pinned: PinnedTest
     manifest: Manifest | None
     software: Mapping[str, SoftwareRequest]
     campaign_id: str
     campaign_name: str
+    elsewhere: Mapping[tuple[str, str], SoftwareRequest] = field(default_factory=dict)
 
     def timed(self, site: Site, door: Door, group: VariantGroup, repeat: int) -> PlannedJob:
         """The job of a group of variants for one of the repeats."""
@@ -80,7 +85,7 @@ class Planner:
         releases = [
             release
             for release in _releases(definition)
-            if release in found and self.software[release].provider != "none"
+            if release in found and self._software(site, release).provider != "none"
         ]
         order = tuple(
             (1, position, _checksum_variant(definition, release))
@@ -155,13 +160,16 @@ class Planner:
             position=position,
             kind=kind,
             variant=dict(variant.values),
-            software=self.software[str(variant["root"])],
+            software=self._software(site, str(variant["root"])),
             files=self._files(door),
             tree=definition.tree or (manifest.tree if manifest else ""),
             passes=passes,
             seed=definition.seed,
             identity=values,
         )
+
+    def _software(self, site: Site, value: str) -> SoftwareRequest:
+        return self.elsewhere.get((site.name, value)) or self.software[value]
 
     def _files(self, door: Door) -> tuple[InputFile, ...]:
         if self.manifest is None:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-import jinja2
 
 from treehammer.collectors import pack
 from treehammer.collectors.providers.script import CVMFS_VARIABLE
-from treehammer.errors import ConfigError, SourceError
+from treehammer.errors import SourceError
 from treehammer.hctests.definition import PinnedTest
+from treehammer.submit import grid_text
 from treehammer.submit.batch.base import Description
+from treehammer.submit.classes import site_classes
 from treehammer.submit.plan import Plan
 from treehammer.submit.planner import PAYLOAD_FOLDER, PlannedJob
+from treehammer.submit.templating import render
 
-TEMPLATES = Path(__file__).parent / "templates"
+LOCAL_TEMPLATE = "local.job.j2"
 WORKER_NAME = "worker.pyz"
 JOB_NAME = "job.json"
 
@@ -47,26 +45,6 @@ KEPT_VARIABLES = (
 KEPT_PREFIXES = ("LC_", "XRD_", "X509_", "ROOT_", "CLING_")
 
 
-def toml_text(value: object) -> str:
-    """Quote any text as a TOML string.
-
-    Raises:
-        ValueError: it holds half of a surrogate pair, as names of files can that are not UTF-8.
-    """
-    text = str(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{text!r} is not valid text") from error
-    # JSON's escapes are TOML's, but for DEL, which TOML wants escaped too.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def comment_text(value: object) -> str:
-    """Any text on one line, fit for a comment."""
-    return "".join(c if c.isprintable() else "?" for c in str(value))
-
-
 def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that a local job is given, see :data:`KEPT_VARIABLES`."""
     return {
@@ -74,53 +52,6 @@ def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
     }
-
-
-@cache
-def _environment(folder: Path) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - no HTML: every value goes through a quoting filter
-    )
-    environment.filters |= {"toml": toml_text, "comment": comment_text}
-    return environment
-
-
-def render(
-    template: str, values: Mapping[str, Any], *, folder: Path = TEMPLATES, where: str = ""
-) -> str:
-    """Fill a template.
-
-    Args:
-        template: name of its file.
-        values: what it may use.
-        folder: where templates are.
-        where: what is being rendered, for messages.
-
-    Raises:
-        ConfigError: the template is missing or wrong, or uses what does not exist; the message
-            names template and variable.
-    """
-    path = folder / template
-    try:
-        return _environment(folder).get_template(template).render(values)
-    except jinja2.TemplateNotFound as error:
-        raise ConfigError("there is no such template", where=str(path)) from error
-    except jinja2.TemplateSyntaxError as error:
-        raise ConfigError(str(error.message), where=f"{error.filename}:{error.lineno}") from error
-    except jinja2.UndefinedError as error:
-        known = ", ".join(sorted(values))
-        raise ConfigError(
-            f"{error.message}{where and f' (for {where})'}",
-            where=str(path),
-            hint=f"A template may use: {known}.",
-        ) from error
-    except (jinja2.TemplateError, ValueError, TypeError, ArithmeticError) as error:
-        raise ConfigError(f"{error}{where and f' (for {where})'}", where=str(path)) from error
 
 
 def describe(
@@ -142,11 +73,17 @@ def describe(
         ConfigError: a template is wrong.
         SourceError: the test's files changed since they were pinned.
     """
-    environment = job_environment(os.environ if environ is None else environ)
     worker = pack.build(folder / WORKER_NAME)
     payload = copy_payload(plan.pinned, folder / PAYLOAD_FOLDER)
+    shared = {WORKER_NAME: worker, PAYLOAD_FOLDER: payload}
+    environment = job_environment(os.environ if environ is None else environ)
+    # One text for all jobs of a class: only so does HTCondor take them as one cluster.
+    texts: dict[tuple[str, str], str] = {}
+    for made in site_classes(plan):
+        text = grid_text.grid_text(plan, made)
+        texts.update({(made.site.name, door): text for door in made.doors})
     return (
-        _describe(plan, job, folder, worker, payload, environment)
+        _describe(plan, job, folder, shared, texts, environment)
         for job in (plan.jobs if jobs is None else jobs)
     )
 
@@ -155,13 +92,24 @@ def _describe(
     plan: Plan,
     job: PlannedJob,
     folder: Path,
-    worker: Path,
-    payload: Path,
+    shared: Mapping[str, Path],
+    texts: Mapping[tuple[str, str], str],
     environment: Mapping[str, str],
 ) -> Description:
     job_file = folder / f"{job.spec.job_id}.json"
     job_file.write_text(job.spec.to_json() + "\n", encoding="utf-8")
-    inputs = {JOB_NAME: job_file, WORKER_NAME: worker, PAYLOAD_FOLDER: payload}
+    inputs = {JOB_NAME: job_file, **shared}
+    text = texts.get((job.site.name, job.spec.door))
+    if text is None:
+        text = _local_text(plan, job, sorted(inputs), environment)
+    else:
+        inputs |= plan.terms.credentials.inputs()
+    return Description(job.spec.job_id, text, inputs)
+
+
+def _local_text(
+    plan: Plan, job: PlannedJob, inputs: Sequence[str], environment: Mapping[str, str]
+) -> str:
     values = {
         "campaign": {"id": plan.campaign_id, "name": plan.campaign_name},
         "job": {
@@ -176,10 +124,9 @@ def _describe(
         },
         "executable": sys.executable,
         "environment": environment,
-        "inputs": sorted(inputs),
+        "inputs": inputs,
     }
-    text = render(f"{job.site.batch_kind}.job.j2", values, where=f"job {job.spec.job_id}")
-    return Description(job.spec.job_id, text, inputs)
+    return render(LOCAL_TEMPLATE, values, where=f"job {job.spec.job_id}")
 
 
 def copy_payload(pinned: PinnedTest, target: Path) -> Path:

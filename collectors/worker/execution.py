@@ -17,7 +17,7 @@ from ..files import NO_ROOM, write_atomically
 from ..job import JOB_MARK, ExecutionSpec, JobSpec, Limits, Scalar
 from ..metrics import BY_NAME
 from ..record import Measurement, max_length, measurement_id
-from . import child, door, inputs, node, pagecache, result
+from . import child, credentials, door, inputs, node, pagecache, result
 from .cgroup import Cgroup
 from .logs import BoundedLog
 from .stop import Signals
@@ -60,6 +60,7 @@ class Context:
             for name, value in os.environ.items()
             if name == JOB_MARK or not name.startswith("TREEHAMMER_")
         }
+        credentials.settle(self.base_env, os.path.abspath(job_folder))
         for name in ("work", "logs", "records"):
             os.makedirs(os.path.join(output, name), exist_ok=True)
 
@@ -159,6 +160,8 @@ class Execution:
             return replace(spec, files=staged.files)
         self._phase = "open"
         inputs.check_sizes(spec.files)
+        if any(inputs.local_path(file.url) is None for file in spec.files):
+            credentials.check(self._context.base_env)
         return spec
 
     def _look_at_door(self, spec: ExecutionSpec) -> None:

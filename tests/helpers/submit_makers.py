@@ -12,7 +12,9 @@ from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile, T
 from treehammer.hctests.definition import PinnedTest
 from treehammer.hctests.options import load_pinned
 from treehammer.submit.plan import Plan, make_plan
-from treehammer.submit.sites import Door, Site
+from treehammer.submit.releases import at_sites
+from treehammer.submit.site import Door, Site
+from treehammer.submit.terms import USUAL, Terms
 
 CREATED_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 
@@ -87,3 +89,31 @@ def plan(
     releases = {str(v): software.parse(str(v)) for v in pinned.definition.axes["root"]}
     data = manifest() if pinned.definition.dataset else None
     return make_plan(pinned, sites or (site(),), data, releases, created_us=created_us)
+
+
+def grid_site(*doors: str, name: str = "SITE_A", **more: Any) -> Site:
+    """A site with an HTCondor pool that has every release of ROOT on CVMFS."""
+    made = tuple(
+        Door(door, "root", f"root://{name.lower()}.example:1094//{door}")
+        for door in doors or ("root",)
+    )
+    known: dict[str, Any] = {
+        "requirements": f'TARGET.GLIDEIN_Site == "{name}"',
+        "software": {"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"},
+    }
+    return Site(name, "htcondor@pool", made, **(known | more))
+
+
+def grid_plan(folder: Path, text: str, *sites: Site, terms: Terms = USUAL) -> Plan:
+    """A plan for sites with HTCondor."""
+    pinned = pinned_test(folder, text)
+    releases = {str(v): software.parse(str(v)) for v in pinned.definition.axes["root"]}
+    return make_plan(
+        pinned,
+        sites or (grid_site(),),
+        manifest() if pinned.definition.dataset else None,
+        releases,
+        created_us=CREATED_US,
+        elsewhere=at_sites(sites or (grid_site(),), releases),
+        terms=terms,
+    )

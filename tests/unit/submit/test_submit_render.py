@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from submit_makers import SHELL_TEST, pinned_test, plan
 
 from treehammer.errors import ConfigError, SourceError
-from treehammer.submit import render
+from treehammer.submit import quoting, render, templating
 from treehammer.submit.render import describe
 
 HOSTILE = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
@@ -21,13 +21,13 @@ HOSTILE = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_quoting_gives_back_any_text(text: str) -> None:
-    assert tomllib.loads(f"value = {render.toml_text(text)}")["value"] == text
+    assert tomllib.loads(f"value = {quoting.toml_text(text)}")["value"] == text
 
 
 def test_text_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.j2").write_text("x = {{ name | toml }}")
     with pytest.raises(ConfigError, match=r"t\.j2.*not valid text"):
-        render.render("t.j2", {"name": "\udc80"}, folder=tmp_path)
+        templating.render("t.j2", {"name": "\udc80"}, folder=tmp_path)
 
 
 def test_hostile_names_stay_values(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_description_and_inputs(tmp_path: Path) -> None:
 def test_unknown_variable_names_template_variable_and_job(tmp_path: Path) -> None:
     (tmp_path / "bad.j2").write_text("x = {{ job.nmae | toml }}")
     with pytest.raises(ConfigError) as caught:
-        render.render("bad.j2", {"job": {"name": "n"}}, folder=tmp_path, where="job 17")
+        templating.render("bad.j2", {"job": {"name": "n"}}, folder=tmp_path, where="job 17")
     message = str(caught.value)
     assert "bad.j2" in message
     assert "nmae" in message
@@ -75,12 +75,12 @@ def test_unknown_variable_names_template_variable_and_job(tmp_path: Path) -> Non
 def test_wrong_template_is_one_clear_error(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "bad.j2").write_text(text)
     with pytest.raises(ConfigError, match=expected):
-        render.render("bad.j2", {"x": 1}, folder=tmp_path)
+        templating.render("bad.j2", {"x": 1}, folder=tmp_path)
 
 
 def test_missing_template(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such template"):
-        render.render("none.j2", {}, folder=tmp_path)
+        templating.render("none.j2", {}, folder=tmp_path)
 
 
 def test_files_that_changed_since_they_were_pinned_are_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from submit_makers import READING_TEST, plan, settings_for, site
 from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql.store import Store
 from treehammer.submit import campaign as campaigns
+from treehammer.submit import ceilings
 from treehammer.submit.sites import LOCAL_JOBS, Ceilings, Site, known_sites
 
 #: Goes through all jobs, as storing them does, and says what memory that took at most (kB).
@@ -61,15 +62,16 @@ def test_what_is_above_a_ceiling_is_refused_before_anything_is_stored(tmp_path: 
     wide = Site("wide", "local", site().doors)
     narrow = Site("narrow", "local", site().doors, ceilings=Ceilings(jobs=4))
     made = plan(tmp_path / "test", READING_TEST, wide, narrow)
-    assert made.above_ceilings() == [
-        "Site narrow takes at most 4 jobs in one campaign; 5 are planned."
-    ]
     settings = settings_for(tmp_path)
+    assert ceilings.above(made, campaigns.costs_of(made, settings)) == [
+        "Site narrow takes at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."
+    ]
     with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
         campaigns.submit_plan(made, settings)
     with pytest.raises(NothingToDo):
         Store.open(settings.database, create=False)
-    plan(tmp_path / "test", READING_TEST, wide).require_room()
+    fits = plan(tmp_path / "test", READING_TEST, wide)
+    ceilings.require_room(fits, campaigns.costs_of(fits, settings))
 
 
 def test_this_machine_has_a_ceiling(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Ceilings of sites: what a campaign asks of each, against the most that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from treehammer.errors import ConfigError
+from treehammer.submit.classes import site_classes
+from treehammer.submit.estimate import SiteCost
+from treehammer.submit.plan import Plan
+
+DAY_S = 86_400
+
+
+def above(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
+    """A line for each ceiling that the plan is above, with what can be done.
+
+    Args:
+        plan: what is to be submitted.
+        costs: of that plan, from :func:`treehammer.submit.estimate.site_costs`.
+    """
+    slots = _slots(plan)
+    return [line for cost in costs for line in _above(plan, cost, slots.get(cost.site, 1))]
+
+
+def require_room(plan: Plan, costs: Sequence[SiteCost]) -> None:
+    """Refuse what is above a site's ceiling.
+
+    Raises:
+        ConfigError: it is.
+    """
+    lines = above(plan, costs)
+    if lines:
+        raise ConfigError(
+            "above the ceiling of a site",
+            where=plan.campaign_name,
+            hint=f"{' '.join(lines)} Or ask for less: -S repeats=N, -P axis=values.",
+        )
+
+
+def campaign_s(plan: Plan, costs: Sequence[SiteCost]) -> float | None:
+    """Expected seconds until the last job of the plan ends, waiting for slots apart.
+
+    None when nothing is known of a site's jobs.
+    """
+    slots = _slots(plan)
+    if any(cost.wall_s is None for cost in costs):
+        return None
+    running = max(((cost.wall_s or 0.0) / slots.get(cost.site, 1) for cost in costs), default=0.0)
+    return max(running, float(plan.terms.pace.over_s))
+
+
+def _slots(plan: Plan) -> dict[str, int]:
+    """How many jobs of each site with HTCondor may run at a time."""
+    slots: dict[str, int] = {}
+    for made in site_classes(plan):
+        slots[made.site.name] = slots.get(made.site.name, 0) + min(made.in_flight, made.jobs)
+    return slots
+
+
+def _above(plan: Plan, cost: SiteCost, slots: int) -> Iterator[str]:
+    ceilings = plan.site(cost.site).ceilings
+    if ceilings.jobs and cost.jobs > ceilings.jobs:
+        yield (
+            f"Site {cost.site} takes at most {ceilings.jobs:,} jobs in one campaign (ceilings.jobs); "
+            f"{cost.jobs:,} are planned."
+        )
+    days = max(plan.terms.pace.over_s / DAY_S, 1.0)
+    if ceilings.bytes_per_day and cost.read_bytes / days > ceilings.bytes_per_day:
+        needed = -(-cost.read_bytes * 24 // ceilings.bytes_per_day)
+        yield (
+            f"Site {cost.site} takes at most {ceilings.bytes_per_day / 1e9:,.6g} GB a day "
+            f"(ceilings.bytes_per_day); {cost.read_bytes / days / 1e9:,.6g} GB are planned: spread "
+            f"them, --over {needed}h."
+        )
+    rate = slots * cost.read_bytes / cost.wall_s / 1e6 if cost.wall_s else 0.0
+    if ceilings.mb_per_s and rate > ceilings.mb_per_s:
+        fits = int(slots * ceilings.mb_per_s / rate)
+        remedy = f"fewer at a time, --in-flight {fits}" if fits else "read less of each file"
+        yield (
+            f"Site {cost.site} takes at most {ceilings.mb_per_s:,.4g} MB/s (ceilings.mb_per_s); "
+            f"{slots} jobs at a time are expected to read {rate:,.4g} MB/s: {remedy}."
+        )

@@ -1,0 +1,77 @@
+"""Ceilings of sites: refused with the site's name, the ceiling and a way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from submit_makers import READING_TEST, grid_plan, grid_site
+
+from treehammer.errors import ConfigError
+from treehammer.submit import ceilings, estimate
+from treehammer.submit.pace import Pace
+from treehammer.submit.plan import Plan
+from treehammer.submit.site import Ceilings
+from treehammer.submit.terms import Terms
+
+#: 4 jobs of 4 executions of 3 passes, and 2 that read all once: 50 × 100 MB.
+GB = 5.0
+
+
+def _lines(made: Plan) -> list[str]:
+    return ceilings.above(made, estimate.site_costs(made, {}))
+
+
+@pytest.mark.parametrize(
+    "most, pace, said",
+    [
+        (Ceilings(jobs=4), Pace(), "at most 4 jobs in one campaign (ceilings.jobs); 5 are"),
+        (Ceilings(bytes_per_day=10**9), Pace(), "at most 1 GB a day (ceilings.bytes_per_day); 5 GB are planned: spread them, --over 120h"),
+        (Ceilings(bytes_per_day=2 * 10**9), Pace(over_s=2 * 86400), "2.5 GB are planned"),
+        (Ceilings(mb_per_s=20), Pace(2), "at most 20 MB/s (ceilings.mb_per_s); 2 jobs at a time are expected to read"),
+        (Ceilings(mb_per_s=1), Pace(), "read less of each file"),
+    ],
+)  # fmt: skip
+def test_what_is_above(tmp_path: Path, most: Ceilings, pace: Pace, said: str) -> None:
+    made = grid_plan(tmp_path, READING_TEST, grid_site(ceilings=most), terms=Terms(pace))
+    assert estimate.site_costs(made, {})[0].read_bytes == GB * 1e9
+    (line,) = _lines(made)
+    assert "SITE_A" in line
+    assert said in line
+    with pytest.raises(ConfigError, match="above the ceiling of a site"):
+        ceilings.require_room(made, estimate.site_costs(made, {}))
+
+
+@pytest.mark.parametrize(
+    "most, pace",
+    [
+        (Ceilings(), Pace(100)),
+        (Ceilings(jobs=5, in_flight=1), Pace(100)),
+        (Ceilings(bytes_per_day=10**9), Pace(over_s=5 * 86400)),
+        (Ceilings(mb_per_s=20), Pace(1)),
+    ],
+)
+def test_what_fits(tmp_path: Path, most: Ceilings, pace: Pace) -> None:
+    made = grid_plan(tmp_path, READING_TEST, grid_site(ceilings=most), terms=Terms(pace))
+    assert _lines(made) == []
+
+
+def test_the_remedy_helps(tmp_path: Path) -> None:
+    made = grid_plan(
+        tmp_path, READING_TEST, grid_site(ceilings=Ceilings(mb_per_s=20)), terms=Terms(Pace(4))
+    )
+    (line,) = _lines(made)
+    fits = int(line.split("--in-flight ")[1].rstrip("."))
+    again = grid_plan(tmp_path, READING_TEST, *made.sites, terms=Terms(Pace(fits)))
+    assert _lines(again) == []
+
+
+def test_how_long_a_campaign_takes(tmp_path: Path) -> None:
+    one = grid_plan(tmp_path, READING_TEST)
+    costs = estimate.site_costs(one, {})
+    alone = ceilings.campaign_s(one, costs)
+    assert alone == costs[0].wall_s
+    two = grid_plan(tmp_path, READING_TEST, terms=Terms(Pace(2)))
+    assert ceilings.campaign_s(two, costs) == pytest.approx((alone or 0) / 2)
+    spread = grid_plan(tmp_path, READING_TEST, terms=Terms(Pace(over_s=86400)))
+    assert ceilings.campaign_s(spread, costs) == 86400

@@ -1,0 +1,140 @@
+"""What HTCondor is told of a site's jobs: one text for all, exact, and checked before it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from submit_makers import READING_TEST, SHELL_TEST, grid_plan, grid_site, plan
+
+from treehammer.errors import ConfigError
+from treehammer.submit import grid_text
+from treehammer.submit.classes import site_classes
+from treehammer.submit.credentials import Credentials
+from treehammer.submit.pace import Pace, Ramp
+from treehammer.submit.plan import Plan
+from treehammer.submit.render import describe
+from treehammer.submit.site import Ceilings
+from treehammer.submit.terms import Terms
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+@pytest.fixture(autouse=True)
+def _someone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_text, "contact", lambda: "someone@host.example")
+
+
+def _texts(made: Plan, folder: Path) -> list[str]:
+    folder.mkdir()
+    return list(dict.fromkeys(item.text for item in describe(made, folder, environ={})))
+
+
+@pytest.mark.parametrize("universe", ["vanilla", "grid"])
+def test_the_description_as_it_was_reviewed(tmp_path: Path, universe: str) -> None:
+    """Change the golden file with the template, on purpose."""
+    terms = Terms(Pace(4, 3600, Ramp(2, 60)), credentials=Credentials(Path("/p"), Path("/t")))
+    site = grid_site(cvmfs="/my/cvmfs", submit={"accounting_group": "group_io"})
+    if universe == "grid":
+        terms, site = Terms(), replace(site, grid_resource="condor schedd@far collector.far")
+    made = replace(grid_plan(tmp_path / "test", READING_TEST, site, terms=terms), campaign_name="C")
+    (text,) = _texts(made, tmp_path / "out")
+    assert text == (GOLDEN / f"{universe}.sub").read_text(encoding="utf-8")
+
+
+def test_jobs_of_a_door_share_text_and_files(tmp_path: Path) -> None:
+    text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
+    made = grid_plan(tmp_path / "test", text, grid_site("root", "other"), grid_site(name="SITE_B"))
+    (tmp_path / "out").mkdir()
+    found = list(describe(made, tmp_path / "out", environ={"SECRET": "s3cret"}))
+    assert len({item.text for item in found}) == 3, "two doors of one site, one of the other"
+    assert len(found) == len(made.jobs)
+    assert len({item.inputs["job.json"] for item in found}) == len(found)
+    assert len({item.inputs["worker.pyz"] for item in found}) == 1
+    assert not any("s3cret" in item.text for item in found)
+
+
+def test_hostile_names_stay_values(tmp_path: Path) -> None:
+    hostile = 'a"b\nqueue 7\n$(x) $$(y) \\'
+    made = replace(
+        grid_plan(tmp_path / "test", SHELL_TEST.replace("[matrix]", '[matrix]\nroot=["none"]')),
+        campaign_name=hostile,
+    )
+    (text,) = _texts(made, tmp_path / "out")
+    assert not any(line.startswith("queue") for line in text.splitlines())
+    assert "$(x)" not in text.split("universe")[1]
+    assert "$$(y)" not in text.split("universe")[1]
+
+
+def test_a_site_can_extend_the_template(tmp_path: Path) -> None:
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / grid_text.TEMPLATE).write_text(
+        '{% extends "shipped/htcondor.sub.j2" %}\n'
+        '{% block resources %}\n{{ super() }}\nrequest_cpus = 2\n+JobFlavour = "long"\n{% endblock %}\n'
+    )
+    made = grid_plan(tmp_path / "test", READING_TEST, grid_site(templates=folder))
+    (text,) = _texts(made, tmp_path / "out")
+    assert '+JobFlavour = "long"' in text
+    assert "request_memory = 2000 MB" in text
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("reqest_cpus = 1\n", "no submit command 'reqest_cpus'\n.*'request_cpus'"),
+        ("request_cpus = {{ cpus }}\n", "'cpus' is undefined.*SITE_A"),
+        ("{% if %}", "htcondor.sub.j2:1"),
+        ('{% extends "shipped/other.j2" %}', "shipped/other.j2: there is no such template"),
+    ],
+)
+def test_mistakes_in_a_template_of_a_site(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / grid_text.TEMPLATE).write_text(text)
+    made = grid_plan(tmp_path / "test", READING_TEST, grid_site(templates=tmp_path))
+    with pytest.raises(ConfigError, match=said):
+        _texts(made, tmp_path / "out")
+
+
+def test_a_folder_without_the_template_is_told(tmp_path: Path) -> None:
+    made = grid_plan(tmp_path / "test", READING_TEST, grid_site(templates=tmp_path))
+    with pytest.raises(ConfigError, match=r"htcondor\.sub\.j2: there is no such template"):
+        _texts(made, tmp_path / "out")
+
+
+def test_a_slip_in_a_sites_commands_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    made = grid_plan(tmp_path / "test", READING_TEST, grid_site(submit={"acounting_group": "x"}))
+    with pytest.raises(ConfigError, match=r"site SITE_A: submit.*acounting_group"):
+        _texts(made, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "asked, ceiling, expected",
+    [(1, 0, {1}), (8, 0, {8}), (8, 6, {3}), (8, 2, {1}), (8, 1, {1}), (1, 50, {1})],
+)
+def test_how_many_at_a_time(tmp_path: Path, asked: int, ceiling: int, expected: set[int]) -> None:
+    text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
+    site = grid_site("root", "other", ceilings=Ceilings(in_flight=ceiling))
+    made = grid_plan(tmp_path / "test", text, site, terms=Terms(Pace(asked)))
+    classes = site_classes(made)
+    assert {item.in_flight for item in classes} == expected
+    assert sum(item.in_flight for item in classes) <= (ceiling or 99)
+    assert sum(item.jobs for item in classes) == len(made.jobs)
+
+
+def test_room_for_what_is_staged(tmp_path: Path) -> None:
+    direct = grid_plan(tmp_path / "a", READING_TEST)
+    staged = grid_plan(
+        tmp_path / "b", READING_TEST.replace("[matrix]", '[matrix]\naccess = ["direct", "staged"]')
+    )
+    (one,), (other,) = map(site_classes, (direct, staged))
+    assert other.disk_bytes - one.disk_bytes == 100_000_000
+
+
+def test_this_machine_is_given_what_it_was_given_before(tmp_path: Path) -> None:
+    text = SHELL_TEST.replace("[matrix]", '[matrix]\nroot = ["none"]')
+    here, there = plan(tmp_path / "a", text).sites[0], grid_site()
+    made = grid_plan(tmp_path / "b", text, here, there)
+    (tmp_path / "out").mkdir()
+    kinds = {item.text.splitlines()[2] for item in describe(made, tmp_path / "out", environ={})}
+    assert kinds == {"[job]", "universe = vanilla"}

@@ -1,0 +1,94 @@
+"""Quoting for HTCondor: any text comes out as it went in, and none has an effect on its neighbours."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treehammer.submit import quoting
+
+HOSTILE = [
+    'a"b\\c',
+    "x\ny = 1\nqueue 5",
+    "$(A) $$(B) $$$(C) $$([1]) $ENV(HOME) $",
+    "it's",
+    "ends in \\",
+    "# {% if %} {{ 7 * 7 }}",
+    "\u2028\x85\x01\x7f é 😀",
+    "\\101 \\n",
+]
+
+
+@pytest.fixture(scope="module")
+def condor() -> ModuleType:
+    """HTCondor's own reader of submit descriptions, without any configuration."""
+    os.environ.setdefault("CONDOR_CONFIG", "/dev/null")
+    import htcondor2
+
+    return htcondor2
+
+
+def _expanded(condor: ModuleType, name: str, value: str) -> str:
+    """A value as the queue holds it; then what the match makes of it."""
+    submit = condor.Submit(f"before = 1\n{name} = {value}\nafter = 2\n")
+    assert (submit.expand("before"), submit.expand("after")) == ("1", "2")
+    assert len(submit.keys()) == 3
+    return str(submit.expand(name)).replace("$$(DOLLARDOLLAR)", "$$")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_strings_of_expressions(condor: ModuleType, text: str) -> None:
+    import classad2
+
+    expanded = _expanded(condor, "My.X", quoting.classad_text(text))
+    assert classad2.ExprTree(expanded).eval() == text
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")))
+def test_any_string_of_an_expression(text: str) -> None:
+    os.environ.setdefault("CONDOR_CONFIG", "/dev/null")
+    import classad2
+    import htcondor2
+
+    expanded = _expanded(htcondor2, "My.X", quoting.classad_text(text))
+    assert classad2.ExprTree(expanded).eval() == text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_values_stay_one_line(condor: ModuleType, text: str) -> None:
+    expanded = _expanded(condor, "batch_name", quoting.submit_text(text))
+    shown = "".join(c if c.isprintable() else " " for c in text).strip()
+    assert expanded == (shown + "." if shown.endswith("\\") else shown)
+
+
+def test_environment_holds_quotes_spaces_and_dollars() -> None:
+    text = quoting.environment_text({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
+    assert text == "\"'A=1' 'B=it''s \"\"so\"\" $(DOLLAR)(X) $$(DOLLARDOLLAR)(Y)'\""
+
+
+@pytest.mark.parametrize("name, value", [("A B", "x"), ("A", "x\ny"), ("A", "\x00")])
+def test_what_has_no_place_in_an_environment(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match="no place in an environment"):
+        quoting.environment_text({name: value})
+
+
+@pytest.mark.parametrize("quote", [quoting.submit_text, quoting.classad_text, quoting.expression])
+def test_text_that_is_none_is_refused(quote: object) -> None:
+    assert callable(quote)
+    with pytest.raises(ValueError, match="not valid text"):
+        quote("\udc80")
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/python3", "/opt/my python", "/it's/python"])
+def test_words_of_the_script(path: str) -> None:
+    word = quoting.shell_word(path)
+    assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
+
+
+def test_expressions_are_one_line() -> None:
+    assert quoting.expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
