@@ -1,0 +1,165 @@
+"""Distance between a site's storage and its readers, made by what the machine allows.
+
+As root with ``/dev/net/tun`` a site's storage lives in a network namespace at the far end of a
+cable (``native/wanlink.c``).  Otherwise a proxy in front of it delays (:mod:`.delay`).
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from treehammer.errors import TestbedError
+from treehammer.testbed import delay
+from treehammer.testbed.parts import Box, Daemon
+from treehammer.testbed.profiles import Profile
+
+#: Where doors are; behind a delaying proxy the storage itself is at the second address.
+HERE, BEHIND = "127.0.0.1", "127.0.0.2"
+TUNNEL, PROXY = "tunnel", "proxy"
+
+#: Of the network that is reserved for measuring network devices (RFC 2544), one part for each
+#: testbed: .1 is this machine, .2 and so on are the sites behind cables.
+_NETWORK = "198.18.{}.{}"
+#: Waits for the cable, then becomes a command in its far namespace.
+_ENTER = (
+    'until [ -s "$0" ]; do sleep 0.05; done; exec nsenter --net="/proc/$(cat "$0")/ns/net" "$@"'
+)
+#: Waits for the cable, then becomes a command here.
+_WAIT = 'until [ -s "$0" ]; do sleep 0.05; done; exec "$@"'
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a site's storage server runs.
+
+    Attributes:
+        door: address that readers use.
+        listen: address that the server listens at, '' for all of its own network namespace.
+        within: command in front of its daemons, as in :class:`~treehammer.testbed.parts.Daemon`.
+    """
+
+    door: str
+    listen: str
+    within: tuple[str, ...] = ()
+
+
+class Distances:
+    """The cables of a testbed.
+
+    Args:
+        box: the testbed.
+        profiles: of its sites.
+        folder: for what belongs to the cables.
+        kind: :data:`TUNNEL` or :data:`PROXY`.
+    """
+
+    def __init__(self, box: Box, profiles: Sequence[Profile], folder: Path, kind: str) -> None:
+        self.box = box
+        self.folder = folder
+        self.kind = kind
+        self.far = tuple(profile for profile in profiles if profile.distance)
+        self._network = _free_network(box.name) if kind == TUNNEL and self.far else 0
+
+    @property
+    def hub(self) -> str:
+        """Address of this machine that all sites' storages can reach."""
+        return _NETWORK.format(self._network, 1) if self._tunnels else HERE
+
+    @property
+    def _tunnels(self) -> bool:
+        return self.kind == TUNNEL and bool(self.far)
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        """Command in front of daemons that use :attr:`hub`."""
+        return ("sh", "-c", _WAIT, str(self._ready(self.far[-1]))) if self._tunnels else ()
+
+    def place(self, profile: Profile) -> Place:
+        """Where a site's storage server runs."""
+        if profile.distance is None:
+            return Place(HERE, HERE, self.within)
+        if self.kind == PROXY:
+            return Place(HERE, BEHIND)
+        address = _NETWORK.format(self._network, 2 + self.far.index(profile))
+        return Place(address, "", ("sh", "-c", _ENTER, str(self._ready(profile))))
+
+    def daemons(self, wanlink: Path, ports: Mapping[str, Sequence[int]]) -> list[Daemon]:
+        """One for each distant site; ``ports`` are those of its doors."""
+        return [
+            Daemon(
+                name=f"cable-{profile.site}",
+                command=self._command(profile, wanlink, ports[profile.site]),
+                env={"PATH": "/usr/bin:/bin"},
+                folder=self.folder,
+                privileged=True,
+            )
+            for profile in self.far
+        ]
+
+    def _command(self, profile: Profile, wanlink: Path, ports: Sequence[int]) -> list[str]:
+        assert profile.distance is not None
+        way = profile.distance
+        if self.kind == PROXY:
+            program = [sys.executable, "-I", delay.__file__, str(way.rtt_ms / 2)]
+            return [*program, str(way.rate_mbit), HERE, BEHIND, *map(str, ports)]
+        number = 2 + self.far.index(profile)
+        return [
+            str(wanlink),
+            str(self._ready(profile)),
+            f"th{self._network}-{number}",
+            self.hub,
+            _NETWORK.format(self._network, number),
+            str(int(way.rtt_ms / 2 * 1000)),
+            str(way.rate_mbit),
+            str(way.queue_kb),
+        ]
+
+    def _ready(self, profile: Profile) -> Path:
+        return self.folder / f"{profile.site}.cable"
+
+    def forget(self) -> None:
+        """Remove what earlier cables left; they themselves end with their processes."""
+        for profile in self.far:
+            self._ready(profile).unlink(missing_ok=True)
+
+    def missing(self) -> str:
+        """Which cable is not there yet, '' when all are."""
+        if not self._tunnels:
+            return ""
+        lacking = [profile.site for profile in self.far if not self._ready(profile).exists()]
+        return f"no cable to {', '.join(lacking)} yet" if lacking else ""
+
+
+def best_kind(box: Box, wanlink: Path) -> str:
+    """:data:`TUNNEL` where the machine lets us make one, else :data:`PROXY`."""
+    if box.user is None:
+        return PROXY
+    tried = subprocess.run([wanlink, "--check"], check=False, capture_output=True)
+    return PROXY if tried.returncode else TUNNEL
+
+
+def _free_network(name: str) -> int:
+    """A part of the network that no interface of this machine uses."""
+    used = {
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET
+    }
+    begin = zlib.crc32(name.encode())
+    for number in ((begin + step) % 256 for step in range(256)):
+        if _NETWORK.format(number, 1) not in used:
+            return number
+    raise TestbedError(
+        "all 256 networks for distant sites are in use",
+        where=_NETWORK.format("*", 1),
+        hint="Take other testbeds down: treehammer testbed down --name NAME",
+    )

@@ -1,0 +1,212 @@
+// A long cable, for kernels without netem: a network namespace that is reached through two TUN
+// devices, with a delay, a rate and a drop-tail queue in each direction.
+//
+// usage: wanlink PIDFILE DEVICE NEAR FAR DELAY_US RATE_MBIT QUEUE_KB
+//        wanlink --check
+//
+// DEVICE with the address NEAR is in the namespace that it is started in.  FAR is in a namespace
+// that it makes for itself: enter it through /proc/PID/ns/net.  PIDFILE appears when all is ready.
+// Devices and namespace end with the last process in them.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SLOTS = 65536, BURST = 64, MTU = 9000, DEVICE_QUEUE = 10000 };
+
+typedef struct {
+   uint64_t due; // ns
+   int size;
+   unsigned char *bytes;
+} Packet;
+
+typedef struct {
+   Packet ring[SLOTS];
+   unsigned head, tail;
+   uint64_t free_at; // ns, when the cable has sent all that it was given
+   unsigned long long packets, bytes, dropped;
+} Direction;
+
+static Direction directions[2];
+static volatile sig_atomic_t stopped;
+
+static void stop(int number)
+{
+   (void)number;
+   stopped = 1;
+}
+
+static void fail(const char *what)
+{
+   fprintf(stderr, "wanlink: ");
+   perror(what);
+   exit(1);
+}
+
+static uint64_t now(void)
+{
+   struct timespec t;
+   clock_gettime(CLOCK_MONOTONIC, &t);
+   return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static int open_device(const char *name)
+{
+   int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK);
+   struct ifreq request = {0};
+   if (fd < 0)
+      fail("/dev/net/tun");
+   strncpy(request.ifr_name, name, IFNAMSIZ - 1);
+   request.ifr_flags = IFF_TUN | IFF_NO_PI;
+   if (ioctl(fd, TUNSETIFF, &request))
+      fail(name);
+   return fd;
+}
+
+static void ask(int fd, unsigned long what, struct ifreq *request, const char *name)
+{
+   if (ioctl(fd, what, request))
+      fail(name);
+}
+
+static void set_address(int fd, unsigned long what, struct ifreq *request, const char *text)
+{
+   struct sockaddr_in *to = (struct sockaddr_in *)&request->ifr_addr;
+   memset(to, 0, sizeof *to);
+   to->sin_family = AF_INET;
+   if (inet_pton(AF_INET, text, &to->sin_addr) != 1 || ioctl(fd, what, request))
+      fail(text);
+}
+
+static void bring_up(const char *name, const char *own, const char *peer)
+{
+   int fd = socket(AF_INET, SOCK_DGRAM, 0);
+   struct ifreq request = {0};
+   strncpy(request.ifr_name, name, IFNAMSIZ - 1);
+   if (own) {
+      set_address(fd, SIOCSIFADDR, &request, own);
+      set_address(fd, SIOCSIFDSTADDR, &request, peer);
+      request.ifr_mtu = MTU;
+      ask(fd, SIOCSIFMTU, &request, name);
+      request.ifr_qlen = DEVICE_QUEUE;
+      ask(fd, SIOCSIFTXQLEN, &request, name);
+   }
+   ask(fd, SIOCGIFFLAGS, &request, name);
+   request.ifr_flags |= IFF_UP;
+   ask(fd, SIOCSIFFLAGS, &request, name);
+   close(fd);
+}
+
+static void write_pid(const char *path)
+{
+   char part[4096];
+   snprintf(part, sizeof part, "%s.part", path);
+   FILE *file = fopen(part, "w");
+   if (!file || fprintf(file, "%d\n", getpid()) < 0 || fclose(file) || rename(part, path))
+      fail(path);
+}
+
+// Sends what is due; returns when the next packet is.
+static uint64_t deliver(const int *fds)
+{
+   uint64_t time = now(), next = time + 100000000ull;
+   for (int d = 0; d < 2; d++) {
+      Direction *way = &directions[d];
+      while (way->head != way->tail) {
+         Packet *packet = &way->ring[way->head % SLOTS];
+         if (packet->due > time) {
+            if (packet->due < next)
+               next = packet->due;
+            break;
+         }
+         if (write(fds[1 - d], packet->bytes, packet->size) < 0)
+            way->dropped++;
+         free(packet->bytes);
+         way->head++;
+      }
+   }
+   return next;
+}
+
+static void take(Direction *way, int fd, uint64_t delay, double ns_per_byte, uint64_t queue)
+{
+   static unsigned char bytes[65536];
+   for (int i = 0; i < BURST; i++) {
+      int size = read(fd, bytes, sizeof bytes);
+      if (size <= 0)
+         return;
+      uint64_t time = now();
+      if (way->free_at < time)
+         way->free_at = time;
+      if ((way->free_at - time) / ns_per_byte + size > queue || way->tail - way->head >= SLOTS) {
+         way->dropped++;
+         continue;
+      }
+      way->free_at += (uint64_t)(size * ns_per_byte);
+      Packet *packet = &way->ring[way->tail % SLOTS];
+      packet->bytes = malloc(size);
+      if (!packet->bytes)
+         fail("memory");
+      memcpy(packet->bytes, bytes, size);
+      packet->due = way->free_at + delay;
+      packet->size = size;
+      way->tail++;
+      way->packets++;
+      way->bytes += size;
+   }
+}
+
+int main(int count, char **words)
+{
+   if (count == 2 && !strcmp(words[1], "--check")) {
+      close(open_device("thcheck%d"));
+      return unshare(CLONE_NEWNET) ? 1 : 0;
+   }
+   if (count != 8) {
+      fprintf(stderr, "usage: wanlink PIDFILE DEVICE NEAR FAR DELAY_US RATE_MBIT QUEUE_KB\n");
+      return 2;
+   }
+   const char *device = words[2], *near = words[3], *far = words[4];
+   uint64_t delay = strtoull(words[5], 0, 10) * 1000ull;
+   double ns_per_byte = 8000.0 / atof(words[6]);
+   uint64_t queue = strtoull(words[7], 0, 10) * 1024ull;
+   int fds[2];
+   signal(SIGTERM, stop);
+   signal(SIGINT, stop);
+   prctl(PR_SET_TIMERSLACK, 1000);
+   fds[0] = open_device(device);
+   bring_up(device, near, far);
+   if (unshare(CLONE_NEWNET))
+      fail("unshare");
+   fds[1] = open_device(device);
+   bring_up(device, far, near);
+   bring_up("lo", 0, 0);
+   write_pid(words[1]);
+   while (!stopped) {
+      uint64_t next = deliver(fds), time = now(), wait = next > time ? next - time : 0;
+      struct timespec patience = {(time_t)(wait / 1000000000ull), (long)(wait % 1000000000ull)};
+      struct pollfd polled[2] = {{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}};
+      if (ppoll(polled, 2, &patience, 0) <= 0)
+         continue;
+      for (int d = 0; d < 2; d++)
+         if (polled[d].revents & POLLIN)
+            take(&directions[d], fds[d], delay, ns_per_byte, queue);
+   }
+   for (int d = 0; d < 2; d++)
+      printf("%s: %llu packets, %llu bytes, %llu dropped\n", d ? "from afar" : "to afar",
+             directions[d].packets, directions[d].bytes, directions[d].dropped);
+   return 0;
+}

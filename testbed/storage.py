@@ -1,0 +1,292 @@
+"""Storage of a testbed's sites: an XRootD server each, a redirector over all of them.
+
+Every site's files lie in a folder of their own.  A site may also be read over HTTP (XrdHttp), or
+through a second door (a caching proxy, XCache), and may be distant (:mod:`.distance`).
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from treehammer.errors import TestbedError
+from treehammer.submit.site import Door
+from treehammer.testbed import distance, native, packages
+from treehammer.testbed.distance import Distances, Place
+from treehammer.testbed.parts import Box, Daemon, Say, View
+from treehammer.testbed.profiles import Profile, profiles
+
+SUITE = "trixie"
+PACKAGES = ("xrootd-server", "xrootd-server-plugins", "xrootd-plugins", "xrootd-client")
+LIBRARIES = (
+    "libcurl4t64",
+    "libisal2",
+    "libjson-c5",
+    "libkrb5-3",
+    "libmacaroons0",
+    "libreadline8t64",
+    "libssl3t64",
+    "libstdc++6",
+    "libsystemd0",
+    "libtinyxml2.6.2v5",
+    "libuuid1",
+    "libxml2",
+    "zlib1g",
+)
+_XROOTD_LIBRARIES = (
+    "libxrdapputils2t64",
+    "libxrdcl3t64",
+    "libxrdcrypto2t64",
+    "libxrdcryptolite2t64",
+    "libxrdhttputils2t64",
+    "libxrdposix3t64",
+    "libxrdserver3t64",
+    "libxrdssilib2t64",
+    "libxrdutils3t64",
+    "libxrdxml3t64",
+)
+#: What all storages export; datasets lie below it.
+EXPORT = "/store/treehammer"
+#: A file that only one site has, to see whether the redirector knows that site.
+SIGN = ".sign-of-{}"
+REDIRECTOR = "redirector"
+#: Below the range from which the kernel takes ports of outgoing connections.
+_PORTS = range(20_000, 32_000)
+_TEMPLATE = Path(__file__).parent / "templates" / "xrootd.cfg.j2"
+_LOOK_S = 2.0
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """Ports of a site; 0 for a door that it lacks."""
+
+    root: int
+    http: int = 0
+    cache: int = 0
+
+
+class StoragePart:
+    """All storages of a testbed, and what stands over and before them.
+
+    Args:
+        box: the testbed.
+        kind: how distance is made, :data:`~treehammer.testbed.distance.TUNNEL` or ``PROXY``; None
+            for the best that the machine allows.
+    """
+
+    name = "storage"
+
+    def __init__(self, box: Box, kind: str | None = None) -> None:
+        self.box = box
+        self.profiles = profiles(box.sites)
+        self.folder = box.folder / "xrootd"
+        self._kind = kind
+        self._seen: set[str] = set()
+        self._programs = self._wanlink = self._loopback = Path()
+        self._version = ""
+
+    # --- before it runs
+
+    def install(self, say: Say) -> None:
+        """Have XRootD and our own small programs in the cache.
+
+        Raises:
+            TestbedError: the packages cannot be had, or there is no C compiler.
+        """
+        root = packages.unpack(
+            "xrootd", LIBRARIES, SUITE, self.box.cache, say, alone=PACKAGES + _XROOTD_LIBRARIES
+        )
+        self._programs = root / "usr" / "bin"
+        self._wanlink = native.wanlink(self.box.cache, say)
+        self._loopback = native.loopback(self.box.cache, say)
+        shown = subprocess.run(
+            [self._programs / "xrootd", "-v"], capture_output=True, text=True, check=False
+        )
+        self._version = (shown.stdout + shown.stderr).strip().removeprefix("v")
+        self._kind = self._kind or distance.best_kind(self.box, self._wanlink)
+
+    def views(self) -> Sequence[View]:
+        """None: jobs read through doors."""
+        return []
+
+    def configure(self) -> None:
+        """Choose ports, write the configurations, and lay out empty storages."""
+        assert self._kind is not None
+        self._seen.clear()
+        self.box.own_folder(self.folder)
+        self.distances = Distances(self.box, self.profiles, self.folder, self._kind)
+        self.distances.forget()
+        free = _free_ports(2 + 3 * len(self.profiles))
+        self.redirector_port, self.manager_port = free.pop(), free.pop()
+        self.ports = {
+            profile.site: _Ports(
+                root=free.pop(),
+                http=free.pop() if profile.http else 0,
+                cache=free.pop() if profile.cache else 0,
+            )
+            for profile in self.profiles
+        }
+        self._write(REDIRECTOR, role=REDIRECTOR, site=self.box.name, port=self.redirector_port)
+        for profile in self.profiles:
+            self._configure(profile)
+
+    def _configure(self, profile: Profile) -> None:
+        site, ports = profile.site, self.ports[profile.site]
+        storage = storage_of(self.box, site)
+        exported = storage / EXPORT.lstrip("/")
+        for folder in (storage.parent, storage, exported.parent, exported):
+            self.box.own_folder(folder)
+        self.box.own_file(exported / SIGN.format(site), f"{site}\n")
+        self._write(
+            site,
+            role="storage",
+            site=site,
+            port=ports.root,
+            storage=storage,
+            http_port=ports.http,
+        )
+        if profile.cache:
+            name = f"{site}-cache"
+            self.box.own_folder(self.folder / name / "cached")
+            origin = f"{self.distances.place(profile).door}:{ports.root}"
+            self._write(name, role="cache", site=site, port=ports.cache, origin=origin)
+
+    def _write(self, name: str, **values: object) -> None:
+        folder = self.folder / name
+        self.box.own_folder(folder)
+        self.box.own_folder(folder / "adm", 0o700)
+        manager = f"{self.distances.hub}:{self.manager_port}"
+        template = jinja2.Template(
+            _TEMPLATE.read_text(encoding="utf-8"),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+        )
+        text = template.render(folder=folder, export=EXPORT, manager=manager, **values)
+        self.box.own_file(folder / "xrootd.cfg", text)
+
+    # --- while it runs
+
+    def daemons(self) -> Sequence[Daemon]:
+        """Cables first, then the redirector, then each site's."""
+        doors = {
+            site: [p for p in (o.root, o.http, o.cache) if p] for site, o in self.ports.items()
+        }
+        hub = Place(self.distances.hub, self.distances.hub, self.distances.within)
+        found = self.distances.daemons(self._wanlink, doors)
+        found += [self._daemon(program, REDIRECTOR, hub) for program in ("cmsd", "xrootd")]
+        for profile in self.profiles:
+            place = self.distances.place(profile)
+            found += [self._daemon(program, profile.site, place) for program in ("cmsd", "xrootd")]
+            if profile.cache:
+                found.append(self._daemon("xrootd", f"{profile.site}-cache", place))
+        return found
+
+    def _daemon(self, program: str, name: str, place: Place) -> Daemon:
+        folder = self.folder / name
+        own = {"LD_PRELOAD": str(self._loopback), "LISTEN_ADDRESS": place.listen}
+        if place.listen:
+            own["SOURCE_ADDRESS"] = place.door
+        command = [str(self._programs / program), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
+        return Daemon(
+            name=f"{program}-{name}",
+            # Not for the commands in between, which may be of another C library.
+            command=["env", *(f"{key}={value}" for key, value in own.items()), *command],
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder)},
+            folder=folder,
+            within=place.within,
+        )
+
+    def missing(self) -> str:
+        """Which door does not answer, or which site the redirector does not know yet."""
+        if lacking := self.distances.missing():
+            return lacking
+        for profile in self.profiles:
+            for door in self.doors(profile.site):
+                if door.name not in self._seen and not _listens(door.prefix):
+                    return f"nothing listens at {door.prefix}"
+            if profile.site not in self._seen:
+                if not self._knows(profile.site):
+                    return f"the redirector does not know {profile.site}"
+                self._seen.add(profile.site)
+        return ""
+
+    def _knows(self, site: str) -> bool:
+        asked = [str(self._programs / "xrdfs"), f"{self.distances.hub}:{self.redirector_port}"]
+        env = {"XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1", "XRD_LOGLEVEL": "Error"}
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(
+                [*asked, "locate", f"{EXPORT}/{SIGN.format(site)}"],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=_LOOK_S,
+                check=False,
+            )
+            return done.returncode == 0 and str(self.ports[site].root) in done.stdout
+        return False
+
+    def doors(self, site: str) -> tuple[Door, ...]:
+        """The doors of a site, its own XRootD server first, the whole federation last."""
+        (profile,) = [profile for profile in self.profiles if profile.site == site]
+        host, ports = self.distances.place(profile).door, self.ports[site]
+        found = [Door("root", "root", _root(host, ports.root), "XRootD", self._version)]
+        if ports.http:
+            prefix = f"http://{host}:{ports.http}{EXPORT}"
+            found.append(Door("http", "http", prefix, "XrdHttp", self._version))
+        if ports.cache:
+            found.append(Door("cache", "root", _root(host, ports.cache), "XCache", self._version))
+        federation = _root(self.distances.hub, self.redirector_port)
+        found.append(Door("federation", "root", federation, "XRootD redirector", self._version))
+        return tuple(found)
+
+    def labels(self, site: str) -> tuple[str, ...]:
+        """Words to choose a site by."""
+        return next(profile.labels for profile in self.profiles if profile.site == site)
+
+    def finish(self) -> None:
+        """Nothing is left to be done."""
+
+    def clean_up(self) -> None:
+        """Nothing: networks and devices end with the processes in them."""
+
+
+def storage_of(box: Box, site: str) -> Path:
+    """The folder that is ``/`` to a site's storage server."""
+    return box.folder / "storage" / site
+
+
+def _root(host: str, port: int) -> str:
+    return f"root://{host}:{port}/{EXPORT}"
+
+
+def _listens(prefix: str) -> bool:
+    host, _, port = prefix.split("/")[2].rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=_LOOK_S):
+        return True
+    return False
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody on this machine listens on.
+
+    Raises:
+        TestbedError: there are not so many.
+    """
+    found: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):  # testbeds that start at once
+        if len(found) == count:
+            return found
+        with suppress(OSError), socket.socket() as one:
+            one.bind(("", port))
+            found.append(port)
+    raise TestbedError(
+        f"fewer than {count} ports from {_PORTS.start} to {_PORTS.stop} are free",
+        hint="End what listens on them, or take a testbed down.",
+    )
