@@ -1,4 +1,4 @@
-"""``treehammer submit`` and what follows it: ``status``, ``collect``, ``cancel``; ``render``, ``sites``."""
+"""``treehammer submit`` and what follows it: ``status``, ``collect``, ``cancel``; ``render``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from treehammer.submit.batch.spool import stage
 from treehammer.submit.plan import Plan
 from treehammer.submit.purge import purge
 from treehammer.submit.render import JOB_NAME, describe
-from treehammer.submit.sites import known_sites
+from treehammer.submit.site_commands import sites
 from treehammer.submit.tracking import Collected, Progress, Tracker
 from treehammer.submit.troubles import Trouble, troubles
 from treehammer.terminal import (
@@ -320,38 +320,6 @@ def cancel(settings: Settings, campaign: str) -> None:
             raise NothingToDo("every job is final already", where=row.name)
         click.echo(f"{row.name}: {counted(count, 'job')} cancelled")
         _print_collected(row, tracker.collect(row))
-
-
-@click.group()
-def sites() -> None:
-    """Where jobs run, and through which doors they read."""
-
-
-@sites.command("list")
-@output_options
-@click.pass_obj
-def list_sites(settings: Settings, form: str) -> None:
-    """List sites and their doors.
-
-    Example: treehammer sites list
-    """
-    rows = [
-        {
-            "site": site.name,
-            "batch": site.batch,
-            **{f"door_{k}": v for k, v in asdict(door).items()},
-        }
-        for site in known_sites(settings).values()
-        for door in site.doors
-    ]
-    columns = (
-        Column("site", "site"),
-        Column("batch", "batch system"),
-        Column("door_name", "door"),
-        Column("door_protocol", "protocol"),
-        Column("door_prefix", "prefix"),
-    )
-    print_rows(rows, columns, form=form)
 
 
 COMMANDS = (submit, status, collect, cancel, purge, render, sites)

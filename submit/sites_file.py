@@ -5,6 +5,7 @@ The shape stands here as models; their JSON Schema is published as ``sites.schem
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -314,24 +315,28 @@ def _path(text: str | None, base: Path) -> Path | None:
 
 
 def write(sites: Iterable[Site], pools: Iterable[Pool], path: Path) -> None:
-    """Write a sites file; what is not said otherwise has its default and is left out.
+    """Write a sites file; what has its default is left out.
 
     Raises:
         SitesError: the sites are none that could be read again; nothing was written.
         OSError: the file cannot be written.
     """
-    text = dumped(sites, pools)
-    parse(text, path)
-    write_atomically(path, text)
+    write_atomically(path, checked(sites, pools, path))
 
 
-def dumped(sites: Iterable[Site], pools: Iterable[Pool]) -> str:
-    """The text of a sites file."""
+def checked(sites: Iterable[Site], pools: Iterable[Pool], path: Path) -> str:
+    """The text of a sites file that is to lie at ``path``.
+
+    Raises:
+        SitesError: the sites are none that could be read again.
+    """
     document = {
         "pools": {pool.name: _filled(asdict(pool), PoolTable) for pool in pools},
         "sites": {site.name: _site_table(site) for site in sites},
     }
-    return tomli_w.dumps({key: tables for key, tables in document.items() if tables})
+    text = tomli_w.dumps({key: tables for key, tables in document.items() if tables})
+    parse(text, path)
+    return text
 
 
 def _site_table(site: Site) -> dict[str, Any]:
@@ -351,3 +356,8 @@ def _filled(values: Mapping[str, Any], table: type[Strict]) -> dict[str, Any]:
         if (value is not None and value not in ("", {}, [], 0)) or field.is_required():
             found[key] = str(value) if isinstance(value, Path) else value
     return found
+
+
+def proper_name(text: str) -> bool:
+    """Whether a site or label can be called so."""
+    return re.fullmatch(NAME, text) is not None and text not in RESERVED
