@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from treehammer.testbed import condor
-from treehammer.testbed.parts import Box, Part
+from treehammer.testbed.parts import Box, Part, View
 
 
 def assemble(box: Box) -> list[Part]:
     """All parts of a testbed, in the order in which their daemons are started."""
     parts: list[Part] = []
-    views = [view for part in parts for view in part.views()]
+    return [*parts, *pools(box, [view for part in parts for view in part.views()])]
+
+
+def pools(box: Box, views: Sequence[View] = ()) -> list[Part]:
+    """HTCondor alone, whose jobs see ``views`` beside what it needs itself."""
     second = condor.second_pool(box, views) if box.second_pool else None
-    parts.append(condor.CondorPool(condor.first_pool(box, views), sends_to=second))
-    if second is not None:
-        parts.append(condor.CondorPool(second))
-    return parts
+    first = condor.CondorPool(condor.first_pool(box, views), sends_to=second)
+    return [first] if second is None else [first, condor.CondorPool(second)]
 
 
 def sites_file(box: Box) -> Path:

@@ -138,7 +138,10 @@ class Pool:
         return int(found[1]) if found else 0
 
     def site_folder(self, site: str) -> Path:
-        """What a site's startd writes: ``log``, ``execute`` and what jobs see as ``/tmp``."""
+        """What a site's startd writes: ``log``, ``execute`` and what jobs see as ``/tmp``.
+
+        Where there is ``execute_mb`` when it starts, ``execute`` has so many MiB of room.
+        """
         return self.folder / "sites" / site
 
 
@@ -187,11 +190,13 @@ class CondorPool:
     def configure(self) -> None:
         """Write keys, tokens, configuration, and the startds' curtains."""
         pool, box = self.pool, self.pool.box
-        for name in ("", "etc", "log", "spool", "run", "s", "startd", "sites"):
-            box.own_folder(pool.folder / name)
-        for name in ("cred", "keys", "etc/tokens.d"):
+        for name in ("", "etc", "etc/tokens.d", "keys", "cred", "log", "spool", "run", "s"):
             box.own_folder(pool.folder / name, mode=0o700)
-        for folder in (pool.client, pool.client / "tokens.d", pool.admin_tokens):
+        for name in ("startd", "sites"):
+            box.own_folder(pool.folder / name)
+        pool.client.mkdir()
+        pool.client.chmod(0o755)  # as root, HTCondor's commands read it as the box's user
+        for folder in (pool.client / "tokens.d", pool.admin_tokens):
             folder.mkdir(mode=0o700)
         box.own_folder(submit_dir(box))
         for site in pool.sites:
@@ -220,7 +225,12 @@ class CondorPool:
         ]
         # Its starters, which are told no local name when it asks what they can, inherit the log.
         startd = ["env", f"_CONDOR_LOG={folder}/log", str(pool.release / "usr/sbin/condor_startd")]
-        curtain.write_inner(box, pool.folder / "startd" / site, show, startd)
+        small = [f"if [ -f {folder}/execute_mb ]; then"]
+        small += [
+            f'mount -t tmpfs -o size="$(cat {folder}/execute_mb)m" none {folder}/execute',
+            "fi",
+        ]
+        curtain.write_inner(box, pool.folder / "startd" / site, show, startd, before=small)
 
     def _rendered(self, template: str) -> str:
         environment = jinja2.Environment(
@@ -248,6 +258,7 @@ class CondorPool:
                 pool=pool.folder,
                 port=pool.port,
                 tokens=pool.client / "tokens.d",
+                ids=".".join(map(str, pool.box.user or ())),
             )
         return environment.get_template(template).render(
             common,

@@ -87,11 +87,13 @@ def _stage(paths: Sequence[Path]) -> Path:
     )
 
 
-def script(hide: Sequence[Path], show: Sequence[View], then: Sequence[str]) -> str:
+def script(
+    hide: Sequence[Path], show: Sequence[View], then: Sequence[str], before: Sequence[str] = ()
+) -> str:
     """A shell script that hides folders, shows some, and becomes a command.
 
-    It is run in a new mount namespace by who may mount there.  ``then`` is shell text, quoted by the
-    caller.
+    It is run in a new mount namespace by who may mount there.  ``then``, and the lines ``before``,
+    which are run when all is mounted, are shell text, quoted by the caller.
 
     Raises:
         TestbedError: there is no folder to work in.
@@ -106,7 +108,7 @@ def script(hide: Sequence[Path], show: Sequence[View], then: Sequence[str]) -> s
         lines += [f"mkdir -p {target}", f"mount --rbind {_quoted(view.source, stage)} {target}"]
         if not view.writable:
             lines.append(f"mount -o remount,bind,ro {target}")
-    lines += [f"umount -l {stage}", " ".join(["exec", *then]), ""]
+    lines += [f"umount -l {stage}", *before, " ".join(["exec", *then]), ""]
     return "\n".join(lines)
 
 
@@ -135,10 +137,17 @@ def outer(box: Box) -> list[str]:
     return [] if box.user is None else ["unshare", "--mount", "sh", str(_outer(box))]
 
 
-def write_inner(box: Box, path: Path, show: Sequence[View], then: Sequence[str]) -> None:
+def write_inner(
+    box: Box,
+    path: Path,
+    show: Sequence[View],
+    then: Sequence[str],
+    before: Sequence[str] = (),
+) -> None:
     """Write a program that becomes the command ``then`` where it sees of the box only ``show``.
 
-    Arguments of the program are added to the command.  The package cache is seen.
+    Arguments of the program are added to the command.  The package cache is seen.  The lines
+    ``before`` are shell text, run when all is mounted.
     """
     uid, gid = box.user or (os.getuid(), os.getgid())
     again = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--", *then]
@@ -146,6 +155,7 @@ def write_inner(box: Box, path: Path, show: Sequence[View], then: Sequence[str])
         [*box.hidden, box.folder],
         [View(box.cache, box.cache), *show],
         [*map(shlex.quote, again), ARGUMENTS],
+        before,
     )
     behind = path.with_suffix(".sh")
     box.own_file(behind, text, mode=0o755)

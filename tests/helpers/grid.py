@@ -1,0 +1,229 @@
+"""A testbed for the tests of a session, and the handles by which they break it.
+
+``pool`` is the HTCondor pool alone, with a second one for the grid universe; ``grid`` has all parts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from services import missing
+
+from treehammer import config
+from treehammer.errors import TestbedError
+from treehammer.submit.batch.processes import start_time
+from treehammer.testbed import assembly, condor, curtain, lifecycle, places
+from treehammer.testbed.parts import Box, Part
+
+SITES = 3
+#: Seconds after which what should happen will not.
+PATIENCE_S = 60.0
+
+
+class Grid:
+    """A testbed that is up.
+
+    Attributes:
+        box: the testbed.
+        pool: its HTCondor pool.
+        second: the pool that the grid universe leads to.
+        sites_file: to submit with; there is one where all parts are up.
+        submit_dir: where inputs and outputs of jobs lie.
+        env: environment of a user's HTCondor commands; CONDOR_CONFIG in it is all that the Python
+            bindings need.
+    """
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self.pool = condor.first_pool(box)
+        self.second = condor.second_pool(box)
+        self.sites_file = assembly.sites_file(box)
+        self.submit_dir = condor.submit_dir(box)
+        self.env = self.pool.client_env
+
+    @property
+    def grid_resource(self) -> str:
+        """Of the grid universe, into the second pool."""
+        return condor.grid_resource(self.box)
+
+    def condor(self, *command: str, **env: str) -> str:
+        """Run one of HTCondor's commands as a user; what it printed."""
+        return subprocess.run(
+            command,
+            env={**self.env, **env},
+            executable=_found(command[0], self.env["PATH"]),
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout
+
+    def admin(self, *command: str) -> str:
+        """Run one of HTCondor's commands as an administrator of the pool."""
+        tokens = str(self.pool.admin_tokens)
+        return self.condor(*command, _CONDOR_SEC_TOKEN_DIRECTORY=tokens)
+
+    # -- sites
+
+    def known_sites(self) -> set[str]:
+        """Names of the sites that the collector knows."""
+        return set(self.condor("condor_status", "-af", "GLIDEIN_Site").split())
+
+    def stop_site(self, site: str) -> None:
+        """Take a site off: its jobs are evicted at once, and nothing starts there."""
+        self.admin("condor_off", "-fast", "-subsystem", f"STARTD_{site}")
+        self.until(lambda: not self._startds(site), f"{site} stops")
+        self.until(lambda: site not in self.known_sites(), f"{site} is forgotten")
+
+    def start_site(self, site: str) -> None:
+        """Bring a site back."""
+        self.admin("condor_on", "-subsystem", f"STARTD_{site}")
+        self.until(lambda: site in self.known_sites(), f"{site} is back")
+
+    @contextmanager
+    def stopped(self, site: str) -> Iterator[None]:
+        """Have no such site while the block runs."""
+        self.stop_site(site)
+        try:
+            yield
+        finally:
+            self.start_site(site)
+
+    @contextmanager
+    def small_disk(self, site: str, mebibytes: int) -> Iterator[None]:
+        """Have so little room for jobs at a site while the block runs."""
+        size = self.pool.site_folder(site) / "execute_mb"
+        self.stop_site(site)
+        try:
+            size.write_text(f"{mebibytes}\n")
+            self.start_site(site)
+            yield
+        finally:
+            size.unlink()
+            with suppress(subprocess.CalledProcessError):
+                self.stop_site(site)
+            self.start_site(site)
+
+    # -- processes
+
+    def startd(self, site: str) -> int:
+        """Pid of a site's startd."""
+        (pid,) = self._startds(site)
+        return pid
+
+    def schedd(self) -> int:
+        """Pid of the schedd."""
+        (pid,) = self._daemons(lambda words: words[0].endswith("condor_schedd"))
+        return pid
+
+    def starters(self, site: str) -> list[int]:
+        """Pids of the starters of the jobs at a site."""
+        below = psutil.Process(self.startd(site)).children()
+        return [one.pid for one in below if one.name() == "condor_starter"]
+
+    def _startds(self, site: str) -> list[int]:
+        ends = ["-local-name", site]
+        return self._daemons(lambda w: w[0].endswith("condor_startd") and w[-2:] == ends)
+
+    def _daemons(self, chosen: Callable[[Sequence[str]], bool]) -> list[int]:
+        state = places.read_state(self.box.folder)
+        assert state is not None
+        (master,) = [daemon.pid for daemon in state.daemons if daemon.name == self.pool.name]
+        found = []
+        for process in psutil.Process(master).children():
+            with suppress(psutil.Error):
+                words = process.cmdline()
+                if words and chosen(words):
+                    found.append(process.pid)
+        return found
+
+    def kill_startd(self, site: str, *, with_jobs: bool = True) -> None:
+        """Kill a site's startd, and by default all that it started, as when a machine dies.
+
+        The master starts another one within seconds; see :meth:`until`.
+        """
+        pid = self.startd(site)
+        below = psutil.Process(pid).children(recursive=True) if with_jobs else []
+        for victim in (pid, *(one.pid for one in below)):
+            _kill(victim)
+
+    def kill_schedd(self) -> None:
+        """Kill the schedd; the master starts another one within seconds."""
+        _kill(self.schedd())
+
+    def schedd_answers(self) -> bool:
+        """Whether the schedd takes questions."""
+        with suppress(subprocess.CalledProcessError):
+            self.condor("condor_q", "-totals")
+            return True
+        return False
+
+    @staticmethod
+    def until(true: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+        """Wait until something is true; fail when it does not become so."""
+        end = time.monotonic() + patience_s
+        while not true():
+            assert time.monotonic() < end, f"not so after {patience_s:.0f} s: {what}"
+            time.sleep(0.1)
+
+
+def _found(program: str, path: str) -> Path:
+    return next(p for folder in path.split(":") if (p := Path(folder, program)).exists())
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _say(text: str) -> None:
+    print(f"testbed: {text}", flush=True)
+
+
+def _remove_orphans() -> None:
+    """Take down what sessions left that were killed."""
+    for folder in places.root_folder().glob("t[0-9]*-*"):
+        pid = folder.stem[1:].partition("-")[0]
+        if pid.isdigit() and not start_time(int(pid)):
+            box = places.make_box(folder.stem, SITES, config.load(), second_pool=True)
+            lifecycle.down(box, assembly.assemble(box), _say)
+
+
+@contextmanager
+def testbed(name: str, choose: Callable[[Box], list[Part]], sites: int) -> Iterator[Grid]:
+    """A testbed of this process; skips the test where the machine cannot have one."""
+    box = places.make_box(f"t{os.getpid()}-{name}", sites, config.load(), second_pool=True)
+    parts = choose(box)
+    try:
+        curtain.check(box)
+        for part in parts:
+            part.install(_say)
+    except TestbedError as error:
+        missing(f"no testbed: {error}")
+    _remove_orphans()
+    lifecycle.up(box, parts, _say)
+    try:
+        yield Grid(box)
+    finally:
+        lifecycle.down(box, parts, _say)
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Grid]:
+    """HTCondor alone: three sites, and a second pool."""
+    with testbed("pool", assembly.pools, SITES) as grid:
+        yield grid
+
+
+@pytest.fixture(scope="session")
+def grid() -> Iterator[Grid]:
+    """All of a testbed: three sites with their storage, and a second pool."""
+    with testbed("grid", assembly.assemble, SITES) as grid:
+        yield grid
