@@ -1,0 +1,166 @@
+"""CRIC's documents become sites, and what cannot be taken is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from treehammer.errors import ConfigError, NothingToDo
+from treehammer.submit import cric, sites_file
+from treehammer.submit.site import Door, Site
+from treehammer.submit.site_commands import sites as verbs
+
+DATA = Path(__file__).parent / "cric"
+ALL = [DATA / f"{name}.json" for name in ("ddmendpoint", "pandaqueue", "site", "service")]
+
+GRID = cric.Wanted("grid")
+PNFS = "pnfs/example.org/data/atlas/atlasdatadisk/rucio"
+
+
+def found(*names: str, wanted: cric.Wanted = GRID) -> cric.Found:
+    return cric.sites_of([DATA / f"{name}.json" for name in names], wanted)
+
+
+def test_all_documents_together_make_whole_sites() -> None:
+    sites = {site.name: site for site in cric.sites_of(ALL, GRID).sites}
+    assert sites == {
+        "EXAMPLE-T1": Site(
+            name="EXAMPLE-T1",
+            batch="htcondor@grid",
+            doors=(
+                Door("root", "root", f"root://dcache.example.org:1094//{PNFS}", "DCACHE", "9.2.30"),
+                Door(
+                    "https", "https", f"https://dcache.example.org:2880/{PNFS}", "DCACHE", "9.2.30"
+                ),
+                Door("root-2", "root", f"root://gateway.example.org:1094//{PNFS}", "DCACHE"),
+            ),
+            storage="DCACHE",
+            grid_resource="condor ce1.example.org ce1.example.org:9619",
+            labels=("cloud-DE", "tier-1", "state-ACTIVE"),
+        ),
+        "EXAMPLE-T2": Site(
+            name="EXAMPLE-T2",
+            batch="htcondor@grid",
+            doors=(
+                Door(
+                    "root",
+                    "root",
+                    "root://eos.example.net:1094//eos/atlas/atlasdatadisk/rucio",
+                    "EOS",
+                ),
+            ),
+            storage="EOS",
+            grid_resource="arc https://arc.example.net:443/arex",
+            labels=("cloud-CH", "tier-2", "state-ACTIVE"),
+        ),
+    }
+
+
+def test_what_could_not_be_taken_is_told() -> None:
+    told = "\n".join(cric.sites_of(ALL, GRID).left_out)
+    for line in (
+        "EXAMPLE-BROKEN_DATADISK: arprotocols: Input should be a valid dictionary",
+        "EXAMPLE-T1_DATADISK: srm://dcache.example.org:8443/srm/managerv2?SFN=: not for ROOT",
+        "EXAMPLE-T1_DATATAPE: is on tape",
+        "EXAMPLE-T1_SCRATCHDISK: is a SCRATCHDISK, not DATADISK",
+        "EXAMPLE-OLD_DATADISK: is DISABLED",
+        "EXAMPLE-T3_DATADISK: s3://objects.example.com:443/: not for ROOT",
+        "EXAMPLE CLOUD: no name for a site",
+        "EXAMPLE-T1: HTCONDOR-CE old.example.org:9619 (DISABLED)",
+        "EXAMPLE-T1: further compute element condor ce2.example.org ce2.example.org:9619",
+    ):
+        assert line in told.splitlines(), told
+    assert "write_wan" not in told
+    assert "EXAMPLE-T2" not in told
+
+
+def test_requirements_select_machines_in_place_of_compute_elements() -> None:
+    wanted = cric.Wanted("grid", requirements='TARGET.GLIDEIN_Site == "{site}"')
+    sites = cric.sites_of(ALL, wanted).sites
+    assert [site.requirements for site in sites] == [
+        'TARGET.GLIDEIN_Site == "EXAMPLE-T1"',
+        'TARGET.GLIDEIN_Site == "EXAMPLE-T2"',
+    ]
+    assert not any(site.grid_resource for site in sites)
+
+
+def test_a_site_without_a_selector_is_taken_and_told() -> None:
+    assert "EXAMPLE-T2: taken without a batch selector" in "\n".join(found("ddmendpoint").left_out)
+
+
+def test_other_areas_and_a_folder_in_them_can_be_asked_for() -> None:
+    site = found("ddmendpoint", wanted=cric.Wanted("p", "x", "SCRATCHDISK", "/treehammer/")).sites[
+        0
+    ]
+    assert site.doors[0].prefix.endswith("/atlasscratchdisk/rucio/treehammer")
+
+
+def test_services_alone_give_doors_too() -> None:
+    site = found("service").sites[0]
+    assert site.name == "EXAMPLE-LCG2"
+    assert site.doors == (
+        Door(
+            "https", "https", "https://dcache.example.org:2880/pnfs/example.org", "dCache", "9.2.30"
+        ),
+    )
+
+
+def test_the_list_of_the_catalogue_before_cric_is_understood(tmp_path: Path) -> None:
+    entries = json.loads((DATA / "ddmendpoint.json").read_text())
+    file = tmp_path / "agis.json"
+    file.write_text(json.dumps(list(entries.values())))
+    assert cric.sites_of([file], GRID).sites == found("ddmendpoint").sites
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<html>", "is not JSON"),
+        ("[]", "no document of CRIC"),
+        ("{}", "no document of CRIC"),
+        ('{"a": 1}', "no document of CRIC"),
+        ("3", "no document of CRIC"),
+    ],
+)
+def test_what_is_no_document_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        cric.sites_of([file], GRID)
+
+
+def test_an_absent_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        cric.sites_of([tmp_path / "none.json"], GRID)
+
+
+def test_entries_of_unknown_kinds_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text('{"a": {"b": 1}}')
+    assert cric.sites_of([file], GRID).left_out == ["a: of a kind that is not known"]
+
+
+def test_the_verb_writes_a_file_that_reads_the_same(tmp_path: Path) -> None:
+    output = tmp_path / "sites.toml"
+    arguments = ["import", "cric", *map(str, ALL)]
+    done = CliRunner().invoke(verbs, [*arguments, "-o", str(output)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert f"2 sites in {output}" in done.stdout
+    assert "left out: EXAMPLE-T1_DATATAPE: is on tape" in done.stderr
+    expected = cric.sites_of(ALL, GRID).sites
+    assert list(sites_file.read(output).sites.values()) == expected
+
+    printed = CliRunner().invoke(verbs, arguments, catch_exceptions=False)
+    assert printed.stdout == output.read_text()
+    with pytest.raises(ConfigError, match="exists already"):
+        CliRunner().invoke(verbs, [*arguments, "-o", str(output)], catch_exceptions=False)
+
+
+def test_documents_without_a_site_are_nothing_to_do() -> None:
+    with pytest.raises(NothingToDo):
+        CliRunner().invoke(
+            verbs, ["import", "cric", str(DATA / "site.json")], catch_exceptions=False
+        )
