@@ -15,6 +15,7 @@ from pathlib import Path
 
 from treehammer.collectors.job import TEMPORARY
 from treehammer.collectors.record import Measurement
+from treehammer.errors import BatchError
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import AttemptStatus, BatchSystem, JobState, JobStatus
@@ -174,11 +175,14 @@ class Tracker:
 
     def notes(self, campaign: CampaignRow) -> list[str]:
         """What a user should know: files that are no records, and why no job starts."""
-        names = {job.batch_system for job in self.store.jobs(campaign.id) if _is_open(job)}
-        return [
-            *self._told,
-            *(n for name in sorted(names) for n in self.batch_system(name).notes()),
-        ]
+        open_jobs = [job for job in self.store.jobs(campaign.id) if _is_open(job)]
+        told = list(self._told)
+        for name, group in _by_batch_system(open_jobs):
+            try:
+                told += self.batch_system(name).notes(job.batch_id for job in group if job.batch_id)
+            except BatchError as error:
+                told.append(str(error))
+        return list(dict.fromkeys(told))
 
     def collect(self, campaign: CampaignRow) -> Collected:
         """Add the records of all jobs, running ones included, to the store.

@@ -50,7 +50,11 @@ class AttemptStatus:
     """One execution of a job; times in microseconds since 1970 UTC, 0 = not yet.
 
     ``state`` is ``RUNNING`` or final.  ``exit_code`` is None where nobody could wait for the
-    process; ``reason`` says why the attempt did not end by itself.
+    process, negative for a signal; ``reason`` says why the attempt did not end by itself.
+    ``failure_class`` is one of :data:`treehammer.collectors.failures.CLASSES` where the batch system
+    ended it, '' otherwise; ``host`` is the machine or slot, '' where that is not known.
+
+    Numbers grow but may have gaps.
     """
 
     number: int
@@ -59,6 +63,8 @@ class AttemptStatus:
     ended_us: int
     exit_code: int | None
     reason: str
+    failure_class: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,14 @@ class JobStatus:
     """What the batch system knows of one job: its state and every attempt, oldest first.
 
     ``QUEUED`` with attempts means that the last one was lost and another will follow.
+    ``failure_class`` and ``reason`` say why a job is held, or ended without an attempt to blame.
     """
 
     batch_id: str
     state: JobState
     attempts: tuple[AttemptStatus, ...] = ()
+    failure_class: str = ""
+    reason: str = ""
 
 
 class BatchSystem(Protocol):
@@ -91,7 +100,11 @@ class BatchSystem(Protocol):
         ...
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """State of each known job; unknown ids are absent."""
+        """State of each known job; unknown ids are absent.
+
+        Raises:
+            treehammer.errors.BatchError: the batch system does not answer; nothing is known.
+        """
         ...
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
@@ -102,8 +115,27 @@ class BatchSystem(Protocol):
         """Cancel what is not final and return how many were."""
         ...
 
-    def notes(self) -> Sequence[str]:
-        """What keeps queued jobs from starting, a line each; empty when nothing does."""
+    def release(self, batch_ids: Iterable[str]) -> int:
+        """Let held jobs go on and return how many were held."""
+        ...
+
+    def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
+        """Queue jobs anew that are final, as they were submitted; asking twice queues them once.
+
+        Args:
+            earlier: batch id -> number of the job's last attempt so far; the next has the next.
+            inputs: name in the sandbox -> file in place of what was sent before.
+
+        Returns:
+            Old batch id -> new one, of the jobs that this batch system can queue anew.
+
+        Raises:
+            treehammer.errors.BatchError: not all were queued.
+        """
+        ...
+
+    def notes(self, batch_ids: Iterable[str]) -> Sequence[str]:
+        """What keeps these jobs from starting, a line each; empty when nothing does."""
         ...
 
     def purge(self, batch_ids: Iterable[str]) -> int:

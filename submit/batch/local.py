@@ -95,7 +95,15 @@ class LocalBatch:
             time.sleep(runner.TICK_S)
         return len(asked)
 
-    def notes(self) -> list[str]:
+    def release(self, batch_ids: Iterable[str]) -> int:
+        """Nothing is ever held here."""
+        return 0
+
+    def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
+        """None: a lost job has been tried once more already."""
+        return {}
+
+    def notes(self, batch_ids: Iterable[str]) -> list[str]:
         """Why no queued job starts."""
         if runner.has_room(self.spool):
             return []

@@ -10,11 +10,13 @@ The text of a description is HTCondor's submit language without a ``queue`` stat
 ``$(job_id)``
     our identity of the job;
 ``$(treehammer_attempt)``
-    number of this start of the job, from 1 (:data:`~.keys.ATTEMPT`); right after any restart;
+    number of this start of the job (:data:`~.keys.ATTEMPT`): from 1, growing, never used twice,
+    with gaps where a shadow was started anew without the job;
 ``$(treehammer_output)``
-    folder in the job's sandbox, ``attempt-N``, that comes back as the output of this start
-    (:data:`~.keys.OUTPUT`).  The job makes it before anything can fail, as HTCondor holds a job
-    without output; what it says belongs there too, as ``worker.out`` and ``worker.err``.
+    path in the job's sandbox, ``output/attempt-N``, of what comes back of this start
+    (:data:`~.keys.OUTPUT`).  ``output`` is there; the job makes the folder in it, and says what it
+    says there too, in ``worker.out`` and ``worker.err``.  With ``when_to_transfer_output =
+    ON_EXIT_OR_EVICT`` the output of an evicted start comes home with that of the next.
 
 so that a template says, in full::
 
@@ -26,8 +28,9 @@ so that a template says, in full::
 
 These keys are filled in here and refused in a text (:data:`~.keys.OWNED`): ``initialdir``, ``log``,
 ``transfer_input_files``, ``transfer_output_files``, ``transfer_output_remaps``,
-``should_transfer_files``, ``treehammer_attempt``, ``treehammer_output``, ``queue``,
-``My.TreehammerCampaign``, ``My.TreehammerSubmission`` and ``My.TreehammerJob``.  All others are the
+``should_transfer_files``, ``job_ad_information_attrs``, ``treehammer_attempt``,
+``treehammer_output``, ``queue``, ``My.TreehammerCampaign``, ``My.TreehammerSubmission``,
+``My.TreehammerJob`` and ``My.TreehammerAttempt``.  All others are the
 template's: ``max_materialize`` (taken out for a pool with ``spool``, which HTCondor cannot combine),
 ``when_to_transfer_output``, ``requirements``, ``batch_name``, the retry budget …
 
@@ -49,8 +52,13 @@ On disk
           seen.json              what was read of it so far; can be made again
           shared/                inputs that all jobs share
           jobs/JOBID/job.json    inputs of one job
-          jobs/JOBID/attempt-N/  output of its Nth start
+          jobs/JOBID/output/attempt-N/  of its start number N
 
 ``TAG`` is computed from campaign, text and job ids: who submits the same again, after whatever
 happened, asks the schedd for that tag first.
 """
+
+from treehammer.submit.batch.htcondor.matching import Reached
+from treehammer.submit.batch.htcondor.system import HTCondorBatch
+
+__all__ = ["HTCondorBatch", "Reached"]

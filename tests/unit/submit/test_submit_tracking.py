@@ -49,7 +49,10 @@ class FakeBatch:
     def cancel(self, batch_ids: Iterable[str]) -> int:
         return len(list(batch_ids))
 
-    def notes(self) -> Sequence[str]:
+    def release(self, batch_ids: Iterable[str]) -> int:
+        return 0
+
+    def notes(self, batch_ids: Iterable[str]) -> Sequence[str]:
         return ()
 
     def purge(self, batch_ids: Iterable[str]) -> int:

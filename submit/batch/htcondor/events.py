@@ -1,0 +1,370 @@
+"""The event log of a submission: every start of every job, told as it happens.
+
+Each event is followed by one of type 028 that repeats it as attributes and adds, because
+``job_ad_information_attrs`` asks for it, to which start it belongs; those are what is read.
+Bindings have a reader too (``JobEventLog``); for the 180,000 events of 10,000 jobs it takes 3.4 s of
+CPU, this one 0.5 s.
+
+The log only makes it fast: it may lack events, repeat them, or be gone.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from treehammer.collectors.files import write_atomically
+from treehammer.submit.batch.base import AttemptStatus, JobState
+from treehammer.submit.batch.htcondor.keys import ATTEMPT_ATTRIBUTE
+from treehammer.submit.batch.htcondor.layout import Submission
+
+#: Types of events, as HTCondor numbers them.
+EXECUTE, EVICTED, TERMINATED, SHADOW_EXCEPTION, ABORTED = 1, 4, 5, 7, 9
+HELD, RELEASED, DISCONNECTED, RECONNECTED, RECONNECT_FAILED = 12, 13, 22, 23, 24
+CLUSTER_REMOVED, TRANSFER = 36, 40
+_OTHER_USEFUL = frozenset(
+    {EXECUTE, EVICTED, TERMINATED, SHADOW_EXCEPTION, ABORTED, HELD, RELEASED, DISCONNECTED}
+    | {RECONNECTED, RECONNECT_FAILED, CLUSTER_REMOVED, TRANSFER}
+)
+
+_END = "\n...\n"
+_HEAD = re.compile(r"028 \((\d+)\.(-?\d+)\.")
+_TYPE = re.compile(r"^TriggerEventTypeNumber = (\d+)$", re.MULTILINE)
+_ATTRIBUTE = re.compile(r"^(\w+) = (.*)$", re.MULTILINE)
+#: Time zones lie so many seconds apart, or a multiple.
+_ZONE_STEP_S = 900
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of one job; ``attempt`` is 0 where it belongs to none, or to whichever is last."""
+
+    kind: int
+    proc: int
+    time_us: int
+    attempt: int
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a job, as far as events tell; see :class:`AttemptStatus`.
+
+    ``executing`` says whether the job began, rather than only the transfer of its input; ``trouble``
+    is what went wrong and is not yet known to be the end.
+    """
+
+    started_us: int = 0
+    ended_us: int = 0
+    state: str = JobState.RUNNING.value
+    exit_code: int | None = None
+    failure_class: str = ""
+    reason: str = ""
+    host: str = ""
+    executing: bool = False
+    trouble: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether its end is not known."""
+        return self.state == JobState.RUNNING.value
+
+    def lost(self, time_us: int, failure_class: str, reason: str) -> Start:
+        """It ended without the job's doing."""
+        return replace(
+            self,
+            state=JobState.LOST.value,
+            ended_us=time_us,
+            failure_class=failure_class,
+            reason=reason,
+        )
+
+    def status(self, number: int) -> AttemptStatus:
+        """As tracking sees it."""
+        return AttemptStatus(
+            number,
+            JobState(self.state),
+            self.started_us,
+            self.ended_us,
+            self.exit_code,
+            self.reason,
+            self.failure_class,
+            self.host,
+        )
+
+
+@dataclass
+class JobSeen:
+    """What the events of one job told so far.
+
+    ``held`` is why it is held, '' when it is not; ``removed`` why it was removed, None when it was
+    not; ``over`` says that it left the queue by itself.
+    """
+
+    starts: dict[int, Start] = field(default_factory=dict)
+    held: str = ""
+    removed: str | None = None
+    over: bool = False
+    ended_us: int = 0
+
+    def take(self, event: Event) -> None:
+        """Add an event; the same one again changes nothing."""
+        number = event.attempt or max(self.starts, default=0)
+        if event.kind in (EXECUTE, TRANSFER) and event.attempt:
+            self._begin(event)
+        elif event.kind == HELD:
+            self._hold(event, number)
+        elif event.kind == RELEASED:
+            self.held = ""
+        elif event.kind == ABORTED:
+            self.removed, self.ended_us = event.values.get("Reason", ""), event.time_us
+        elif number:
+            start = self.starts.setdefault(number, Start())
+            self.starts[number] = _after(start, event)
+            if event.kind == TERMINATED:
+                self.over, self.held, self.ended_us = True, "", event.time_us
+
+    def _begin(self, event: Event) -> None:
+        number, values = event.attempt, event.values
+        start = self.starts.get(number, Start(started_us=event.time_us))
+        for earlier, other in self.starts.items():
+            if earlier < number and other.open:
+                why = other.trouble or "its shadow ended without a word"
+                self.starts[earlier] = other.lost(event.time_us, "lost", why)
+        if event.kind == EXECUTE and not start.executing:
+            started = event.time_us if start.open else start.started_us
+            host = values.get("SlotName", "") or values.get("ExecuteHost", "")
+            start = replace(start, started_us=started, executing=True, host=host)
+        self.starts[number] = start
+        if start.open:
+            self.held = ""
+
+    def _hold(self, event: Event, number: int) -> None:
+        self.held = hold_text(
+            event.values.get("HoldReason", ""),
+            event.values.get("HoldReasonCode", ""),
+            event.values.get("HoldReasonSubCode", ""),
+        )
+        start = self.starts.get(number)
+        # An eviction just before was the hold's doing.
+        if start and (start.open or (start.failure_class == "evicted" and _near(start, event))):
+            self.starts[number] = start.lost(event.time_us, "held", self.held)
+
+
+def hold_text(reason: str, code: object, subcode: object) -> str:
+    """Why a job is held, with HTCondor's codes."""
+    return f"{reason or 'for no stated reason'} (hold code {code}, subcode {subcode})"
+
+
+def _near(start: Start, event: Event) -> bool:
+    return abs(event.time_us - start.ended_us) < 60_000_000
+
+
+def _after(start: Start, event: Event) -> Start:
+    """A start after an event of its shadow."""
+    values, at = event.values, event.time_us
+    if event.kind == TERMINATED or (
+        event.kind == EVICTED and values.get("TerminatedAndRequeued") == "true"
+    ):
+        return _ended_itself(start, event)
+    if not start.open:
+        return start
+    if event.kind == DISCONNECTED:
+        return replace(start, trouble=f"lost from sight: {values.get('DisconnectReason', '')}")
+    if event.kind == RECONNECTED:
+        return replace(start, trouble="")
+    if event.kind == RECONNECT_FAILED:
+        reason = values.get("Reason", "") or start.trouble
+        return start.lost(at, "lost", f"{values.get('StartdName', 'its node')}: {reason}")
+    if event.kind == SHADOW_EXCEPTION:
+        return start.lost(at, "lost", f"shadow exception: {values.get('Message', '')}")
+    if event.kind == EVICTED:
+        reason = values.get("Reason", "")
+        return start.lost(at, "evicted", f"evicted: {reason}" if reason else "evicted by its node")
+    return start
+
+
+def _ended_itself(start: Start, event: Event) -> Start:
+    values = event.values
+    if values.get("TerminatedNormally") == "true":
+        code, reason = _int(values.get("ReturnValue")), ""
+    else:
+        number = _int(values.get("TerminatedBySignal"))
+        code, reason = (-number if number else None), f"ended by signal {number or 'unknown'}"
+    return replace(
+        start,
+        state=JobState.DONE.value,
+        ended_us=event.time_us,
+        exit_code=code,
+        reason=reason,
+        failure_class="",
+    )
+
+
+def _int(text: str | None) -> int | None:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
+@dataclass
+class Seen:
+    """What was read of a submission's event log so far."""
+
+    inode: int = 0
+    offset: int = 0
+    jobs: dict[int, JobSeen] = field(default_factory=dict)
+    cluster_removed: bool = False
+    clock: Clock | None = None
+
+    @classmethod
+    def read(cls, submission: Submission) -> Seen:
+        """Take up where the last reader stopped, and read on."""
+        seen = cls._load(submission)
+        if seen._read_on(submission):
+            with suppress(OSError):  # it can be read again
+                write_atomically(submission.path / "seen.json", seen._dump())
+        return seen
+
+    def job(self, proc: int) -> JobSeen | None:
+        """What was told of one job; None for nothing."""
+        return self.jobs.get(proc)
+
+    @classmethod
+    def _load(cls, submission: Submission) -> Seen:
+        try:
+            document = json.loads((submission.path / "seen.json").read_text(encoding="utf-8"))
+            if document["format"] != _FORMAT:
+                return cls()
+            jobs = {int(proc): _job(job) for proc, job in document["jobs"].items()}
+            clock = Clock(**document["clock"]) if document["clock"] else None
+            removed = document["cluster_removed"]
+            return cls(document["inode"], document["offset"], jobs, removed, clock)
+        except (OSError, ValueError, KeyError, TypeError):
+            return cls()
+
+    def _dump(self) -> str:
+        jobs = {
+            proc: vars(job) | {"starts": {n: asdict(s) for n, s in job.starts.items()}}
+            for proc, job in self.jobs.items()
+        }
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "inode": self.inode,
+                "offset": self.offset,
+                "cluster_removed": self.cluster_removed,
+                "clock": asdict(self.clock) if self.clock else None,
+                "jobs": jobs,
+            }
+        )
+
+    def _read_on(self, submission: Submission) -> bool:
+        """Take in what was added to the log; whether anything was."""
+        cluster = submission.cluster
+        if cluster is None:
+            return False
+        try:
+            with submission.log.open("rb") as stream:
+                inode = os.fstat(stream.fileno()).st_ino
+                size = os.fstat(stream.fileno()).st_size
+                if inode != self.inode or size < self.offset:
+                    self.inode, self.offset = inode, 0  # another file: what it repeats is harmless
+                stream.seek(self.offset)
+                data = stream.read()
+        except OSError:
+            return False
+        # The last event may still be being written.
+        end = data.rfind(_END.encode()) + len(_END)
+        if end < len(_END):
+            return False
+        text = data[:end].decode("utf-8", "replace")
+        self.offset += end
+        self.clock = self.clock or Clock.of(text, cluster.queued_s)
+        if self.clock is None:
+            return False
+        for event in parse(text, cluster.number, self.clock):
+            if event.kind == CLUSTER_REMOVED:
+                self.cluster_removed = True
+            elif event.proc >= 0:
+                self.jobs.setdefault(event.proc, JobSeen()).take(event)
+        return True
+
+
+def _job(document: dict[str, Any]) -> JobSeen:
+    starts = {int(number): Start(**start) for number, start in document.pop("starts").items()}
+    return JobSeen(starts=starts, **document)
+
+
+def parse(text: str, cluster: int, clock: Clock) -> Iterator[Event]:
+    """The useful events of a cluster in a piece of a log that ends with a whole event."""
+    for block in text.split(_END):
+        head = _HEAD.match(block)
+        if head is None or int(head.group(1)) != cluster:
+            continue
+        kind = _TYPE.search(block)
+        if kind is None or int(kind.group(1)) not in _OTHER_USEFUL:
+            continue
+        values = {key: _plain(value) for key, value in _ATTRIBUTE.findall(block)}
+        if values.get("MyType") == "FileTransferEvent" and values.get("Type") != "2":
+            continue  # of transfers, only that of input being under way is of use
+        number = values.get(ATTEMPT_ATTRIBUTE, "")
+        yield Event(
+            int(kind.group(1)),
+            int(head.group(2)),
+            clock.us(values.get("EventTime", "")),
+            int(number) if number.isdigit() else 0,
+            values,
+        )
+
+
+def _plain(value: str) -> str:
+    """A ClassAd literal without its quotation marks."""
+    if value.startswith('"') and value.endswith('"'):
+        return value[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+    return value
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Turns the times of a log, local to who wrote it and without a zone, into microseconds.
+
+    ``shift_s`` seconds lie between its zone and UTC; ``ours`` says whether this is our own zone,
+    whose summer time we know.
+    """
+
+    shift_s: int
+    ours: bool
+
+    @classmethod
+    def of(cls, text: str, queued_s: int) -> Clock | None:
+        """From the first event of a log, which is the queueing itself; None without any."""
+        first = re.search(r'^EventTime = "([^"]*)"$', text, re.MULTILINE)
+        if first is None:
+            return None
+        try:
+            local = calendar.timegm(datetime.fromisoformat(first.group(1)).timetuple())
+        except ValueError:
+            return None
+        shift = round((local - queued_s) / _ZONE_STEP_S) * _ZONE_STEP_S
+        return cls(shift, shift == time.localtime(queued_s).tm_gmtoff)
+
+    def us(self, text: str) -> int:
+        """Microseconds since 1970 UTC, 0 for what is no time."""
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return 0
+        if moment.tzinfo is not None or self.ours:
+            return int(moment.timestamp() * 1e6)
+        return (calendar.timegm(moment.timetuple()) - self.shift_s) * 1_000_000 + moment.microsecond

@@ -1,0 +1,281 @@
+"""A submission on disk: what is written before the schedd is asked, and found again after any death.
+
+See :mod:`treehammer.submit.batch.htcondor` for the layout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from treehammer.collectors.files import locked, write_atomically
+from treehammer.errors import BatchError
+from treehammer.submit.batch.base import Description
+from treehammer.submit.batch.htcondor.keys import ATTEMPT_PREFIX, OUTPUT_FOLDER, description
+from treehammer.submit.batch.spool import cause, copy_input
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
+_INCOMING = ".incoming"
+_LOCKS = ".locks"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a submission became: its number, and when it was queued, in seconds since 1970 UTC."""
+
+    number: int
+    queued_s: int
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The jobs of a campaign that share a description, in the folder they are submitted from."""
+
+    root: Path
+    campaign: str
+    tag: str
+
+    @classmethod
+    def of(cls, root: Path, campaign: str, text: str, job_ids: Sequence[str]) -> Submission:
+        """The submission of these jobs; the same jobs with the same text are the same one.
+
+        Raises:
+            BatchError: the campaign's identity cannot name a folder.
+        """
+        if not _SAFE_NAME.fullmatch(campaign):
+            raise BatchError(f"{campaign!r} cannot name a submission")
+        whole = json.dumps([campaign, text, list(job_ids)])
+        return cls(root, campaign, sha256(whole.encode()).hexdigest()[:12])
+
+    @property
+    def name(self) -> str:
+        """What the jobs' ads know it by."""
+        return f"{self.campaign}.{self.tag}"
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self.root / self.campaign / self.tag
+
+    @property
+    def log(self) -> Path:
+        """HTCondor's event log."""
+        return self.path / "events.log"
+
+    @property
+    def description(self) -> Path:
+        """Exactly what was submitted."""
+        return self.path / "submit.txt"
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether we asked for its end."""
+        return (self.path / "cancelled").exists()
+
+    def mark_cancelled(self) -> None:
+        """Remember that we ask for its end."""
+        (self.path / "cancelled").touch()
+
+    @cached_property
+    def job_ids(self) -> tuple[str, ...]:
+        """Its jobs: number N of these is proc N of the cluster.
+
+        Raises:
+            BatchError: the folder is damaged.
+        """
+        path = self.path / "submission.json"
+        try:
+            return tuple(json.loads(path.read_text(encoding="utf-8"))["jobs"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BatchError(
+                f"damaged submission ({error})",
+                where=str(path),
+                hint="Remove this folder; what its jobs recorded and was not collected is lost.",
+            ) from error
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster it became; None while nobody has seen it in the queue."""
+        try:
+            document = json.loads((self.path / "cluster.json").read_text(encoding="utf-8"))
+            return Cluster(int(document["cluster"]), int(document["queued_s"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def confirm(self, cluster: Cluster) -> Cluster:
+        """Remember what it became."""
+        text = json.dumps({"cluster": cluster.number, "queued_s": cluster.queued_s})
+        write_atomically(self.path / "cluster.json", text)
+        return cluster
+
+    def batch_ids(self, cluster: Cluster) -> dict[str, str]:
+        """Job id -> batch id."""
+        return {
+            job_id: f"{cluster.number}.{proc}@{self.name}"
+            for proc, job_id in enumerate(self.job_ids)
+        }
+
+    def job_folder(self, proc: int) -> Path:
+        """Folder of one of its jobs."""
+        return self.path / "jobs" / self.job_ids[proc]
+
+    def sandboxes(self, proc: int) -> dict[int, Path]:
+        """Attempt -> folder with its output, as far as it came."""
+        found = {}
+        try:
+            with os.scandir(self.job_folder(proc) / OUTPUT_FOLDER) as entries:
+                for entry in entries:
+                    number = entry.name.removeprefix(ATTEMPT_PREFIX)
+                    if number.isdigit() and entry.is_dir(follow_symlinks=False):
+                        found[int(number)] = Path(entry.path)
+        except OSError:
+            return {}
+        return dict(sorted(found.items()))
+
+    def locked(self) -> AbstractContextManager[object]:
+        """Hold the campaign: nobody else stages or submits for it meanwhile."""
+        return locked(self.lock_file)
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by whoever submits for the campaign."""
+        return self.root / _LOCKS / self.campaign
+
+    def stage(self, text: str, jobs: Sequence[Description], *, spool: bool) -> None:
+        """Write all that the jobs need; the caller holds the campaign.
+
+        Raises:
+            BatchError: it cannot be written; nothing of it is there then.
+        """
+        incoming = self.root / _INCOMING / self.name
+        try:
+            if incoming.exists():  # left by a killed process
+                shutil.rmtree(incoming)
+            self._write(incoming, text, jobs, spool)
+            _hand_over(incoming, self.root)
+            if not self.path.parent.exists():
+                self.path.parent.mkdir()
+                _hand_over(self.path.parent, self.root)
+            incoming.rename(self.path)
+        except OSError as error:
+            shutil.rmtree(incoming, ignore_errors=True)
+            raise BatchError(
+                f"cannot write what the jobs need ({cause(error)})",
+                where=str(self.root),
+                hint="Nothing was submitted. Make room, or choose another submit_dir for the pool.",
+            ) from error
+        except BaseException:
+            shutil.rmtree(incoming, ignore_errors=True)
+            raise
+
+    def _write(self, folder: Path, text: str, jobs: Sequence[Description], spool: bool) -> None:
+        shared = _shared(jobs)
+        # HTCondor names a file in the sandbox by the last part of its path.
+        inputs = [f"../../shared/{name}" for name in (*shared, OUTPUT_FOLDER)]
+        inputs += [name for name in jobs[0].inputs if name not in shared]
+        whole = description(
+            text,
+            folder=str(self.path),
+            campaign=self.campaign,
+            submission=self.name,
+            inputs=inputs,
+            spool=spool,
+        )
+        (folder / "shared" / OUTPUT_FOLDER).mkdir(parents=True)
+        for name, source in shared.items():
+            copy_input(source, folder / "shared" / name)
+        (folder / "jobs").mkdir()
+        for job in jobs:
+            own = folder / "jobs" / job.job_id
+            own.mkdir()
+            for name, source in job.inputs.items():
+                if name not in shared:
+                    copy_input(source, own / name)
+        (folder / self.description.name).write_text(whole, encoding="utf-8")
+        index = json.dumps({"jobs": [job.job_id for job in jobs]})
+        (folder / "submission.json").write_text(index, encoding="utf-8")
+
+    def remove(self) -> int:
+        """Remove its folder and return its bytes.
+
+        Raises:
+            BatchError: it cannot be removed.
+        """
+        size = sum(file.lstat().st_size for file in self.path.rglob("*"))
+        away = self.root / _INCOMING / f"{self.name}.removed"
+        try:
+            away.parent.mkdir(exist_ok=True)
+            shutil.rmtree(away, ignore_errors=True)
+            # Out of sight at once: should we be killed, no reader finds half of it.
+            self.path.rename(away)
+            shutil.rmtree(away)
+        except OSError as error:
+            raise BatchError(f"cannot be removed ({cause(error)})", where=str(self.path)) from error
+        try:
+            self.path.parent.rmdir()
+        except OSError:
+            pass  # other submissions of the campaign are there
+        return size
+
+
+def parse(batch_id: str, root: Path) -> tuple[Submission, int, int] | None:
+    """Submission, cluster and proc that a batch id means; None when it is none of ours."""
+    found = _BATCH_ID.fullmatch(batch_id)
+    if found is None:
+        return None
+    cluster, proc, campaign, tag = found.groups()
+    return Submission(root, campaign, tag), int(cluster), int(proc)
+
+
+def submissions(root: Path, campaign: str = "*") -> Iterator[Submission]:
+    """All submissions of a campaign, or of every one; the newest first."""
+    found = [path for path in root.glob(f"{campaign}/*/submission.json") if path.is_file()]
+    for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
+        folder = path.parent
+        if not folder.parent.name.startswith("."):
+            yield Submission(root, folder.parent.name, folder.name)
+
+
+def _shared(jobs: Sequence[Description]) -> Mapping[str, Path]:
+    """The inputs that are the same for all jobs."""
+    first = jobs[0].inputs
+    for name in first:
+        if not _INPUT_NAME.fullmatch(name) or name == OUTPUT_FOLDER:
+            raise BatchError(f"{name!r} cannot be the name of an input")
+    for job in jobs:
+        if job.inputs.keys() != first.keys():
+            raise BatchError(f"job {job.job_id} has other inputs than {jobs[0].job_id}")
+    return {
+        name: source
+        for name, source in first.items()
+        if all(job.inputs[name] == source for job in jobs)
+    }
+
+
+def _hand_over(folder: Path, like: Path) -> None:
+    """Give a folder, with all in it, to whom another belongs, if that is not us.
+
+    As root we give it away; otherwise it takes on the permissions of group and others, but for files
+    that are nobody else's business.
+    """
+    of = like.stat()
+    if of.st_uid == os.geteuid() and not of.st_mode & 0o022:
+        return
+    for path in (folder, *folder.rglob("*")):
+        mode = path.lstat().st_mode
+        if os.geteuid() == 0:
+            os.lchown(path, of.st_uid, of.st_gid)
+        elif path.is_dir():
+            path.chmod(mode | (of.st_mode & 0o7777))
+        elif not path.is_symlink() and mode & 0o077:
+            path.chmod(mode | (of.st_mode & 0o666))

@@ -1,0 +1,214 @@
+"""Why jobs do not start, said at once: held, not made yet, or no slot that would take them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from treehammer.errors import BatchError
+from treehammer.submit.batch.htcondor.connection import Connection, configured
+from treehammer.submit.batch.htcondor.keys import SUBMISSION_ATTRIBUTE
+from treehammer.submit.batch.htcondor.status import HELD, IDLE, SPOOLING, held_reason
+
+#: JobUniverse of jobs that go on to another batch system.
+_GRID = 9
+_NOTED = (
+    "ClusterId",
+    "ProcId",
+    "JobStatus",
+    "JobUniverse",
+    "HoldReason",
+    "HoldReasonCode",
+    "HoldReasonSubCode",
+    "GridResource",
+    "GridJobStatus",
+    "JobMaterializePaused",
+    "JobMaterializePauseReason",
+    "NumShadowStarts",
+)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A schedd that answered: its name, its version, and whom it takes us for."""
+
+    schedd: str
+    version: str
+    user: str
+
+
+def check(connection: Connection) -> Reached:
+    """Reach collector and schedd, and see that we may submit.
+
+    Raises:
+        BatchError: one does not answer or does not let us in.
+    """
+    location = connection.location()
+    answer = connection.ask_daemon(lambda htcondor: htcondor.ping(location, "WRITE"))
+    version = str(answer.get("RemoteVersion", "")).removeprefix("$CondorVersion: ")
+    user = str(answer.get("MyRemoteUserName", ""))
+    if not answer.get("AuthorizationSucceeded", False):
+        raise connection.unreachable(PermissionError(f"DENIED to {user or 'us'}: WRITE"))
+    return Reached(str(location.get("Name", "")), version.partition(" ")[0], user)
+
+
+def matching_slots(connection: Connection, requirements: str) -> tuple[int, int]:
+    """How many slots of the pool an expression matches, and how many there are in all.
+
+    Raises:
+        BatchError: the pool does not answer, or this is no expression.
+    """
+    with configured(connection.pool):
+        import classad2
+
+        try:
+            job = classad2.ClassAd({"Requirements": classad2.ExprTree(requirements or "true")})
+        except classad2.ClassAdException as error:
+            raise BatchError(
+                f"{requirements!r} is no ClassAd expression",
+                where="requirements",
+                hint='Write it like TARGET.GLIDEIN_Site == "NAME".',
+            ) from error
+    slots = _slots(connection)
+    return sum(bool(slot.matches(job)) for slot in slots), len(slots)
+
+
+def _slots(connection: Connection) -> Sequence[Any]:
+    """All slots but those that were split off another."""
+
+    def query(collector: Any) -> Sequence[Any]:
+        with configured(connection.pool) as htcondor:
+            slots = collector.query(htcondor.AdType.Startd, 'SlotType =!= "Dynamic"')
+            return list(slots)
+
+    return connection.ask_collector(query)
+
+
+def notes(connection: Connection, submissions: Sequence[str]) -> list[str]:
+    """What keeps jobs of these submissions from starting.
+
+    Raises:
+        BatchError: the pool does not answer.
+    """
+    constraint = " || ".join(f'{SUBMISSION_ATTRIBUTE} == "{name}"' for name in submissions)
+
+    def query(schedd: Any) -> Sequence[Any]:
+        with configured(connection.pool) as htcondor:
+            options = htcondor.QueryOpts.IncludeClusterAd
+            wanted = [SUBMISSION_ATTRIBUTE, *_NOTED]
+            found = schedd.query(f"({constraint}) && JobStatus =!= 2", wanted, opts=options)
+            return [dict(ad.items()) for ad in found]
+
+    ads = connection.ask(query)
+    return [*_held(ads), *_paused(ads), *_unmatched(connection, ads)]
+
+
+def _held(ads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    counts: Counter[tuple[object, object]] = Counter()
+    examples: dict[tuple[object, object], str] = {}
+    for ad in ads:
+        if ad.get("JobStatus") == HELD and ad.get("HoldReasonCode") != SPOOLING and "ProcId" in ad:
+            key = ad.get("HoldReasonCode"), ad.get("HoldReasonSubCode")
+            counts[key] += 1
+            examples.setdefault(key, held_reason(ad))
+    for key, count in counts.most_common():
+        yield f"{_jobs(count)} held, e.g.: {examples[key]}"
+
+
+def _paused(ads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for ad in ads:
+        if "ProcId" not in ad and ad.get("JobMaterializePaused"):
+            reason = ad.get("JobMaterializePauseReason") or "for no stated reason"
+            yield f"HTCondor makes no more jobs of cluster {ad['ClusterId']}: {reason}"
+
+
+def _unmatched(connection: Connection, ads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Idle jobs that no slot would take; those of a submission are alike, so one is looked at."""
+    idle: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for ad in ads:
+        if ad.get("JobStatus") == IDLE and "ProcId" in ad:
+            idle[str(ad[SUBMISSION_ATTRIBUTE])].append(ad)
+    slots: Sequence[Any] | None = None
+    for waiting in idle.values():
+        first = waiting[0]
+        if first.get("JobUniverse") == _GRID:
+            if not first.get("GridJobStatus"):
+                yield f"{_jobs(len(waiting))} not taken yet by {first.get('GridResource')}"
+            continue
+        slots = _slots(connection) if slots is None else slots
+        job = f"ClusterId == {first['ClusterId']} && ProcId == {first['ProcId']}"
+        found = connection.ask(partial(_first, constraint=job))
+        why = _why_unmatched(found[0], slots) if found else ""
+        if why:
+            yield f"{_jobs(len(waiting))} idle: {why}"
+
+
+def _first(schedd: Any, constraint: str) -> Sequence[Any]:
+    found: Sequence[Any] = schedd.query(constraint, limit=1)
+    return found
+
+
+def _why_unmatched(job: Any, slots: Sequence[Any]) -> str:
+    """What no slot fulfils; '' when one does."""
+    import classad2
+
+    if not slots:
+        return "the pool has no slot at all"
+    # What only time brings about says nothing against a slot.
+    wanted = [part for part in clauses(str(job.lookup("Requirements"))) if "time(" not in part]
+    left = list(slots)
+    for part in wanted:
+        job["Requirements"] = classad2.ExprTree(part)
+        if not any(slot.matches(job) for slot in slots):
+            return f"no slot of {len(slots)} matches {part}"
+        left = [slot for slot in left if slot.matches(job)]
+    return "" if left else f"no slot of {len(slots)} matches all of {' && '.join(wanted)}"
+
+
+def clauses(expression: str) -> list[str]:
+    """The parts of an expression that ``&&`` joins, without their outermost parentheses."""
+    parts, depth, start, quoted, index = [], 0, 0, False, 0
+    while index < len(expression):
+        character = expression[index]
+        if character == "\\" and quoted:
+            index += 1
+        elif character == '"':
+            quoted = not quoted
+        elif not quoted and character in "([{":
+            depth += 1
+        elif not quoted and character in ")]}":
+            depth -= 1
+        elif not quoted and depth == 0 and character in "|?":
+            return [_bare(expression)]  # binds less than &&
+        elif not quoted and depth == 0 and expression.startswith("&&", index):
+            parts.append(expression[start:index])
+            index += 1
+            start = index + 1
+        index += 1
+    parts.append(expression[start:])
+    if len(parts) == 1:
+        inner = _bare(expression)
+        return [inner] if inner == expression.strip() else clauses(inner)
+    return [clause for part in parts for clause in clauses(part)]
+
+
+def _bare(expression: str) -> str:
+    """Without one pair of parentheses around the whole."""
+    text = expression.strip()
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth, quoted = 0, False
+    for index, character in enumerate(text):
+        if character == '"' and text[index - 1] != "\\":
+            quoted = not quoted
+        depth += (not quoted) * ((character == "(") - (character == ")"))
+        if depth == 0 and index < len(text) - 1:
+            return text
+    return text[1:-1].strip()
+
+
+def _jobs(count: int) -> str:
+    return "1 job is" if count == 1 else f"{count} jobs are"

@@ -1,0 +1,221 @@
+"""From what the queue, the history and the event log say of a job to its one status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from treehammer.collectors.failures import CLASSES
+from treehammer.submit.batch.base import AttemptStatus, JobState, JobStatus
+from treehammer.submit.batch.htcondor.events import JobSeen, Start, hold_text
+from treehammer.submit.batch.htcondor.keys import ATTEMPT_ATTRIBUTE, SUBMISSION_ATTRIBUTE
+
+#: What is asked of the queue and the history.
+PROJECTION = (
+    "ClusterId",
+    "ProcId",
+    "JobStatus",
+    SUBMISSION_ATTRIBUTE,
+    f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}",
+    "NumShadowStarts",
+    "EnteredCurrentStatus",
+    "JobStartDate",
+    "JobCurrentStartDate",
+    "JobCurrentStartExecutingDate",
+    "CompletionDate",
+    "RemoteHost",
+    "LastRemoteHost",
+    "ExitCode",
+    "ExitBySignal",
+    "ExitSignal",
+    "HoldReason",
+    "HoldReasonCode",
+    "HoldReasonSubCode",
+    "RemoveReason",
+    "VacateReason",
+    "GridJobStatus",
+    "GridResource",
+    "StageOutFinish",
+)
+#: Of a cluster whose jobs are materialised one after the other.
+FACTORY_PROJECTION = (
+    "JobMaterializeNextProcId",
+    "JobMaterializePaused",
+    "JobMaterializePauseReason",
+)
+
+#: HTCondor's JobStatus.
+IDLE, RUNNING, REMOVED, COMPLETED, HELD, TRANSFERRING, SUSPENDED = range(1, 8)
+#: HoldReasonCode while inputs are on their way to the schedd.
+SPOOLING = 16
+
+_STATES = {
+    IDLE: JobState.QUEUED,
+    RUNNING: JobState.RUNNING,
+    TRANSFERRING: JobState.RUNNING,
+    SUSPENDED: JobState.RUNNING,
+    HELD: JobState.HELD,
+}
+#: What `cancel` tells the schedd, and what tells a cancelled job from one removed behind our back.
+CANCEL_REASON = "treehammer cancel"
+CANCELLED = "cancelled"
+
+Ad = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Why a job was removed."""
+
+    reason: str
+    ours: bool
+    time_us: int
+
+
+def status_of(
+    batch_id: str, seen: JobSeen | None, ad: Ad | None, cancelled: bool
+) -> JobStatus | None:
+    """The status of a job; None where neither says what became of it.
+
+    Args:
+        batch_id: of the job.
+        seen: what its events told; None for nothing.
+        ad: of the queue or the history; None where it is in neither, or not looked for.
+        cancelled: whether we asked for its end.
+    """
+    seen = seen or JobSeen()
+    starts = dict(seen.starts)
+    if ad is not None:
+        _complete(starts, ad)
+        state = ad.get("JobStatus")
+        if state == COMPLETED:
+            return _done(batch_id, starts, _us(ad.get("CompletionDate")))
+        if state == REMOVED:
+            reason = str(ad.get("RemoveReason") or seen.removed or "")
+            ended = _us(ad.get("EnteredCurrentStatus"))
+            return _removed(batch_id, starts, seen, Removal(reason, cancelled, ended))
+        return _open(batch_id, starts, ad)
+    if seen.over:
+        return _done(batch_id, starts, seen.ended_us)
+    if seen.removed is not None:
+        removal = Removal(seen.removed, cancelled, seen.ended_us)
+        return _removed(batch_id, starts, seen, removal)
+    return None
+
+
+def _us(seconds: Any) -> int:
+    return int(seconds) * 1_000_000 if isinstance(seconds, int | float) and seconds > 0 else 0
+
+
+def _complete(starts: dict[int, Start], ad: Ad) -> None:
+    """Add to the starts what the ad alone knows: the last one, where events are missing."""
+    told = str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}") or "")
+    number = int(told) if told.isdigit() else 0
+    if not number or not ad.get("NumShadowStarts"):
+        return
+    running = ad.get("JobStatus") in (RUNNING, TRANSFERRING, SUSPENDED)
+    host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
+    if number not in starts:
+        if not running and number > 1 and number - 1 in starts and ad.get("JobStatus") == IDLE:
+            return  # expanded for a match that came to nothing
+        starts[number] = Start(started_us=_us(ad.get("JobCurrentStartDate")), host=host)
+    for n, start in starts.items():
+        if start.open and (n < number or not running):
+            starts[n] = _closed(start, ad, last=n == number)
+        elif n == number and host:
+            starts[n] = replace(start, host=host)
+
+
+def _closed(start: Start, ad: Ad, *, last: bool) -> Start:
+    """A start of which only the ad tells that it is over."""
+    ended, state = _us(ad.get("EnteredCurrentStatus")), ad.get("JobStatus")
+    if last and state == COMPLETED:
+        by_signal = ad.get("ExitBySignal") is True
+        code = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")
+        number = code if isinstance(code, int) else None
+        return replace(
+            start,
+            state=JobState.DONE.value,
+            ended_us=_us(ad.get("CompletionDate")) or ended,
+            exit_code=-number if by_signal and number is not None else number,
+            reason=f"ended by signal {number}" if by_signal else "",
+        )
+    if last and state == HELD:
+        return start.lost(ended, "held", held_reason(ad))
+    reason = str(ad.get("VacateReason") or "") or start.trouble
+    kind = "lost" if start.trouble else "evicted"
+    return start.lost(ended, kind, reason or "evicted, and no event tells why")
+
+
+def held_reason(ad: Ad) -> str:
+    """Why a job is held, with HTCondor's codes."""
+    codes = ad.get("HoldReasonCode"), ad.get("HoldReasonSubCode")
+    return hold_text(str(ad.get("HoldReason") or ""), *codes)
+
+
+def _attempts(starts: Mapping[int, Start]) -> tuple[AttemptStatus, ...]:
+    return tuple(starts[number].status(number) for number in sorted(starts))
+
+
+def _open(batch_id: str, starts: Mapping[int, Start], ad: Ad) -> JobStatus:
+    state = _STATES.get(ad.get("JobStatus", 0), JobState.QUEUED)
+    if state is JobState.HELD:
+        if ad.get("HoldReasonCode") == SPOOLING:
+            return JobStatus(batch_id, JobState.QUEUED, _attempts(starts))
+        return JobStatus(batch_id, state, _attempts(starts), "held", held_reason(ad))
+    return JobStatus(batch_id, state, _attempts(starts))
+
+
+def _done(batch_id: str, starts: dict[int, Start], ended_us: int) -> JobStatus:
+    last = starts.get(max(starts, default=1), Start())
+    if last.open or not starts:
+        done = replace(last, state=JobState.DONE.value, ended_us=ended_us)
+        starts[max(starts, default=1)] = done
+    return JobStatus(batch_id, JobState.DONE, _attempts(starts))
+
+
+def _removed(batch_id: str, starts: dict[int, Start], seen: JobSeen, removal: Removal) -> JobStatus:
+    """Of a removed job: cancelled where that was us, else lost with the class of its cause."""
+    ours = removal.ours or CANCEL_REASON in removal.reason
+    last = max(starts, default=0)
+    at_the_end = last and (starts[last].open or _is_part_of_the_end(starts[last], removal))
+    if ours:
+        if at_the_end:
+            starts[last] = replace(
+                starts[last],
+                state=JobState.CANCELLED.value,
+                ended_us=removal.time_us,
+                failure_class="",
+                reason=CANCELLED,
+            )
+        return JobStatus(batch_id, JobState.CANCELLED, _attempts(starts), "", CANCELLED)
+    kind, reason = _cause(starts.get(last), seen, removal.reason)
+    if at_the_end:
+        starts[last] = starts[last].lost(removal.time_us, kind, reason)
+    elif not last or starts[last].state == JobState.DONE.value or kind == "submission":
+        # It was waiting for another start: that is the one which failed.
+        starts[last + 1] = Start().lost(removal.time_us, kind, reason)
+    return JobStatus(batch_id, JobState.LOST, _attempts(starts), kind, reason)
+
+
+def _is_part_of_the_end(start: Start, removal: Removal) -> bool:
+    """Whether a start was evicted because its job was removed."""
+    near = abs(start.ended_us - removal.time_us) < 60_000_000
+    return start.failure_class == "evicted" and near
+
+
+def _cause(last: Start | None, seen: JobSeen, said: str) -> tuple[str, str]:
+    """Class and reason of a removal that was not asked for by us.
+
+    A template states both as ``CLASS: reason``; otherwise what happened before tells.
+    """
+    kind, _, reason = said.partition(": ")
+    if kind in CLASSES and reason:
+        return kind, reason
+    by_whom = f"removed from the queue: {said or 'for no stated reason'}"
+    if seen.held:
+        return "held", f"{seen.held}; {by_whom}"
+    if last is not None and last.failure_class and last.reason not in ("", "evicted by its node"):
+        return last.failure_class, f"{last.reason}; {by_whom}"
+    return "lost", by_whom

@@ -1,0 +1,469 @@
+"""The batch system itself: submission, state, output and end of jobs in one pool."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from treehammer.collectors.files import is_locked
+from treehammer.errors import BatchError
+from treehammer.submit.batch.base import Description, JobState, JobStatus
+from treehammer.submit.batch.htcondor import matching
+from treehammer.submit.batch.htcondor.connection import Connection, Unreachable, configured
+from treehammer.submit.batch.htcondor.events import Seen
+from treehammer.submit.batch.htcondor.keys import SUBMISSION_ATTRIBUTE
+from treehammer.submit.batch.htcondor.layout import Cluster, Submission, parse, submissions
+from treehammer.submit.batch.htcondor.status import (
+    CANCEL_REASON,
+    CANCELLED,
+    COMPLETED,
+    FACTORY_PROJECTION,
+    HELD,
+    PROJECTION,
+    SPOOLING,
+    Ad,
+    status_of,
+)
+from treehammer.submit.site import Pool
+
+#: Jobs of one cluster where inputs are spooled, since all of these are in the queue at once.
+SPOOLED_JOBS = 1000
+#: More jobs than these are asked of the history all at once.
+_NAMED = 50
+
+
+class HTCondorBatch:
+    """The jobs of one HTCondor pool.
+
+    Args:
+        pool: which.
+        folder: where jobs are kept if the pool names no ``submit_dir``; made when needed.
+    """
+
+    def __init__(self, pool: Pool, folder: Path) -> None:
+        self.name = f"htcondor@{pool.name}"
+        self.pool = pool
+        self.root = (pool.submit_dir or folder).resolve()
+        self.connection = Connection(pool)
+
+    # -- submission
+
+    def submit(self, campaign_id: str, jobs: Sequence[Description]) -> Mapping[str, str]:
+        """Queue the jobs in this order; those already queued keep their batch id.
+
+        Raises:
+            BatchError: not all were queued; :meth:`find` tells which.
+        """
+        self._make_root()
+        unique = {job.job_id: job for job in jobs}
+        anyone = Submission.of(self.root, campaign_id, "", ())
+        with anyone.locked():
+            found = self._find(unique, campaign_id, mine=True)
+            groups: dict[str, list[Description]] = defaultdict(list)
+            for job_id, job in unique.items():
+                if job_id not in found:
+                    groups[job.text].append(job)
+            for text, group in groups.items():
+                step = SPOOLED_JOBS if self.pool.spool else len(group)
+                for first in range(0, len(group), step):
+                    found |= self._submit(campaign_id, text, group[first : first + step])
+        return found
+
+    def _make_root(self) -> None:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            (self.root / ".incoming").mkdir(exist_ok=True)
+        except OSError as error:
+            raise BatchError(
+                f"cannot make the folder that jobs are submitted from ({error.strerror})",
+                where=str(self.root),
+                hint=f"Correct pools.{self.pool.name}.submit_dir in the sites file.",
+            ) from error
+
+    def _submit(
+        self, campaign_id: str, text: str, jobs: Sequence[Description]
+    ) -> Mapping[str, str]:
+        submission = Submission.of(self.root, campaign_id, text, [job.job_id for job in jobs])
+        if not submission.path.exists():
+            submission.stage(text, jobs, spool=self.pool.spool)
+        try:
+            cluster = self._queue(submission)
+        except Unreachable:
+            # Whether it is queued will be found out when somebody asks for it.
+            raise
+        except BatchError:
+            submission.remove()
+            raise
+        return submission.batch_ids(cluster)
+
+    def _queue(self, submission: Submission) -> Cluster:
+        """Make it a cluster, exactly once.
+
+        Raises:
+            Unreachable: it is not known whether it is queued.
+            BatchError: it is not queued.
+        """
+        for pause in (*self.connection.pauses_s, None):
+            try:
+                return submission.confirm(self._queue_once(submission))
+            except Unreachable as error:
+                # Not even the daemon was found: nothing can have been queued.
+                raise BatchError(error.message, where=error.where, hint=error.hint) from error
+            except _Refused as error:
+                raise BatchError(
+                    f"HTCondor does not take the jobs ({error})",
+                    where=str(submission.description),
+                    hint="Nothing of this cluster was submitted. Correct the template or the site.",
+                ) from error
+            except _InDoubt as error:
+                found = self._look_up(submission)
+                if found is not None:
+                    return submission.confirm(found)
+                if pause is None:
+                    raise BatchError(
+                        f"HTCondor does not take the jobs ({error})",
+                        where=f"pools.{self.pool.name}",
+                        hint="Nothing of this cluster was submitted. Try again later.",
+                    ) from error
+                time.sleep(pause)
+        raise AssertionError("the last pause is None")
+
+    def _queue_once(self, submission: Submission) -> Cluster:
+        text = submission.description.read_text(encoding="utf-8")
+        items = ({"job_id": job_id} for job_id in submission.job_ids)
+        spool = self.pool.spool
+        with configured(self.pool) as htcondor:
+            try:
+                description = htcondor.Submit(text)
+            except (htcondor.HTCondorException, ValueError) as error:
+                raise _Refused(str(error)) from error
+
+            def submit(schedd: Any) -> Cluster:
+                result = schedd.submit(description, spool=spool, itemdata=items)
+                if spool:
+                    schedd.spool(result)
+                queued = result.clusterad().get("QDate")
+                return Cluster(result.cluster(), int(queued or time.time()))
+
+            try:
+                return self.connection.tell(submit)
+            except ValueError as error:
+                raise _Refused(str(error)) from error
+            except htcondor.HTCondorException as error:
+                raise _InDoubt(" ".join(str(error).split())) from error
+
+    # -- finding again
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        """Job id -> batch id of the jobs that are in the queue, or were.
+
+        Raises:
+            BatchError: a submission ended half-way and HTCondor does not tell what became of it.
+        """
+        return self._find(job_ids, "*", mine=False)
+
+    def _find(self, job_ids: Iterable[str], campaign: str, *, mine: bool) -> dict[str, str]:
+        """As :meth:`find`; ``mine`` where the caller holds the campaign."""
+        wanted = set(job_ids)
+        found: dict[str, str] = {}
+        for submission in submissions(self.root, campaign):
+            if len(found) == len(wanted):
+                break
+            here = wanted.intersection(submission.job_ids)
+            if not here:
+                continue
+            cluster = submission.cluster or self._unconfirmed(submission, mine=mine)
+            if cluster is not None:
+                ids = submission.batch_ids(cluster)
+                found |= {job_id: ids[job_id] for job_id in here}
+        return found
+
+    def _unconfirmed(self, submission: Submission, *, mine: bool) -> Cluster | None:
+        """What became of a submission whose submitter died, or is still at it."""
+        over = mine or not is_locked(submission.lock_file)
+        cluster = self._look_up(submission)
+        if cluster is None or not over:
+            return cluster
+        if self.pool.spool and self._is_half_spooled(submission):
+            # Its inputs will never come.
+            self._act("Remove", f'{SUBMISSION_ATTRIBUTE} == "{submission.name}"', CANCEL_REASON)
+            submission.remove()
+            return None
+        return submission.confirm(cluster)
+
+    def _is_half_spooled(self, submission: Submission) -> bool:
+        constraint = (
+            f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && HoldReasonCode == {SPOOLING}'
+        )
+        return bool(
+            self.connection.ask(lambda schedd: schedd.query(constraint, ["ProcId"], limit=1))
+        )
+
+    def _look_up(self, submission: Submission) -> Cluster | None:
+        """Ask queue and history for a submission by its name.
+
+        Raises:
+            Unreachable: there is no answer.
+        """
+        constraint = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}"'
+        wanted = ["ClusterId", "QDate"]
+        ads = self._query(constraint, wanted, limit=1)
+        if not ads:
+            ads = self.connection.ask(lambda schedd: schedd.history(constraint, wanted, match=1))
+        for ad in ads:
+            return Cluster(int(ad["ClusterId"]), int(ad.get("QDate") or time.time()))
+        return None
+
+    def _query(self, constraint: str, wanted: Sequence[str], limit: int = -1) -> Sequence[Ad]:
+        """Ads of the queue, with those of clusters whose jobs are still to be made."""
+
+        def query(schedd: Any) -> Sequence[Ad]:
+            with configured(self.pool) as htcondor:
+                options = htcondor.QueryOpts.IncludeClusterAd
+                found = schedd.query(constraint, list(wanted), limit=limit, opts=options)
+                return [dict(ad.items()) for ad in found]
+
+        return self.connection.ask(query)
+
+    # -- state
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """State of each known job; unknown ids are absent.
+
+        Raises:
+            BatchError: HTCondor does not answer; nothing is known then.
+        """
+        groups: dict[tuple[Submission, int], list[int]] = defaultdict(list)
+        for batch_id in batch_ids:
+            known = parse(batch_id, self.root)
+            if known is not None:
+                groups[known[:2]].append(known[2])
+        if not groups:
+            return {}
+        queue = self._queue_of([submission for submission, _ in groups])
+        found: dict[str, JobStatus] = {}
+        for (submission, cluster), procs in groups.items():
+            ads = queue.get((submission.name, cluster), {})
+            found |= self._states(submission, cluster, procs, ads)
+        return found
+
+    def _queue_of(self, wanted: Sequence[Submission]) -> Mapping[tuple[str, int], Mapping[int, Ad]]:
+        """(Submission, cluster) -> proc -> ad; that of the cluster itself is proc -1."""
+        clauses = {f'{SUBMISSION_ATTRIBUTE} == "{submission.name}"' for submission in wanted}
+        ads = self._query(" || ".join(sorted(clauses)), (*PROJECTION, *FACTORY_PROJECTION))
+        queue: dict[tuple[str, int], dict[int, Ad]] = defaultdict(dict)
+        for ad in ads:
+            key = (str(ad.get(SUBMISSION_ATTRIBUTE)), int(ad["ClusterId"]))
+            queue[key][int(ad.get("ProcId", -1))] = ad
+        return queue
+
+    def _states(
+        self, submission: Submission, cluster: int, procs: Sequence[int], ads: Mapping[int, Ad]
+    ) -> Mapping[str, JobStatus]:
+        """The states of some jobs of one cluster."""
+        # Read after the queue: who is not there any more has told why.
+        seen = Seen.read(submission)
+        cancelled = submission.cancelled
+        factory = ads.get(-1, {})
+        next_proc = factory.get("JobMaterializeNextProcId")
+        found: dict[str, JobStatus] = {}
+        vanished: list[int] = []
+        for proc in procs:
+            batch_id = f"{cluster}.{proc}@{submission.name}"
+            waiting = isinstance(next_proc, int) and proc >= next_proc
+            ad = ads.get(proc)
+            status = status_of(batch_id, seen.job(proc), ad, cancelled)
+            if status is None and waiting:
+                status = JobStatus(batch_id, JobState.QUEUED)
+            if status is None:
+                vanished.append(proc)
+            else:
+                found[batch_id] = status
+        if vanished:
+            found |= self._from_history(submission, cluster, vanished, seen)
+        if self.pool.spool:
+            self._fetch(submission, cluster, [n for n in procs if _is_ready(ads.get(n))])
+        return found
+
+    def _from_history(
+        self, submission: Submission, cluster: int, procs: Sequence[int], seen: Seen
+    ) -> Mapping[str, JobStatus]:
+        """States of jobs that are in the queue no more and whose events do not tell why."""
+        constraint = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && ClusterId == {cluster}'
+        if len(procs) <= _NAMED:
+            constraint += f" && ({' || '.join(f'ProcId == {proc}' for proc in procs)})"
+        known = submission.cluster
+        since = f"CompletionDate > 0 && CompletionDate < {known.queued_s - 60}" if known else None
+        ads = self.connection.ask(
+            lambda schedd: [
+                dict(ad.items()) for ad in schedd.history(constraint, list(PROJECTION), since=since)
+            ]
+        )
+        left = {int(ad["ProcId"]): ad for ad in ads}
+        found: dict[str, JobStatus] = {}
+        for proc in procs:
+            batch_id = f"{cluster}.{proc}@{submission.name}"
+            ad = left.get(proc)
+            status = status_of(batch_id, seen.job(proc), ad, submission.cancelled)
+            if status is None:
+                status = self._never_made(batch_id, submission, seen, known_jobs=bool(left))
+            if status is not None:
+                found[batch_id] = status
+        return found
+
+    @staticmethod
+    def _never_made(
+        batch_id: str, submission: Submission, seen: Seen, *, known_jobs: bool
+    ) -> JobStatus | None:
+        """Of a job that left no trace though its cluster did: that was removed before its turn."""
+        if submission.cancelled:
+            return JobStatus(batch_id, JobState.CANCELLED, (), "", CANCELLED)
+        if seen.cluster_removed or known_jobs:
+            reason = "its cluster was removed from the queue before the job's turn came"
+            others = {job.removed for job in seen.jobs.values() if job.removed}
+            if others:
+                reason += f": {sorted(others)[0]}"
+            return JobStatus(batch_id, JobState.LOST, (), "lost", reason)
+        return None
+
+    def _fetch(self, submission: Submission, cluster: int, procs: Sequence[int]) -> None:
+        """Fetch the output of jobs that are over from the schedd, which then forgets them."""
+        if procs:
+            ids = [f"{cluster}.{proc}" for proc in procs]
+            self.connection.ask(lambda schedd: schedd.retrieve(ids))
+
+    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
+        """Attempt -> folder with its output, as far as it came."""
+        known = parse(batch_id, self.root)
+        if known is None:
+            return {}
+        submission = self._remembered(known[0])
+        try:
+            return submission.sandboxes(known[2])
+        except (BatchError, IndexError):
+            return {}
+
+    def _remembered(self, submission: Submission) -> Submission:
+        """The same submission as the last time, which has read its index already."""
+        if submission != getattr(self, "_last", None):
+            self._last = submission
+        return self._last
+
+    # -- ends
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        """Cancel what is not final and return how many were.
+
+        Of a cluster whose jobs are not all in the queue yet, those that are not can only be
+        cancelled with all the others.
+
+        Raises:
+            BatchError: HTCondor does not answer; some may be cancelled.
+        """
+        statuses = self.query(batch_ids)
+        open_ids = [batch_id for batch_id, status in statuses.items() if not status.state.final]
+        for submission, cluster, procs in self._groups(open_ids):
+            mine = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && ClusterId == {cluster}'
+            everyone = self.query(
+                f"{cluster}.{proc}@{submission.name}" for proc in range(len(submission.job_ids))
+            )
+            others = [
+                status
+                for batch_id, status in everyone.items()
+                if not status.state.final and batch_id not in open_ids
+            ]
+            if others:
+                some = " || ".join(f"ProcId == {proc}" for proc in procs)
+                self._act("Remove", f"{mine} && ({some})", CANCEL_REASON)
+            else:
+                submission.mark_cancelled()
+                self._act("Remove", mine, CANCEL_REASON)
+        return len(open_ids)
+
+    def release(self, batch_ids: Iterable[str]) -> int:
+        """Let held jobs go on and return how many were held.
+
+        Raises:
+            BatchError: HTCondor does not answer.
+        """
+        held = [b for b, status in self.query(batch_ids).items() if status.state is JobState.HELD]
+        for submission, cluster, procs in self._groups(held):
+            mine = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && ClusterId == {cluster}'
+            some = " || ".join(f"ProcId == {proc}" for proc in procs)
+            self._act("Release", f"{mine} && JobStatus == {HELD} && ({some})", "treehammer resume")
+        return len(held)
+
+    def _groups(self, batch_ids: Iterable[str]) -> list[tuple[Submission, int, list[int]]]:
+        groups: dict[tuple[Submission, int], list[int]] = defaultdict(list)
+        for batch_id in batch_ids:
+            known = parse(batch_id, self.root)
+            if known is not None:
+                groups[known[:2]].append(known[2])
+        return [(submission, cluster, procs) for (submission, cluster), procs in groups.items()]
+
+    def _act(self, action: str, constraint: str, reason: str) -> None:
+        def act(schedd: Any) -> None:
+            with configured(self.pool) as htcondor:
+                # Without a code the reason would be lost.
+                schedd.act(getattr(htcondor.JobAction, action), constraint, (reason, 0))
+
+        self.connection.ask(act)
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        """Remove the submissions all of whose jobs are named and final; how many bytes that freed.
+
+        Raises:
+            BatchError: HTCondor does not answer, or one cannot be removed.
+        """
+        freed = 0
+        for submission, cluster, procs in self._groups(batch_ids):
+            if not submission.path.is_dir() or set(procs) != set(range(len(submission.job_ids))):
+                continue
+            statuses = self.query(f"{cluster}.{proc}@{submission.name}" for proc in procs)
+            if all(status.state.final for status in statuses.values()):
+                freed += submission.remove()
+        return freed
+
+    # -- what users are told
+
+    def notes(self, batch_ids: Iterable[str]) -> list[str]:
+        """What keeps these jobs from starting: a line each.
+
+        Raises:
+            BatchError: HTCondor does not answer.
+        """
+        known = [found for batch_id in batch_ids if (found := parse(batch_id, self.root))]
+        names = sorted({submission.name for submission, _, _ in known})
+        return matching.notes(self.connection, names) if names else []
+
+    def matching_slots(self, requirements: str) -> tuple[int, int]:
+        """How many slots of the pool a requirements expression matches, and how many there are.
+
+        Raises:
+            BatchError: HTCondor does not answer, or the expression is none.
+        """
+        return matching.matching_slots(self.connection, requirements)
+
+    def check(self) -> matching.Reached:
+        """Reach the pool's collector and schedd, and see that we may submit.
+
+        Raises:
+            BatchError: one does not answer or does not let us in.
+        """
+        return matching.check(self.connection)
+
+
+class _Refused(Exception):
+    """The description is wrong: trying again cannot help."""
+
+
+class _InDoubt(Exception):
+    """The schedd did not say whether it took the jobs."""
+
+
+def _is_ready(ad: Ad | None) -> bool:
+    """Whether a job's output waits at the schedd."""
+    return ad is not None and ad.get("JobStatus") == COMPLETED and not ad.get("StageOutFinish")
