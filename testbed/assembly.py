@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from treehammer.testbed import condor
+from treehammer.testbed import condor, sitesfile
+from treehammer.testbed.cvmfs import CvmfsPart
 from treehammer.testbed.parts import Box, Part, View
+from treehammer.testbed.storage import StoragePart
 
 
 def assemble(box: Box) -> list[Part]:
     """All parts of a testbed, in the order in which their daemons are started."""
-    parts: list[Part] = []
-    return [*parts, *pools(box, [view for part in parts for view in part.views()])]
+    storage = StoragePart(box)
+    parts: list[Part] = [CvmfsPart(box), storage]
+    seen = [view for part in parts for view in part.views()]
+    return [*parts, *pools(box, seen), sitesfile.SitesFilePart(box, storage)]
 
 
 def pools(box: Box, views: Sequence[View] = ()) -> list[Part]:
@@ -24,4 +28,4 @@ def pools(box: Box, views: Sequence[View] = ()) -> list[Part]:
 
 def sites_file(box: Box) -> Path:
     """The sites file of a testbed that is up."""
-    return box.folder / "sites.toml"
+    return sitesfile.path_of(box)

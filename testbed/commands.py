@@ -7,12 +7,20 @@ import time
 import click
 
 from treehammer.config import Settings
+from treehammer.datasets.catalogue import FolderCatalogue
 from treehammer.errors import ConfigError, NothingToDo, did_you_mean
-from treehammer.terminal import Column, counted, leaving, output_options, print_rows
-from treehammer.testbed import lifecycle
+from treehammer.terminal import (
+    Column,
+    counted,
+    leaving,
+    output_options,
+    print_rows,
+    progress_bar,
+)
+from treehammer.testbed import lifecycle, replicas
 from treehammer.testbed.assembly import assemble, sites_file
 from treehammer.testbed.parts import Box
-from treehammer.testbed.places import MOST_SITES, State, make_box, read_state
+from treehammer.testbed.places import MOST_SITES, RELEASES, State, make_box, read_state
 
 DEFAULT_SITES = 4
 
@@ -47,8 +55,15 @@ def testbed() -> None:
     help="How many sites; the last is the distant one.",
 )
 @click.option("--second-pool", is_flag=True, help="A second HTCondor pool, for the grid universe.")
+@click.option(
+    "--releases",
+    metavar="LIST",
+    default=",".join(RELEASES),
+    show_default=True,
+    help="ROOT releases that its jobs find on CVMFS.",
+)
 @click.pass_obj
-def up(settings: Settings, name: str, sites: int, second_pool: bool) -> None:
+def up(settings: Settings, name: str, sites: int, second_pool: bool, releases: str) -> None:
     """Bring a testbed up, and print its sites file.
 
     The first time, it fetches some 100 MB of Debian packages into the cache and unpacks them there;
@@ -56,7 +71,8 @@ def up(settings: Settings, name: str, sites: int, second_pool: bool) -> None:
 
     Example: treehammer testbed up --sites 6
     """
-    box = make_box(name, sites, settings, second_pool=second_pool)
+    wanted = [release.strip() for release in releases.split(",") if release.strip()]
+    box = make_box(name, sites, settings, second_pool=second_pool, releases=wanted)
     began = time.monotonic()
     with leaving("nothing of the testbed is left"):
         changed = lifecycle.up(box, assemble(box), _say)
@@ -127,6 +143,32 @@ def logs(settings: Settings, name: str, daemon: str | None, lines: int) -> None:
             click.echo(line)
 
 
+@testbed.command()
+@name_option
+@click.argument("datasets", nargs=-1, required=True, metavar="DATASET...")
+@click.option("--site", "sites", multiple=True, help="Only there; may be given again.")
+@click.pass_obj
+def put(settings: Settings, name: str, datasets: tuple[str, ...], sites: tuple[str, ...]) -> None:
+    """Put datasets of this machine on the storages of a testbed's sites.
+
+    This stands in for Rucio: the files are copied straight onto the storages' disks, and read back
+    to compare size and adler32.  What is there already and right stays.
+
+    Example: treehammer testbed put reference-small
+    """
+    box, state = _known(name, settings)
+    if state is None or not state.ready:
+        raise NothingToDo(
+            f"there is no testbed {name!r}", hint="Bring it up: treehammer testbed up"
+        )
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    for dataset in datasets:
+        with leaving("files that were copied whole stay; run it again"):
+            copied = replicas.put(dataset, catalogue, box, sites, progress_bar)
+        count = counted(sum(copied.values()), "file")
+        click.echo(f"{dataset}: {count} copied, verified at {', '.join(copied)}")
+
+
 def _say(text: str) -> None:
     click.echo(f"testbed: {text}", err=True)
 
@@ -136,7 +178,13 @@ def _known(name: str, settings: Settings) -> tuple[Box, State | None]:
     box = make_box(name, DEFAULT_SITES, settings)
     state = read_state(box.folder)
     if state is not None:
-        box = make_box(name, len(state.sites), settings, second_pool=state.second_pool)
+        box = make_box(
+            name,
+            len(state.sites),
+            settings,
+            second_pool=state.second_pool,
+            releases=state.releases,
+        )
     return box, state
 
 

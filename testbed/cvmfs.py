@@ -28,8 +28,6 @@ VIEW = "LCG_106"
 PLATFORM = f"{platform.machine()}-linux-wheel-opt"
 #: What a site's ``software`` says for a release on this mount.
 AXIS_VALUE = f"cvmfs:ROOT/{{version}}/{PLATFORM}"
-#: The releases of a testbed that is not asked for others.
-RELEASES = ("6.38.00", "6.40.00")
 
 #: Of an environment's packages, those without which ROOT does not start.
 _PACKAGES = ("ROOT", "cppyy", "root.libs", "numpy", "numpy.libs", "libcppyy*")
@@ -196,16 +194,12 @@ class CvmfsPart:
 
     Args:
         box: the testbed.
-        releases: of ROOT, each with a wheel.
-        software_dir: folder of the cached environments.
     """
 
     name = "cvmfs"
 
-    def __init__(self, box: Box, releases: Sequence[str], software_dir: Path) -> None:
+    def __init__(self, box: Box) -> None:
         self.box = box
-        self.releases = tuple(dict.fromkeys(releases))
-        self.software_dir = software_dir
 
     @property
     def mount(self) -> Path:
@@ -216,18 +210,14 @@ class CvmfsPart:
         """Have the wheels in the cache.
 
         Raises:
-            TestbedError: there is no wheel of a release, or it cannot be had.
+            TestbedError: one cannot be had.
         """
-        for version in self.releases:
+        for version in self.box.releases:
             try:
                 request = software.parse(f"wheel:{version}")
-                software.prepare(request, self.software_dir, say)
-            except (ValueError, Fault) as error:
-                raise TestbedError(
-                    str(error),
-                    where=f"--releases {version}",
-                    hint=f"Releases that a testbed can have: {', '.join(software.WHEELS)}.",
-                ) from error
+                software.prepare(request, self.box.software_dir, say)
+            except Fault as error:
+                raise TestbedError(str(error), where=f"ROOT {version}") from error
 
     def views(self) -> Sequence[View]:
         """The mount, which jobs only read."""
@@ -243,8 +233,8 @@ class CvmfsPart:
             if self.mount.exists():
                 shutil.rmtree(self.mount)
             self.mount.mkdir(mode=0o755)
-            for version in self.releases:
-                environment = Path(wheel.folder_of(version, str(self.software_dir)))
+            for version in self.box.releases:
+                environment = Path(wheel.folder_of(version, str(self.box.software_dir)))
                 make_release(self.mount, bring(environment, self.mount / ".installed"), version)
         except (OSError, shutil.Error) as error:
             raise TestbedError(

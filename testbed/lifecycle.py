@@ -64,10 +64,12 @@ def is_up(box: Box, say: Say) -> bool:
     if dead:
         say(f"started anew, since it had lost {', '.join(dead)}")
         return False
-    if (state.sites, state.second_pool) != (box.sites, box.second_pool):
-        second = " and a second pool" if state.second_pool else ""
+    shape = (state.sites, state.second_pool, state.releases)
+    if shape != (box.sites, box.second_pool, box.releases):
+        second = ", a second pool" if state.second_pool else ""
         raise TestbedError(
-            f"is up already, with {len(state.sites)} sites{second}",
+            f"is up already, with {len(state.sites)} sites{second} and ROOT "
+            f"{', '.join(state.releases)}",
             where=f"testbed {box.name}",
             hint=f"Take it down first (treehammer testbed down --name {box.name}), "
             "or give the new one another --name.",
@@ -83,7 +85,7 @@ def _install(parts: Sequence[Part], say: Say) -> None:
 
 def _start(box: Box, parts: Sequence[Part], say: Say) -> None:
     _remove(box, parts)
-    state = State(box.sites, box.second_pool)
+    state = State(box.sites, box.second_pool, box.releases)
     for path in (box.folder, box.folder / "logs", *box.hidden):
         path.mkdir(parents=True, exist_ok=True)
     for path in (box.folder, box.folder / "logs"):

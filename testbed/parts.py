@@ -39,6 +39,8 @@ class Box:
         user: (uid, gid) that daemons and jobs run as; None: as whoever runs Treehammer.
         hidden: folders that no job may read.
         second_pool: whether there is a second HTCondor pool, for the grid universe.
+        releases: of ROOT, that its jobs find on CVMFS.
+        software_dir: where environments of ROOT releases are cached.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Box:
     user: tuple[int, int] | None = None
     hidden: tuple[Path, ...] = ()
     second_pool: bool = False
+    releases: tuple[str, ...] = ()
+    software_dir: Path = Path()
 
     def own_folder(self, path: Path, mode: int = 0o755) -> Path:
         """Make a folder that belongs to the box's user, with its parents; the path again."""

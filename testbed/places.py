@@ -9,15 +9,16 @@ import pwd
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import treehammer
+from treehammer.collectors import software
 from treehammer.collectors.files import write_atomically
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, TestbedError
+from treehammer.errors import ConfigError, TestbedError, did_you_mean
 from treehammer.testbed.parts import Box
 
 #: Names the folder of all testbeds.
@@ -27,6 +28,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
 #: Bytes that the path of a testbed may have: HTCondor adds the names of its sockets.
 PATH_BYTES = 64
 MOST_SITES = 26
+#: Of ROOT, in a testbed that is not asked for others.
+RELEASES = ("6.38.00", "6.40.00")
 #: As root, daemons and jobs are the first of these users that exists.
 ORDINARY_USERS = ("daemon", "nobody")
 
@@ -56,6 +59,7 @@ class State:
 
     sites: tuple[str, ...]
     second_pool: bool
+    releases: tuple[str, ...] = ()
     ready: bool = False
     daemons: tuple[Running, ...] = ()
 
@@ -81,11 +85,18 @@ def root_folder() -> Path:
     return folder
 
 
-def make_box(name: str, sites: int, settings: Settings, *, second_pool: bool = False) -> Box:
+def make_box(
+    name: str,
+    sites: int,
+    settings: Settings,
+    *,
+    second_pool: bool = False,
+    releases: Sequence[str] = RELEASES,
+) -> Box:
     """The testbed of that name; nothing is made.
 
     Raises:
-        ConfigError: the name or the number of sites cannot be.
+        ConfigError: the name, the number of sites or a release of ROOT cannot be.
     """
     if not NAME.fullmatch(name):
         raise ConfigError(
@@ -95,6 +106,13 @@ def make_box(name: str, sites: int, settings: Settings, *, second_pool: bool = F
         )
     if not 1 <= sites <= MOST_SITES:
         raise ConfigError(f"there can be 1 to {MOST_SITES} sites, not {sites}", where="--sites")
+    for release in releases:
+        if release not in software.WHEELS:
+            raise ConfigError(
+                f"there is no wheel of ROOT {release!r}",
+                where="--releases",
+                hint=f"{did_you_mean(release, software.WHEELS)}Known: {', '.join(software.WHEELS)}.",
+            )
     folder = root_folder() / name
     if len(os.fsencode(folder)) > PATH_BYTES:
         raise ConfigError(
@@ -110,6 +128,8 @@ def make_box(name: str, sites: int, settings: Settings, *, second_pool: bool = F
         user=_ordinary_user(),
         hidden=_hidden(settings),
         second_pool=second_pool,
+        releases=tuple(dict.fromkeys(releases)),
+        software_dir=settings.software_dir,
     )
 
 
@@ -190,7 +210,8 @@ def read_state(folder: Path) -> State | None:
     try:
         document = json.loads(_state_file(folder).read_text(encoding="utf-8"))
         daemons = tuple(Running(**daemon) for daemon in document["daemons"])
-        return State(**{**document, "sites": tuple(document["sites"]), "daemons": daemons})
+        names = {key: tuple(document[key]) for key in ("sites", "releases")}
+        return State(**{**document, **names, "daemons": daemons})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
