@@ -102,7 +102,7 @@ class _Session:
     @staticmethod
     def server(headers: Any) -> str:
         """What the server calls itself, as ``XRootD v5.5.3``."""
-        return str(headers.get("Server", "")).replace("/", " ", 1)
+        return str(headers.get("Server", "")).replace("/", " ", 1).strip()
 
 
 def _token() -> str:
@@ -123,8 +123,9 @@ def _context() -> ssl.SSLContext:
 
 
 def _refused(error: HTTPError, target: Target, server: str) -> Probe:
-    said = unescape(error.read(200).decode("utf-8", "replace")).strip().partition("\n")[0]
-    message = f"{error.code} {error.reason}" + (f": {said}" if said and "<" not in said else "")
+    said = error.read(200).decode("utf-8", "replace").strip().partition("\n")[0]
+    is_text = said and "<" not in said
+    message = f"{error.code} {error.reason}" + (f": {unescape(said)}" if is_text else "")
     if error.code in (401, 403):
         return Probe(message, NOT_ALLOWED, server=server)
     if error.code == 404:

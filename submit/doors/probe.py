@@ -94,14 +94,12 @@ def first_file(
         path: of the folder to look in, '' for the prefix itself.
         depth: how many folders deep to look.
     """
-    listed = sorted(entries(path))[:ENTRIES]
+    listed = sorted(entries(path), key=lambda entry: (entry[0].startswith("."), entry[0]))
     join = f"{path}/" if path else ""
-    for name, is_folder in listed:
-        if not is_folder and not name.startswith("."):
+    for name, is_folder in listed[:ENTRIES]:
+        if not is_folder:
             return join + name
-    for name, is_folder in listed:
-        if is_folder and depth > 1:
-            found = first_file(entries, join + name, depth - 1)
-            if found:
-                return found
+        found = first_file(entries, join + name, depth - 1) if depth > 1 else ""
+        if found:
+            return found
     return ""

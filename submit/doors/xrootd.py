@@ -28,7 +28,7 @@ from treehammer.submit.doors.probe import (
 
 #: Without these the client tries for minutes before it says that a server is dead.
 PATIENCE = {
-    "XRD_CONNECTIONWINDOW": "5",
+    "XRD_CONNECTIONWINDOW": "3",
     "XRD_CONNECTIONRETRY": "1",
     "XRD_REQUESTTIMEOUT": "10",
     "XRD_STREAMTIMEOUT": "10",

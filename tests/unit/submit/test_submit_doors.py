@@ -1,0 +1,227 @@
+"""Doors tried against small servers of the test's own: what is wrong is told, and in seconds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from treehammer.submit import doors
+from treehammer.submit.doors import Probe, Target, http, xrootd
+from treehammer.submit.doors.probe import first_file
+from treehammer.submit.site import Door
+
+CONTENT = bytes(range(256)) * 8
+LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
+<D:response><D:href>/store/</D:href><D:prop><D:collection/></D:prop></D:response>
+<D:response><D:href>/store/my%20file</D:href><D:prop/></D:response></D:multistatus>"""
+
+
+class Storage(BaseHTTPRequestHandler):
+    """A storage with one file; the first folder of a path says how it misbehaves."""
+
+    server_version, sys_version = "TestStore/1.2", ""
+    asked: list[tuple[str, str | None]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
+        kind = self.path.split("/")[1]
+        whole = len(CONTENT) + (kind == "longer")
+        if kind == "redirect":
+            self.answer(302, b"", Location="/store/my%20file")
+        elif kind in ("401", "403", "404", "500"):
+            self.answer(int(kind), b"no such &lt;thing&gt;")
+        elif kind == "whole":
+            self.answer(200, CONTENT)
+        elif kind == "short":
+            self.answer(206, CONTENT[:10], **{"Content-Range": f"bytes 0-9/{whole}"})
+        elif kind == "slow":
+            time.sleep(1.5)
+        else:
+            self.answer(206, CONTENT[:1024], **{"Content-Range": f"bytes 0-1023/{whole}"})
+
+    def do_PROPFIND(self) -> None:
+        if self.path == "/plain/":
+            self.answer(405, b"")
+        else:
+            self.answer(207, LISTING.encode())
+
+    def answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Storage)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@contextmanager
+def listening(answer: Callable[[socket.socket], None] = lambda _: None) -> Iterator[int]:
+    """A port that takes connections, and what it does with the first bytes of each."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                kept.append(connection)
+                answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in kept:
+            connection.close()
+
+
+def probe(protocol: str, prefix: str, path: str = "", size: int = 0) -> Probe:
+    return doors.probe(Door("d", protocol, prefix), Target(path, size), here=True)
+
+
+def test_a_web_door_is_listed_and_read(storage: str) -> None:
+    found = probe("http", f"{storage}/store")
+    assert found.problem == ""
+    assert found.found == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
+    assert found.server == "TestStore 1.2"
+    assert found.rtt_s is not None
+    assert 0 < found.rtt_s < 1
+
+
+def test_the_file_of_a_dataset_is_read_where_a_redirection_leads(storage: str) -> None:
+    assert probe("http", f"{storage}/redirect", "a/b.root", len(CONTENT)).problem == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem", "remedy"),
+    [
+        ("401", "401 Unauthorized: no such <thing>", "BEARER_TOKEN_FILE"),
+        ("403", "403 Forbidden", "BEARER_TOKEN_FILE"),
+        ("404", "404 Not Found: no such", "Place the dataset there"),
+        ("500", "500 Internal Server Error", "server's log"),
+        ("whole", "sends whole files", "honour Range"),
+        ("short", "10 bytes came instead of 1024", ""),
+        (
+            "longer",
+            "has 2049 bytes there, and 2048 in the dataset",
+            "Place the dataset there again",
+        ),
+        ("slow", "does not answer within", "server's log"),
+    ],
+)
+def test_what_a_web_door_does_wrong_is_told_with_a_remedy(
+    storage: str, kind: str, problem: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "LIMIT_S", 0.5)
+    found = probe("http", f"{storage}/{kind}", "f.root", len(CONTENT))
+    assert problem in found.problem
+    assert remedy in found.remedy
+
+
+def test_a_web_door_that_lists_nothing_asks_for_a_dataset(storage: str) -> None:
+    found = probe("http", f"{storage}/plain")
+    assert not found.problem
+    assert not found.tried
+    assert "--dataset" in found.found
+
+
+def test_a_token_is_not_sent_where_others_can_read_it(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEARER_TOKEN", "secret")
+    Storage.asked.clear()
+    assert probe("http", f"{storage}/store", "f", len(CONTENT)).problem == ""
+    assert Storage.asked == [("/store/f", None)]
+
+
+def test_a_plain_port_behind_https_is_told(storage: str) -> None:
+    found = probe("https", storage.replace("http://", "https://") + "/store", "f", 1)
+    assert "TLS" in found.problem or "web server" in found.problem
+
+
+@pytest.mark.parametrize("protocol", ["root", "http", "https"])
+def test_a_port_where_nothing_listens_is_told_at_once(protocol: str) -> None:
+    with listening() as port:
+        pass
+    before = time.monotonic()
+    found = probe(protocol, f"{protocol}://127.0.0.1:{port}//store")
+    assert found.problem == "does not answer: Connection refused"
+    assert "firewall" in found.remedy
+    assert time.monotonic() - before < 2
+
+
+def test_a_host_that_does_not_exist_is_told() -> None:
+    assert "does not answer: " in probe("root", "root://no.such.host.invalid//store").problem
+
+
+def test_what_speaks_another_protocol_is_told(storage: str) -> None:
+    found = probe("root", storage.replace("http://", "root://") + "//store")
+    assert found.problem
+    assert "another protocol" in found.remedy
+
+
+def test_an_xrootd_door_that_never_answers_is_told_in_seconds() -> None:
+    before = time.monotonic()
+    with listening() as port:
+        found = probe("root", f"root://127.0.0.1:{port}//store")
+    assert found.problem
+    assert time.monotonic() - before < 15
+
+
+def test_a_client_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xrootd, "LIMIT_S", 0.01)
+    with listening() as port:
+        assert "does not answer within" in probe("root", f"root://127.0.0.1:{port}//s").problem
+
+
+def test_a_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    assert probe("file", str(tmp_path)).found == "the folder is there and holds no file to read"
+    (tmp_path / "set" / "f.root").write_bytes(CONTENT)
+    assert probe("file", str(tmp_path)) == Probe(found="read 1024 bytes of set/f.root")
+    assert probe("file", str(tmp_path), "set/f.root", len(CONTENT)).problem == ""
+    assert "in the dataset" in probe("file", str(tmp_path), "set/f.root", 3).problem
+    assert "there is no" in probe("file", str(tmp_path), "set/g.root", 3).problem
+
+
+def test_a_folder_of_other_machines_cannot_be_tried(tmp_path: Path) -> None:
+    door = Door("file", "file", str(tmp_path / "nodes"))
+    found = doors.probe(door, Target(), here=False)
+    assert not found.tried
+    assert not found.problem
+    assert "there is no" in doors.probe(door, Target(), here=True).problem
+
+
+def test_a_file_is_looked_for_in_few_folders() -> None:
+    tree = {"": [("a", True), (".h", False)], "a": [("b", True)], "a/b": [("c", True)]}
+    asked = []
+
+    def entries(path: str) -> list[tuple[str, bool]]:
+        asked.append(path)
+        return tree[path]
+
+    assert first_file(entries) == ".h"
+    assert asked == ["", "a", "a/b"]
