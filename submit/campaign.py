@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from treehammer.collectors import software
@@ -17,7 +17,7 @@ from treehammer.hctests.definition import TestDefinition
 from treehammer.hctests.options import load_pinned
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
-from treehammer.submit import ceilings, credentials, estimate
+from treehammer.submit import breaker, ceilings, credentials, estimate
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.estimate import Cost, SiteCost
@@ -29,10 +29,19 @@ from treehammer.submit.sites import batch_system, choose_sites
 from treehammer.submit.submissions import Submissions
 from treehammer.submit.terms import USUAL, Terms
 from treehammer.submit.tracking import Progress, Tracker, lost_job
-from treehammer.terminal import Bars, Step, silent
+from treehammer.terminal import Bars, silent
 
 #: Seconds between two looks while waiting: the jobs measure meanwhile, and looking costs time.
 POLL_S = 2.0
+#: The same where others are asked, who have more to do than to answer us.
+GRID_POLL_S = 5.0
+
+#: Receives a line for the user.
+Say = Callable[[str], None]
+
+
+def _unheard(line: str) -> None:
+    """What programs do that need no lines."""
 
 
 @dataclass(frozen=True)
@@ -243,14 +252,47 @@ def tracker_for(store: Store, settings: Settings) -> Tracker:
     )
 
 
-def follow(tracker: Tracker, campaign: CampaignRow, step: Step) -> Progress:
-    """Look and collect again and again until every job is final."""
+def look(tracker: Tracker, campaign: CampaignRow, say: Say = _unheard) -> Progress:
+    """Bring everything up to date, stop the sites that fail, and say how far the campaign is.
+
+    Args:
+        tracker: of the store that has the campaign.
+        campaign: which.
+        say: receives a line for each site that was stopped.
+
+    Raises:
+        StoreError: the store refuses; every record is still on disk.
+        BatchError: a batch system does not answer.
+    """
+    progress = tracker.look(campaign)
+    stopped = breaker.apply(tracker, campaign)
+    for line in stopped:
+        say(line)
+    return tracker.progress(campaign) if stopped else progress
+
+
+def follow(
+    tracker: Tracker,
+    campaign: CampaignRow,
+    show: Callable[[Progress], None],
+    say: Say = _unheard,
+) -> Progress:
+    """Look and collect again and again until every job is final; each line is said once."""
+    said: set[str] = set()
+
+    def once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            say(line)
+
+    jobs = tracker.store.jobs(campaign.id)
+    here = all(job.batch_system == LocalBatch.name for job in jobs)
     while True:
-        progress = tracker.look(campaign)
-        step(progress.done, progress.note())
+        progress = look(tracker, campaign, once)
+        show(progress)
         if progress.finished:
             return progress
-        time.sleep(POLL_S)
+        time.sleep(POLL_S if here else GRID_POLL_S)
 
 
 def run(request: Request, settings: Settings, bars: Bars = silent) -> tuple[CampaignRow, Progress]:
@@ -274,4 +316,4 @@ def wait(campaign: CampaignRow, settings: Settings, bars: Bars = silent) -> Prog
         Store.open(settings.database) as store,
         bars("Measuring", campaign.planned_measurements) as step,
     ):
-        return follow(tracker_for(store, settings), campaign, step)
+        return follow(tracker_for(store, settings), campaign, lambda p: step(p.done, p.note()))

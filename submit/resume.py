@@ -1,0 +1,123 @@
+"""Going on with a campaign: held jobs are released, jobs that were cut off are queued anew.
+
+Every attempt so far is kept, and the next has the next number, so that nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from treehammer.collectors.files import locked
+from treehammer.config import Settings
+from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.submit.batch.base import JobState
+from treehammer.submit.tracking import Tracker
+from treehammer.submit.troubles import failing, is_last, last_attempts
+
+#: A job that has had so many attempts is not queued anew.
+MOST_ATTEMPTS = 9
+#: Classes of failures that came from where a job ran, not from what it did.
+CUT_OFF = ("submission", "held", "evicted", "upload", "lost")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a resumption did, in jobs.
+
+    Attributes:
+        released: held, and let go on.
+        again: queued anew.
+        spent: had too many attempts already.
+        unqueued: never came to a batch system that could queue them anew.
+    """
+
+    released: int
+    again: int
+    spent: int
+    unqueued: int
+
+
+def resume(
+    tracker: Tracker,
+    campaign: CampaignRow,
+    settings: Settings,
+    *,
+    sites: Collection[str] = (),
+    failed: bool = False,
+    inputs: Mapping[str, Path] | None = None,
+) -> Resumed:
+    """Release held jobs and queue those anew that ended without all their measurements.
+
+    Who does so twice at once, or again after being killed, queues nothing twice.
+
+    Args:
+        tracker: of the store that has the campaign.
+        campaign: which.
+        settings: all settings.
+        sites: only jobs of these; by default of all.
+        failed: also jobs whose payload failed.
+        inputs: name in the sandbox -> file in place of what was sent before, e.g. a new proxy.
+
+    Raises:
+        BatchError: a batch system does not answer or refuses; what it took before goes on.
+    """
+    with locked(settings.submissions_dir / f"{campaign.id}.resume"):
+        # Their records must be in before the jobs are known under another batch id.
+        tracker.look(campaign)
+        jobs = [j for j in tracker.store.jobs(campaign.id) if not sites or j.site in sites]
+        released = _release(tracker, jobs)
+        wanted = list(_wanted(tracker, campaign, jobs, failed=failed))
+        last = last_attempts(tracker.store, wanted)
+        spent = [j for j in wanted if j.id in last and last[j.id].number >= MOST_ATTEMPTS]
+        left = [job for job in wanted if job not in spent]
+        again = _again(tracker, left, last, inputs or {})
+        return Resumed(released, again, len(spent), len(left) - again)
+
+
+def _release(tracker: Tracker, jobs: Collection[JobRow]) -> int:
+    held: dict[str, list[str]] = defaultdict(list)
+    for job in jobs:
+        if job.state == JobState.HELD.value:
+            held[job.batch_system].append(job.batch_id)
+    return sum(tracker.batch_system(name).release(ids) for name, ids in held.items())
+
+
+def _wanted(
+    tracker: Tracker, campaign: CampaignRow, jobs: Collection[JobRow], *, failed: bool
+) -> Iterator[JobRow]:
+    """The jobs that are over and did not bring what they should."""
+    last = last_attempts(tracker.store, jobs)
+    bad: set[str] = set()
+    if failed:
+        rows = failing(tracker.store, campaign, ("job_id", "attempt"))
+        bad = {str(row["job_id"]) for row in rows if is_last(row, last)}
+    for job in jobs:
+        if job.state in (JobState.CANCELLED.value, JobState.LOST.value):
+            yield job
+        elif job.state == JobState.DONE.value:
+            attempt = last.get(job.id)
+            if job.id in bad or (attempt and attempt.failure_class in CUT_OFF):
+                yield job
+
+
+def _again(
+    tracker: Tracker,
+    jobs: Collection[JobRow],
+    last: Mapping[str, AttemptRow],
+    inputs: Mapping[str, Path],
+) -> int:
+    """Queue jobs anew and remember where; how many could be."""
+    count = 0
+    for name in sorted({job.batch_system for job in jobs}):
+        here = {job.batch_id: job for job in jobs if job.batch_system == name and job.batch_id}
+        earlier = {old: last[job.id].number if job.id in last else 0 for old, job in here.items()}
+        found = tracker.batch_system(name).again(earlier, inputs)
+        tracker.store.set_jobs(
+            replace(here[old], batch_id=new, state=JobState.QUEUED.value)
+            for old, new in found.items()
+        )
+        count += len(found)
+    return count

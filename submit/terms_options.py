@@ -1,0 +1,72 @@
+"""The options that say on which terms jobs go to sites with HTCondor."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treehammer.collectors.worker.credentials import PROXY, TOKEN
+from treehammer.errors import ConfigError
+from treehammer.submit.credentials import Credentials
+from treehammer.submit.pace import Breaker, Pace, Ramp, seconds
+from treehammer.submit.terms import Terms
+
+_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
+
+
+def credential_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--proxy`` and ``--token-file``; the verb receives ``credentials``."""
+
+    @click.option("--proxy", type=_FILE, envvar=PROXY, help=f"x509 proxy for storage [{PROXY}].")
+    @click.option("--token-file", type=_FILE, envvar=TOKEN, help=f"Bearer token [{TOKEN}].")
+    @functools.wraps(function)
+    def wrapper(*args: Any, proxy: Path | None, token_file: Path | None, **kwargs: Any) -> Any:
+        return function(*args, credentials=Credentials(proxy, token_file), **kwargs)
+
+    return wrapper
+
+
+def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all of them; the verb receives ``terms``."""
+
+    @click.option("--in-flight", type=int, help="Jobs of each door at a time [default: 1].")
+    @click.option("--over", help="Spread the jobs' starts, e.g. over 24h.")
+    @click.option("--ramp", help="Let so many more run at a time every so often, e.g. 5/10m.")
+    @click.option(
+        "--breaker", default="50%/10", show_default=True, help="Stop a site that fails, or 'off'."
+    )
+    @credential_options
+    @functools.wraps(function)
+    def wrapper(
+        *args: Any,
+        in_flight: int | None,
+        over: str | None,
+        ramp: str | None,
+        breaker: str,
+        credentials: Credentials,
+        **kwargs: Any,
+    ) -> Any:
+        terms = Terms(_pace(in_flight, over, ramp), Breaker.read(breaker), credentials)
+        return function(*args, terms=terms, **kwargs)
+
+    return wrapper
+
+
+def _pace(in_flight: int | None, over: str | None, ramp: str | None) -> Pace:
+    if in_flight is not None and in_flight < 1:
+        raise ConfigError("at least one job runs at a time", where=f"--in-flight {in_flight}")
+    if ramp is not None and in_flight is None:
+        raise ConfigError(
+            "one job of each door at a time is no ramp",
+            where=f"--ramp {ramp}",
+            hint="Say how many it leads to: --in-flight N.",
+        )
+    return Pace(
+        1 if in_flight is None else in_flight,
+        seconds(over, "--over") if over is not None else 0,
+        Ramp.read(ramp) if ramp is not None else None,
+    )
