@@ -21,11 +21,13 @@ CAMPAIGN_ATTRIBUTE = "TreehammerCampaign"
 SUBMISSION_ATTRIBUTE = "TreehammerSubmission"
 JOB_ATTRIBUTE = "TreehammerJob"
 ATTEMPT_ATTRIBUTE = "TreehammerAttempt"
+#: Of a job that was queued anew: number of its last attempt before.
+EARLIER_ATTRIBUTE = "TreehammerEarlier"
 
 # The schedd counts the starts of shadows durably; NumJobStarts falls back when it is killed, and a
 # later start would overwrite the output of an earlier one.  Expanded as a shadow starts, and kept
 # when it reconnects.  Without spaces: inside quoted arguments HTCondor would quote them.
-_ATTEMPT_VALUE = "$$([NumShadowStarts?:1])"
+_ATTEMPT_VALUE = f"$$([(NumShadowStarts?:1)+({EARLIER_ATTRIBUTE}?:0)])"
 
 #: Keys that are filled in here, in lower case.
 OWNED = frozenset(

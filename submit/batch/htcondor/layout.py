@@ -86,16 +86,37 @@ class Submission:
         """Remember that we ask for its end."""
         (self.path / "cancelled").touch()
 
-    @cached_property
+    @property
     def job_ids(self) -> tuple[str, ...]:
         """Its jobs: number N of these is proc N of the cluster.
 
         Raises:
             BatchError: the folder is damaged.
         """
+        return self._index[0]
+
+    @property
+    def text(self) -> str:
+        """The description that its jobs came with.
+
+        Raises:
+            BatchError: the folder is damaged.
+        """
+        return self._index[1]
+
+    def inputs(self, job_id: str) -> dict[str, Path]:
+        """Name in the sandbox -> file or folder that was sent with a job."""
+        files: dict[str, Path] = {}
+        for folder in (self.path / "shared", self.path / "jobs" / job_id):
+            files |= {item.name: item for item in folder.iterdir() if item.name != OUTPUT_FOLDER}
+        return files
+
+    @cached_property
+    def _index(self) -> tuple[tuple[str, ...], str]:
         path = self.path / "submission.json"
         try:
-            return tuple(json.loads(path.read_text(encoding="utf-8"))["jobs"])
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return tuple(document["jobs"]), str(document["text"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BatchError(
                 f"damaged submission ({error})",
@@ -202,7 +223,7 @@ class Submission:
                 if name not in shared:
                     copy_input(source, own / name)
         (folder / self.description.name).write_text(whole, encoding="utf-8")
-        index = json.dumps({"jobs": [job.job_id for job in jobs]})
+        index = json.dumps({"jobs": [job.job_id for job in jobs], "text": text})
         (folder / "submission.json").write_text(index, encoding="utf-8")
 
     def remove(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from treehammer.collectors.files import is_locked
 from treehammer.errors import BatchError
 from treehammer.submit.batch.base import Description, JobState, JobStatus
+from treehammer.submit.batch.htcondor import again as anew
 from treehammer.submit.batch.htcondor import matching
 from treehammer.submit.batch.htcondor.connection import Connection, Unreachable, configured
 from treehammer.submit.batch.htcondor.events import Seen
@@ -178,7 +179,8 @@ class HTCondorBatch:
             cluster = submission.cluster or self._unconfirmed(submission, mine=mine)
             if cluster is not None:
                 ids = submission.batch_ids(cluster)
-                found |= {job_id: ids[job_id] for job_id in here}
+                # A job that was queued anew stands in older submissions too.
+                found |= {job_id: ids[job_id] for job_id in here if job_id not in found}
         return found
 
     def _unconfirmed(self, submission: Submission, *, mine: bool) -> Cluster | None:
@@ -396,6 +398,28 @@ class HTCondorBatch:
             self._act("Release", f"{mine} && JobStatus == {HELD} && ({some})", "treehammer resume")
         return len(held)
 
+    def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
+        """Queue jobs anew that are final; asking twice queues them once.
+
+        Raises:
+            BatchError: not all were queued; asking again queues the others.
+        """
+        found: dict[str, str] = {}
+        for old, cluster, procs in self._groups(earlier):
+            ids = {old.job_ids[proc]: f"{cluster}.{proc}@{old.name}" for proc in procs}
+            last = max(earlier[batch_id] for batch_id in ids.values())
+            jobs = anew.descriptions(old, ids, last, inputs)
+            text = jobs[0].text
+            new = Submission.of(self.root, old.campaign, text, [job.job_id for job in jobs])
+            with new.locked():
+                there = new.path.exists()
+                queued = (new.cluster or self._unconfirmed(new, mine=True)) if there else None
+                queued_ids = (
+                    new.batch_ids(queued) if queued else self._submit(old.campaign, text, jobs)
+                )
+            found |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
+        return found
+
     def _groups(self, batch_ids: Iterable[str]) -> list[tuple[Submission, int, list[int]]]:
         groups: dict[tuple[Submission, int], list[int]] = defaultdict(list)
         for batch_id in batch_ids:
@@ -415,17 +439,24 @@ class HTCondorBatch:
     def purge(self, batch_ids: Iterable[str]) -> int:
         """Remove the submissions all of whose jobs are named and final; how many bytes that freed.
 
+        A job that was queued anew is named by its last batch id.
+
         Raises:
             BatchError: HTCondor does not answer, or one cannot be removed.
         """
-        freed = 0
+        over: dict[str, set[str]] = defaultdict(set)
         for submission, cluster, procs in self._groups(batch_ids):
-            if not submission.path.is_dir() or set(procs) != set(range(len(submission.job_ids))):
-                continue
-            statuses = self.query(f"{cluster}.{proc}@{submission.name}" for proc in procs)
-            if all(status.state.final for status in statuses.values()):
-                freed += submission.remove()
-        return freed
+            if submission.path.is_dir():
+                ids = {f"{cluster}.{proc}@{submission.name}": proc for proc in procs}
+                going = {i for i, status in self.query(ids).items() if not status.state.final}
+                left = [proc for batch_id, proc in ids.items() if batch_id not in going]
+                over[submission.campaign].update(submission.job_ids[proc] for proc in left)
+        return sum(
+            submission.remove()
+            for campaign, job_ids in over.items()
+            for submission in [*submissions(self.root, campaign)]
+            if job_ids.issuperset(submission.job_ids)
+        )
 
     # -- what users are told
 

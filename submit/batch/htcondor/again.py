@@ -1,0 +1,35 @@
+"""Jobs queued anew: as they were submitted before, from what lies in their submission's folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from treehammer.submit.batch.base import Description
+from treehammer.submit.batch.htcondor.keys import EARLIER_ATTRIBUTE
+from treehammer.submit.batch.htcondor.layout import Submission
+
+
+def descriptions(
+    submission: Submission, job_ids: Collection[str], earlier: int, inputs: Mapping[str, Path]
+) -> list[Description]:
+    """The jobs as they were submitted, but for their attempts so far.
+
+    Args:
+        submission: where they were submitted last.
+        job_ids: which of its jobs.
+        earlier: number of the last attempt of any of them; the next is counted from there.
+        inputs: name in the sandbox -> file in place of what was sent before.
+
+    Raises:
+        BatchError: the folder is damaged.
+    """
+    told = rf"^My\.{EARLIER_ATTRIBUTE} = .*\n?"
+    text = re.sub(told, "", submission.text, flags=re.MULTILINE).rstrip("\n")
+    text += f"\nMy.{EARLIER_ATTRIBUTE} = {earlier}\n"
+    return [
+        Description(job_id, text, {**submission.inputs(job_id), **inputs})
+        for job_id in submission.job_ids
+        if job_id in job_ids
+    ]
