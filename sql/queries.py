@@ -111,6 +111,16 @@ class Snapshot:
             for site, kind, failure, plausible, count in self._connection.execute(query)
         ]
 
+    def recorded(self, campaign_id: str) -> dict[str, int]:
+        """Job id -> how many measurements of it are here."""
+        job = measurement.c.job_id
+        query = (
+            sa.select(job, sa.func.count())
+            .where(measurement.c.campaign_id == campaign_id)
+            .group_by(measurement.c.site, job)
+        )
+        return {str(job_id): int(count) for job_id, count in self._connection.execute(query)}
+
     def _ask(self, selection: Selection) -> Questions:
         return Questions(selection, self._connection.dialect.name)
 

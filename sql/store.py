@@ -140,6 +140,11 @@ class Store:
         with self.snapshot() as snapshot:
             return snapshot.counts(campaign_id)
 
+    def recorded(self, campaign_id: str) -> dict[str, int]:
+        """How many measurements of each job of a campaign are here; jobs without any are absent."""
+        with self.snapshot() as snapshot:
+            return snapshot.recorded(campaign_id)
+
     # Campaigns, jobs, attempts
 
     def add_campaign(self, campaign: CampaignRow, jobs: Iterable[JobRow]) -> None:

@@ -122,37 +122,48 @@ class Tracker:
         self.under_way = under_way
         self._added: set[Path] = set()
         self._told: list[str] = []
+        self._unanswered: dict[str, BatchError] = {}
 
     def refresh(self, campaign: CampaignRow) -> list[JobRow]:
         """Bring job states and attempts up to date and return the jobs.
 
-        Jobs that the store knows to be over are not asked for again.
+        Jobs that the store knows to be over are not asked for again.  Those of a batch system that
+        does not answer stay as they are, which :meth:`notes` tells.
+
+        Raises:
+            BatchError: no batch system that has anything to tell answers.
         """
         # Asked first: what a submission that ended meanwhile has queued is found below.
         being_submitted = self._being_submitted(campaign)
         before = self.store.jobs(campaign.id)
         open_jobs = [job for job in before if _is_open(job)]
-        stored = self.store.attempts(job.id for job in open_jobs)
-        last = {attempt.job_id: attempt for attempt in stored}
+        stored = {(a.job_id, a.number): a for a in self.store.attempts(j.id for j in open_jobs)}
         jobs = {job.id: job for job in before}
         attempts: list[AttemptRow] = []
         for name, group in _by_batch_system(open_jobs):
-            batch = self.batch_system(name)
-            queued = _with_batch_ids(group, batch)
-            statuses = batch.query(job.batch_id for job in queued if job.batch_id)
+            try:
+                batch = self.batch_system(name)
+                queued = _with_batch_ids(group, batch)
+                statuses = batch.query(job.batch_id for job in queued if job.batch_id)
+            except BatchError as error:
+                self._unanswered[name] = error
+                continue
+            self._unanswered.pop(name, None)
             for job in queued:
                 status = statuses.get(job.batch_id)
                 if status is not None:
                     jobs[job.id] = replace(job, state=status.state.value)
-                    attempts += _attempt_rows(job, status, batch.sandboxes(job.batch_id))
+                    attempts += _attempt_rows(job, status, batch, stored)
                 elif not JobState(job.state).final and (job.batch_id or not being_submitted):
-                    jobs[job.id], attempt = _gone(job, last.get(job.id))
+                    jobs[job.id], attempt = _gone(job, _last(stored, job.id))
                     attempts.append(attempt)
                 else:
                     jobs[job.id] = job
         # Attempts first: a job that is stored as final is not looked at again.
-        self.store.set_attempts(set(attempts) - set(stored))
+        self.store.set_attempts(set(attempts) - set(stored.values()))
         self.store.set_jobs(set(jobs.values()) - set(before))
+        if open_jobs and self._unanswered.keys() >= {job.batch_system for job in open_jobs}:
+            raise next(iter(self._unanswered.values()))
         return list(jobs.values())
 
     def _being_submitted(self, campaign: CampaignRow) -> bool:
@@ -169,7 +180,7 @@ class Tracker:
             StoreError: the store refuses; every record is still on disk.
         """
         self.refresh(campaign)
-        collected = self.collect(campaign)
+        collected = self.collect(campaign, thorough=False)
         self._told += collected.remarks()
         return self.progress(campaign)
 
@@ -178,14 +189,21 @@ class Tracker:
         open_jobs = [job for job in self.store.jobs(campaign.id) if _is_open(job)]
         told = list(self._told)
         for name, group in _by_batch_system(open_jobs):
+            if name in self._unanswered:
+                told.append(str(self._unanswered[name]))
+                continue
             try:
                 told += self.batch_system(name).notes(job.batch_id for job in group if job.batch_id)
             except BatchError as error:
                 told.append(str(error))
         return list(dict.fromkeys(told))
 
-    def collect(self, campaign: CampaignRow) -> Collected:
+    def collect(self, campaign: CampaignRow, *, thorough: bool = True) -> Collected:
         """Add the records of all jobs, running ones included, to the store.
+
+        Args:
+            campaign: whose.
+            thorough: read also the records of jobs that are over and of which the store has all.
 
         Raises:
             StoreError: the store refuses; every record is still on disk.
@@ -194,7 +212,7 @@ class Tracker:
         paths: list[Path] = []
 
         def valid() -> Iterator[Measurement]:
-            for job in self.store.jobs(campaign.id):
+            for job in self._jobs_to_read(campaign, thorough):
                 for attempt, path in self._new_records(job):
                     measurement = _read(path, job, attempt, set_aside)
                     if measurement is not None:
@@ -208,6 +226,21 @@ class Tracker:
             self._account_for(set_aside)
         self._added.update(paths)
         return Collected(added.new, added.known, tuple(added.conflicting), tuple(set_aside))
+
+    def _jobs_to_read(self, campaign: CampaignRow, thorough: bool) -> list[JobRow]:
+        jobs = self.store.jobs(campaign.id)
+        starts = Counter(attempt.job_id for attempt in self.store.attempts(j.id for j in jobs))
+        started = [job for job in jobs if starts[job.id]]
+        if thorough:
+            return started
+        recorded = self.store.recorded(campaign.id)
+
+        def is_whole(job: JobRow) -> bool:
+            # Of several attempts not only the last brings records.
+            alone = starts[job.id] == 1 and JobState(job.state).final
+            return alone and recorded.get(job.id, 0) >= job.planned_measurements
+
+        return [job for job in started if not is_whole(job)]
 
     def _account_for(self, set_aside: Sequence[SetAside]) -> None:
         """Make attempts fail whose records did not come back whole."""
@@ -332,10 +365,37 @@ def _move_aside(path: Path) -> Path:
     return path.rename(folder / path.name)
 
 
+def _last(stored: Mapping[tuple[str, int], AttemptRow], job_id: str) -> AttemptRow | None:
+    mine = [attempt for (owner, _), attempt in stored.items() if owner == job_id]
+    return max(mine, key=lambda attempt: attempt.number, default=None)
+
+
 def _attempt_rows(
-    job: JobRow, status: JobStatus, sandboxes: Mapping[int, Path]
+    job: JobRow,
+    status: JobStatus,
+    batch: BatchSystem,
+    stored: Mapping[tuple[str, int], AttemptRow],
 ) -> list[AttemptRow]:
-    return [_attempt_row(job, item, sandboxes.get(item.number)) for item in status.attempts]
+    """The attempts of a job as the store keeps them; what it has of one without news stays."""
+    known = [stored.get((job.id, item.number)) for item in status.attempts]
+    if not status.state.final and all(map(_is_known, status.attempts, known)):
+        return [row for row in known if row is not None]
+    sandboxes = batch.sandboxes(job.batch_id) if status.attempts else {}
+    rows = [_attempt_row(job, item, sandboxes.get(item.number)) for item in status.attempts]
+    if not rows and status.state is JobState.LOST:
+        _, row = lost_job(job, status.failure_class or "lost", status.reason)
+        rows.append(row)
+    return rows
+
+
+def _is_known(attempt: AttemptStatus, row: AttemptRow | None) -> bool:
+    """Whether a batch system says nothing new of an attempt."""
+    return row is not None and (row.state, row.started_us, row.ended_us, row.exit_code) == (
+        attempt.state.value,
+        attempt.started_us,
+        attempt.ended_us,
+        attempt.exit_code,
+    )
 
 
 def _attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> AttemptRow:
@@ -349,10 +409,12 @@ def _attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> A
             stopped_by = _stopped_by(sandbox) if sandbox else ""
             kind = "evicted" if stopped_by and attempt.state is JobState.DONE else "lost"
             kind = "upload" if attempt.exit_code == TEMPORARY else kind
+            kind = attempt.failure_class or kind
             why = attempt.reason or (
                 f"stopped by {stopped_by}" if stopped_by else _how_it_left(attempt, sandbox)
             )
-            message = f"{came} of {job.planned_measurements} measurements came back: {why}"
+            host = f" at {attempt.host}" if attempt.host and attempt.host not in why else ""
+            message = f"{came} of {job.planned_measurements} measurements came back{host}: {why}"
     return AttemptRow(
         job_id=job.id,
         number=attempt.number,
