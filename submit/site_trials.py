@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from treehammer.collectors.worker.credentials import TOKEN, expires, moment
@@ -14,10 +13,10 @@ from treehammer.collectors.worker.door import reach
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit import doors
-from treehammer.submit.batch.base import BatchSystem
+from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.doors import Target
 from treehammer.submit.site import Door, Pool, Site
-from treehammer.submit.sites import batch_system, known_pools
+from treehammer.submit.sites import htcondor_pool, known_pools
 from treehammer.terminal import Bars, silent
 
 OK, WRONG, UNTRIED = "ok", "wrong", "not tried"
@@ -51,18 +50,6 @@ class Trial:
     remedy: str = ""
     server: str = ""
     rtt_s: float | None = None
-
-
-class _Pool(BatchSystem, Protocol):
-    """What the batch system of a pool can tell beside what all can."""
-
-    def matching_slots(self, requirements: str) -> tuple[int, int]:
-        """Slots that match a ClassAd expression now, and all slots of the pool.
-
-        Raises:
-            BatchError: the collector does not answer, or the expression is none.
-        """
-        ...
 
 
 def try_sites(
@@ -114,7 +101,7 @@ def _door(site: Site, door: Door, target: Target) -> Trial:
 class _TriedPool:
     """A pool that was tried; ``batch`` is None where it cannot be asked anything."""
 
-    batch: _Pool | None
+    batch: HTCondorBatch | None
     trials: tuple[Trial, ...]
 
 
@@ -125,7 +112,7 @@ def _pool_name(site: Site) -> str:
 def _tried_pool(name: str, settings: Settings) -> _TriedPool:
     who = f"pool {name}"
     try:
-        batch = cast(_Pool, batch_system(f"htcondor@{name}", settings))
+        batch = htcondor_pool(name, settings)
     except ConfigError as error:
         return _TriedPool(None, (Trial(who, "settings", WRONG, error.message, error.hint),))
     trials = list(_tokens(who, known_pools(settings)[name]))
@@ -133,12 +120,12 @@ def _tried_pool(name: str, settings: Settings) -> _TriedPool:
     def slots() -> str:
         return f"answers; the pool has {batch.matching_slots('true')[1]} slots"
 
-    def queue() -> str:
-        batch.find(["sites-check"])
-        return "answers"
+    def schedd() -> str:
+        reached = batch.check()
+        return f"{reached.schedd} takes jobs of {reached.user}"
 
     collector = _asked(who, "collector", slots)
-    trials += [collector, _asked(who, "schedd", queue)]
+    trials += [collector, _asked(who, "schedd", schedd)]
     return _TriedPool(batch if collector.result == OK else None, tuple(trials))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, did_you_mean
 from treehammer.submit import sites_file
 from treehammer.submit.batch.base import BatchSystem
+from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.site import Ceilings, Door, Pool, Site
 
@@ -21,6 +21,7 @@ __all__ = [
     "Site",
     "batch_system",
     "choose_sites",
+    "htcondor_pool",
     "known_pools",
     "known_sites",
 ]
@@ -113,11 +114,17 @@ def batch_system(name: str, settings: Settings) -> BatchSystem:
         return LocalBatch(settings.spool_dir, settings.slots)
     if kind != "htcondor":
         raise ConfigError(f"there is no batch system {name!r}", hint="Known: local, htcondor@POOL.")
-    known = _pool(pool, settings)
-    # Only who has a pool needs HTCondor's bindings, which also take their time to load.
-    module = importlib.import_module("treehammer.submit.batch.htcondor")
-    batch: BatchSystem = module.HTCondorBatch(known, settings.htcondor_dir / pool)
-    return batch
+    return htcondor_pool(pool, settings)
+
+
+def htcondor_pool(name: str, settings: Settings) -> HTCondorBatch:
+    """The batch system of an HTCondor pool.
+
+    Raises:
+        ConfigError: there is no such pool, or files that it names are gone.
+        SitesError: the sites file cannot be read or has mistakes.
+    """
+    return HTCondorBatch(_pool(name, settings), settings.htcondor_dir / name)
 
 
 def _pool(name: str, settings: Settings) -> Pool:

@@ -81,11 +81,11 @@ def _try(prefix: str, target: Target) -> Probe:
 
     parts = urlsplit(prefix)
     system = client.FileSystem(f"{parts.scheme}://{parts.netloc}")
-    answer = _answer(system.query(QueryCode.CONFIG, "version"))
-    version = answer.decode("utf-8", "replace").strip().strip("\0")
+    answer = _answer(system.query(QueryCode.CONFIG, "version role")).decode("utf-8", "replace")
+    version, _, role = answer.strip("\0\n ").partition("\n")
     server = f"XRootD {version}" if version.startswith("v") else version
     try:
-        probe = _read(client.File, prefix, target, _lister(system, parts.path))
+        probe = _read(client.File, prefix, target, _lister(system, parts.path, role))
     except _Refused as error:
         probe = _problem(error, target)
     return Probe(probe.problem, probe.remedy, probe.found, server)
@@ -109,11 +109,15 @@ def _read(
     return Probe(sample.problem, sample.remedy, found)
 
 
-def _lister(system: Any, base: str) -> Callable[[str], list[tuple[str, bool]]]:
+def _lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str, bool]]]:
     from XRootD.client.flags import DirListFlags, StatInfoFlags
 
+    # A redirector has no folders of its own: those of its servers are put together.
+    flags = DirListFlags.STAT | (DirListFlags.LOCATE if "manager" in role else 0)
+
     def entries(path: str) -> list[tuple[str, bool]]:
-        listed = _answer(system.dirlist(f"/{base.strip('/')}/{path}", DirListFlags.STAT))
+        folder = f"/{base}/{path}".rstrip("/")
+        listed = _answer(system.dirlist("/" + folder.lstrip("/"), flags))
         return [
             (item.name, bool(item.statinfo and item.statinfo.flags & StatInfoFlags.IS_DIR))
             for item in listed
