@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.options import definition_options
 from treehammer.sql.store import Store
 from treehammer.submit import campaign as campaigns
-from treehammer.submit.batch.base import Description
-from treehammer.submit.batch.spool import stage
+from treehammer.submit import preview
 from treehammer.submit.plan import Plan
 from treehammer.submit.purge import purge
-from treehammer.submit.render import JOB_NAME, describe
+from treehammer.submit.render import describe
 from treehammer.submit.site_commands import sites
 from treehammer.submit.terms import Terms
 from treehammer.submit.terms_options import terms_options
@@ -143,8 +141,9 @@ def _print_plan(plan: Plan, settings: Settings, form: str) -> None:
 def render(settings: Settings, request: campaigns.Request, full: bool, output: Path | None) -> None:
     """Show exactly what would be sent to the batch system.
 
-    In a folder made with -o each job runs by itself:
-    cd FOLDER/1/inputs && python worker.pyz run job.json
+    In a folder made with -o each job of this machine runs by itself:
+    cd FOLDER/1/inputs && python worker.pyz run job.json; jobs of an HTCondor pool lie beside what
+    condor_submit takes: FOLDER/POOL/CAMPAIGN/*/submit.txt
 
     Example: treehammer render ttree-read -o rendered
     """
@@ -154,33 +153,11 @@ def render(settings: Settings, request: campaigns.Request, full: bool, output: P
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
         descriptions = describe(plan, Path(folder))
         if output is not None:
-            _write_rendered(descriptions, output)
+            number = preview.write(plan, descriptions, settings, output)
+            click.echo(f"{counted(number, 'job')} in {output}")
             return
-        for description in descriptions:
-            click.echo(description.text)
-            if full:
-                click.echo(description.inputs[JOB_NAME].read_text(encoding="utf-8"))
-            description.inputs[JOB_NAME].unlink()
-
-
-def _write_rendered(descriptions: Iterable[Description], output: Path) -> None:
-    try:
-        output.mkdir(parents=True)
-    except FileExistsError as error:
-        raise ConfigError("exists already", where=str(output), hint="Name a new folder.") from error
-    except OSError as error:
-        raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
-    try:
-        number = 0
-        for number, description in enumerate(descriptions, start=1):
-            stage(description, output / str(number))
-            description.inputs[JOB_NAME].unlink()
-    except BaseException as error:
-        shutil.rmtree(output, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
-        raise
-    click.echo(f"{counted(number, 'job')} in {output}")
+        for text in preview.texts(plan, descriptions, settings, full=full):
+            click.echo(text)
 
 
 COMMANDS = (submit, status, collect, cancel, resume, purge, render, sites)

@@ -19,7 +19,12 @@ from pathlib import Path
 from treehammer.collectors.files import locked, write_atomically
 from treehammer.errors import BatchError
 from treehammer.submit.batch.base import Description
-from treehammer.submit.batch.htcondor.keys import ATTEMPT_PREFIX, OUTPUT_FOLDER, description
+from treehammer.submit.batch.htcondor.keys import (
+    ATTEMPT_PREFIX,
+    LOG,
+    OUTPUT_FOLDER,
+    description,
+)
 from treehammer.submit.batch.spool import cause, copy_input
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -70,7 +75,7 @@ class Submission:
     @property
     def log(self) -> Path:
         """HTCondor's event log."""
-        return self.path / "events.log"
+        return self.path / LOG
 
     @property
     def description(self) -> Path:
@@ -108,7 +113,11 @@ class Submission:
         """Name in the sandbox -> file or folder that was sent with a job."""
         files: dict[str, Path] = {}
         for folder in (self.path / "shared", self.path / "jobs" / job_id):
-            files |= {item.name: item for item in folder.iterdir() if item.name != OUTPUT_FOLDER}
+            files |= {
+                item.name: item
+                for item in folder.iterdir()
+                if item.name not in (OUTPUT_FOLDER, LOG)
+            }
         return files
 
     @cached_property
@@ -199,12 +208,17 @@ class Submission:
             shutil.rmtree(incoming, ignore_errors=True)
             raise
 
-    def _write(self, folder: Path, text: str, jobs: Sequence[Description], spool: bool) -> None:
+    def whole(self, text: str, jobs: Sequence[Description], *, spool: bool) -> str:
+        """The submit description, but for its ``queue`` statement.
+
+        Raises:
+            BatchError: the text has what is filled in here, or an input has no proper name.
+        """
         shared = _shared(jobs)
         # HTCondor names a file in the sandbox by the last part of its path.
         inputs = [f"../../shared/{name}" for name in (*shared, OUTPUT_FOLDER)]
         inputs += [name for name in jobs[0].inputs if name not in shared]
-        whole = description(
+        return description(
             text,
             folder=str(self.path),
             campaign=self.campaign,
@@ -212,6 +226,10 @@ class Submission:
             inputs=inputs,
             spool=spool,
         )
+
+    def _write(self, folder: Path, text: str, jobs: Sequence[Description], spool: bool) -> None:
+        shared = _shared(jobs)
+        whole = self.whole(text, jobs, spool=spool)
         (folder / "shared" / OUTPUT_FOLDER).mkdir(parents=True)
         for name, source in shared.items():
             copy_input(source, folder / "shared" / name)
