@@ -18,18 +18,20 @@ CHUNK = 1000
 Keyed = CampaignRow | JobRow | AttemptRow
 Line = PairRow | VerdictRow
 
-_TEXTS = {
-    kind.__name__: {name for name, hint in get_type_hints(kind).items() if hint is str}
+#: Kind of row -> its columns, each with whether it is text.
+_COLUMNS = {
+    kind.__name__: tuple(
+        (field.name, get_type_hints(kind)[field.name] is str) for field in fields(kind)
+    )
     for kind in (CampaignRow, JobRow, AttemptRow, PairRow, VerdictRow)
 }
 
 
 def from_database(kind: type[Row], values: RowMapping) -> Row:
     """A row as its dataclass; text that is not known becomes ''."""
-    texts = _TEXTS[kind.__name__]
     known: dict[str, Any] = {
-        field.name: "" if field.name in texts and values[field.name] is None else values[field.name]
-        for field in fields(kind)
+        name: "" if (value := values[name]) is None and text else value
+        for name, text in _COLUMNS[kind.__name__]
     }
     return kind(**known)
 

@@ -15,16 +15,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.files import write_atomically
 from treehammer.submit.batch.base import AttemptStatus, JobState
-from treehammer.submit.batch.htcondor.keys import ATTEMPT_ATTRIBUTE
-from treehammer.submit.batch.htcondor.layout import Submission
+from treehammer.submit.batch.htcondor.keys import ATTEMPT_ATTRIBUTE, LOG
+from treehammer.submit.batch.htcondor.layout import Cluster, Submission
 
 #: Types of events, as HTCondor numbers them.
 EXECUTE, EVICTED, TERMINATED, SHADOW_EXCEPTION, ABORTED = 1, 4, 5, 7, 9
@@ -228,10 +229,20 @@ class Seen:
     clock: Clock | None = None
 
     @classmethod
-    def read(cls, submission: Submission) -> Seen:
-        """Take up where the last reader stopped, and read on."""
+    def read(cls, submission: Submission, spooled: Iterable[int] = ()) -> Seen:
+        """Take up where the last reader stopped, and read on.
+
+        Args:
+            submission: whose.
+            spooled: jobs that have logs of their own, which are whole.
+        """
         seen = cls._load(submission)
-        if seen._read_on(submission):
+        news = seen._read_on(submission)
+        for proc in spooled:
+            job = seen.jobs.get(proc)
+            if job is None or not job.over:
+                news |= seen._read_whole(submission, submission.job_folder(proc) / LOG)
+        if news:
             with suppress(OSError):  # it can be read again
                 write_atomically(submission.path / "seen.json", seen._dump())
         return seen
@@ -288,8 +299,17 @@ class Seen:
         end = data.rfind(_END.encode()) + len(_END)
         if end < len(_END):
             return False
-        text = data[:end].decode("utf-8", "replace")
         self.offset += end
+        return self._take(data[:end].decode("utf-8", "replace"), cluster)
+
+    def _read_whole(self, submission: Submission, log: Path) -> bool:
+        cluster = submission.cluster
+        try:
+            return cluster is not None and self._take(log.read_text("utf-8", "replace"), cluster)
+        except OSError:
+            return False
+
+    def _take(self, text: str, cluster: Cluster) -> bool:
         self.clock = self.clock or Clock.of(text, cluster.queued_s)
         if self.clock is None:
             return False

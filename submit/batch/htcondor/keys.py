@@ -13,6 +13,8 @@ ATTEMPT = "$(treehammer_attempt)"
 OUTPUT = "$(treehammer_output)"
 #: Folder of the sandbox that comes back, with that of every start.
 OUTPUT_FOLDER = "output"
+#: HTCondor's event log: of a submission, or of a job that is spooled.
+LOG = "events.log"
 #: Name of the folder of one start in it.
 ATTEMPT_PREFIX = "attempt-"
 
@@ -96,7 +98,8 @@ def description(
         [
             *kept,
             f"initialdir = {folder}/jobs/$(job_id)",
-            f"log = {folder}/events.log",
+            # The log of a spooled job lies at the schedd and comes home with its output.
+            f"log = {LOG}" if spool else f"log = {folder}/{LOG}",
             "should_transfer_files = YES",
             f"transfer_input_files = {','.join(inputs)}",
             f"transfer_output_files = {OUTPUT_FOLDER}",

@@ -266,8 +266,12 @@ class HTCondorBatch:
         self, submission: Submission, cluster: int, procs: Sequence[int], ads: Mapping[int, Ad]
     ) -> Mapping[str, JobStatus]:
         """The states of some jobs of one cluster."""
+        fetched: Sequence[int] = ()
+        if self.pool.spool:
+            self._fetch(cluster, [proc for proc in procs if _is_ready(ads.get(proc))])
+            fetched = [proc for proc in procs if _is_over(ads.get(proc))]
         # Read after the queue: who is not there any more has told why.
-        seen = Seen.read(submission)
+        seen = Seen.read(submission, fetched)
         cancelled = submission.cancelled
         factory = ads.get(-1, {})
         next_proc = factory.get("JobMaterializeNextProcId")
@@ -286,8 +290,6 @@ class HTCondorBatch:
                 found[batch_id] = status
         if vanished:
             found |= self._from_history(submission, cluster, vanished, seen)
-        if self.pool.spool:
-            self._fetch(submission, cluster, [n for n in procs if _is_ready(ads.get(n))])
         return found
 
     def _from_history(
@@ -331,7 +333,7 @@ class HTCondorBatch:
             return JobStatus(batch_id, JobState.LOST, (), "lost", reason)
         return None
 
-    def _fetch(self, submission: Submission, cluster: int, procs: Sequence[int]) -> None:
+    def _fetch(self, cluster: int, procs: Sequence[int]) -> None:
         """Fetch the output of jobs that are over from the schedd, which then forgets them."""
         if procs:
             ids = [f"{cluster}.{proc}" for proc in procs]
@@ -493,6 +495,11 @@ class _Refused(Exception):
 
 class _InDoubt(Exception):
     """The schedd did not say whether it took the jobs."""
+
+
+def _is_over(ad: Ad | None) -> bool:
+    """Whether a job left the queue, or has only its output there."""
+    return ad is None or ad.get("JobStatus") == COMPLETED
 
 
 def _is_ready(ad: Ad | None) -> bool:
