@@ -62,8 +62,11 @@ def testbed() -> None:
     show_default=True,
     help="ROOT releases that its jobs find on CVMFS.",
 )
+@click.option("--keep", is_flag=True, help="If it fails, leave it to be looked at.")
 @click.pass_obj
-def up(settings: Settings, name: str, sites: int, second_pool: bool, releases: str) -> None:
+def up(
+    settings: Settings, name: str, sites: int, second_pool: bool, releases: str, keep: bool
+) -> None:
     """Bring a testbed up, and print its sites file.
 
     The first time, it fetches some 100 MB of Debian packages into the cache and unpacks them there;
@@ -74,8 +77,8 @@ def up(settings: Settings, name: str, sites: int, second_pool: bool, releases: s
     wanted = [release.strip() for release in releases.split(",") if release.strip()]
     box = make_box(name, sites, settings, second_pool=second_pool, releases=wanted)
     began = time.monotonic()
-    with leaving("nothing of the testbed is left"):
-        changed = lifecycle.up(box, assemble(box), _say)
+    with leaving("treehammer testbed down removes it" if keep else "nothing of it is left"):
+        changed = lifecycle.up(box, assemble(box), _say, keep=keep)
     took = f" after {time.monotonic() - began:.1f} s" if changed else " already"
     click.echo(f"testbed {name} is up{took}, with {counted(sites, 'site')}")
     click.echo(f"sites file: {sites_file(box)}")

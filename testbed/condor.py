@@ -39,6 +39,8 @@ LIBRARIES = (
 KEY_BYTES = 48
 #: Who submits, and whom the daemons are.
 USER, DAEMONS = "treehammer", "condor"
+#: Names of the pools.
+FIRST, SECOND = "condor", "pool2"
 #: Where the second pool's jobs run.
 SECOND_SITE = "POOL2_SITE"
 SIGQUIT = 3
@@ -82,7 +84,7 @@ class Pool:
     @property
     def client(self) -> Path:
         """Folder of what its user needs: ``condor_config`` and ``tokens.d``."""
-        return self.box.folder / ("client" if self.name == "condor" else f"client-{self.name}")
+        return self.box.folder / ("client" if self.name == FIRST else f"client-{self.name}")
 
     @property
     def client_config(self) -> Path:
@@ -152,12 +154,12 @@ def submit_dir(box: Box) -> Path:
 
 def first_pool(box: Box, views: Sequence[View] = ()) -> Pool:
     """The pool of the testbed's sites."""
-    return Pool("condor", box, box.sites, tuple(views))
+    return Pool(FIRST, box, box.sites, tuple(views))
 
 
 def second_pool(box: Box, views: Sequence[View] = ()) -> Pool:
     """The pool that is reached through the grid universe."""
-    return Pool("pool2", box, (SECOND_SITE,), tuple(views))
+    return Pool(SECOND, box, (SECOND_SITE,), tuple(views))
 
 
 def grid_resource(box: Box) -> str:
@@ -175,11 +177,13 @@ class CondorPool:
         self.name = pool.name
 
     def install(self, say: Say) -> None:
-        """Unpack Debian's HTCondor.
+        """Unpack Debian's HTCondor; for the second pool the first one has done it.
 
         Raises:
             TestbedError: it cannot be had.
         """
+        if self.name != FIRST:
+            return
         cache = self.pool.box.cache
         packages.unpack("condor", LIBRARIES, SUITE, cache, say, alone=["condor"])
 

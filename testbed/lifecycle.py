@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,10 +25,16 @@ POLL_S = 0.1
 LOG_LINES = 15
 
 
-def up(box: Box, parts: Sequence[Part], say: Say) -> bool:
+def up(box: Box, parts: Sequence[Part], say: Say, *, keep: bool = False) -> bool:
     """Have the testbed ready; whether anything had to be done.
 
     What a crash left of it is removed first.  If this fails or is interrupted, nothing is left.
+
+    Args:
+        box: the testbed.
+        parts: all of it.
+        say: told what takes long.
+        keep: leave what failed to be looked at.
 
     Raises:
         TestbedError: a part cannot be installed or started, or it is up in another shape.
@@ -40,7 +47,8 @@ def up(box: Box, parts: Sequence[Part], say: Say) -> bool:
         try:
             _start(box, parts, say)
         except BaseException:
-            _remove(box, parts)
+            if not keep:
+                _remove(box, parts)
             raise
         return True
 
@@ -138,7 +146,11 @@ def _wait(box: Box, parts: Sequence[Part], state: State, say: Say) -> None:
                 raise _failed(box, daemon.name, "ended while the testbed was starting")
         if waiting and time.monotonic() > until:
             texts = "; ".join(f"{part.name}: {lacking[part.name]}" for part in waiting)
-            raise TestbedError(f"not ready after {READY_S:.0f} s: {texts}", where=box.name)
+            raise TestbedError(
+                f"not ready after {READY_S:.0f} s: {texts}",
+                where=f"testbed {box.name}",
+                hint="Try again with --keep, and look at treehammer testbed logs.",
+            )
         time.sleep(POLL_S if waiting else 0)
 
 
@@ -149,27 +161,36 @@ def _failed(box: Box, name: str, what: str) -> TestbedError:
 
 
 def overview(state: State) -> list[dict[str, Any]]:
-    """One row for each daemon: name, pid, state, start (UTC) and the TCP ports it listens on."""
-    rows = []
+    """One row for each daemon: name, pid, state, start (UTC) and the TCP ports it listens on.
+
+    The processes that it started itself follow it.
+    """
+    rows: list[dict[str, Any]] = []
     for daemon in state.daemons:
         running = processes.alive(daemon.pid, daemon.started)
-        rows.append(
-            {
-                "daemon": daemon.name,
-                "pid": daemon.pid,
-                "state": "running" if running else "ended",
-                "since": datetime.fromtimestamp(daemon.since, UTC).isoformat(" ", "seconds"),
-                "ports": processes.ports(processes.descendants(daemon.pid)) if running else [],
-            }
-        )
+        rows.append(_row(daemon.name, daemon.pid, "running" if running else "ended", daemon.since))
+        for name, pid, since in processes.children(daemon.pid) if running else ():
+            rows.append(_row(f"{daemon.name}/{name}", pid, "running", since))
     return rows
+
+
+def _row(name: str, pid: int, state: str, since: float) -> dict[str, Any]:
+    return {
+        "daemon": name,
+        "pid": pid,
+        "state": state,
+        "since": datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds"),
+        "ports": processes.ports(pid),
+    }
 
 
 def logs(box: Box) -> dict[str, Path]:
     """All logs of a testbed by name; those that services write below a ``log`` folder too."""
     found = {path.stem: path for path in sorted((box.folder / "logs").glob("*.log"))}
-    for path in sorted(box.folder.glob("*/log/*Log*")):
-        found[f"{path.parents[1].name}-{path.name}"] = path
+    for pattern in ("*/log/*Log", "*/sites/*/log/*Log"):
+        for path in sorted(box.folder.glob(pattern)):
+            folders = path.relative_to(box.folder).parts[:-2]
+            found["-".join([*(f for f in folders if f != "sites"), path.name])] = path
     return found
 
 
@@ -194,17 +215,9 @@ def _remove(box: Box, parts: Sequence[Part]) -> bool:
     for part in parts:
         part.clean_up()
     if box.folder.exists():
-        shutil.rmtree(box.folder, onerror=_make_writable)
+        # A job may leave folders that not even their owner may write to.
+        for path, folders, _ in os.walk(box.folder):
+            for folder in folders:
+                Path(path, folder).chmod(0o700, follow_symlinks=False)
+        shutil.rmtree(box.folder)
     return there
-
-
-def _make_writable(remove: Callable[..., Any], path: str, info: Any) -> None:
-    """A job may leave folders that nobody may write to."""
-    if not isinstance(info[1], PermissionError):
-        raise info[1]
-    Path(path).parent.chmod(0o700)
-    if Path(path).is_dir():
-        Path(path).chmod(0o700)
-        shutil.rmtree(path)
-    else:
-        remove(path)

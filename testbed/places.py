@@ -26,7 +26,7 @@ FOLDER_VARIABLE = "TREEHAMMER_TESTBEDS"
 #: A longer one would make paths of sockets too long.
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
 #: Bytes that the path of a testbed may have: HTCondor adds the names of its sockets.
-PATH_BYTES = 64
+PATH_BYTES = 60
 MOST_SITES = 26
 #: Of ROOT, in a testbed that is not asked for others.
 RELEASES = ("6.38.00", "6.40.00")

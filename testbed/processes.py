@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,22 +54,28 @@ def _pids() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
-def descendants(pid: int) -> set[int]:
-    """The process and all below it; empty when there is none."""
+def children(pid: int) -> list[tuple[str, int, float]]:
+    """Name, pid and start (seconds since the epoch) of the processes that a daemon started.
+
+    Several of one program are told apart by the last of their arguments.
+    """
+    found: list[tuple[str, int, float]] = []
+    with suppress(psutil.Error):
+        processes = psutil.Process(pid).children()
+        names = [process.name() for process in processes]
+        for process, name in zip(processes, names, strict=True):
+            last = [process.cmdline()[-1]] if names.count(name) > 1 else []
+            found.append(("-".join([name, *last]), process.pid, process.create_time()))
+    return found
+
+
+def ports(pid: int) -> list[int]:
+    """TCP ports on which a process listens, in order."""
     try:
-        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+        connections = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
-        return set()
-
-
-def ports(pids: Iterable[int]) -> list[int]:
-    """TCP ports on which these processes listen, in order."""
-    found: set[int] = set()
-    for pid in pids:
-        with suppress(psutil.Error):
-            connections = psutil.Process(pid).net_connections("tcp")
-            found |= {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
-    return sorted(found)
+        return []
+    return sorted({c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN})
 
 
 def end(

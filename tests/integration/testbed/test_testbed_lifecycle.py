@@ -1,0 +1,207 @@
+"""A testbed comes up and goes, whatever happens meanwhile.  HTCondor alone: it is quick."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from grid import Grid
+from services import missing
+
+from treehammer import config
+from treehammer.errors import TestbedError
+from treehammer.submit.batch.processes import start_time
+from treehammer.testbed import assembly, condor, curtain, lifecycle, places, processes
+from treehammer.testbed.parts import Box
+
+UP = """
+import sys
+from treehammer import config
+from treehammer.testbed import assembly, lifecycle, places
+box = places.make_box(sys.argv[1], 1, config.load())
+lifecycle.up(box, assembly.pools(box), print)
+"""
+NAME = f"t{os.getpid()}-life"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> None:
+    box = places.make_box(NAME, 1, config.load())
+    try:
+        curtain.check(box)
+        assembly.pools(box)[0].install(print)
+    except TestbedError as error:
+        missing(f"no testbed: {error}")
+
+
+@pytest.fixture
+def box() -> Iterator[Box]:
+    box = places.make_box(NAME, 1, config.load())
+    yield box
+    lifecycle.down(box, assembly.pools(box), print)
+    assert not processes.own(box.folder)
+
+
+def up(box: Box) -> bool:
+    return lifecycle.up(box, assembly.pools(box), print)
+
+
+def down(box: Box) -> bool:
+    return lifecycle.down(box, assembly.pools(box), print)
+
+
+def master(box: Box) -> int:
+    state = places.read_state(box.folder)
+    assert state is not None
+    return state.daemons[0].pid
+
+
+def temporary_files() -> set[str]:
+    return {
+        path.name for folder in ("/tmp", "/var/tmp", "/dev/shm") for path in Path(folder).glob("*")
+    }
+
+
+def test_down_leaves_no_process_file_or_port(box: Box) -> None:
+    before = temporary_files()
+
+    assert up(box)
+    state = places.read_state(box.folder)
+    assert state is not None
+    rows = lifecycle.overview(state)
+    assert {"condor", "condor/condor_schedd", "condor/condor_startd"} <= {r["daemon"] for r in rows}
+    ports = [port for row in rows for port in row["ports"]]
+    assert ports
+    assert down(box)
+
+    assert not [row for row in rows if start_time(row["pid"])]
+    assert not processes.own(box.folder)
+    assert not box.folder.exists()
+    assert not box.folder.with_suffix(".lock").exists()
+    assert not {name for name in temporary_files() - before if "ondor" in name or "GAHP" in name}
+    for port in ports:
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+    assert not down(box)
+
+
+def test_up_again_changes_nothing(box: Box) -> None:
+    up(box)
+    pid = master(box)
+
+    assert not up(box)
+    assert master(box) == pid
+
+
+def test_another_shape_is_refused(box: Box) -> None:
+    up(box)
+    other = places.make_box(NAME, 2, config.load())
+
+    with pytest.raises(TestbedError, match="is up already, with 1 site"):
+        up(other)
+
+
+def test_up_after_a_daemon_died_starts_anew(box: Box) -> None:
+    up(box)
+    pid = master(box)
+    psutil.Process(pid).kill()
+
+    assert up(box)
+    assert master(box) != pid
+
+
+@pytest.mark.parametrize("seconds", [0.4, 0.8, 1.2, 1.8])
+def test_a_killed_up_is_cleaned_by_the_next(box: Box, seconds: float) -> None:
+    folder = box.folder
+    killed = subprocess.Popen([sys.executable, "-c", UP, NAME], stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 30
+    while not folder.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(seconds - 0.4)
+    killed.kill()
+    killed.wait()
+    left = processes.own(folder)
+
+    up(box)
+
+    assert not left & processes.own(folder)
+    assert down(box)
+
+
+def test_an_interrupted_up_leaves_nothing(box: Box) -> None:
+    began = subprocess.Popen(
+        [sys.executable, "-c", UP, NAME], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not processes.own(box.folder):
+        time.sleep(0.01)
+        assert began.poll() is None
+    began.send_signal(2)
+    assert began.wait(60)
+
+    assert not processes.own(box.folder)
+    assert not box.folder.exists()
+
+
+def test_several_live_at_once(box: Box) -> None:
+    other = places.make_box(f"{NAME}-b", 1, config.load())
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(up, [box, other])) == [True, True]
+        assert Grid(box).known_sites() == Grid(other).known_sites() == {"SITE_A"}
+        assert Grid(box).pool.port != Grid(other).pool.port
+    finally:
+        down(other)
+
+    assert Grid(box).known_sites() == {"SITE_A"}
+
+
+def test_a_job_that_hides_ends_with_the_testbed(box: Box) -> None:
+    up(box)
+    grid = Grid(box)
+    folder = grid.submit_dir / "hides"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    # Without its environment, in a session of its own, in a folder that nobody may write to.
+    (folder / "hide.sh").write_text(
+        "#!/bin/sh\nmkdir -p a/b; touch a/b/c; chmod 0 a/b; chmod 500 a\n"
+        "env -i setsid sh -c 'exec sleep 654' & echo $! > pid; sleep 600\n"
+    )
+    (folder / "job.sub").write_text(
+        f"executable = {folder}/hide.sh\nshould_transfer_files = YES\nrequest_disk = 1MB\nqueue\n"
+    )
+    grid.condor("condor_submit", str(folder / "job.sub"))
+
+    def sleepers() -> list[int]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.cmdline() == ["sleep", "654"]:
+                    found.append(process.pid)
+        return found
+
+    grid.until(sleepers, "the job hides")
+    assert down(box)
+    assert not sleepers()
+
+
+def test_it_fails_with_the_reason_and_leaves_nothing(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(condor.CondorPool, "missing", lambda self: "SITE_A")
+    monkeypatch.setattr(lifecycle, "READY_S", 0.5)
+
+    with pytest.raises(TestbedError, match=r"not ready after 0 s: condor: SITE_A"):
+        up(box)
+
+    assert not processes.own(box.folder)
+    assert not box.folder.exists()
