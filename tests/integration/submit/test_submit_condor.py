@@ -1,0 +1,268 @@
+"""The batch system HTCondor on a real pool: what it does when nothing goes wrong, and when it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from condor_bench import Jobs, pool_of, text
+from grid import Grid
+
+from treehammer.errors import BatchError
+from treehammer.submit.batch.base import JobState, JobStatus
+from treehammer.submit.batch.htcondor import HTCondorBatch, connection
+
+ALL = {"worker.out", "worker.err", "seen.json", "records/r.json"}
+
+
+@pytest.fixture
+def jobs(pool: Grid, tmp_path: Path) -> Iterator[Jobs]:
+    made = Jobs(HTCondorBatch(pool_of(pool), tmp_path / "unused"), tmp_path / "made")
+    yield made
+    made.batch.cancel(made.ids.values())
+
+
+def test_jobs_run_a_few_at_a_time_and_every_attempt_comes_home(pool: Grid, jobs: Jobs) -> None:
+    a, b, c = pool.box.sites[:3]
+    described = [
+        *jobs.described("plain", 4, text(site=a, at_once=2)),
+        *jobs.described("again", 1, text("temporary", site=b)),
+        *jobs.described("killed", 1, text("signal", site=c)),
+    ]
+    ids = jobs.submit(described)
+    assert jobs.submit(described) == ids, "submitting the same again is harmless"
+    assert jobs.batch.find([*ids, "stranger"]) == ids
+    clusters = {batch_id.partition(".")[0] for batch_id in ids.values()}
+    assert len(clusters) == 3, "one for each text"
+    assert sum("ProcId" in ad for ad in jobs.queue()) <= 4, "two of the first text at a time"
+    found = jobs.over()
+    assert {status.state for status in found.values()} == {JobState.DONE}
+    for number in range(4):
+        (attempt,) = found[f"plain{number}"].attempts
+        assert (attempt.number, attempt.exit_code, attempt.failure_class) == (1, 0, "")
+        assert 0 < attempt.started_us <= attempt.ended_us
+        assert attempt.host
+        assert jobs.output(f"plain{number}") == {1: ALL}
+    assert [a.exit_code for a in found["again0"].attempts] == [75, 0]
+    assert [a.exit_code for a in found["killed0"].attempts] == [-9, 0]
+    assert jobs.output("again0") == jobs.output("killed0") == {1: ALL, 2: ALL}
+    sandbox = jobs.batch.sandboxes(ids["plain2"])[1]
+    assert (sandbox / "seen.json").read_text() == '"plain2"'
+
+    # A reader without its notes, and one without the event log, learn the same.
+    for path in pool.submit_dir.glob(f"{jobs.campaign}/*/seen.json"):
+        path.unlink()
+    assert jobs.statuses() == found
+    for path in pool.submit_dir.glob(f"{jobs.campaign}/*/[se]*[ns]*.[jl]*"):
+        if path.name in ("seen.json", "events.log"):
+            path.unlink()
+    bare = jobs.statuses()
+    assert {j: s.state for j, s in bare.items()} == {j: s.state for j, s in found.items()}
+    assert {j: s.attempts[-1].exit_code for j, s in bare.items()} == dict.fromkeys(ids, 0)
+
+    assert jobs.batch.purge(ids.values()) > 0
+    assert not (pool.submit_dir / jobs.campaign).exists()
+
+
+@dataclass
+class Trouble:
+    """A campaign that met all troubles at once, and what was told of it meanwhile."""
+
+    jobs: Jobs
+    notes: list[str]
+    held: dict[str, JobStatus]
+    found: dict[str, JobStatus]
+
+
+@pytest.fixture(scope="module")
+def trouble(pool: Grid, tmp_path_factory: pytest.TempPathFactory) -> Trouble:
+    """One after the other would take minutes."""
+    folder = tmp_path_factory.mktemp("trouble")
+    jobs = Jobs(HTCondorBatch(pool_of(pool), folder / "unused"), folder / "made")
+    a, b, c = pool.box.sites[:3]
+    bad = text(site=c).replace("executable = /bin/sh", "executable = /bin/no-such-program")
+    jobs.submit(
+        [
+            *jobs.described("startd", 1, text("once", site=a)),
+            *jobs.described("stopped", 1, text("once", site=b)),
+            *jobs.described("behind", 1, text("once", site=c)),
+            *jobs.described("never", 3, text(site="NOWHERE", at_once=2)),
+        ]
+    )
+    jobs.running("startd0", "stopped0", "behind0")
+    pool.kill_startd(a)
+    pool.stop_site(b)
+    cluster = jobs.ids["behind0"].partition(".")[0]
+    pool.condor("condor_rm", cluster)
+    # After that one, since each site has one slot.
+    jobs.submit(jobs.described("bad", 1, bad))
+    held = jobs.until(lambda s: s["bad0"].state is JobState.HELD, "the bad executable is held")
+    notes = jobs.batch.notes(jobs.ids.values())
+    pool.condor("condor_rm", jobs.ids["never0"].partition(".")[0])
+    pool.condor("condor_rm", jobs.ids["bad0"].partition(".")[0])
+    pool.start_site(b)
+    return Trouble(jobs, notes, held, jobs.over(120))
+
+
+def test_a_startd_that_dies_is_named_and_the_job_runs_again(trouble: Trouble) -> None:
+    first, *_, last = trouble.found["startd0"].attempts
+    assert (first.state, first.failure_class) == (JobState.LOST, "lost")
+    assert "disconnected too long" in first.reason
+    assert (last.state, last.exit_code) == (JobState.DONE, 0)
+    assert trouble.jobs.output("startd0")[last.number] == ALL
+
+
+def test_a_site_that_stops_evicts(trouble: Trouble) -> None:
+    first, *_, last = trouble.found["stopped0"].attempts
+    assert (first.state, first.failure_class) == (JobState.LOST, "evicted")
+    assert (last.state, last.exit_code) == (JobState.DONE, 0)
+
+
+def test_a_bad_executable_is_held_and_said_so(trouble: Trouble) -> None:
+    held = trouble.held["bad0"]
+    assert (held.failure_class, "no-such-program" in held.reason) == ("held", True)
+    assert any("1 job is held" in note and "no-such-program" in note for note in trouble.notes)
+    removed = trouble.found["bad0"]
+    assert (removed.state, removed.failure_class) == (JobState.LOST, "held")
+    assert "condor_rm" in removed.reason
+    assert [a.failure_class for a in removed.attempts] == ["held"]
+
+
+def test_a_job_removed_behind_our_back_is_lost_with_the_cause(trouble: Trouble) -> None:
+    status = trouble.found["behind0"]
+    assert (status.state, status.failure_class) == (JobState.LOST, "lost")
+    assert "via condor_rm" in status.attempts[-1].reason
+
+
+def test_jobs_whose_turn_had_not_come_are_told_of_too(trouble: Trouble) -> None:
+    for number in range(3):
+        status = trouble.found[f"never{number}"]
+        assert (status.state, status.failure_class) == (JobState.LOST, "lost")
+        assert "removed from the queue" in status.reason
+
+
+def test_a_selector_that_matches_nothing_is_said_at_once(trouble: Trouble) -> None:
+    assert 'TARGET.GLIDEIN_Site == "NOWHERE"' in " ".join(trouble.notes)
+    assert any(note.startswith("2 jobs are idle: no slot of") for note in trouble.notes)
+
+
+def test_a_schedd_that_dies_loses_and_repeats_nothing(pool: Grid, jobs: Jobs) -> None:
+    site = pool.box.sites[0]
+    jobs.submit(jobs.described("job", 4, text("nap", site=site, at_once=2)))
+    jobs.until(lambda s: s["job0"].state is JobState.RUNNING, "the first runs")
+    pool.kill_schedd()
+    found = jobs.over()  # patient while nobody answers
+    assert {status.state for status in found.values()} == {JobState.DONE}
+    assert [len(status.attempts) for status in found.values()] == [1, 1, 1, 1]
+    assert all(jobs.output(job_id) == {1: ALL} for job_id in jobs.ids)
+
+
+def test_a_full_disk_at_a_site_is_met_by_another_attempt(pool: Grid, jobs: Jobs) -> None:
+    site = pool.box.sites[1]
+    with pool.small_disk(site, 60):
+        jobs.submit(jobs.described("job", 1, text("fill", site=site)))
+        found = jobs.over()
+    codes = [attempt.exit_code for attempt in found["job0"].attempts]
+    assert codes == [75, 75, 75], found
+
+
+def test_cancelled_jobs_are_no_failure_and_held_ones_go_on(pool: Grid, jobs: Jobs) -> None:
+    a, b = pool.box.sites[:2]
+    jobs.submit(jobs.described("some", 3, text("once", site=a, at_once=2)))
+    jobs.submit(jobs.described("held", 1, text("once", site=b)))
+    jobs.running("some0", "held0")
+    pool.condor("condor_hold", jobs.ids["held0"].partition("@")[0])
+    jobs.until(lambda s: s["held0"].state is JobState.HELD, "it is held")
+    assert jobs.batch.release(jobs.ids.values()) == 1
+    mine = [jobs.ids[f"some{number}"] for number in range(3)]
+    assert jobs.batch.cancel(mine) == 3
+    found = jobs.over()
+    assert {found[f"some{n}"].state for n in range(3)} == {JobState.CANCELLED}
+    assert found["some0"].attempts[0].state is JobState.CANCELLED
+    assert not any(status.failure_class for j, status in found.items() if j.startswith("some"))
+    first, last = found["held0"].attempts
+    assert (first.failure_class, last.exit_code) == ("held", 0)
+    assert jobs.batch.cancel(jobs.ids.values()) == 0
+
+
+def test_two_pools_in_one_process_one_of_them_spooled(
+    pool: Grid, jobs: Jobs, tmp_path: Path
+) -> None:
+    spooled = pool_of(pool, second=True, spool=True, submit_dir=None)
+    other = Jobs(HTCondorBatch(spooled, tmp_path / "spooled"), tmp_path / "other")
+    jobs.submit(jobs.described("here", 1, text(site=pool.box.sites[0])))
+    everywhere = text("temporary", at_once=2).replace('TARGET.GLIDEIN_Site == "SITE_A"', "true")
+    other.submit(other.described("there", 3, everywhere))
+    assert {status.state for status in jobs.over().values()} == {JobState.DONE}
+    found = other.over()
+    for job_id, status in found.items():
+        assert [a.exit_code for a in status.attempts] == [75, 0]
+        assert other.output(job_id) == {1: ALL, 2: ALL}
+    assert other.batch.find(other.ids) == other.ids
+    assert {s.state for s in jobs.statuses().values()} == {JobState.DONE}
+
+
+def test_the_grid_universe_leads_into_another_pool(pool: Grid, jobs: Jobs) -> None:
+    described = text().replace("universe = vanilla", "universe = grid")
+    described = described[: described.index("requirements")]
+    described += f"grid_resource = {pool.grid_resource}\n"
+    jobs.submit(jobs.described("far", 1, described))
+    found = jobs.over()
+    assert found["far0"].state is JobState.DONE
+    assert found["far0"].attempts[-1].exit_code == 0
+    assert list(jobs.output("far0")) == [found["far0"].attempts[-1].number]
+
+
+def test_what_is_wrong_is_said(
+    pool: Grid, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = pool_of(pool)
+    assert jobs.batch.check().user.startswith("treehammer@")
+    matching, total = jobs.batch.matching_slots(f'TARGET.GLIDEIN_Site == "{pool.box.sites[0]}"')
+    assert 0 < matching < total
+    assert jobs.batch.matching_slots("false") == (0, total)
+    with pytest.raises(BatchError, match="no ClassAd expression"):
+        jobs.batch.matching_slots("GLIDEIN_Site = (")
+
+    monkeypatch.setattr(connection, "PAUSES_S", (0.1,))
+    jobs.submit(jobs.described("kept", 1, text(site="NOWHERE")))
+    nobody = HTCondorBatch(replace(good, name="nobody", collector="127.0.0.1:1"), tmp_path)
+    nobody.connection.pauses_s = (0.1,)
+    with pytest.raises(BatchError, match="does not answer"):
+        nobody.submit(jobs.campaign, jobs.described("lost", 1, text()))
+    assert nobody.find(["lost0"]) == {}, "nothing was left behind"
+    with pytest.raises(BatchError, match="does not answer"):
+        nobody.query(jobs.ids.values())
+    with pytest.raises(BatchError, match="there is no HTCondor configuration"):
+        HTCondorBatch(replace(good, config=tmp_path / "none"), tmp_path).check()
+    with pytest.raises(BatchError, match="filled in when the job is submitted"):
+        jobs.submit(jobs.described("own", 1, text() + "initialdir = /tmp\n"))
+    with pytest.raises(BatchError, match="does not take the jobs"):
+        jobs.submit(jobs.described("odd", 1, text() + "request_cpus = lots of\n"))
+    assert jobs.batch.find(["odd0", "own0"]) == {}
+
+
+def test_a_wrong_token_is_said(pool: Grid, tmp_path: Path) -> None:
+    # In a process of its own: here the schedd knows us already.
+    import subprocess
+    import sys
+
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    token = tokens / "wrong"
+    token.write_text("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.AAAA\n")
+    token.chmod(0o600)
+    config = pool.env["CONDOR_CONFIG"]
+    code = f"""
+from pathlib import Path
+from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.site import Pool
+pool = Pool("first", config=Path({config!r}), token_dir=Path({str(tokens)!r}))
+HTCondorBatch(pool, Path({str(tmp_path / "q")!r})).check()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "HTCondor does not let us in" in done.stderr, done.stderr
+    assert "token_dir" in done.stderr
+    assert "AAAA" not in done.stderr
