@@ -38,7 +38,7 @@ def one_line(value: str) -> str:
         PydanticCustomError: it is not.
     """
     if not value.isprintable() or value != value.strip():
-        raise _wrong(f"{value[:40]!r} has control characters, or spaces around it")
+        raise _wrong(f"{value[:40]!r} has a line break, control characters or spaces around it")
     return value
 
 

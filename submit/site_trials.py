@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from pathlib import Path
 
-from treehammer.collectors.worker.credentials import TOKEN, expires, moment
+from treehammer.collectors.worker.credentials import moment, token_end
 from treehammer.collectors.worker.door import reach
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit import doors
 from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.batch.htcondor.connection import daemon_url
 from treehammer.submit.doors import Target
 from treehammer.submit.site import Door, Pool, Site
 from treehammer.submit.sites import htcondor_pool, known_pools
@@ -23,10 +24,10 @@ OK, WRONG, UNTRIED = "ok", "wrong", "not tried"
 
 #: Doors that are tried at a time.
 ABREAST = 8
+#: Seconds between tries to reach a pool's daemons.
+PAUSES_S = (1.0,)
 #: Seconds before its end from which a token is said to end soon.
 SOON_S = 86_400.0
-#: Port of a collector where none is said.
-COLLECTOR_PORT = 9618
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ def _tried_pool(name: str, settings: Settings) -> _TriedPool:
         batch = htcondor_pool(name, settings)
     except ConfigError as error:
         return _TriedPool(None, (Trial(who, "settings", WRONG, error.message, error.hint),))
+    batch.connection.pauses_s = PAUSES_S
     trials = list(_tokens(who, known_pools(settings)[name]))
 
     def slots() -> str:
@@ -125,8 +127,10 @@ def _tried_pool(name: str, settings: Settings) -> _TriedPool:
         return f"{reached.schedd} takes jobs of {reached.user}"
 
     collector = _asked(who, "collector", slots)
-    trials += [collector, _asked(who, "schedd", schedd)]
-    return _TriedPool(batch if collector.result == OK else None, tuple(trials))
+    answers = collector.result == OK
+    untried = Trial(who, "schedd", UNTRIED, "the collector does not tell where it is")
+    trials += [collector, _asked(who, "schedd", schedd) if answers else untried]
+    return _TriedPool(batch if answers else None, tuple(trials))
 
 
 def _asked(who: str, check: str, ask: Callable[[], str]) -> Trial:
@@ -150,20 +154,32 @@ def _tokens(who: str, pool: Pool) -> Iterator[Trial]:
                 "Ask the pool's administrator for one (condor_token_create, condor_token_request).",
             )
     for path in files:
-        check = f"token {path.name}"
         try:
-            end = expires(TOKEN, str(path))
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            yield Trial(who, check, WRONG, f"cannot be used: {why}", f"Replace {path}.")
+            text = path.read_text(encoding="ascii", errors="replace")
+        except OSError as error:
+            why = f"cannot be read: {error.strerror}"
+            yield Trial(who, f"token {path.name}", WRONG, why, f"Replace {path}.")
             continue
-        if end is None:
-            yield Trial(who, check, OK, "has no end")
-        elif end <= time.time():
-            yield Trial(who, check, WRONG, f"expired at {moment(end)}", f"Replace {path}.")
-        else:
-            remedy = "Renew it soon." if end < time.time() + SOON_S else ""
-            yield Trial(who, check, OK, f"holds until {moment(end)}", remedy)
+        lines = [line.strip() for line in text.splitlines()]
+        for token in [line for line in lines if line and not line.startswith("#")] or [""]:
+            yield _token(who, path, token)
+
+
+def _token(who: str, path: Path, token: str) -> Trial:
+    """Whether a token is one, and how long it holds; nothing of it is repeated."""
+    check, remedy = f"token {path.name}", f"Replace {path}."
+    try:
+        end = token_end(token)
+    except ValueError as error:
+        return Trial(who, check, WRONG, f"cannot be used: {error}", remedy)
+    if token.count(".") != 2:
+        return Trial(who, check, WRONG, "is no token that HTCondor knows", remedy)
+    if end is None:
+        return Trial(who, check, OK, "has no end")
+    if end <= time.time():
+        return Trial(who, check, WRONG, f"expired at {moment(end)}", remedy)
+    soon = "Renew it soon." if end < time.time() + SOON_S else ""
+    return Trial(who, check, OK, f"holds until {moment(end)}", soon)
 
 
 def _selector(site: Site, pools: Mapping[str, _TriedPool]) -> Iterator[Trial]:
@@ -176,7 +192,7 @@ def _selector(site: Site, pools: Mapping[str, _TriedPool]) -> Iterator[Trial]:
         return
     check = "machines"
     if pool.batch is None:
-        yield Trial(site.name, check, UNTRIED, "the pool does not answer")
+        yield Trial(site.name, check, UNTRIED, "the pool cannot be asked")
         return
     try:
         matching, total = pool.batch.matching_slots(site.requirements or "true")
@@ -187,13 +203,14 @@ def _selector(site: Site, pools: Mapping[str, _TriedPool]) -> Iterator[Trial]:
     if matching:
         yield Trial(site.name, check, OK, found)
         return
+    slots = site.requirements.replace("TARGET.", "")
     yield Trial(
         site.name,
         check,
         WRONG,
-        f"{found}: {site.requirements or 'any'}",
-        "Its jobs would stay idle. Correct requirements, or wait for the site's machines "
-        f"(condor_status -constraint '{site.requirements}').",
+        f"{found} {site.requirements or 'any'}",
+        "Its jobs would stay idle. Correct requirements, or wait for the site's machines: "
+        f"condor_status -constraint '{slots}'",
     )
 
 
@@ -202,7 +219,7 @@ def _grid_resource(site: Site) -> Trial:
     kind, *words = site.grid_resource.split()
     if kind == "batch":
         return Trial(site.name, "grid_resource", UNTRIED, "a batch system is known on the schedd")
-    reached = reach(_url(kind, words[-1]))
+    reached = reach(words[-1] if "://" in words[-1] else daemon_url(words[-1]))
     if reached.rtt_s is None:
         return Trial(
             site.name,
@@ -213,9 +230,3 @@ def _grid_resource(site: Site) -> Trial:
         )
     found = f"{words[-1]} accepts connections; whether it takes jobs only a job can tell"
     return Trial(site.name, "grid_resource", OK, found, rtt_s=reached.rtt_s)
-
-
-def _url(kind: str, address: str) -> str:
-    """The address of a compute element as a URL; HTCondor writes some as ``<host:port?more>``."""
-    url = address if "://" in address else f"{kind}://{address.strip('<>').partition('?')[0]}"
-    return url if urlsplit(url).port or kind != "condor" else f"{url}:{COLLECTOR_PORT}"

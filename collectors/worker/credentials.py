@@ -87,10 +87,15 @@ def expires(name: str, path: str) -> Optional[float]:
     """
     with open(path, "rb") as stream:
         text = stream.read(_MAX_BYTES).decode("ascii", "replace")
-    return _proxy_end(text) if name == PROXY else _token_end(text.strip())
+    return _proxy_end(text) if name == PROXY else token_end(text.strip())
 
 
-def _token_end(text: str) -> Optional[float]:
+def token_end(text: str) -> Optional[float]:
+    """When a token ends, in seconds since 1970; None when it does not say.
+
+    Raises:
+        ValueError: it is none; the message repeats nothing of it.
+    """
     parts = text.split(".")
     if not text or any(c.isspace() for c in text):
         raise ValueError("it is empty or not a single token")

@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
+from treehammer.collectors.worker.door import reach
 from treehammer.errors import BatchError
 from treehammer.submit.site import Pool
 
@@ -24,6 +26,11 @@ T = TypeVar("T")
 PAUSES_S = (0.5, 1.0, 2.0, 3.0, 4.0)
 #: What HTCondor says when trying again cannot help.
 _REFUSED = ("AUTHENTICATE", "DENIED", "PERMISSION", "AUTHORIZATION", "NOT AUTHORIZED")
+
+#: What the bindings say, whatever the reason.
+_COLLECTOR_FAILED = "Failed communication with collector."
+#: Of a collector whose address names none.
+COLLECTOR_PORT = 9618
 
 _lock = threading.RLock()
 _configured: Pool | None = None
@@ -132,9 +139,12 @@ class Connection:
         pool = self.pool
         said = " ".join(str(error).split())
         place = f"pools.{pool.name}"
+        key = "scitoken_file" if pool.scitoken_file else "token_dir"
+        hint = f"Check {key} of this pool in the sites file: the token, and that it is still valid."
         if is_refusal(error):
-            key = "scitoken_file" if pool.scitoken_file else "token_dir"
-            hint = f"Check {key} of this pool in the sites file: the token, and that it is still valid."
+            return Unreachable(f"HTCondor does not let us in ({said})", where=place, hint=hint)
+        if said == _COLLECTOR_FAILED and self._collector_listens():
+            said = "its collector takes the connection and then hangs up"
             return Unreachable(f"HTCondor does not let us in ({said})", where=place, hint=hint)
         return Unreachable(
             f"HTCondor does not answer ({said})",
@@ -142,6 +152,18 @@ class Connection:
             hint="Check config, collector and schedd of this pool in the sites file, and that its "
             "schedd runs. Jobs that were queued go on.",
         )
+
+    def _collector_listens(self) -> bool:
+        """Whether it is not the network: the bindings say the same of a collector that refuses us."""
+        with configured(self.pool) as htcondor:
+            address = self.pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
+        return reach(daemon_url(address.partition(",")[0])).rtt_s is not None
+
+
+def daemon_url(address: str) -> str:
+    """An address, as ``host``, ``host:port`` or ``<host:port?more>``, as a URL with a port."""
+    url = f"condor://{address.strip().strip('<>').partition('?')[0]}"
+    return url if urlsplit(url).port else f"{url}:{COLLECTOR_PORT}"
 
 
 def is_refusal(error: Exception) -> bool:
