@@ -103,7 +103,7 @@ def _start(box: Box, parts: Sequence[Part], say: Say) -> None:
     for part in parts:
         part.configure()
     for daemon in [daemon for part in parts for daemon in part.daemons()]:
-        state = replace(state, daemons=(*state.daemons, _launch(box, daemon)))
+        state = replace(state, daemons=(*state.daemons, launch(box, daemon)))
         write_state(box.folder, state)
     _wait(box, parts, state, say)
     for part in parts:
@@ -111,7 +111,12 @@ def _start(box: Box, parts: Sequence[Part], say: Say) -> None:
     write_state(box.folder, replace(state, ready=True))
 
 
-def _launch(box: Box, daemon: Daemon) -> Running:
+def launch(box: Box, daemon: Daemon) -> Running:
+    """Start a daemon of a testbed; the caller writes it into the state.
+
+    Raises:
+        TestbedError: it cannot be started.
+    """
     command = [*daemon.within, *([] if daemon.privileged else curtain.outer(box)), *daemon.command]
     with log_of(box, daemon.name).open("ab") as log:
         try:
@@ -216,8 +221,9 @@ def _remove(box: Box, parts: Sequence[Part]) -> bool:
         part.clean_up()
     if box.folder.exists():
         # A job may leave folders that not even their owner may write to.
-        for path, folders, _ in os.walk(box.folder):
-            for folder in folders:
-                Path(path, folder).chmod(0o700, follow_symlinks=False)
+        for path, names, _ in os.walk(box.folder):
+            for folder in (Path(path, name) for name in names):
+                if not folder.is_symlink():
+                    folder.chmod(0o700)
         shutil.rmtree(box.folder)
     return there

@@ -77,6 +77,7 @@ def test_down_leaves_no_process_file_or_port(box: Box) -> None:
     assert up(box)
     state = places.read_state(box.folder)
     assert state is not None
+    (box.folder / "link").symlink_to("/usr")
     rows = lifecycle.overview(state)
     assert {"condor", "condor/condor_schedd", "condor/condor_startd"} <= {r["daemon"] for r in rows}
     ports = [port for row in rows for port in row["ports"]]
