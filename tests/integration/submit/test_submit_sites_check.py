@@ -1,0 +1,181 @@
+"""``sites check`` on a real grid: all is well, and each thing that can be wrong is told."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import hmac
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from grid import Grid
+from submit_makers import settings_for
+
+from treehammer.errors import ExitCode
+from treehammer.submit import sites_file
+from treehammer.submit.doors import Target
+from treehammer.submit.site import Pool, Site
+from treehammer.submit.site_commands import sites as verbs
+from treehammer.submit.site_trials import OK, UNTRIED, WRONG, Trial, try_sites
+
+
+@pytest.fixture
+def known(grid: Grid) -> sites_file.SitesFile:
+    return sites_file.read(grid.sites_file)
+
+
+def tried(folder: Path, site: Site, pool: Pool) -> Mapping[str, Trial]:
+    """What ``sites check`` finds of a site, by check."""
+    path = folder / "sites.toml"
+    sites_file.write([site], [pool], path)
+    settings = dataclasses.replace(settings_for(folder), sites_file=path)
+    return {trial.check: trial for trial in try_sites([site], Target(), settings)}
+
+
+def run(grid: Grid, folder: Path, *arguments: str) -> Result:
+    settings = dataclasses.replace(settings_for(folder), sites_file=grid.sites_file)
+    return CliRunner().invoke(
+        verbs, ["check", *arguments], obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_all_of_a_testbed_is_well(grid: Grid, tmp_path: Path) -> None:
+    done = run(grid, tmp_path, "--json")
+    rows = json.loads(done.stdout)
+    assert [row for row in rows if row["result"] != OK] == []
+    assert done.return_value == ExitCode.DONE
+    checks = {(row["site"], row["check"]) for row in rows}
+    for site in grid.box.sites:
+        assert {(site, "door root"), (site, "machines")} <= checks
+    doors = [row for row in rows if row["check"].startswith("door")]
+    assert all("XRootD v" in row["server"] or "XrootD v" in row["server"] for row in doors)
+    assert all(row["rtt_s"] > 0 for row in doors)
+    assert all(row["found"].startswith("read ") for row in doors)
+    far = next(row for row in doors if row["site"] == grid.box.sites[-1])
+    assert far["rtt_s"] > 0.005
+
+
+def test_sites_are_chosen_by_label(grid: Grid, tmp_path: Path) -> None:
+    rows = json.loads(run(grid, tmp_path, "label:distant", "--json").stdout)
+    assert {row["site"] for row in rows if row["check"] == "machines"} == {grid.box.sites[-1]}
+
+
+def test_a_dataset_that_is_not_there_is_told(
+    known: sites_file.SitesFile, grid: Grid, tmp_path: Path
+) -> None:
+    path = Target("no-such-set/f.root", 3)
+    settings = dataclasses.replace(settings_for(tmp_path), sites_file=grid.sites_file)
+    found = try_sites(list(known.sites.values()), path, settings)
+    doors = [trial for trial in found if trial.check.startswith("door")]
+    assert doors
+    assert {trial.result for trial in doors} == {WRONG}
+    assert all("Place the dataset there" in trial.remedy for trial in doors), doors
+
+
+def test_a_selector_that_matches_no_slot_is_told_at_once(
+    known: sites_file.SitesFile, tmp_path: Path
+) -> None:
+    site, pool = _first(known)
+    wrong = dataclasses.replace(site, requirements='TARGET.GLIDEIN_Site == "NOWHERE"')
+    found = tried(tmp_path, wrong, pool)["machines"]
+    assert found.result == WRONG
+    assert "0 of " in found.found
+    assert "stay idle" in found.remedy
+
+
+def test_a_selector_that_is_no_expression_is_told(
+    known: sites_file.SitesFile, tmp_path: Path
+) -> None:
+    site, pool = _first(known)
+    wrong = dataclasses.replace(site, requirements="TARGET.GLIDEIN_Site == (")
+    found = tried(tmp_path, wrong, pool)["machines"]
+    assert found.result == WRONG
+    assert "no ClassAd expression" in found.found
+
+
+def test_a_schedd_that_nobody_knows_is_told(known: sites_file.SitesFile, tmp_path: Path) -> None:
+    site, pool = _first(known)
+    found = tried(tmp_path, site, dataclasses.replace(pool, schedd="other@nowhere"))
+    assert found["collector"].result == OK
+    assert found["schedd"].result == WRONG
+    assert "no schedd other@nowhere" in found["schedd"].found
+
+
+def test_a_collector_that_is_not_there_is_told(known: sites_file.SitesFile, tmp_path: Path) -> None:
+    site, pool = _first(known)
+    found = tried(tmp_path, site, dataclasses.replace(pool, collector="127.0.0.1:9"))
+    assert found["collector"].result == WRONG
+    assert "does not answer" in found["collector"].found
+    assert found["schedd"].result == found["machines"].result == UNTRIED
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        (None, "there is no token"),
+        ({}, "has no end"),
+        ({"exp": int(time.time()) - 100}, "expired at"),
+        ({"exp": int(time.time()) + 3600}, "holds until"),
+    ],
+)
+def test_a_token_of_somebody_else_is_told(
+    known: sites_file.SitesFile, tmp_path: Path, claims: dict[str, Any] | None, words: str
+) -> None:
+    site, pool = _first(known)
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    if claims is not None:
+        (tokens / "mine").write_text(_token(claims))
+        (tokens / "mine").chmod(0o600)
+    path = tmp_path / "sites.toml"
+    sites_file.write([site], [dataclasses.replace(pool, token_dir=tokens)], path)
+    # In a process of its own: HTCondor keeps the session that a good token began.
+    done = subprocess.run(
+        [sys.executable, "-m", "treehammer", "--sites-file", str(path), "sites", "check", "--json"],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    assert done.returncode == ExitCode.REGRESSION
+    found = {row["check"]: row for row in json.loads(done.stdout)}
+    assert words in next(row["found"] for check, row in found.items() if check.startswith("token"))
+    assert found["collector"]["result"] == WRONG
+    assert "does not let us in" in found["collector"]["found"]
+    assert "token_dir" in found["collector"]["remedy"]
+
+
+def test_a_grid_resource_is_reached(
+    grid: Grid, known: sites_file.SitesFile, tmp_path: Path
+) -> None:
+    site, pool = _first(known)
+    there = dataclasses.replace(site, requirements="", grid_resource=grid.grid_resource)
+    assert tried(tmp_path, there, pool)["grid_resource"].result == OK
+    gone = dataclasses.replace(there, grid_resource="condor other@nowhere 127.0.0.1:9")
+    assert "does not answer" in tried(tmp_path, gone, pool)["grid_resource"].found
+
+
+def _first(known: sites_file.SitesFile) -> tuple[Site, Pool]:
+    """A site without doors to try, and its pool."""
+    site = next(iter(known.sites.values()))
+    door = dataclasses.replace(site.doors[0], protocol="file", prefix="/nowhere")
+    pool = known.pools[site.batch.partition("@")[2]]
+    return dataclasses.replace(site, doors=(door,)), pool
+
+
+def _token(claims: Mapping[str, Any]) -> str:
+    """An IDTOKEN signed with a key that no pool has."""
+    header = {"alg": "HS256", "kid": "POOL"}
+    body = {"iss": "condor.testbed", "sub": "treehammer@condor.testbed", "iat": 1, **claims}
+    signed = ".".join(_encoded(json.dumps(part).encode()) for part in (header, body))
+    return f"{signed}.{_encoded(hmac.new(b'k' * 48, signed.encode(), hashlib.sha256).digest())}\n"
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
