@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from treehammer.collectors import software
 from treehammer.collectors.job import SoftwareRequest
@@ -247,7 +248,7 @@ def tracker_for(store: Store, settings: Settings) -> Tracker:
     """A tracker of the campaigns in a store."""
     return Tracker(
         store,
-        lambda name: batch_system(name, settings),
+        cache(lambda name: batch_system(name, settings)),  # asked for once a job
         under_way=Submissions(settings.submissions_dir).under_way,
     )
 

@@ -57,17 +57,6 @@ def byte_count(value: object) -> int:
     return int(count)
 
 
-def submit_key(value: str) -> str:
-    """The name of a submit command.
-
-    Raises:
-        PydanticCustomError: it is not.
-    """
-    if not re.fullmatch(r"\+?[A-Za-z_][A-Za-z0-9_.]{0,100}", value):
-        raise _wrong(f"{value[:100]!r} is no submit command (expected letters, digits, '_', '.')")
-    return value
-
-
 def submit_value(value: object) -> str:
     """The value of a submit command as text.
 

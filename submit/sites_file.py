@@ -15,11 +15,12 @@ import tomli_w
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
 from treehammer.collectors.files import write_atomically
-from treehammer.errors import SitesError
+from treehammer.errors import ConfigError, SitesError
 from treehammer.hctests import mistakes, positions
 from treehammer.hctests.mistakes import NAME, Problem, Strict, Tables, nearest
 from treehammer.submit import site_checks as checks
 from treehammer.submit.site import Ceilings, Door, Pool, Site
+from treehammer.submit.submit_commands import check_site_commands
 
 #: Names that ``--sites`` takes for something else.
 RESERVED: Mapping[str, str] = {
@@ -38,7 +39,6 @@ _Bytes = Annotated[
     PlainValidator(checks.byte_count),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
 ]
-_SubmitKey = Annotated[str, AfterValidator(checks.submit_key)]
 _SubmitValue = Annotated[
     str,
     PlainValidator(checks.submit_value),
@@ -123,7 +123,7 @@ class SiteTable(Strict):
         description="ROOT release -> value of the root axis as this site has it, with {version} for "
         'the release; "*" stands for all others. Empty: as the test asks.',
     )
-    submit: dict[_SubmitKey, _SubmitValue] = Field(
+    submit: dict[str, _SubmitValue] = Field(
         default_factory=dict, description="Further submit commands, e.g. accounting_group."
     )
     templates: _Path | None = Field(
@@ -253,6 +253,12 @@ def _of_site(site: SiteTable, path: positions.Path) -> Iterator[Problem]:
         for key in ("requirements", "grid_resource", "submit"):
             if getattr(site, key):
                 yield Problem((*path, key), "is for a pool, and this site names none (add pool)")
+    for key in site.submit:
+        try:
+            check_site_commands([key], "")
+        except ConfigError as error:
+            hint = f" ({error.hint.rstrip('.')})" if error.hint else ""
+            yield Problem((*path, "submit", key), error.message + hint)
     for index, label in enumerate(site.labels):
         if label in site.labels[:index]:
             yield Problem((*path, "labels", index), f"{label!r} is given twice")

@@ -9,7 +9,7 @@ from collections import Counter
 import click
 
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, NothingToDo, did_you_mean
+from treehammer.errors import BatchError, ConfigError, NothingToDo, did_you_mean
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit import breaker
@@ -63,7 +63,11 @@ def follow_live(tracker: Tracker, campaign: CampaignRow) -> Progress:
 def _print_campaigns(store: Store, tracker: Tracker, form: str) -> None:
     rows = []
     for campaign in store.campaigns():
-        jobs = tracker.refresh(campaign)
+        try:
+            jobs = tracker.refresh(campaign)
+        except (BatchError, ConfigError) as error:  # the others can be shown
+            _tell(f"{campaign.id} is shown as it was last seen: {error}")
+            jobs = store.jobs(campaign.id)
         states = Counter(job.state for job in jobs)
         recorded = sum(row.measurements for row in store.counts(campaign.id))
         rows.append(

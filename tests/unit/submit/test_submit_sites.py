@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
+from sql_makers import campaign_row, job_row
 from submit_makers import settings_for
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, SitesError
+from treehammer.sql.store import Store
 from treehammer.submit.sites import batch_system, choose_sites, known_sites
+from treehammer.submit.watch_commands import cancel, collect, status
 
 FILE = """
 [pools.grid]
@@ -121,3 +127,42 @@ def test_local_campaigns_load_nothing_of_htcondor() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def campaign(settings: Settings) -> Settings:
+    """A campaign with a job in a pool that the sites file no longer has, and one that is over."""
+    with Store.open(settings.database) as store:
+        jobs = [
+            job_row(
+                "a", site="NEAR", batch_system="htcondor@gone", batch_id="1.0", state="running"
+            ),
+            job_row("b", site="NEAR", batch_system="htcondor@gone"),
+        ]
+        store.add_campaign(campaign_row(planned_jobs=2), jobs)
+        store.add_campaign(campaign_row("other"), [job_row("c", campaign_id="other")])
+    return settings
+
+
+@pytest.mark.parametrize("verb", [status, collect, cancel])
+def test_jobs_of_a_pool_that_is_gone_are_left_as_they_are(
+    campaign: Settings, verb: click.Command
+) -> None:
+    with pytest.raises(ConfigError, match="there is no pool 'gone'") as caught:
+        CliRunner().invoke(
+            verb, ["campaign"], obj=campaign, standalone_mode=False, catch_exceptions=False
+        )
+    assert caught.value.exit_code == ExitCode.USAGE
+    with Store.open(campaign.database) as store:
+        assert [(job.id, job.state) for job in store.jobs("campaign")] == [
+            ("a", "running"),
+            ("b", "queued"),
+        ]
+        assert store.attempts(["a", "b"]) == []
+
+
+def test_other_campaigns_are_shown_beside_one_whose_pool_is_gone(campaign: Settings) -> None:
+    done = CliRunner().invoke(status, ["--json"], obj=campaign, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert {row["id"] for row in json.loads(done.stdout)} == {"campaign", "other"}
+    assert "campaign is shown as it was last seen" in done.stderr

@@ -35,7 +35,7 @@ cvmfs = "/path/cvmfs"
 python = "/usr/bin/python3.9"
 labels = ["near"]
 software = { "*" = "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt" }
-submit = { accounting_group = "group_io", request_gpus = 1, want_x = true }
+submit = { accounting_group = "group_io", request_gpus = 1, "+WantX" = true }
 templates = "templates"
 ceilings = { jobs = 1000, in_flight = 50, bytes_per_day = "10 TB", mb_per_s = 100 }
 [[sites.SITE_A.doors]]
@@ -84,7 +84,7 @@ def test_everything_that_can_be_said_is_understood(tmp_path: Path) -> None:
         cvmfs="/path/cvmfs",
         python="/usr/bin/python3.9",
         templates=tmp_path / "templates",
-        submit={"accounting_group": "group_io", "request_gpus": "1", "want_x": "true"},
+        submit={"accounting_group": "group_io", "request_gpus": "1", "+WantX": "true"},
         labels=("near",),
     )
     desk = found.sites["DESK"]
@@ -179,7 +179,7 @@ lines = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs
     lambda text: text == text.strip() and text.isprintable()
 )
 paths = st.none() | names.map(lambda name: Path("/folder") / name)
-keys = st.from_regex(r"\+?[A-Za-z_][A-Za-z0-9_.]{0,9}", fullmatch=True)
+keys = st.sampled_from(["rank", "accounting_group", "+Mine", "My.Other", "request_cpus"])
 counts = st.integers(0, 2**40)
 doors = st.one_of(
     st.builds(Door, names, st.just("file"), names.map("/{}".format), lines, lines),
