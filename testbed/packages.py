@@ -71,7 +71,8 @@ def unpack(
         if not _is_complete(tree, asked):
             _check_tools()
             say(f"fetching {name} and its libraries (once)")
-            archives = _download(packages, alone, suite, cache)
+            with locked(cache / "debs.lock"):  # trees share packages
+                archives = _download(packages, alone, suite, cache)
             say(f"unpacking {name}: {len(archives)} packages")
             _make(tree, archives, asked)
     return tree / "root"
@@ -125,6 +126,8 @@ def _download(
     debs = cache / "debs"
     debs.mkdir(parents=True, exist_ok=True)
     # apt's lists name the mirror, which is nobody else's business: they are not kept.
+    for left in cache.glob("apt-*"):
+        shutil.rmtree(left)
     with tempfile.TemporaryDirectory(dir=cache, prefix="apt-") as folder:
         apt = _options(Path(folder), suite)
         _run(["apt-get", *apt, "-qq", "update"])
