@@ -61,7 +61,8 @@ def apply(tracker: Tracker, campaign: CampaignRow) -> list[str]:
             said.append(_told(campaign, site, f"{STOPPED}: {reason}"))
         else:
             # Told again to whoever looks later.
-            messages = {last[job.id].message for job in here if job.id in last}
+            over = [job.id for job in here if job.state == JobState.CANCELLED.value]
+            messages = {last[job].message for job in over if job in last}
             stopped = sorted(message for message in messages if message.startswith(STOPPED))
             said += [_told(campaign, site, message) for message in stopped]
     return said

@@ -52,6 +52,9 @@ class FakeBatch:
     def release(self, batch_ids: Iterable[str]) -> int:
         return 0
 
+    def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
+        return {}
+
     def notes(self, batch_ids: Iterable[str]) -> Sequence[str]:
         return ()
 

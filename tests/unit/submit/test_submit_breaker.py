@@ -1,0 +1,144 @@
+"""The breaker: a site that fails is stopped, the others go on, and after a repair it gets a new chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from submit_makers import SHELL_TEST, grid_plan, grid_site, settings_for
+
+from treehammer.sql.rows import CampaignRow, JobRow
+from treehammer.sql.store import Store
+from treehammer.submit import breaker, resume
+from treehammer.submit.batch.base import AttemptStatus, JobState, JobStatus
+from treehammer.submit.pace import Breaker
+from treehammer.submit.terms import Terms
+from treehammer.submit.tracking import Tracker
+
+TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
+
+
+class Batch:
+    """A pool whose jobs a test ends."""
+
+    name = "htcondor@pool"
+
+    def __init__(self, jobs: Iterable[JobRow]) -> None:
+        self.statuses = {f"1.{job.id}": JobStatus(f"1.{job.id}", JobState.QUEUED) for job in jobs}
+        self.earlier: dict[str, int] = {}
+
+    def ends(self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "") -> None:
+        us = number * 1_000_000
+        attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", kind)
+        self.statuses[job.batch_id] = JobStatus(job.batch_id, state, (attempt,))
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        return {job: f"1.{job}" for job in job_ids if f"1.{job}" in self.statuses}
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        return {b: self.statuses[b] for b in batch_ids if b in self.statuses}
+
+    def sandboxes(self, _batch_id: str) -> Mapping[int, Path]:
+        return {}
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        for batch_id in (known := list(batch_ids)):
+            self.statuses[batch_id] = replace(self.statuses[batch_id], state=JobState.CANCELLED)
+        return len(known)
+
+    def release(self, batch_ids: Iterable[str]) -> int:
+        return len(list(batch_ids))
+
+    def again(self, earlier: Mapping[str, int], _inputs: Mapping[str, Path]) -> Mapping[str, str]:
+        self.earlier |= earlier
+        new = {old: f"2.{old}" for old in earlier}
+        self.statuses |= {i: JobStatus(i, JobState.QUEUED) for i in new.values()}
+        return new
+
+    def notes(self, _batch_ids: Iterable[str]) -> list[str]:
+        return []
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(settings_for(tmp_path).database) as made:
+        yield made
+
+
+class Scene:
+    """Six jobs at each of two sites."""
+
+    def __init__(self, folder: Path, store: Store, asked: Breaker | None) -> None:
+        made = grid_plan(
+            folder, TEST, grid_site(), grid_site(name="SITE_B"), terms=Terms(breaker=asked)
+        )
+        self.campaign: CampaignRow = made.campaign_row()
+        self.store = store
+        store.add_campaign(self.campaign, made.job_rows())
+        self.batch = Batch(store.jobs(self.campaign.id))
+        self.tracker = Tracker(store, lambda _name: self.batch)  # type: ignore[arg-type,return-value]
+        self.tracker.refresh(self.campaign)
+
+    def jobs(self, site: str = "SITE_A") -> list[JobRow]:
+        return [job for job in self.store.jobs(self.campaign.id) if job.site == site]
+
+    def states(self, site: str = "SITE_A") -> list[str]:
+        return [job.state for job in self.jobs(site)]
+
+    def look(self) -> list[str]:
+        self.tracker.refresh(self.campaign)
+        return breaker.apply(self.tracker, self.campaign)
+
+
+def test_a_site_that_fails_is_stopped_and_the_others_go_on(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path / "test", store, Breaker(0.5, 3))
+    for job in scene.jobs()[:2]:
+        scene.batch.ends(job, JobState.LOST, kind="held")
+    assert scene.look() == []
+    scene.batch.ends(scene.jobs()[2], JobState.LOST, kind="lost")
+    (line,) = scene.look()
+    assert "SITE_A was stopped by the breaker: 3 of 3 jobs failed (2 held, 1 lost)" in line
+    assert f"treehammer resume {scene.campaign.id} --sites SITE_A" in line
+    assert sorted(scene.states()) == ["cancelled"] * 3 + ["lost"] * 3
+    assert scene.states("SITE_B") == ["queued"] * 6
+    cancelled = [job.id for job in scene.jobs() if job.state == "cancelled"]
+    reasons = {attempt.message for attempt in store.attempts(cancelled)}
+    assert reasons == {"stopped by the breaker: 3 of 3 jobs failed (2 held, 1 lost), breaker 50%/3"}
+    assert scene.look() == [line], "told to whoever looks later"
+
+
+def test_without_a_breaker_nothing_is_stopped(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path / "test", store, None)
+    for job in scene.jobs()[:5]:
+        scene.batch.ends(job, JobState.LOST, kind="lost")
+    assert scene.look() == []
+    assert scene.states()[5] == "queued"
+
+
+def test_after_a_repair_the_site_gets_a_new_chance(tmp_path: Path, store: Store) -> None:
+    settings = settings_for(tmp_path)
+    scene = Scene(tmp_path / "test", store, Breaker(0.5, 3))
+    first, *others = scene.jobs()
+    for job in [first, *others[:2]]:
+        scene.batch.ends(job, JobState.LOST, kind="lost")
+    assert scene.look()
+    done = resume.resume(scene.tracker, scene.campaign, settings, sites=["SITE_A"])
+    assert done == resume.Resumed(released=0, again=6, spent=0, unqueued=0)
+    assert set(scene.batch.earlier.values()) == {1}
+    assert scene.look() == [], "what failed before counts no more"
+    assert scene.states() == ["queued"] * 6
+    again = resume.resume(scene.tracker, scene.campaign, settings, sites=["SITE_A"])
+    assert again.again == 0, "nothing is queued twice"
+
+
+def test_a_job_is_not_queued_anew_for_ever(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path / "test", store, None)
+    first, second, *_ = scene.jobs()
+    scene.batch.ends(first, JobState.LOST, number=resume.MOST_ATTEMPTS, kind="evicted")
+    scene.batch.ends(second, JobState.LOST, number=2, kind="evicted")
+    scene.tracker.refresh(scene.campaign)
+    done = resume.resume(scene.tracker, scene.campaign, settings_for(tmp_path))
+    assert (done.again, done.spent) == (1, 1)
+    assert set(scene.batch.earlier.values()) == {2}
