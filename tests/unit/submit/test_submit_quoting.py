@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shlex
 from types import ModuleType
@@ -28,9 +29,7 @@ HOSTILE = [
 def condor() -> ModuleType:
     """HTCondor's own reader of submit descriptions, without any configuration."""
     os.environ.setdefault("CONDOR_CONFIG", "/dev/null")
-    import htcondor2
-
-    return htcondor2
+    return importlib.import_module("htcondor2")
 
 
 def _expanded(condor: ModuleType, name: str, value: str) -> str:

@@ -8,11 +8,12 @@ import pytest
 from submit_makers import READING_TEST, grid_plan, grid_site, site
 
 from treehammer.collectors import software
+from treehammer.collectors.job import SoftwareRequest
 from treehammer.errors import ConfigError
 from treehammer.submit.releases import at_sites
 
 
-def _at(text: str, **mapping: str) -> software.SoftwareRequest:
+def _at(text: str, **mapping: str) -> SoftwareRequest:
     place = grid_site(software=mapping)
     return at_sites([place], {text: software.parse(text)})["SITE_A", text]
 
