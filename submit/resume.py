@@ -64,7 +64,7 @@ def resume(
     Raises:
         BatchError: a batch system does not answer or refuses; what it took before goes on.
     """
-    with locked(settings.submissions_dir / f"{campaign.id}.resume"):
+    with locked(settings.resumptions_dir / campaign.id):
         # Their records must be in before the jobs are known under another batch id.
         tracker.look(campaign)
         jobs = [j for j in tracker.store.jobs(campaign.id) if not sites or j.site in sites]

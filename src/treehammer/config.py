@@ -80,6 +80,11 @@ class Settings:
         """Marks of the submissions under way."""
         return self.data_dir / "submissions"
 
+    @property
+    def resumptions_dir(self) -> Path:
+        """Locks of the campaigns that are resumed just now."""
+        return self.data_dir / "resumptions"
+
 
 MEANINGS: Mapping[str, str] = {
     f.name: f.metadata["help"] for f in fields(Settings) if "help" in f.metadata
