@@ -21,6 +21,15 @@ from treehammer.testbed.parts import Box, View
 _STAGES = ("/mnt", "/media", "/srv", "/opt", "/home")
 _TOOLS = ("unshare", "setpriv", "mount", "umount")
 
+_FOR_ROOT = (
+    "Root must have CAP_SYS_ADMIN here, as in a container started with --privileged; "
+    "or run Treehammer as an ordinary user."
+)
+_FOR_USERS = (
+    "The machine must allow user namespaces: sysctl user.max_user_namespaces above 0, and "
+    "kernel.apparmor_restrict_unprivileged_userns, where there is such, 0."
+)
+
 #: Ends a script: it becomes the command that it is given.
 ARGUMENTS = '"$@"'
 
@@ -41,7 +50,7 @@ def check(box: Box) -> None:
     tries = [users] if box.user is None else [["unshare", "--mount"], users]
     for command in tries:
         tried = subprocess.run(
-            [*command, "mount", "-t", "tmpfs", "none", "/mnt"],
+            [*command, "mount", "-t", "tmpfs", "none", "/tmp"],
             check=False,
             capture_output=True,
             text=True,
@@ -50,8 +59,7 @@ def check(box: Box) -> None:
             raise TestbedError(
                 f"jobs cannot be kept from your files: {tried.stderr.strip()}",
                 where=shlex.join(command),
-                hint="The machine must allow user namespaces: sysctl user.max_user_namespaces above "
-                "0, and where there is kernel.apparmor_restrict_unprivileged_userns, 0.",
+                hint=_FOR_ROOT if command[0] == "unshare" and box.user else _FOR_USERS,
             )
 
 

@@ -206,3 +206,15 @@ def test_it_fails_with_the_reason_and_leaves_nothing(
 
     assert not processes.own(box.folder)
     assert not box.folder.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give up what root may do")
+def test_root_that_may_not_mount_is_told_so(box: Box) -> None:
+    bounded = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
+    done = subprocess.run(
+        [*bounded, sys.executable, "-c", UP, NAME], capture_output=True, text=True, check=False
+    )
+
+    assert "TestbedError: unshare --mount: jobs cannot be kept from your files" in done.stderr
+    assert "CAP_SYS_ADMIN" in done.stderr
+    assert not box.folder.exists()
