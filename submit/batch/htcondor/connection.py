@@ -129,7 +129,12 @@ class Connection:
                     )
                 self._location = found[0]
             else:
-                self._location = collector.locate(kind, name)
+                try:
+                    self._location = collector.locate(kind, name)
+                except htcondor.HTCondorException:
+                    # Of a collector that refuses us it says only that there is no schedd.
+                    collector.query(htcondor.AdType.Collector, projection=["Name"])
+                    raise
             if self._location is None:
                 raise htcondor.HTCondorException(f"the collector knows no schedd {name or ''}")
         return self._location

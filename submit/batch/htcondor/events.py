@@ -61,7 +61,8 @@ class Start:
     """One start of a job, as far as events tell; see :class:`AttemptStatus`.
 
     ``executing`` says whether the job began, rather than only the transfer of its input; ``trouble``
-    is what went wrong and is not yet known to be the end.
+    is what went wrong and is not yet known to be the end.  ``guessed`` says that no event told the
+    number, as in the grid universe, where another pool counts.
     """
 
     started_us: int = 0
@@ -73,6 +74,7 @@ class Start:
     host: str = ""
     executing: bool = False
     trouble: str = ""
+    guessed: bool = False
 
     @property
     def open(self) -> bool:
@@ -120,7 +122,11 @@ class JobSeen:
     def take(self, event: Event) -> None:
         """Add an event; the same one again changes nothing."""
         number = event.attempt or max(self.starts, default=0)
-        if event.kind in (EXECUTE, TRANSFER) and event.attempt:
+        if not event.attempt and event.kind == EXECUTE:
+            guess = number if number and self.starts[number].open else number + 1
+            self._begin(replace(event, attempt=guess))
+            self.starts[guess] = replace(self.starts[guess], guessed=True)
+        elif event.kind in (EXECUTE, TRANSFER) and event.attempt:
             self._begin(event)
         elif event.kind == HELD:
             self._hold(event, number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from treehammer.submit.batch.base import Description, JobState, JobStatus
 from treehammer.submit.batch.htcondor import again as anew
 from treehammer.submit.batch.htcondor import matching
 from treehammer.submit.batch.htcondor.connection import Connection, Unreachable, configured
-from treehammer.submit.batch.htcondor.events import Seen
+from treehammer.submit.batch.htcondor.events import JobSeen, Seen
 from treehammer.submit.batch.htcondor.keys import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.htcondor.layout import Cluster, Submission, parse, submissions
 from treehammer.submit.batch.htcondor.status import (
@@ -287,7 +288,7 @@ class HTCondorBatch:
             if status is None:
                 vanished.append(proc)
             else:
-                found[batch_id] = status
+                found[batch_id] = _numbered(status, seen.job(proc), submission, proc)
         if vanished:
             found |= self._from_history(submission, cluster, vanished, seen)
         return found
@@ -495,6 +496,18 @@ class _Refused(Exception):
 
 class _InDoubt(Exception):
     """The schedd did not say whether it took the jobs."""
+
+
+def _numbered(
+    status: JobStatus, seen: JobSeen | None, submission: Submission, proc: int
+) -> JobStatus:
+    """The status with the number of the last attempt that its output has, if it was only guessed."""
+    if not status.attempts or not status.state.final or seen is None:
+        return status
+    *earlier, last = status.attempts
+    start = seen.starts.get(last.number)
+    number = max(submission.sandboxes(proc), default=0) if start and start.guessed else 0
+    return replace(status, attempts=(*earlier, replace(last, number=number))) if number else status
 
 
 def _is_over(ad: Ad | None) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -151,11 +154,13 @@ def test_a_selector_that_matches_nothing_is_said_at_once(trouble: Trouble) -> No
 def test_a_schedd_that_dies_loses_and_repeats_nothing(pool: Grid, jobs: Jobs) -> None:
     site = pool.box.sites[0]
     jobs.submit(jobs.described("job", 4, text("nap", site=site, at_once=2)))
-    jobs.until(lambda s: s["job0"].state is JobState.RUNNING, "the first runs")
+    jobs.running("job0")
+    pool.until(lambda: pool.starters(site), "its starter is there")
+    time.sleep(1)
     pool.kill_schedd()
     found = jobs.over()  # patient while nobody answers
     assert {status.state for status in found.values()} == {JobState.DONE}
-    assert [len(status.attempts) for status in found.values()] == [1, 1, 1, 1]
+    assert [len(status.attempts) for status in found.values()] == [1, 1, 1, 1], found
     assert all(jobs.output(job_id) == {1: ALL} for job_id in jobs.ids)
 
 
@@ -174,7 +179,9 @@ def test_cancelled_jobs_are_no_failure_and_held_ones_go_on(pool: Grid, jobs: Job
     jobs.submit(jobs.described("held", 1, text("once", site=b)))
     jobs.running("some0", "held0")
     pool.condor("condor_hold", jobs.ids["held0"].partition("@")[0])
-    jobs.until(lambda s: s["held0"].state is JobState.HELD, "it is held")
+    # Let go of before its shadow has ended, a job would stay idle for minutes.
+    jobs.until(lambda s: bool(s["held0"].reason and s["held0"].attempts[0].reason), "it is held")
+    time.sleep(1)
     assert jobs.batch.release(jobs.ids.values()) == 1
     mine = [jobs.ids[f"some{number}"] for number in range(3)]
     assert jobs.batch.cancel(mine) == 3
@@ -246,9 +253,6 @@ def test_what_is_wrong_is_said(
 
 def test_a_wrong_token_is_said(pool: Grid, tmp_path: Path) -> None:
     # In a process of its own: here the schedd knows us already.
-    import subprocess
-    import sys
-
     tokens = tmp_path / "tokens"
     tokens.mkdir()
     token = tokens / "wrong"
