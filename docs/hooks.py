@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from treehammer import hctests
+from treehammer import hctests, submit
 from treehammer.collectors.metrics import CATALOGUE, OWNERS, owned_by
 
 #: Raw data and plots of the run that the page on benchmarks tells of.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+
+TEST_SCHEMA = Path(hctests.__file__).parent / "test.schema.json"
+SITES_SCHEMA = Path(submit.__file__).parent / "sites.schema.json"
 
 OWNER_TITLES = {
     "plan": "Known when the job is planned",
@@ -50,7 +53,8 @@ def metrics_page() -> str:
 
 def _type(entry: dict[str, Any]) -> str:
     if "anyOf" in entry:
-        return " or ".join(dict.fromkeys(_type(option) for option in entry["anyOf"]))
+        options = [option for option in entry["anyOf"] if option != {"type": "null"}]
+        return " or ".join(dict.fromkeys(_type(option) for option in options))
     if "enum" in entry:
         return " or ".join(f"`{value}`" for value in entry["enum"])
     if "$ref" in entry:
@@ -62,37 +66,58 @@ def _type(entry: dict[str, Any]) -> str:
 
 def _model(entry: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """The table that an entry is, lists, or holds by name; empty when its keys are free."""
-    for inner in (entry, entry.get("items"), entry.get("additionalProperties")):
+    named = entry.get("patternProperties", {}).values()
+    for inner in (entry, entry.get("items"), entry.get("additionalProperties"), *named):
         if isinstance(inner, dict) and "$ref" in inner:
             model: dict[str, Any] = definitions[inner["$ref"].rsplit("/", 1)[-1]]
             return model
     return {}
 
 
-def test_toml_page() -> str:
-    """The page of every key of test.toml, from its JSON Schema."""
-    path = Path(hctests.__file__).parent / "test.schema.json"
+def _tables(
+    name: str, entry: dict[str, Any], definitions: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Header, entry and model of a table and of the tables in it."""
+    model = _model(entry, definitions)
+    if entry.get("type") == "array":
+        header = f"[[{name}]]"
+    elif model and "$ref" not in entry:
+        name += ".NAME"
+        header = f"[{name}]"
+    else:
+        header = f"[{name}]"
+    yield header, entry, model
+    for key, inner in model.get("properties", {}).items():
+        if _model(inner, definitions):
+            yield from _tables(f"{name}.{key}", inner, definitions)
+
+
+def schema_page(title: str, path: Path) -> str:
+    """The page of every key of a TOML file, from its JSON Schema."""
     schema = json.loads(path.read_text(encoding="utf-8"))
+    definitions = schema.get("$defs", {})
     parts = [
-        "# test.toml",
-        "Generated from `hctests/test.schema.json`, the JSON Schema that editors can use.",
+        f"# {title}",
+        f"Generated from `{path.parent.name}/{path.name}`, the JSON Schema that editors can use.",
+        str(schema.get("description", "")),
     ]
-    for section, entry in schema["properties"].items():
-        model = _model(entry, schema.get("$defs", {}))
-        parts.append(f"## [{section}]")
-        if about := entry.get("description") or model.get("description"):
-            parts.append(str(about))
-        rows = [
-            (
-                f"`{key}`",
-                _type(value),
-                f"`{json.dumps(value['default'])}`" if "default" in value else "",
-                str(value.get("description", "")),
-            )
-            for key, value in model.get("properties", {}).items()
-        ]
-        if rows:
-            parts.append(_table(("key", "type", "default", "meaning"), rows))
+    for section in schema["properties"]:
+        for header, entry, model in _tables(section, schema["properties"][section], definitions):
+            parts.append(f"## {header}")
+            if about := entry.get("description") or model.get("description"):
+                parts.append(str(about))
+            rows = [
+                (
+                    f"`{key}`",
+                    _type(value),
+                    f"`{json.dumps(value['default'])}`" if value.get("default") is not None else "",
+                    str(value.get("description", "")),
+                )
+                for key, value in model.get("properties", {}).items()
+                if not _model(value, definitions)
+            ]
+            if rows:
+                parts.append(_table(("key", "type", "default", "meaning"), rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -100,7 +125,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the generated pages, and the plots where they lie."""
     for name, text in (
         ("reference/metrics.md", metrics_page()),
-        ("reference/test-toml.md", test_toml_page()),
+        ("reference/test-toml.md", schema_page("test.toml", TEST_SCHEMA)),
+        ("reference/sites-toml.md", schema_page("sites.toml", SITES_SCHEMA)),
     ):
         files.append(File.generated(config, name, content=text))
     for plot in sorted(RESULTS.glob("*.svg")):

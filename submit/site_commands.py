@@ -128,7 +128,7 @@ def _milliseconds(value: float) -> str:
 
 
 def _told(trial: Trial) -> str:
-    return f"{trial.found}. {trial.remedy}" if trial.remedy else trial.found
+    return f"{trial.found.rstrip('.')}. {trial.remedy}" if trial.remedy else trial.found
 
 
 @sites.group("import")

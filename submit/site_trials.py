@@ -208,7 +208,7 @@ def _selector(site: Site, pools: Mapping[str, _TriedPool]) -> Iterator[Trial]:
         site.name,
         check,
         WRONG,
-        f"{found} {site.requirements or 'any'}",
+        f"{found}: {site.requirements or 'any'}",
         "Its jobs would stay idle. Correct requirements, or wait for the site's machines: "
         f"condor_status -constraint '{slots}'",
     )

@@ -39,6 +39,12 @@ def probe(prefix: str, target: Target) -> Probe:
     """Read a file by a range request, as ROOT does."""
     try:
         session = _Session(prefix)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "is none"
+        return Probe(
+            f"what you show it cannot be used: {why}", "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
+        )
+    try:
         try:
             return session.read(target)
         except HTTPError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from services import missing
 
 from treehammer.submit import doors
 from treehammer.submit.doors import Probe, Target, http, xrootd
@@ -63,15 +67,51 @@ class Storage(BaseHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def serving(certificate: Path | None = None) -> Iterator[int]:
+    """The port of such a storage, over TLS when it has a certificate with its key."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Storage) as server:
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture(scope="module")
 def storage() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Storage)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving() as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of authorities as the grid has them, and in it the certificate of 127.0.0.1."""
+    if not shutil.which("openssl"):
+        missing("openssl is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+    file = folder / "host.pem"
+    subject = ("-subj", "/CN=storage", "-addext", "subjectAltName=IP:127.0.0.1")
+    for command in (
+        ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject),
+        ("x509", "-in", str(file), "-noout", "-hash"),
+    ):
+        out = ("-keyout", str(file), "-out", str(file)) if command[0] == "req" else ()
+        done = subprocess.run(
+            ["openssl", *command, *out], check=True, capture_output=True, text=True
+        )
+    (folder / f"{done.stdout.strip()}.0").symlink_to(file)
+    return file
+
+
+@pytest.fixture
+def secure(authority: Path) -> Iterator[str]:
+    with serving(authority) as port:
+        yield f"https://127.0.0.1:{port}"
 
 
 @contextmanager
@@ -155,6 +195,37 @@ def test_a_token_is_not_sent_where_others_can_read_it(
     Storage.asked.clear()
     assert probe("http", f"{storage}/store", "f", len(CONTENT)).problem == ""
     assert Storage.asked == [("/store/f", None)]
+
+
+def test_a_certificate_that_nobody_vouches_for_is_told(
+    secure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("X509_CERT_DIR", str(tmp_path))
+    found = probe("https", f"{secure}/store", "f", len(CONTENT))
+    assert "certificate is not trusted" in found.problem
+    assert "X509_CERT_DIR" in found.remedy
+
+
+def test_a_secure_door_is_read_with_a_token_and_a_proxy(
+    secure: str, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setenv("X509_CERT_DIR", str(authority.parent))
+    monkeypatch.setenv("X509_USER_PROXY", str(authority))
+    monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "token"))
+    Storage.asked.clear()
+    assert probe("https", f"{secure}/store", "f", len(CONTENT)).problem == ""
+    assert Storage.asked == [("/store/f", "Bearer secret")]
+
+
+@pytest.mark.parametrize("variable", ["X509_USER_PROXY", "BEARER_TOKEN_FILE"])
+def test_a_credential_that_is_not_there_is_told(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, str(tmp_path / "none"))
+    found = probe("https", f"{storage.replace('http:', 'https:')}/store")
+    assert found.problem == "what you show it cannot be used: No such file or directory"
+    assert variable in found.remedy
 
 
 def test_a_plain_port_behind_https_is_told(storage: str) -> None:
