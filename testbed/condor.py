@@ -222,6 +222,7 @@ class CondorPool:
             box.own_folder(folder / name)
         temporary = box.own_folder(folder / "tmp", mode=0o1777)
         show = [
+            View(pool.release, pool.release),
             View(pool.config.parent, pool.config.parent),
             *(View(path, path, True) for path in (pool.folder / "s", pool.folder / "run", folder)),
             View(temporary, Path("/tmp"), True),  # noqa: S108 - what jobs know by that name

@@ -50,7 +50,7 @@ def check(box: Box) -> None:
     tries = [users] if box.user is None else [["unshare", "--mount"], users]
     for command in tries:
         tried = subprocess.run(
-            [*command, "mount", "-t", "tmpfs", "none", "/tmp"],
+            [*command, "mount", "-t", "tmpfs", "none", "/tmp"],  # noqa: S108 - any folder does
             check=False,
             capture_output=True,
             text=True,
@@ -154,14 +154,14 @@ def write_inner(
 ) -> None:
     """Write a program that becomes the command ``then`` where it sees of the box only ``show``.
 
-    Arguments of the program are added to the command.  The package cache is seen.  The lines
-    ``before`` are shell text, run when all is mounted.
+    Arguments of the program are added to the command.  The lines ``before`` are shell text, run when
+    all is mounted.
     """
     uid, gid = box.user or (os.getuid(), os.getgid())
     again = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--", *then]
     text = script(
         [*box.hidden, box.folder],
-        [View(box.cache, box.cache), *show],
+        show,
         [*map(shlex.quote, again), ARGUMENTS],
         before,
     )

@@ -72,6 +72,7 @@ def test_a_job_sees_nothing_of_the_user(pool: Grid, tmp_path: Path) -> None:
         "home": Path.home() / ".bashrc",
         "ROOT releases": settings.software_dir,
         "datasets": settings.datasets_dir,
+        "packages": pool.box.cache / "debs",
         "results": settings.data_dir,
         "inputs of others": pool.submit_dir / "private",
         "token": secret,
