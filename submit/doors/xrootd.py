@@ -45,7 +45,7 @@ NOT_FOUND, NOT_AUTHORISED = 3011, 3010
 
 def probe(prefix: str, target: Target) -> Probe:
     """Ask the server for its version and read a file."""
-    command = [sys.executable, "-m", __name__, prefix, target.path, str(target.size)]
+    command = [sys.executable, "-P", "-m", __name__, prefix, target.path, str(target.size)]
     try:
         ended = subprocess.run(
             command,

@@ -34,6 +34,15 @@ def test_paths_start_where_they_were_written(tmp_path: Path) -> None:
     assert load(tmp_path, flags={"data_dir": "here"}).data_dir == tmp_path / "here"
 
 
+def test_the_sites_file_is_named_in_every_way(tmp_path: Path) -> None:
+    assert load(tmp_path).sites_file is None
+    assert load(tmp_path, "sites_file = 'a.toml'").sites_file == tmp_path / "a.toml"
+    environ = {"TREEHAMMER_SITES_FILE": "b.toml"}
+    assert load(tmp_path, environ=environ).sites_file == tmp_path / "b.toml"
+    flags = {"sites_file": Path("c.toml")}
+    assert load(tmp_path, environ=environ, flags=flags).sites_file == tmp_path / "c.toml"
+
+
 def test_the_database_follows_the_data_folder(tmp_path: Path) -> None:
     settings = load(tmp_path, flags={"data_dir": "d"})
     assert settings.database == f"sqlite:///{tmp_path}/d/results.db"

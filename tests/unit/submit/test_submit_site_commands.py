@@ -1,0 +1,112 @@
+"""``sites list``, ``sites check`` and ``sites schema`` without a grid."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from submit_makers import settings_for
+
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDo
+from treehammer.submit import sites_file
+from treehammer.submit.site_commands import sites
+
+FILE = """
+[sites.DESK]
+labels = ["near", "mine"]
+storage = "ext4"
+ceilings = { jobs = 1000, in_flight = 50, bytes_per_day = "10 TB", mb_per_s = 100 }
+doors = [
+  { name = "file", protocol = "file", prefix = "data" },
+  { name = "gone", protocol = "file", prefix = "gone" },
+]
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "sites.toml").write_text(FILE, encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "f.root").write_bytes(b"x" * 2000)
+    return dataclasses.replace(settings_for(tmp_path), sites_file=tmp_path / "sites.toml")
+
+
+def run(settings: Settings, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        sites, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_the_list_has_doors_labels_and_ceilings(settings: Settings) -> None:
+    rows = json.loads(run(settings, "list", "--json").stdout)
+    assert [(row["site"], row["door_name"]) for row in rows] == [
+        ("local", "file"),
+        ("DESK", "file"),
+        ("DESK", "gone"),
+    ]
+    assert rows[1]["labels"] == ["near", "mine"]
+    assert rows[1]["ceilings"]["bytes_per_day"] == 10_000_000_000_000
+    assert rows == [
+        row | {key: json.loads(row[key]) for key in ("labels", "ceilings")}
+        for row in csv.DictReader(io.StringIO(run(settings, "list", "--csv").stdout))
+    ]
+    words = " ".join(run(settings, "list").stdout.split())
+    for word in ("near, mine", "1,000 jobs", "50 in", "10.0 TB", "100 MB/s"):
+        assert word in words
+
+
+def test_a_check_tells_what_is_wrong_and_leaves_with_1(settings: Settings) -> None:
+    done = run(settings, "check", "--json")
+    assert done.return_value == ExitCode.REGRESSION
+    good, gone = json.loads(done.stdout)
+    assert (good["result"], good["found"]) == ("ok", "read 1024 bytes of f.root")
+    assert (gone["result"], gone["check"]) == ("wrong", "door gone")
+    assert gone["found"].startswith("there is no ")
+    assert "Correct the prefix" in gone["remedy"]
+    shown = run(settings, "check", "label:mine")
+    assert "Correct the prefix" in " ".join(shown.stdout.split())
+    assert "1 of 2 checks found something wrong" in shown.stderr
+
+
+def test_a_check_without_a_finding_leaves_with_0(settings: Settings) -> None:
+    assert settings.sites_file
+    (settings.sites_file.parent / "gone").mkdir()
+    assert run(settings, "check", "DESK").return_value == ExitCode.DONE
+
+
+def test_what_cannot_be_checked_is_told(settings: Settings) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'DESK'"):
+        run(settings, "check", "DESC")
+    with pytest.raises(NothingToDo, match="no site is named"):
+        run(settings, "check", ",")
+    with pytest.raises(DatasetError, match="nothing"):
+        run(settings, "check", "--dataset", "nothing")
+
+
+def test_the_schema_is_printed(settings: Settings) -> None:
+    assert json.loads(run(settings, "schema").stdout) == sites_file.json_schema()
+
+
+def test_a_wrong_sites_file_leaves_with_2_and_no_traceback(settings: Settings) -> None:
+    assert settings.sites_file
+    settings.sites_file.write_text("[sites.A]\nlabel = 3\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "treehammer", "sites", "list"],
+        env={"TREEHAMMER_SITES_FILE": "sites.toml", "HOME": str(settings.sites_file.parent)},
+        cwd=settings.sites_file.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == ExitCode.USAGE
+    assert "sites.toml: 2 mistakes" in done.stderr
+    assert "sites.A.label: unknown key of [sites]" in done.stderr
+    assert "Traceback" not in done.stderr
