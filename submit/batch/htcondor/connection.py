@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -163,6 +163,16 @@ class Connection:
         with configured(self.pool) as htcondor:
             address = self.pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
         return reach(daemon_url(address.partition(",")[0])).rtt_s is not None
+
+
+def plain(ads: Iterable[Any]) -> list[Mapping[str, Any]]:
+    """Ads as dictionaries of what is known: in ads of the bindings, unknown is a number."""
+    import classad2
+
+    return [
+        {key: value for key, value in ad.items() if not isinstance(value, classad2.Value)}
+        for ad in ads
+    ]
 
 
 def daemon_url(address: str) -> str:

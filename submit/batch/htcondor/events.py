@@ -56,6 +56,10 @@ class Event:
     values: Mapping[str, str]
 
 
+class Guessed(AttemptStatus):
+    """An attempt whose number is a guess until its output has come."""
+
+
 @dataclass(frozen=True)
 class Start:
     """One start of a job, as far as events tell; see :class:`AttemptStatus`.
@@ -93,7 +97,8 @@ class Start:
 
     def status(self, number: int) -> AttemptStatus:
         """As tracking sees it."""
-        return AttemptStatus(
+        kind = Guessed if self.guessed else AttemptStatus
+        return kind(
             number,
             JobState(self.state),
             self.started_us,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor.connection import Connection, configured
+from treehammer.submit.batch.htcondor.connection import Connection, configured, plain
 from treehammer.submit.batch.htcondor.keys import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.htcondor.status import HELD, IDLE, SPOOLING, held_reason
 
@@ -99,8 +99,7 @@ def notes(connection: Connection, submissions: Sequence[str]) -> list[str]:
         with configured(connection.pool) as htcondor:
             options = htcondor.QueryOpts.IncludeClusterAd
             wanted = [SUBMISSION_ATTRIBUTE, *_NOTED]
-            found = schedd.query(f"({constraint}) && JobStatus =!= 2", wanted, opts=options)
-            return [dict(ad.items()) for ad in found]
+            return plain(schedd.query(f"({constraint}) && JobStatus =!= 2", wanted, opts=options))
 
     ads = connection.ask(query)
     return [*_held(ads), *_paused(ads), *_unmatched(connection, ads)]

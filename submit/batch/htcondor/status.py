@@ -112,6 +112,10 @@ def _complete(starts: dict[int, Start], ad: Ad) -> None:
     """Add to the starts what the ad alone knows: the last one, where events are missing."""
     told = str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}") or "")
     number = int(told) if told.isdigit() else 0
+    if ad.get("GridResource") and ad.get("JobStartDate"):
+        # The other pool counts its starts; here there is one, numbered by what comes back of it.
+        number = max(starts, default=1)
+        starts.setdefault(number, Start(_us(ad.get("JobStartDate")), guessed=True))
     if not number or not ad.get("NumShadowStarts"):
         return
     running = ad.get("JobStatus") in (RUNNING, TRANSFERRING, SUSPENDED)

@@ -14,8 +14,8 @@ from treehammer.errors import BatchError
 from treehammer.submit.batch.base import Description, JobState, JobStatus
 from treehammer.submit.batch.htcondor import again as anew
 from treehammer.submit.batch.htcondor import matching
-from treehammer.submit.batch.htcondor.connection import Connection, Unreachable, configured
-from treehammer.submit.batch.htcondor.events import JobSeen, Seen
+from treehammer.submit.batch.htcondor.connection import Connection, Unreachable, configured, plain
+from treehammer.submit.batch.htcondor.events import Guessed, Seen
 from treehammer.submit.batch.htcondor.keys import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.htcondor.layout import Cluster, Submission, parse, submissions
 from treehammer.submit.batch.htcondor.status import (
@@ -226,8 +226,7 @@ class HTCondorBatch:
         def query(schedd: Any) -> Sequence[Ad]:
             with configured(self.pool) as htcondor:
                 options = htcondor.QueryOpts.IncludeClusterAd
-                found = schedd.query(constraint, list(wanted), limit=limit, opts=options)
-                return [dict(ad.items()) for ad in found]
+                return plain(schedd.query(constraint, list(wanted), limit=limit, opts=options))
 
         return self.connection.ask(query)
 
@@ -288,7 +287,7 @@ class HTCondorBatch:
             if status is None:
                 vanished.append(proc)
             else:
-                found[batch_id] = _numbered(status, seen.job(proc), submission, proc)
+                found[batch_id] = _numbered(status, submission, proc)
         if vanished:
             found |= self._from_history(submission, cluster, vanished, seen)
         return found
@@ -303,9 +302,7 @@ class HTCondorBatch:
         known = submission.cluster
         since = f"CompletionDate > 0 && CompletionDate < {known.queued_s - 60}" if known else None
         ads = self.connection.ask(
-            lambda schedd: [
-                dict(ad.items()) for ad in schedd.history(constraint, list(PROJECTION), since=since)
-            ]
+            lambda schedd: plain(schedd.history(constraint, list(PROJECTION), since=since))
         )
         left = {int(ad["ProcId"]): ad for ad in ads}
         found: dict[str, JobStatus] = {}
@@ -316,7 +313,7 @@ class HTCondorBatch:
             if status is None:
                 status = self._never_made(batch_id, submission, seen, known_jobs=bool(left))
             if status is not None:
-                found[batch_id] = status
+                found[batch_id] = _numbered(status, submission, proc)
         return found
 
     @staticmethod
@@ -498,16 +495,19 @@ class _InDoubt(Exception):
     """The schedd did not say whether it took the jobs."""
 
 
-def _numbered(
-    status: JobStatus, seen: JobSeen | None, submission: Submission, proc: int
-) -> JobStatus:
-    """The status with the number of the last attempt that its output has, if it was only guessed."""
-    if not status.attempts or not status.state.final or seen is None:
+def _numbered(status: JobStatus, submission: Submission, proc: int) -> JobStatus:
+    """The status, with the number that the output of its last attempt has where that was guessed."""
+    if not status.state.final or not status.attempts:
         return status
     *earlier, last = status.attempts
-    start = seen.starts.get(last.number)
-    number = max(submission.sandboxes(proc), default=0) if start and start.guessed else 0
-    return replace(status, attempts=(*earlier, replace(last, number=number))) if number else status
+    if not isinstance(last, Guessed):
+        return status
+    number = max(submission.sandboxes(proc), default=last.number)
+    if number > last.number:
+        why = "the other pool started it again"
+        lost = replace(last, state=JobState.LOST, exit_code=None, reason=why, failure_class="lost")
+        earlier.append(lost)
+    return replace(status, attempts=(*earlier, replace(last, number=number)))
 
 
 def _is_over(ad: Ad | None) -> bool:

@@ -219,6 +219,7 @@ def test_the_grid_universe_leads_into_another_pool(pool: Grid, jobs: Jobs) -> No
     found = jobs.over()
     assert found["far0"].state is JobState.DONE
     assert found["far0"].attempts[-1].exit_code == 0
+    assert found["far0"].attempts[-1].started_us
     assert list(jobs.output("far0")) == [found["far0"].attempts[-1].number]
 
 
