@@ -78,7 +78,15 @@ class Pool:
 
     @property
     def tokens(self) -> Path:
-        """Tokens of the daemons."""
+        """Tokens of the daemons, but for startds."""
+        return self.folder / "tokens.d"
+
+    @property
+    def startd_tokens(self) -> Path:
+        """Tokens of startds, with which they tell the collector of themselves and no more.
+
+        Jobs can read them, since they are the same user.
+        """
         return self.folder / "etc/tokens.d"
 
     @property
@@ -194,7 +202,18 @@ class CondorPool:
     def configure(self) -> None:
         """Write keys, tokens, configuration, and the startds' curtains."""
         pool, box = self.pool, self.pool.box
-        for name in ("", "etc", "etc/tokens.d", "keys", "cred", "log", "spool", "run", "s"):
+        for name in (
+            "",
+            "etc",
+            "etc/tokens.d",
+            "tokens.d",
+            "keys",
+            "cred",
+            "log",
+            "spool",
+            "run",
+            "s",
+        ):
             box.own_folder(pool.folder / name, mode=0o700)
         for name in ("startd", "sites"):
             box.own_folder(pool.folder / name)
@@ -212,6 +231,8 @@ class CondorPool:
         box.own(key)
         ours = self._token(DAEMONS)
         box.own_file(pool.tokens / "condor", ours, mode=0o600)
+        theirs = self._token(DAEMONS, "-authz", "ADVERTISE_STARTD", "-authz", "READ")
+        box.own_file(pool.startd_tokens / "startd", theirs, mode=0o600)
         _secret(pool.admin_tokens / "condor", ours)
         _secret(pool.client / "tokens.d/user", self._token(USER))
 
@@ -271,15 +292,16 @@ class CondorPool:
             sockets=pool.folder / "s",
             keys=pool.folder / "keys",
             tokens=pool.tokens,
+            startd_tokens=pool.startd_tokens,
             sites=sites,
             slots=pool.slots,
             mark=f"{MARK}={pool.box.folder}",
         )
 
-    def _token(self, who: str) -> str:
+    def _token(self, who: str, *limits: str) -> str:
         pool = self.pool
         program = str(pool.release / "usr/bin/condor_token_create")
-        command = [program, "-identity", f"{who}@{pool.domain}", "-key", "POOL"]
+        command = [program, "-identity", f"{who}@{pool.domain}", "-key", "POOL", *limits]
         done = subprocess.run(
             [*curtain.outer(pool.box), *command],
             env=pool.env,

@@ -78,6 +78,7 @@ def test_a_job_sees_nothing_of_the_user(pool: Grid, tmp_path: Path) -> None:
         "token": secret,
         "temporary files": tmp_path,
         "key of the pool": pool.pool.folder / "keys/POOL",
+        "tokens of daemons": pool.pool.tokens / "condor",
     }
     folder = run(
         pool,
