@@ -255,8 +255,9 @@ class Tracker:
         """Cancel the campaign's jobs that are not final and return how many were."""
         count = 0
         for name, group in _by_batch_system(self.refresh(campaign)):
-            batch_ids = [job.batch_id for job in group if job.batch_id]
-            count += self.batch_system(name).cancel(batch_ids)
+            # What is over may have been purged since.
+            open_ids = [j.batch_id for j in group if j.batch_id and not JobState(j.state).final]
+            count += self.batch_system(name).cancel(open_ids)
         self.refresh(campaign)
         return count
 
