@@ -113,7 +113,7 @@ def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bar
         terms=request.terms,
     )
     above = ceilings.above(plan, costs_of(plan, settings))
-    return replace(plan, notes=(*plan.notes, *notes, *above))
+    return replace(plan, notes=(*plan.notes, *notes, *ceilings.bounds(plan), *above))
 
 
 def _require_no_pace(pace: Pace) -> None:

@@ -8,6 +8,7 @@ from treehammer.errors import ConfigError
 from treehammer.submit.classes import site_classes
 from treehammer.submit.estimate import SiteCost
 from treehammer.submit.plan import Plan
+from treehammer.terminal import counted
 
 DAY_S = 86_400
 
@@ -21,6 +22,19 @@ def above(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
     """
     slots = _slots(plan)
     return [line for cost in costs for line in _above(plan, cost, slots.get(cost.site, 1))]
+
+
+def bounds(plan: Plan) -> list[str]:
+    """A line for each site that takes fewer jobs at a time than were asked for."""
+    asked: dict[str, int] = {}
+    for made in site_classes(plan):
+        here = asked.get(made.site.name, 0) + len(made.doors) * plan.terms.pace.in_flight
+        asked[made.site.name] = here
+    return [
+        f"Site {name} takes at most {ceiling} jobs at a time (ceilings.in_flight): no more are sent."
+        for name, count in asked.items()
+        if 0 < (ceiling := plan.site(name).ceilings.in_flight) < count
+    ]
 
 
 def require_room(plan: Plan, costs: Sequence[SiteCost]) -> None:
@@ -79,5 +93,5 @@ def _above(plan: Plan, cost: SiteCost, slots: int) -> Iterator[str]:
         remedy = f"fewer at a time, --in-flight {fits}" if fits else "read less of each file"
         yield (
             f"Site {cost.site} takes at most {ceilings.mb_per_s:,.4g} MB/s (ceilings.mb_per_s); "
-            f"{slots} jobs at a time are expected to read {rate:,.4g} MB/s: {remedy}."
+            f"{counted(slots, 'job')} at a time would read some {rate:,.4g} MB/s: {remedy}."
         )

@@ -28,7 +28,7 @@ def _lines(made: Plan) -> list[str]:
         (Ceilings(jobs=4), Pace(), "at most 4 jobs in one campaign (ceilings.jobs); 5 are"),
         (Ceilings(bytes_per_day=10**9), Pace(), "at most 1 GB a day (ceilings.bytes_per_day); 5 GB are planned: spread them, --over 120h"),
         (Ceilings(bytes_per_day=2 * 10**9), Pace(over_s=2 * 86400), "2.5 GB are planned"),
-        (Ceilings(mb_per_s=20), Pace(2), "at most 20 MB/s (ceilings.mb_per_s); 2 jobs at a time are expected to read"),
+        (Ceilings(mb_per_s=20), Pace(2), "at most 20 MB/s (ceilings.mb_per_s); 2 jobs at a time would read some"),
         (Ceilings(mb_per_s=1), Pace(), "read less of each file"),
     ],
 )  # fmt: skip
@@ -75,3 +75,10 @@ def test_how_long_a_campaign_takes(tmp_path: Path) -> None:
     assert ceilings.campaign_s(two, costs) == pytest.approx((alone or 0) / 2)
     spread = grid_plan(tmp_path, READING_TEST, terms=Terms(Pace(over_s=86400)))
     assert ceilings.campaign_s(spread, costs) == 86400
+
+
+def test_who_asks_for_more_at_a_time_than_a_site_takes_is_told(tmp_path: Path) -> None:
+    site = grid_site(ceilings=Ceilings(in_flight=3))
+    (line,) = ceilings.bounds(grid_plan(tmp_path, READING_TEST, site, terms=Terms(Pace(4))))
+    assert line.startswith("Site SITE_A takes at most 3 jobs at a time")
+    assert not ceilings.bounds(grid_plan(tmp_path, READING_TEST, site, terms=Terms(Pace(3))))
