@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from treehammer.errors import TestbedError
 from treehammer.submit import site, sites_file
 from treehammer.testbed import condor
 from treehammer.testbed.cvmfs import AXIS_VALUE, mount_of
 from treehammer.testbed.parts import Box, Daemon, Say, View
 from treehammer.testbed.storage import StoragePart
 
+#: The caches of who runs Treehammer, and with them its Python, are hidden from jobs.
+NODE_PYTHON = "/usr/bin/python3"
 #: Labels of the site behind the grid universe.
 GRID_LABELS = ("grid-universe",)
 
@@ -35,7 +39,16 @@ class SitesFilePart:
         self.storage = storage
 
     def install(self, say: Say) -> None:
-        """Nothing is needed."""
+        """See that this machine has the Python that jobs' workers run in.
+
+        Raises:
+            TestbedError: it does not.
+        """
+        if not os.access(NODE_PYTHON, os.X_OK):
+            raise TestbedError(
+                f"there is no {NODE_PYTHON}, in which workers of jobs run",
+                hint="Install it (Debian: apt install python3).",
+            )
 
     def views(self) -> Sequence[View]:
         """Jobs see nothing of it."""
@@ -104,5 +117,6 @@ class SitesFilePart:
             grid_resource=grid_resource,
             software=dict.fromkeys(self.box.releases, AXIS_VALUE),
             cvmfs=str(mount_of(self.box)),
+            python=NODE_PYTHON,
             labels=labels,
         )

@@ -207,14 +207,13 @@ class StoragePart:
         """Which door does not answer, or which site the redirector does not know yet."""
         if lacking := self.distances.missing():
             return lacking
-        for profile in self.profiles:
-            for door in self.doors(profile.site):
-                if door.name not in self._seen and not _listens(door.prefix):
+        for site in (one.site for one in self.profiles if one.site not in self._seen):
+            for door in self.doors(site):
+                if not _listens(door.prefix):
                     return f"nothing listens at {door.prefix}"
-            if profile.site not in self._seen:
-                if not self._knows(profile.site):
-                    return f"the redirector does not know {profile.site}"
-                self._seen.add(profile.site)
+            if not self._knows(site):
+                return f"the redirector does not know {site}"
+            self._seen.add(site)
         return ""
 
     def _knows(self, site: str) -> bool:
@@ -251,7 +250,8 @@ class StoragePart:
         return next(profile.labels for profile in self.profiles if profile.site == site)
 
     def finish(self) -> None:
-        """Nothing is left to be done."""
+        """Look at all doors again when asked later."""
+        self._seen.clear()
 
     def clean_up(self) -> None:
         """Nothing: networks and devices end with the processes in them."""

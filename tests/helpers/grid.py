@@ -33,6 +33,7 @@ class Grid:
 
     Attributes:
         box: the testbed.
+        parts: what it was brought up with.
         pool: its HTCondor pool.
         second: the pool that the grid universe leads to.
         sites_file: to submit with; there is one where all parts are up.
@@ -41,8 +42,9 @@ class Grid:
             bindings need.
     """
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: Box, parts: Sequence[Part] = ()) -> None:
         self.box = box
+        self.parts = parts
         self.pool = condor.first_pool(box)
         self.second = condor.second_pool(box)
         self.sites_file = assembly.sites_file(box)
@@ -210,7 +212,7 @@ def testbed(name: str, choose: Callable[[Box], list[Part]], sites: int) -> Itera
     _remove_orphans()
     lifecycle.up(box, parts, _say)
     try:
-        yield Grid(box)
+        yield Grid(box, parts)
     finally:
         lifecycle.down(box, parts, _say)
 

@@ -1,0 +1,328 @@
+"""The storages of a testbed's sites, for real: doors, distance, federation, ROOT in jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import time
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from dataset_specs import generated
+from grid import Grid
+from services import missing
+
+from treehammer import config
+from treehammer.datasets import rootenv
+from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.errors import TestbedError
+from treehammer.submit import sites_file
+from treehammer.submit.site import Door, Site
+from treehammer.terminal import silent
+from treehammer.testbed import distance, faults, lifecycle, places, replicas
+from treehammer.testbed.distance import HERE
+from treehammer.testbed.profiles import DISTANT
+from treehammer.testbed.storage import EXPORT, SUITE, StoragePart
+
+TINY = Path(__file__).parents[1] / "datasets" / "tiny.toml"
+FILE = "tiny.root"
+#: Runs as a job: reads one file through each door with each release.
+READ = """
+import json, subprocess, sys
+READ = '''
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+import ROOT
+for door, url in json.loads(sys.argv[1]).items():
+    said = {"version": ROOT.gROOT.GetVersion(), "uid": os.getuid(), "door": door}
+    try:
+        file = ROOT.TFile.Open(url)
+        tree = file.Get("events")
+        said["class"] = file.ClassName()
+        said["bytes"] = sum(tree.GetEntry(entry) for entry in range(tree.GetEntries()))
+    except OSError as error:
+        said["error"] = str(error)
+    print(json.dumps(said), flush=True)
+os._exit(0)
+'''
+mount, releases, urls = json.loads(sys.argv[1])
+for release in releases:
+    setup = f"{mount}/sft.cern.ch/lcg/app/releases/ROOT/{release}/bin/thisroot.sh"
+    python = "python$(root-config --python-version | cut -d. -f1-2)"
+    line = f'. {setup}; exec {python} "$@"'
+    subprocess.run(["bash", "-c", line, "x", "-c", READ, json.dumps(urls)], check=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalogue:
+    """It holds ``tiny``, one file."""
+    software = rootenv.prepare("6.40.00", config.load().software_dir, silent)
+    made = FolderCatalogue(tmp_path_factory.mktemp("datasets"))
+    made.make(generated(TINY), software)
+    return made
+
+
+@pytest.fixture(scope="module")
+def placed(grid: Grid, catalogue: FolderCatalogue) -> Grid:
+    """A testbed whose sites all have ``tiny``."""
+    replicas.put("tiny", catalogue, grid.box)
+    return grid
+
+
+def sites(grid: Grid) -> dict[str, Site]:
+    return dict(sites_file.read(grid.sites_file).sites)
+
+
+def door(grid: Grid, site: str, name: str) -> Door:
+    found = sites(grid)[site].door(name)
+    assert found is not None
+    return found
+
+
+def address(one: Door) -> tuple[str, int]:
+    host, _, port = one.prefix.split("/")[2].rpartition(":")
+    return host, int(port)
+
+
+def xrdfs(grid: Grid, one: Door, *words: str, patience_s: float = 20.0) -> bytes | None:
+    """What one of XRootD's client commands prints at a door; None when it fails or takes too long."""
+    host, port = address(one)
+    try:
+        done = subprocess.run(
+            [grid.box.cache / f"xrootd-{SUITE}/root/usr/bin/xrdfs", f"{host}:{port}", *words],
+            env={"XRD_CONNECTIONWINDOW": "2", "XRD_CONNECTIONRETRY": "1"},
+            capture_output=True,
+            check=False,
+            timeout=patience_s,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return None if done.returncode else done.stdout
+
+
+def round_trip(one: Door) -> float:
+    """The shortest of some round trips to an XRootD server, in ms."""
+    times = []
+    with socket.create_connection(address(one), timeout=10) as talk:
+        talk.sendall(struct.pack(">5i", 0, 0, 0, 4, 2012))
+        assert len(talk.recv(100)) == 16
+        for _ in range(6):
+            began = time.monotonic()
+            talk.sendall(struct.pack(">HHi12si", 1, 3006, 0x520, b"", 0))  # kXR_protocol
+            assert talk.recv(100)
+            times.append(time.monotonic() - began)
+    return min(times) * 1e3
+
+
+def test_the_sites_file_names_sites_that_differ(grid: Grid) -> None:
+    found = sites(grid)
+
+    doors = {name: [one.name for one in site.doors] for name, site in found.items()}
+    assert doors == {
+        "SITE_A": ["root", "cache", "federation"],
+        "SITE_B": ["root", "http", "federation"],
+        "SITE_C": ["root", "federation"],
+        "POOL2_SITE": ["root", "cache", "federation"],
+    }
+    assert [site.labels[0] for site in found.values()] == [
+        "near",
+        "near",
+        "distant",
+        "grid-universe",
+    ]
+    assert found["POOL2_SITE"].grid_resource == grid.grid_resource
+    assert all(site.doors[0].version.startswith("5.") for site in found.values())
+
+
+def test_the_distant_site_is_distant(grid: Grid) -> None:
+    assert round_trip(door(grid, "SITE_A", "root")) < 10
+    assert DISTANT.rtt_ms <= round_trip(door(grid, "SITE_C", "root")) < 2 * DISTANT.rtt_ms
+
+
+def test_nothing_listens_beyond_this_machine(grid: Grid) -> None:
+    listed = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
+    ours = {address(one)[1] for site in sites(grid).values() for one in site.doors}
+    heard = [line.split()[3] for line in listed.splitlines()]
+    hosts = {text.rpartition(":")[0] for text in heard if int(text.rpartition(":")[2]) in ours}
+    assert hosts
+    assert all(host.startswith(("127.", "198.18.")) for host in hosts)
+
+
+def test_the_same_bytes_over_http(placed: Grid, catalogue: FolderCatalogue) -> None:
+    whole = (catalogue.folder("tiny") / FILE).read_bytes()
+    url = door(placed, "SITE_B", "http").url("tiny", FILE)
+    request = urllib.request.Request(url, headers={"Range": "bytes=100-1099"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 206
+        assert answer.read() == whole[100:1100]
+
+
+def test_a_storage_knows_its_files_checksum_and_not_of_silent_damage(
+    placed: Grid, catalogue: FolderCatalogue
+) -> None:
+    one = door(placed, "SITE_C", "root")
+    replica = replicas.replica(placed.box, "SITE_C", "tiny", FILE)
+    right = f"adler32 {zlib.adler32(replica.read_bytes()):08x}"
+
+    def said() -> str:
+        answer = xrdfs(placed, one, "query", "checksum", f"{EXPORT}/tiny/{FILE}")
+        assert answer is not None
+        return answer.decode().strip()
+
+    assert said() == right
+    replicas.corrupt(replica)
+    assert said() == right  # XRootD remembers it as long as the time of change is the same
+    assert replicas.put("tiny", catalogue, placed.box) == {"SITE_A": 0, "SITE_B": 0, "SITE_C": 1}
+    assert said() == right
+
+
+def test_the_federation_leads_to_who_has_the_file(placed: Grid) -> None:
+    federation = door(placed, "SITE_A", "federation")
+
+    def signs() -> list[str]:
+        """Sites whose own file the federation leads to."""
+        files = {site: f"{EXPORT}/.sign-of-{site}" for site in placed.box.sites}
+        return [
+            site
+            for site, path in files.items()
+            if xrdfs(placed, federation, "cat", path, patience_s=4) == f"{site}\n".encode()
+        ]
+
+    assert signs() == ["SITE_A", "SITE_B", "SITE_C"]
+    with faults.stopped(placed.box, placed.parts, "xrootd-SITE_B"):
+        assert signs() == ["SITE_A", "SITE_C"]
+        assert xrdfs(placed, door(placed, "SITE_B", "root"), "stat", EXPORT) is None
+        assert xrdfs(placed, federation, "stat", f"{EXPORT}/tiny/{FILE}")
+    placed.until(lambda: signs() == ["SITE_A", "SITE_B", "SITE_C"], "the site is back")
+
+
+def test_a_door_that_hangs_says_nothing(placed: Grid) -> None:
+    one = door(placed, "SITE_B", "root")
+    with faults.hanging(placed.box, "xrootd-SITE_B"):
+        assert xrdfs(placed, one, "stat", EXPORT, patience_s=3) is None
+    assert xrdfs(placed, one, "stat", EXPORT)
+
+
+def test_a_cache_with_a_full_disk_still_leads_to_the_file(
+    placed: Grid, catalogue: FolderCatalogue
+) -> None:
+    if placed.box.user is None:
+        pytest.skip("only root gives a daemon a small disk")
+    cached = placed.box.folder / "xrootd" / "SITE_A-cache" / "cached"
+    one = door(placed, "SITE_A", "cache")
+    whole = (catalogue.folder("tiny") / FILE).read_bytes()
+    with faults.small_disk(placed.box, placed.parts, "xrootd-SITE_A-cache", cached, 1):
+        assert xrdfs(placed, one, "cat", f"{EXPORT}/tiny/{FILE}") == whole
+    assert xrdfs(placed, one, "cat", f"{EXPORT}/tiny/{FILE}") == whole
+
+
+def test_faults_know_the_daemons(grid: Grid) -> None:
+    with pytest.raises(TestbedError, match="xrootd-SITE_B"), faults.hanging(grid.box, "xrootd"):
+        pass
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_jobs_read_through_every_door_with_every_release(placed: Grid) -> None:
+    folder = placed.submit_dir / "doors"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "read.py").write_text(READ)
+    lines = [
+        "executable = /usr/bin/python3",
+        "transfer_executable = False",
+        "should_transfer_files = YES",
+        "transfer_input_files = read.py",
+        f"initialdir = {folder}",
+        f"log = {folder}/log",
+        "request_disk = 10MB",
+        "request_memory = 100",
+        'environment = "PATH=/usr/bin:/bin"',
+    ]
+    for name in placed.box.sites:
+        site = sites(placed)[name]
+        releases = [
+            f"{release}/{value.rpartition('/')[2]}" for release, value in site.software.items()
+        ]
+        urls = {one.name: one.url("tiny", FILE) for one in site.doors}
+        wanted = json.dumps([site.cvmfs, releases, urls]).replace('"', '""')
+        lines += [f"requirements = {site.requirements}", f"output = {name}.out"]
+        lines += [f"error = {name}.err", f"arguments = \"read.py '{wanted}'\"", "queue"]
+    (folder / "job.sub").write_text("\n".join(lines) + "\n")
+    placed.condor("condor_submit", str(folder / "job.sub"))
+    log = folder / "log"
+    count = len(placed.box.sites)
+    placed.until(lambda: log.read_text().count("Job terminated of") == count, "jobs end", 240)
+
+    read: set[tuple[object, ...]] = set()
+    for name in placed.box.sites:
+        for line in (folder / f"{name}.out").read_text().splitlines():
+            said = json.loads(line)
+            read.add((name, said["door"], said["version"], said.get("class"), said.get("bytes")))
+            assert said["uid"] == (placed.box.user or (os.getuid(),))[0]
+    (size,) = {one[4] for one in read} - {None}
+    assert isinstance(size, int)
+    assert size > 1_000_000
+    expected: set[tuple[object, ...]] = {
+        (name, one.name, release, "TNetXNGFile", size)
+        for name in placed.box.sites
+        for one in sites(placed)[name].doors
+        for release in placed.box.releases
+        if one.name != "http"
+    }
+    # ROOT 6.40's wheel has no class that reads http.
+    expected |= {
+        ("SITE_B", "http", "6.38.00", "TWebFile", size),
+        ("SITE_B", "http", "6.40.00", None, None),
+    }
+    assert read == expected, (folder / "SITE_B.err").read_text()
+
+
+# --- Distance, made in both ways
+
+
+@contextmanager
+def alone(kind: str) -> Iterator[StoragePart]:
+    """Storages without pools: two sites, the second distant."""
+    box = places.make_box(f"t{os.getpid()}-{kind}", 2, config.load())
+    part = StoragePart(box, kind)
+    try:
+        part.install(print)
+    except TestbedError as error:
+        missing(f"no storage: {error}")
+    lifecycle.up(box, [part], print)
+    try:
+        yield part
+    finally:
+        lifecycle.down(box, [part], print)
+
+
+@pytest.mark.parametrize("kind", [distance.TUNNEL, distance.PROXY])
+def test_distance_by_either_means_also_behind_the_federation(kind: str) -> None:
+    if kind == distance.TUNNEL and not os.access("/dev/net/tun", os.W_OK):
+        pytest.skip("only root has /dev/net/tun")
+    with alone(kind) as part:
+        far, near = part.doors("SITE_B")[0], part.doors("SITE_A")[0]
+        assert DISTANT.rtt_ms <= round_trip(far) < 2 * DISTANT.rtt_ms
+        assert round_trip(near) < 10
+        grid = Grid(part.box)
+        path = f"{EXPORT}/.sign-of-SITE_B"
+        federation = part.doors("SITE_A")[-1]
+        host, port = address(far)
+        led = xrdfs(grid, federation, "locate", "-m", path)
+        assert led is not None
+        assert led.decode().split()[0] == f"[::{host}]:{port}"
+        assert xrdfs(grid, federation, "cat", path) == b"SITE_B\n"
+        hub = address(federation)[0]
+    assert not any(hub in str(found) for found in psutil.net_if_addrs().values()) or hub == HERE
+    assert str(part.box.folder) not in Path("/proc/mounts").read_text()
+    assert not part.box.folder.exists()
