@@ -116,6 +116,7 @@ def test_up_after_a_daemon_died_starts_anew(box: Box) -> None:
     up(box)
     pid = master(box)
     psutil.Process(pid).kill()
+    Grid.until(lambda: not start_time(pid), "the master is gone")
 
     assert up(box)
     assert master(box) != pid
