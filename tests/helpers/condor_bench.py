@@ -67,7 +67,7 @@ class Jobs:
         self.folder = folder
         self.campaign = uuid.uuid4().hex[:16]
         self.ids: dict[str, str] = {}
-        (folder / "payload").mkdir(parents=True)
+        (folder / "payload").mkdir(parents=True, exist_ok=True)
         (folder / "payload" / "run.sh").write_text(PAYLOAD)
         (folder / "worker.pyz").write_text("worker")
 
