@@ -11,10 +11,11 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Optional, Type
-from urllib.parse import urlsplit
+from typing import Mapping, Optional, Tuple, Type
+from urllib.parse import SplitResult, urlsplit
 
 from .inputs import local_path
+from .server import ask
 
 _PORTS = {"root": 1094, "roots": 1094, "xroot": 1094, "xroots": 1094, "http": 80}
 _HTTPS = 443
@@ -44,14 +45,35 @@ def reach(url: str) -> Reach:
     for _ in range(_CONNECTS):
         start = time.monotonic()
         try:
-            address = (parts.hostname or "", parts.port or _PORTS.get(parts.scheme, _HTTPS))
-            with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
+            with socket.create_connection(_address(parts), timeout=_TIMEOUT_S) as connection:
                 times.append(time.monotonic() - start)
                 family = _FAMILIES.get(connection.family)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             break
     return Reach(family, min(times, default=None), why)
+
+
+def _address(parts: SplitResult) -> Tuple[str, int]:
+    """Host and port; ValueError where the port is no number."""
+    return parts.hostname or "", parts.port or _PORTS.get(parts.scheme, _HTTPS)
+
+
+def identify(url: str) -> Mapping[str, Optional[str]]:
+    """What the server of a door says of itself, by catalogue name; nothing of a local file.
+
+    The data server is known where the door is one itself, and redirects nobody.
+    """
+    parts = urlsplit(url)
+    try:
+        host, port = _address(parts)
+    except ValueError:
+        return {}
+    if local_path(url) is not None:
+        return {}
+    server = ask(parts.scheme, host, port)
+    data_server = f"{host}:{port}" if server.is_data_server else None
+    return {"server_version": server.version, "data_server": data_server}
 
 
 class DoorLock:

@@ -176,6 +176,8 @@ class Execution:
             file_size_bytes=sum(file.size for file in spec.files),
             address_family=reach.address_family,
             door_rtt_s=reach.rtt_s,
+            # Who does not answer is not asked.
+            **(door.identify(self._spec.files[0].url) if reach.rtt_s is not None else {}),
         )
         if reach.address_family != "local":
             self._values.update(
