@@ -25,6 +25,7 @@ from treehammer.submit.estimate import Cost, SiteCost
 from treehammer.submit.pace import Pace
 from treehammer.submit.plan import Plan, make_plan
 from treehammer.submit.releases import at_sites
+from treehammer.submit.site import Site
 from treehammer.submit.render import describe
 from treehammer.submit.sites import batch_system, choose_sites
 from treehammer.submit.submissions import Submissions
@@ -87,8 +88,7 @@ def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bar
     }
     elsewhere = at_sites(sites, releases)
     here = any(site.batch == LocalBatch.name for site in sites)
-    if here:
-        _require_no_pace(request.terms.pace)
+    _require_pace(request.terms.pace, sites)
     notes: list[str] = []
     manifest: Manifest | None = None
     if fetch:
@@ -116,14 +116,22 @@ def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bar
     return replace(plan, notes=(*plan.notes, *notes, *ceilings.bounds(plan), *above))
 
 
-def _require_no_pace(pace: Pace) -> None:
-    if pace != Pace():
-        raise ConfigError(
-            "this machine runs its queue at its own pace",
-            where="--over, --ramp, --in-flight",
-            hint="They are for sites with HTCondor; submit to 'local' apart. How many jobs this "
-            "machine runs at a time: --slots.",
-        )
+def _require_pace(pace: Pace, sites: Iterable[Site]) -> None:
+    """Refuse a pace that a site's batch system would not keep."""
+    for site in sites:
+        if site.batch == LocalBatch.name and pace != Pace():
+            raise ConfigError(
+                "this machine runs its queue at its own pace",
+                where="--over, --ramp, --in-flight",
+                hint="They are for sites with HTCondor; submit to 'local' apart. How many jobs this "
+                "machine runs at a time: --slots.",
+            )
+        if site.grid_resource and (pace.over_s or pace.ramp):
+            raise ConfigError(
+                f"when jobs of site {site.name} start is decided behind the grid universe",
+                where="--over, --ramp",
+                hint="Submit to this site apart, with --in-flight.",
+            )
 
 
 def _root_values(definition: TestDefinition) -> Iterable[object]:

@@ -193,9 +193,11 @@ def test_credentials_reach_jobs_and_nothing_else(user: GridDesk, tmp_path: Path)
 def test_what_is_rendered_is_what_condor_submit_takes(user: GridDesk, tmp_path: Path) -> None:
     hostile = 'a"b $(x) $$(y) \\'
     site = user.grid.box.sites[0]
-    arguments = ("--sites", f"{site},FAR", "--name", hostile, "--over", "1h", "--in-flight", "4")
+    arguments = ("--sites", f"{site},FAR", "--name", hostile, "--in-flight", "4")
     done = user.types("render", str(user.test), *arguments, "-o", str(tmp_path / "out"))
     assert done.exception is None
+    refused = user.types("submit", str(user.test), "--sites", "FAR", "--over", "1h")
+    assert "behind the grid universe" in str(refused.exception)
     files = list((tmp_path / "out").glob("*/*/*/submit.txt"))
     assert len(files) == 2
     for file in files:
