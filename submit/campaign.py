@@ -25,8 +25,8 @@ from treehammer.submit.estimate import Cost, SiteCost
 from treehammer.submit.pace import Pace
 from treehammer.submit.plan import Plan, make_plan
 from treehammer.submit.releases import at_sites
-from treehammer.submit.site import Site
 from treehammer.submit.render import describe
+from treehammer.submit.site import Site
 from treehammer.submit.sites import batch_system, choose_sites
 from treehammer.submit.submissions import Submissions
 from treehammer.submit.terms import USUAL, Terms
