@@ -8,6 +8,7 @@ use variables that are not set, go on after commands that fail, and end with one
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from treehammer.collectors import software
 from treehammer.collectors.failures import Fault
+from treehammer.collectors.files import locked
 from treehammer.collectors.providers import wheel
 from treehammer.errors import TestbedError
 from treehammer.testbed.parts import Box, Daemon, Say, View
@@ -124,14 +126,14 @@ def _write(path: Path, script: str) -> None:
 
 
 def bring(environment: Path, folder: Path) -> Path:
-    """Put a wheel's ROOT, and the Python it runs in, below ``folder``: it needs no other place.
+    """Have a wheel's ROOT, and the Python it runs in, below ``folder``: it needs no other place.
 
-    Hard links where both lie on one disk (a second, no room), copies otherwise.  A Python that is
-    there already serves all environments of its version.
+    Quick when it is there.  Hard links where both lie on one disk (a second, no room), copies
+    otherwise.
 
     Args:
         environment: made by :func:`treehammer.collectors.software.prepare`.
-        folder: to put it in.
+        folder: to keep it in.
 
     Returns:
         What takes the environment's place.
@@ -142,14 +144,21 @@ def bring(environment: Path, folder: Path) -> Path:
     interpreter = (environment / "bin" / "python").resolve()
     packages = next((environment / "lib").glob("python3*/site-packages"))
     name = packages.parent.name
-    python = folder / name
-    if not python.exists():
-        _bring_python(interpreter, name, python)
-    brought = folder / environment.name
-    for item in [item for pattern in _PACKAGES for item in packages.glob(pattern)]:
-        _bring(item, brought / "lib" / name / "site-packages" / item.name)
-    _link(brought / "bin" / "python", python / "bin" / name)
-    return brought
+    made = (environment / wheel.MARKER).stat().st_mtime_ns
+    key = hashlib.sha256(f"{interpreter} {made} {_UNUSED} {_PACKAGES}".encode()).hexdigest()[:12]
+    brought = folder / f"{environment.name}-{key}"
+    with locked(folder / f"{environment.name}.lock"):
+        if not brought.exists():
+            part = folder / f"{environment.name}.part"
+            if part.exists():
+                shutil.rmtree(part)
+            _bring_python(interpreter, name, part)
+            for item in [item for pattern in _PACKAGES for item in packages.glob(pattern)]:
+                _bring(item, part / "packages" / "lib" / name / "site-packages" / item.name)
+            (part / "packages" / "bin").mkdir()
+            (part / "packages" / "bin" / "python").symlink_to(f"../../bin/{name}")
+            part.rename(brought)
+    return brought / "packages"
 
 
 def _bring_python(interpreter: Path, name: str, folder: Path) -> None:
@@ -200,28 +209,40 @@ class CvmfsPart:
 
     def __init__(self, box: Box) -> None:
         self.box = box
+        self._brought: dict[str, Path] = {}
 
     @property
     def mount(self) -> Path:
         """What ``/cvmfs`` is on the nodes."""
         return mount_of(self.box)
 
+    @property
+    def _releases(self) -> Path:
+        return self.box.cache / "releases"
+
     def install(self, say: Say) -> None:
-        """Have the wheels in the cache.
+        """Have the wheels in the cache, and what jobs need of them in a part of it that jobs see.
 
         Raises:
             TestbedError: one cannot be had.
         """
         for version in self.box.releases:
+            request = software.parse(f"wheel:{version}")
             try:
-                request = software.parse(f"wheel:{version}")
-                software.prepare(request, self.box.software_dir, say)
+                made = software.prepare(request, self.box.software_dir, say)
+                self._brought[version] = bring(Path(made.location), self._releases)
             except Fault as error:
                 raise TestbedError(str(error), where=f"ROOT {version}") from error
+            except (OSError, shutil.Error) as error:
+                raise TestbedError(
+                    f"cannot be put where jobs see it: {error}",
+                    where=f"ROOT {version}",
+                    hint=f"Make room below {self.box.cache}, or choose another --cache-dir.",
+                ) from error
 
     def views(self) -> Sequence[View]:
-        """The mount, which jobs only read."""
-        return [View(self.mount, self.mount)]
+        """The mount, and what its links lead to."""
+        return [View(self.mount, self.mount), View(self._releases, self._releases)]
 
     def configure(self) -> None:
         """Build the mount anew.
@@ -233,15 +254,10 @@ class CvmfsPart:
             if self.mount.exists():
                 shutil.rmtree(self.mount)
             self.mount.mkdir(mode=0o755)
-            for version in self.box.releases:
-                environment = Path(wheel.folder_of(version, str(self.box.software_dir)))
-                make_release(self.mount, bring(environment, self.mount / ".installed"), version)
-        except (OSError, shutil.Error) as error:
-            raise TestbedError(
-                f"the ROOT releases cannot be put there: {error}",
-                where=str(self.mount),
-                hint="They need up to 1 GB each where the cache lies on another disk.",
-            ) from error
+            for version, environment in self._brought.items():
+                make_release(self.mount, environment, version)
+        except OSError as error:
+            raise TestbedError(f"cannot be written: {error}", where=str(self.mount)) from error
 
     def daemons(self) -> Sequence[Daemon]:
         """None: it is a folder."""

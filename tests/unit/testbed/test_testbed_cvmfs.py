@@ -1,0 +1,103 @@
+"""How a wheel's environment becomes a release on the simulated CVMFS."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from treehammer.collectors.providers import wheel
+from treehammer.testbed import cvmfs
+from treehammer.testbed.cvmfs import PLATFORM, bring, make_release
+
+NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """What a wheel's environment has, without its bulk; its Python lies in a folder of its own."""
+    base = tmp_path / "private" / "python"
+    (base / "bin").mkdir(parents=True)
+    (base / "bin" / NAME).write_text("#!/bin/sh\n")
+    (base / "lib" / NAME / "test").mkdir(parents=True)
+    (base / "lib" / NAME / "os.py").write_text("")
+    folder = tmp_path / "private" / "root-6.40.00"
+    packages = folder / "lib" / NAME / "site-packages"
+    for name in (
+        "ROOT/bin/root-config",
+        "ROOT/lib/libCore.so",
+        "ROOT/etc/cling.conf",
+        "numpy/a.py",
+    ):
+        path = packages / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (packages / "pip").mkdir()
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(base / "bin" / NAME)
+    wheel.mark_complete(str(folder), "6.40.00")
+    return folder
+
+
+def leads_outside(folder: Path, *allowed: Path) -> list[Path]:
+    """Links below a folder that lead elsewhere."""
+    links = [path for path in folder.rglob("*") if path.is_symlink()]
+    assert links
+    return [p for p in links if not any(a in p.resolve().parents for a in (folder, *allowed))]
+
+
+def test_a_release_needs_nothing_of_where_it_came_from(environment: Path, tmp_path: Path) -> None:
+    brought = bring(environment, tmp_path / "seen")
+    root = make_release(tmp_path / "cvmfs", brought, "6.40.00")
+    shutil.rmtree(environment.parent)
+
+    assert not leads_outside(tmp_path / "cvmfs", tmp_path / "seen")
+    assert (root / "bin" / "root-config").read_text() == "ROOT/bin/root-config"
+    assert (root / "bin" / NAME).resolve().parts[-2:] == ("bin", NAME)
+    assert (root / "lib" / "numpy" / "a.py").exists()
+    asked = tmp_path / "cvmfs/sft.cern.ch/lcg/app/releases/ROOT/6.40.00" / PLATFORM
+    assert (asked / "bin" / "thisroot.sh").read_text().startswith("SOURCE=${BASH_ARGV[0]}")
+
+
+def test_it_is_brought_once_and_again_when_it_was_made_again(
+    environment: Path, tmp_path: Path
+) -> None:
+    first = bring(environment, tmp_path / "seen")
+    (first / "mine").touch()
+    assert bring(environment, tmp_path / "seen") == first
+    assert (first / "mine").exists()
+
+    os.utime(environment / wheel.MARKER, ns=(1, 1))
+    again = bring(environment, tmp_path / "seen")
+    assert again != first
+    assert first.exists()  # a testbed that is up goes on with it
+
+
+def test_what_was_interrupted_is_brought_anew(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(source: str, target: str, *, follow_symlinks: bool = True) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(cvmfs, "_place", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bring(environment, tmp_path / "seen")
+    brought = bring(environment, tmp_path / "seen")
+    assert (brought / "bin" / "python").resolve().read_text() == "#!/bin/sh\n"
+    assert [path.name for path in (tmp_path / "seen").glob("*.part")] == []
+
+
+def test_copies_where_no_links_can_be(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(source: str, target: str) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refused)
+    brought = bring(environment, tmp_path / "seen")
+    core = brought / "lib" / NAME / "site-packages" / "ROOT" / "lib" / "libCore.so"
+    assert core.stat().st_nlink == 1
