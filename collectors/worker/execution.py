@@ -17,7 +17,7 @@ from ..files import NO_ROOM, write_atomically
 from ..job import JOB_MARK, ExecutionSpec, JobSpec, Limits, Scalar
 from ..metrics import BY_NAME
 from ..record import Measurement, max_length, measurement_id
-from . import child, credentials, door, inputs, node, pagecache, result
+from . import child, credentials, door, inputs, node, pagecache, remote, result
 from .cgroup import Cgroup
 from .logs import BoundedLog
 from .stop import Signals
@@ -111,7 +111,7 @@ class Execution:
         shutil.rmtree(self._folder, ignore_errors=True)  # of an attempt that was cut short
         os.makedirs(self._folder)
         setup = self._set_up()
-        spec = self._take_in()
+        spec = self._take_in(setup)
         self._look_at_door(spec)
         self._prepare_cache(spec)
         context.signals.check(self._phase)
@@ -143,7 +143,7 @@ class Execution:
             "input": inputs.common_folder(self._spec.files) or self._folder,
         }
 
-    def _take_in(self) -> ExecutionSpec:
+    def _take_in(self, setup: software.Setup) -> ExecutionSpec:
         """The execution as the payload will see it: its files checked, or copied here."""
         spec = self._spec
         if spec.variant.get("access") == "staged":
@@ -151,7 +151,14 @@ class Execution:
             inputs.check_sizes(spec.files, "stage-in")
             # Else the first of a bundle's executions would copy from disk and the others from memory.
             pagecache.prepare(spec.files, str(spec.variant.get("cache", "")))
-            staged = inputs.stage(spec.files, self._input, self._context.signals)
+            self._check_credentials()
+            signals = self._context.signals
+            staged = inputs.stage(
+                spec.files,
+                self._input,
+                signals,
+                lambda url, target: remote.fetch(setup, url, target, signals),
+            )
             self._values.update(
                 stagein_wall_s=staged.wall_s,
                 stagein_cpu_s=staged.cpu_s,
@@ -160,9 +167,13 @@ class Execution:
             return replace(spec, files=staged.files)
         self._phase = "open"
         inputs.check_sizes(spec.files)
-        if any(inputs.local_path(file.url) is None for file in spec.files):
-            credentials.check(self._context.base_env)
+        self._check_credentials()
         return spec
+
+    def _check_credentials(self) -> None:
+        """What is read from this node alone needs none."""
+        if any(inputs.local_path(file.url) is None for file in self._spec.files):
+            credentials.check(self._context.base_env)
 
     def _look_at_door(self, spec: ExecutionSpec) -> None:
         if not spec.files:

@@ -10,7 +10,7 @@ import resource
 import time
 import zlib
 from dataclasses import dataclass, replace
-from typing import Optional, Sequence, Tuple
+from typing import Callable, Optional, Sequence, Tuple
 from urllib.parse import unquote, urlsplit
 
 from ..failures import Failure, Fault
@@ -71,14 +71,24 @@ def _check_size(file: InputFile, path: str, failure_class: str) -> None:
         raise Fault(Failure(failure_class, "size", failure_class, message))
 
 
-def stage(files: Sequence[InputFile], folder: str, signals: Signals) -> Staged:
+#: Copies what lies at a URL to a file of the node.
+Fetch = Callable[[str, str], None]
+
+
+def stage(files: Sequence[InputFile], folder: str, signals: Signals, fetch: Fetch) -> Staged:
     """Copy files of the right size to ``folder`` and verify the adler32 of what was copied.
+
+    Args:
+        files: what to copy.
+        folder: where to.
+        signals: on which to stop.
+        fetch: copies a file that is not local.
 
     Raises:
         Fault: class ``stage-in``, kind ``unsupported``, ``checksum`` or ``copy``; class ``evicted``.
     """
     start, cpu = time.monotonic(), _own_cpu()
-    copied = tuple(_copy(file, folder, index, signals) for index, file in enumerate(files))
+    copied = tuple(_copy(file, folder, index, signals, fetch) for index, file in enumerate(files))
     return Staged(
         files=copied,
         wall_s=time.monotonic() - start,
@@ -88,25 +98,24 @@ def stage(files: Sequence[InputFile], folder: str, signals: Signals) -> Staged:
 
 
 def _own_cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+    """CPU seconds of the worker and of what it has waited for."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, kinds))
 
 
-def _copy(file: InputFile, folder: str, index: int, signals: Signals) -> InputFile:
+def _copy(file: InputFile, folder: str, index: int, signals: Signals, fetch: Fetch) -> InputFile:
     source = local_path(file.url)
-    if source is None:
-        message = (
-            f"{file.url} cannot be staged: only local files can be copied to the node so far. "
-            "Use access = 'direct' for this door."
-        )
-        raise Fault(Failure("stage-in", "unsupported", "stage-in", message))
     # Two files of a dataset may share their last name; each keeps it, for the payload to see.
     target = os.path.join(folder, str(index), os.path.basename(file.name))
     try:
         os.makedirs(os.path.dirname(target))
-        checksum = _copy_bytes(source, target, signals)
+        if source is None:
+            fetch(file.url, target)
+            checksum = _copy_bytes(target, os.devnull, signals)
+        else:
+            checksum = _copy_bytes(source, target, signals)
     except OSError as error:
-        message = f"{file.url} cannot be copied to the node: {error.strerror}."
+        message = f"{file.url} cannot be copied to the node: {error.strerror or error}."
         raise Fault(Failure("stage-in", "copy", "stage-in", message, transient=True)) from error
     if checksum != file.adler32.lower():
         message = (

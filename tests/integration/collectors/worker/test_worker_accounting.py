@@ -227,7 +227,7 @@ def test_changed_file_is_not_staged(
     assert "payload_wall_s" not in ran.values
 
 
-def test_remote_files_are_not_staged_yet_and_have_no_known_cache(
+def test_remote_files_are_not_staged_without_root_and_have_no_known_cache(
     bench: Any, spec: Callable[..., Any]
 ) -> None:
     remote = InputFile("f", "root://127.0.0.1:9//f", 1, "00000001")

@@ -1,0 +1,101 @@
+"""Files of storage doors on their way to the node."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from treehammer.collectors.failures import Fault
+from treehammer.collectors.job import InputFile
+from treehammer.collectors.software import Setup
+from treehammer.collectors.worker import inputs, remote
+from treehammer.collectors.worker.stop import Signals
+
+CONTENT = os.urandom(100_000)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "f.root").write_bytes(CONTENT)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(served))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def _stage(url: str, folder: Path, setup: Setup, **wrong: str) -> inputs.Staged:
+    adler32 = wrong.get("adler32", f"{zlib.adler32(CONTENT):08x}")
+    file = InputFile("f.root", url, len(CONTENT), adler32)
+    with Signals() as signals:
+        if "stop" in wrong:
+            signals.stopped_by = "SIGTERM"
+        fetch = partial(_fetch, setup, signals)
+        return inputs.stage([file], str(folder / "input"), signals, fetch)
+
+
+def _fetch(setup: Setup, signals: Signals, url: str, target: str) -> None:
+    remote.fetch(setup, url, target, signals)
+
+
+def _setup(provider: str = "wheel") -> Setup:
+    return Setup(provider, sys.executable, dict(os.environ))
+
+
+def test_a_file_of_the_web_is_copied_and_verified(web: str, tmp_path: Path) -> None:
+    staged = _stage(f"{web}/f.root", tmp_path, _setup("none"))
+    assert Path(staged.files[0].url).read_bytes() == CONTENT
+    assert staged.bytes == len(CONTENT)
+    with pytest.raises(Fault, match="its content changed") as caught:
+        _stage(f"{web}/f.root", tmp_path / "b", _setup(), adler32="00000001")
+    assert caught.value.failure.kind == "checksum"
+
+
+def test_what_the_web_lacks_is_told(web: str, tmp_path: Path) -> None:
+    with pytest.raises(Fault, match="HTTP Error 404") as caught:
+        _stage(f"{web}/none.root", tmp_path, _setup())
+    assert (caught.value.failure.failure_class, caught.value.failure.kind) == ("stage-in", "copy")
+    with pytest.raises(Fault, match="SIGTERM"):
+        _stage(f"{web}/f.root", tmp_path / "b", _setup(), stop="now")
+
+
+def test_the_roots_own_copy_is_used_and_heard(tmp_path: Path) -> None:
+    package = tmp_path / "ROOT"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import shutil, sys\n"
+        "class TFile:\n"
+        "    @staticmethod\n"
+        "    def Cp(source, target, bar, size):\n"
+        "        if source.endswith('dead'):\n"
+        "            print('no route to the server')\n"
+        "            return False\n"
+        f"        shutil.copy({str(tmp_path / 'there')!r}, target)\n"
+        "        return True\n"
+    )
+    (tmp_path / "there").write_bytes(CONTENT)
+    setup = Setup("wheel", sys.executable, {**os.environ, "PYTHONPATH": str(tmp_path)})
+    staged = _stage("root://127.0.0.1:9//f", tmp_path / "a", setup)
+    found = Path(staged.files[0].url)
+    assert found.read_bytes() == CONTENT
+    assert [path.name for path in found.parent.iterdir()] == ["f.root"]
+    with pytest.raises(Fault, match="no route to the server"):
+        _stage("root://127.0.0.1:9//dead", tmp_path / "b", setup)
+    with pytest.raises(Fault, match="without ROOT"):
+        _stage("root://127.0.0.1:9//f", tmp_path / "c", _setup("none"))
