@@ -13,7 +13,7 @@ RELEASE = "6.40.00"
 #: Dataset -> TTreeCache sizes in MB.  The large one takes a quarter of a minute a loop.
 CASES = {"reference-small": (0, 30), "reference-750mb": (30,)}
 #: Dataset -> rounds, a multiple of the six orders of the three loops.
-ROUNDS = {"reference-small": 60, "reference-750mb": 36}
+ROUNDS = {"reference-small": 60, "reference-750mb": 24}
 #: The upper bound of the median ratio that the kit has to keep.
 ALLOWED = 1.02
 
