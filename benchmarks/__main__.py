@@ -9,6 +9,7 @@ import time
 from benchmarks import (
     aa_jobs,
     byte_account,
+    condor_cost,
     cpu_account,
     export_cost,
     kit_cost,
@@ -29,7 +30,12 @@ BENCHMARKS = {
     "releases": releases.measure,
 }
 #: Those that can be told more on the command line.
-WITH_OPTIONS = {"aa": aa_jobs.measure, "verdicts": verdicts.measure, "scale": scale.measure}
+WITH_OPTIONS = {
+    "aa": aa_jobs.measure,
+    "verdicts": verdicts.measure,
+    "scale": scale.measure,
+    "condor": condor_cost.measure,
+}
 KNOWN = (*BENCHMARKS, *WITH_OPTIONS)
 #: Takes an hour: runs only when it is named.
 LONG = "releases"
@@ -41,6 +47,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(KNOWN)}")
     aa_jobs.add_options(parser)
     scale.add_options(parser)
+    condor_cost.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in KNOWN if name != LONG]
     unknown = [name for name in names if name not in KNOWN]

@@ -234,12 +234,13 @@ class Submission:
         for name, source in shared.items():
             copy_input(source, folder / "shared" / name)
         (folder / "jobs").mkdir()
+        own = [name for name in jobs[0].inputs if name not in shared]
         for job in jobs:
-            own = folder / "jobs" / job.job_id
-            own.mkdir()
-            for name, source in job.inputs.items():
-                if name not in shared:
-                    copy_input(source, own / name)
+            # Plain strings and links: there may be ten thousand.
+            mine = f"{folder}/jobs/{job.job_id}"
+            os.mkdir(mine)  # noqa: PTH102
+            for name in own:
+                _put(job.inputs[name], f"{mine}/{name}")
         (folder / self.description.name).write_text(whole, encoding="utf-8")
         index = json.dumps({"jobs": [job.job_id for job in jobs], "text": text})
         (folder / "submission.json").write_text(index, encoding="utf-8")
@@ -301,6 +302,14 @@ def _shared(jobs: Sequence[Description]) -> Mapping[str, Path]:
     }
 
 
+def _put(source: Path, target: str) -> None:
+    """Have the same file there, as the same file where both are on one disk: nobody changes it."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # another disk, or a folder
+        copy_input(source, Path(target))
+
+
 def _hand_over(folder: Path, like: Path) -> None:
     """Give a folder, with all in it, to whom another belongs, if that is not us.
 
@@ -310,11 +319,18 @@ def _hand_over(folder: Path, like: Path) -> None:
     of = like.stat()
     if of.st_uid == os.geteuid() and not of.st_mode & 0o022:
         return
-    for path in (folder, *folder.rglob("*")):
-        mode = path.lstat().st_mode
-        if os.geteuid() == 0:
-            os.lchown(path, of.st_uid, of.st_gid)
-        elif path.is_dir():
-            path.chmod(mode | (of.st_mode & 0o7777))
-        elif not path.is_symlink() and mode & 0o077:
-            path.chmod(mode | (of.st_mode & 0o666))
+    for parent, _, files in os.walk(folder):
+        paths = (parent, *(f"{parent}/{name}" for name in files))
+        for path in paths:
+            if os.geteuid() == 0:
+                os.lchown(path, of.st_uid, of.st_gid)
+            else:
+                _open_up(Path(path), of.st_mode)
+
+
+def _open_up(path: Path, like: int) -> None:
+    mode = path.lstat().st_mode
+    if path.is_dir():
+        path.chmod(mode | (like & 0o7777))
+    elif not path.is_symlink() and mode & 0o077:
+        path.chmod(mode | (like & 0o666))
