@@ -14,6 +14,7 @@ from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile, T
 from treehammer.errors import ConfigError, DatasetError, TestbedError
 from treehammer.testbed import replicas
 from treehammer.testbed.parts import Box
+from treehammer.testbed.storage import storage_of
 
 SITES = ("SITE_A", "SITE_B")
 NONE = Distribution(0, 0, 0, 0, 0, 0)
@@ -41,7 +42,7 @@ def catalogue(tmp_path: Path) -> FolderCatalogue:
 def box(tmp_path: Path) -> Box:
     made = Box("box", tmp_path / "box", tmp_path / "cache", SITES)
     for site in SITES:
-        replicas.storage_of(made, site).mkdir(parents=True)
+        storage_of(made, site).mkdir(parents=True)
     return made
 
 
