@@ -11,6 +11,7 @@ from submit_makers import CREATED_US, SHELL_TEST, plan
 
 from treehammer.collectors.metrics import CATALOGUE
 from treehammer.collectors.record import Measurement, measurement_id
+from treehammer.errors import BatchError
 from treehammer.sql.rows import AttemptRow, CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import AttemptStatus, Description, JobState, JobStatus
@@ -275,3 +276,34 @@ def test_remaining_time_follows_the_pace(scene: Scene) -> None:
     scene.tracker.refresh(scene.campaign)
     remaining = scene.tracker.progress(scene.campaign).remaining_s
     assert remaining == pytest.approx(30, rel=1e-3), "one of four measurements took ten seconds"
+
+
+def test_a_batch_system_that_does_not_answer_changes_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
+    scene.tracker.refresh(scene.campaign)
+    before = scene.store.jobs(scene.campaign.id)
+
+    def silent(batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        raise BatchError("it does not answer")
+
+    monkeypatch.setattr(scene.batch, "query", silent)
+    with pytest.raises(BatchError, match="does not answer"):
+        scene.tracker.refresh(scene.campaign)
+    assert scene.store.jobs(scene.campaign.id) == before
+    assert len(scene.attempts(0)) == 1
+
+
+def test_what_the_batch_system_names_as_the_cause_is_kept(scene: Scene) -> None:
+    held = AttemptStatus(
+        3, JobState.LOST, CREATED_US, NOW_US, None, "no such file", "held", "slot1@x"
+    )
+    scene.batch.says("b.1", JobState.HELD, held)
+    scene.batch.statuses["b.2"] = JobStatus("b.2", JobState.LOST, (), "lost", "removed by hand")
+    scene.tracker.refresh(scene.campaign)
+    (row,) = scene.attempts(0)
+    assert (row.number, row.failure_class) == (3, "held")
+    assert row.message.endswith("at slot1@x: no such file")
+    (row,) = scene.attempts(1)
+    assert (row.failure_class, row.message) == ("lost", "removed by hand")

@@ -1,0 +1,167 @@
+"""What is made of HTCondor's event log, whole or not."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from treehammer.errors import BatchError
+from treehammer.submit.batch.base import JobState
+from treehammer.submit.batch.htcondor.events import Clock, JobSeen, Seen, parse
+from treehammer.submit.batch.htcondor.keys import description
+from treehammer.submit.batch.htcondor.layout import Submission
+from treehammer.submit.batch.htcondor.matching import clauses
+from treehammer.submit.batch.htcondor.status import status_of
+
+QUEUED_S = 1_767_225_600
+EXECUTE, EVICTED, TERMINATED, ABORTED, HELD = 1, 4, 5, 9, 12
+DISCONNECTED, RECONNECTED, RECONNECT_FAILED = 22, 23, 24
+
+
+def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: object) -> str:
+    """An event as HTCondor writes it, in a zone two hours east of UTC."""
+    moment = time.gmtime(QUEUED_S + 7200 + second)
+    known = {
+        "EventTime": time.strftime('"%Y-%m-%dT%H:%M:%S.000"', moment),
+        "TreehammerAttempt": f'"{attempt}"' if attempt else '"$$([NumShadowStarts?:1])"',
+        **{k: json.dumps(v) for k, v in values.items()},
+        "TriggerEventTypeNumber": kind,
+    }
+    head = (
+        f"028 (007.{proc:03d}.000) {time.strftime('%Y-%m-%d %H:%M:%S', moment)} Job ad information"
+    )
+    return "\n".join([head, *(f"{k} = {v}" for k, v in known.items()), "...", ""])
+
+
+SUBMITTED = event(0, 0)
+
+
+def told(*events: str) -> JobSeen:
+    text = "".join((SUBMITTED, *events))
+    clock = Clock.of(text, QUEUED_S)
+    assert clock is not None
+    seen = JobSeen()
+    for item in parse(text, 7, clock):
+        seen.take(item)
+    return seen
+
+
+def test_times_are_those_of_the_writer_whatever_its_zone() -> None:
+    seen = told(event(EXECUTE, 10, 1, SlotName="slot1@x"))
+    assert seen.starts[1].started_us == (QUEUED_S + 10) * 1_000_000
+    assert seen.starts[1].host == "slot1@x"
+
+
+def test_repeated_events_change_nothing() -> None:
+    events = [
+        event(EXECUTE, 10, 1),
+        event(EVICTED, 20, 1, TerminatedAndRequeued=True, TerminatedNormally=True, ReturnValue=75),
+        event(EXECUTE, 30, 2),
+        event(TERMINATED, 40, 2, TerminatedNormally=True, ReturnValue=0),
+    ]
+    twice = told(*[item for item in events for _ in range(2)], *events)
+    assert twice == told(*events)
+    assert [s.exit_code for s in twice.starts.values()] == [75, 0]
+
+
+@pytest.mark.parametrize("lacking", range(4))
+def test_a_missing_event_loses_no_attempt_that_another_tells_of(lacking: int) -> None:
+    events = [
+        event(EXECUTE, 10, 1),
+        event(EVICTED, 20, 1),
+        event(EXECUTE, 30, 2),
+        event(TERMINATED, 40, 2, TerminatedNormally=True, ReturnValue=0),
+    ]
+    del events[lacking]
+    ad = {"JobStatus": 4, "MATCH_EXP_TreehammerAttempt": "2", "NumShadowStarts": 2, "ExitCode": 0}
+    status = status_of("b", told(*events), ad, cancelled=False)
+    assert status is not None
+    assert status.state is JobState.DONE
+    assert [a.number for a in status.attempts] == [1, 2]
+    assert [a.state for a in status.attempts] == [JobState.LOST, JobState.DONE]
+
+
+def test_reconnected_is_no_end_and_not_reconnected_is_lost() -> None:
+    seen = told(
+        event(EXECUTE, 10, 1),
+        event(DISCONNECTED, 20, DisconnectReason="gone"),
+        event(RECONNECTED, 25, 1),
+        event(DISCONNECTED, 30, 1, DisconnectReason="gone"),
+        event(RECONNECT_FAILED, 50, 1, Reason="lease expired", StartdName="slot1@x"),
+        event(EVICTED, 51, 1, Reason="lease expired"),
+    )
+    assert (seen.starts[1].failure_class, seen.starts[1].reason) == (
+        "lost",
+        "slot1@x: lease expired",
+    )
+
+
+def test_a_removal_is_named_by_its_cause() -> None:
+    held = [
+        event(EXECUTE, 10, 1),
+        event(EVICTED, 20, 1, Reason="no such file"),
+        event(HELD, 20, HoldReason="no such file", HoldReasonCode=6, HoldReasonSubCode=2),
+    ]
+    cases = [
+        ([event(ABORTED, 30, Reason="treehammer cancel (by user x)")], False, "cancelled", ""),
+        ([event(ABORTED, 30, Reason="via condor_rm")], True, "cancelled", ""),
+        ([event(ABORTED, 30, Reason="via condor_rm")], False, "lost", "lost"),
+        ([*held, event(ABORTED, 30, Reason="held: no such file")], False, "lost", "held"),
+        ([*held, event(ABORTED, 30, Reason="via condor_rm")], False, "lost", "held"),
+        ([event(ABORTED, 30, Reason="submission: idle too long")], False, "lost", "submission"),
+    ]
+    for events, cancelled, state, failure in cases:
+        status = status_of("b", told(*events), None, cancelled)
+        assert status is not None
+        assert (status.state.value, status.failure_class) == (state, failure), events
+
+
+def test_nothing_is_said_of_a_job_that_nothing_tells_of() -> None:
+    assert status_of("b", None, None, cancelled=False) is None
+    assert status_of("b", told(event(EXECUTE, 1, 1)), None, cancelled=False) is None
+
+
+def test_a_log_is_read_on_from_where_it_ended(tmp_path: Path) -> None:
+    submission = Submission(tmp_path, "campaign", "0a")
+    submission.path.mkdir(parents=True)
+    (submission.path / "cluster.json").write_text(f'{{"cluster": 7, "queued_s": {QUEUED_S}}}')
+    assert not Seen.read(submission).jobs, "there is no log yet"
+    started = event(EXECUTE, 10, 1)
+    submission.log.write_text(SUBMITTED + started[:-10])
+    assert not any(job.starts for job in Seen.read(submission).jobs.values()), "half an event"
+    submission.log.write_text(SUBMITTED + started)
+    assert Seen.read(submission).jobs[0].starts[1].executing
+    ended = event(TERMINATED, 40, 1, TerminatedNormally=True, ReturnValue=0)
+    with submission.log.open("a") as stream:
+        stream.write(ended)
+    assert Seen.read(submission).jobs[0].over
+    submission.log.unlink()
+    assert Seen.read(submission).jobs[0].over, "what was read stays"
+    submission.log.write_text(event(EXECUTE, 50, 1, proc=1))  # rotated
+    seen = Seen.read(submission)
+    assert (seen.jobs[0].over, seen.jobs[1].starts[1].executing) == (True, True)
+    (submission.path / "seen.json").write_text("{")
+    assert list(Seen.read(submission).jobs) == [1]
+
+
+def test_keys_that_are_filled_in_are_refused() -> None:
+    def made(text: str, folder: str = "/f") -> str:
+        return description(
+            text, folder=folder, campaign="c", submission="c.0", inputs=["a"], spool=True
+        )
+
+    assert "max_materialize" not in made("max_materialize = 5\nuniverse = vanilla")
+    for line in ("Log = x", "queue 5", "+TreehammerJob = 1", "a = b \\\nc\nmy.treehammerjob = 1"):
+        with pytest.raises(BatchError, match="is filled in"):
+            made(f"universe = vanilla\n{line}\n")
+    with pytest.raises(BatchError, match="cannot be told"):
+        made("", folder="/a$b")
+
+
+def test_clauses_of_an_expression() -> None:
+    text = '((TARGET.Site == "a && b") && (x || y && z)) && (time() > 3) && f(1, 2 && 3)'
+    assert clauses(text) == ['TARGET.Site == "a && b"', "x || y && z", "time() > 3", "f(1, 2 && 3)"]
+    assert clauses("true") == ["true"]
