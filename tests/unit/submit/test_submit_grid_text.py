@@ -31,13 +31,17 @@ def _texts(made: Plan, folder: Path) -> list[str]:
     return list(dict.fromkeys(item.text for item in describe(made, folder, environ={})))
 
 
-@pytest.mark.parametrize("universe", ["vanilla", "grid"])
+#: What stands behind the grid universe, by golden file.
+REMOTE = {"grid": "condor schedd@far collector.far", "arc": "arc https://ce.far.example/arex"}
+
+
+@pytest.mark.parametrize("universe", ["vanilla", *REMOTE])
 def test_the_description_as_it_was_reviewed(tmp_path: Path, universe: str) -> None:
     """Change the golden file with the template, on purpose."""
     terms = Terms(Pace(4, 3600, Ramp(2, 60)), credentials=Credentials(Path("/p"), Path("/t")))
     site = grid_site(cvmfs="/my/cvmfs", submit={"accounting_group": "group_io"})
-    if universe == "grid":
-        terms, site = Terms(), replace(site, grid_resource="condor schedd@far collector.far")
+    if universe in REMOTE:
+        terms, site = Terms(), replace(site, grid_resource=REMOTE[universe])
     made = replace(grid_plan(tmp_path / "test", READING_TEST, site, terms=terms), campaign_name="C")
     (text,) = _texts(made, tmp_path / "out")
     assert text == (GOLDEN / f"{universe}.sub").read_text(encoding="utf-8")
