@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from treehammer.collectors.files import is_locked
 from treehammer.errors import BatchError
 from treehammer.submit.batch.base import Description, JobState, JobStatus
 from treehammer.submit.batch.htcondor import again as anew
 from treehammer.submit.batch.htcondor import matching
-from treehammer.submit.batch.htcondor.connection import Connection, Unreachable, configured, plain
+from treehammer.submit.batch.htcondor.connection import Connection, Unreachable, plain
 from treehammer.submit.batch.htcondor.events import Guessed, Seen
 from treehammer.submit.batch.htcondor.keys import SUBMISSION_ATTRIBUTE
-from treehammer.submit.batch.htcondor.layout import Cluster, Submission, parse, submissions
+from treehammer.submit.batch.htcondor.layout import Submission, parse, submissions
+from treehammer.submit.batch.htcondor.queue import Queue
 from treehammer.submit.batch.htcondor.status import (
     CANCEL_REASON,
     CANCELLED,
@@ -25,7 +23,6 @@ from treehammer.submit.batch.htcondor.status import (
     FACTORY_PROJECTION,
     HELD,
     PROJECTION,
-    SPOOLING,
     Ad,
     status_of,
 )
@@ -50,6 +47,7 @@ class HTCondorBatch:
         self.pool = pool
         self.root = (pool.submit_dir or folder).resolve()
         self.connection = Connection(pool)
+        self.queue = Queue(self.connection)
 
     # -- submission
 
@@ -92,7 +90,7 @@ class HTCondorBatch:
         if not submission.path.exists():
             submission.stage(text, jobs, spool=self.pool.spool)
         try:
-            cluster = self._queue(submission)
+            cluster = self.queue.add(submission)
         except Unreachable:
             # Whether it is queued will be found out when somebody asks for it.
             raise
@@ -100,62 +98,6 @@ class HTCondorBatch:
             submission.remove()
             raise
         return submission.batch_ids(cluster)
-
-    def _queue(self, submission: Submission) -> Cluster:
-        """Make it a cluster, exactly once.
-
-        Raises:
-            Unreachable: it is not known whether it is queued.
-            BatchError: it is not queued.
-        """
-        for pause in (*self.connection.pauses_s, None):
-            try:
-                return submission.confirm(self._queue_once(submission))
-            except Unreachable as error:
-                # Not even the daemon was found: nothing can have been queued.
-                raise BatchError(error.message, where=error.where, hint=error.hint) from error
-            except _Refused as error:
-                raise BatchError(
-                    f"HTCondor does not take the jobs ({error})",
-                    where=str(submission.description),
-                    hint="Nothing of this cluster was submitted. Correct the template or the site.",
-                ) from error
-            except _InDoubt as error:
-                found = self._look_up(submission)
-                if found is not None:
-                    return submission.confirm(found)
-                if pause is None:
-                    raise BatchError(
-                        f"HTCondor does not take the jobs ({error})",
-                        where=f"pools.{self.pool.name}",
-                        hint="Nothing of this cluster was submitted. Try again later.",
-                    ) from error
-                time.sleep(pause)
-        raise AssertionError("the last pause is None")
-
-    def _queue_once(self, submission: Submission) -> Cluster:
-        text = submission.description.read_text(encoding="utf-8")
-        items = ({"job_id": job_id} for job_id in submission.job_ids)
-        spool = self.pool.spool
-        with configured(self.pool) as htcondor:
-            try:
-                description = htcondor.Submit(text)
-            except (htcondor.HTCondorException, ValueError) as error:
-                raise _Refused(str(error)) from error
-
-            def submit(schedd: Any) -> Cluster:
-                result = schedd.submit(description, spool=spool, itemdata=items)
-                if spool:
-                    schedd.spool(result)
-                queued = result.clusterad().get("QDate")
-                return Cluster(result.cluster(), int(queued or time.time()))
-
-            try:
-                return self.connection.tell(submit)
-            except ValueError as error:
-                raise _Refused(str(error)) from error
-            except htcondor.HTCondorException as error:
-                raise _InDoubt(" ".join(str(error).split())) from error
 
     # -- finding again
 
@@ -177,58 +119,12 @@ class HTCondorBatch:
             here = wanted.intersection(submission.job_ids)
             if not here:
                 continue
-            cluster = submission.cluster or self._unconfirmed(submission, mine=mine)
+            cluster = submission.cluster or self.queue.unconfirmed(submission, mine=mine)
             if cluster is not None:
                 ids = submission.batch_ids(cluster)
                 # A job that was queued anew stands in older submissions too.
                 found |= {job_id: ids[job_id] for job_id in here if job_id not in found}
         return found
-
-    def _unconfirmed(self, submission: Submission, *, mine: bool) -> Cluster | None:
-        """What became of a submission whose submitter died, or is still at it."""
-        over = mine or not is_locked(submission.lock_file)
-        cluster = self._look_up(submission)
-        if cluster is None or not over:
-            return cluster
-        if self.pool.spool and self._is_half_spooled(submission):
-            # Its inputs will never come.
-            self._act("Remove", f'{SUBMISSION_ATTRIBUTE} == "{submission.name}"', CANCEL_REASON)
-            submission.remove()
-            return None
-        return submission.confirm(cluster)
-
-    def _is_half_spooled(self, submission: Submission) -> bool:
-        constraint = (
-            f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && HoldReasonCode == {SPOOLING}'
-        )
-        return bool(
-            self.connection.ask(lambda schedd: schedd.query(constraint, ["ProcId"], limit=1))
-        )
-
-    def _look_up(self, submission: Submission) -> Cluster | None:
-        """Ask queue and history for a submission by its name.
-
-        Raises:
-            Unreachable: there is no answer.
-        """
-        constraint = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}"'
-        wanted = ["ClusterId", "QDate"]
-        ads = self._query(constraint, wanted, limit=1)
-        if not ads:
-            ads = self.connection.ask(lambda schedd: schedd.history(constraint, wanted, match=1))
-        for ad in ads:
-            return Cluster(int(ad["ClusterId"]), int(ad.get("QDate") or time.time()))
-        return None
-
-    def _query(self, constraint: str, wanted: Sequence[str], limit: int = -1) -> Sequence[Ad]:
-        """Ads of the queue, with those of clusters whose jobs are still to be made."""
-
-        def query(schedd: Any) -> Sequence[Ad]:
-            with configured(self.pool) as htcondor:
-                options = htcondor.QueryOpts.IncludeClusterAd
-                return plain(schedd.query(constraint, list(wanted), limit=limit, opts=options))
-
-        return self.connection.ask(query)
 
     # -- state
 
@@ -255,7 +151,7 @@ class HTCondorBatch:
     def _queue_of(self, wanted: Sequence[Submission]) -> Mapping[tuple[str, int], Mapping[int, Ad]]:
         """(Submission, cluster) -> proc -> ad; that of the cluster itself is proc -1."""
         clauses = {f'{SUBMISSION_ATTRIBUTE} == "{submission.name}"' for submission in wanted}
-        ads = self._query(" || ".join(sorted(clauses)), (*PROJECTION, *FACTORY_PROJECTION))
+        ads = self.queue.ads(" || ".join(sorted(clauses)), (*PROJECTION, *FACTORY_PROJECTION))
         queue: dict[tuple[str, int], dict[int, Ad]] = defaultdict(dict)
         for ad in ads:
             key = (str(ad.get(SUBMISSION_ATTRIBUTE)), int(ad["ClusterId"]))
@@ -379,10 +275,10 @@ class HTCondorBatch:
             ]
             if others:
                 some = " || ".join(f"ProcId == {proc}" for proc in procs)
-                self._act("Remove", f"{mine} && ({some})", CANCEL_REASON)
+                self.queue.act("Remove", f"{mine} && ({some})", CANCEL_REASON)
             else:
                 submission.mark_cancelled()
-                self._act("Remove", mine, CANCEL_REASON)
+                self.queue.act("Remove", mine, CANCEL_REASON)
         return len(open_ids)
 
     def release(self, batch_ids: Iterable[str]) -> int:
@@ -395,7 +291,9 @@ class HTCondorBatch:
         for submission, cluster, procs in self._groups(held):
             mine = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && ClusterId == {cluster}'
             some = " || ".join(f"ProcId == {proc}" for proc in procs)
-            self._act("Release", f"{mine} && JobStatus == {HELD} && ({some})", "treehammer resume")
+            self.queue.act(
+                "Release", f"{mine} && JobStatus == {HELD} && ({some})", "treehammer resume"
+            )
         return len(held)
 
     def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
@@ -413,7 +311,7 @@ class HTCondorBatch:
             new = Submission.of(self.root, old.campaign, text, [job.job_id for job in jobs])
             with new.locked():
                 there = new.path.exists()
-                queued = (new.cluster or self._unconfirmed(new, mine=True)) if there else None
+                queued = (new.cluster or self.queue.unconfirmed(new, mine=True)) if there else None
                 queued_ids = (
                     new.batch_ids(queued) if queued else self._submit(old.campaign, text, jobs)
                 )
@@ -427,14 +325,6 @@ class HTCondorBatch:
             if known is not None:
                 groups[known[:2]].append(known[2])
         return [(submission, cluster, procs) for (submission, cluster), procs in groups.items()]
-
-    def _act(self, action: str, constraint: str, reason: str) -> None:
-        def act(schedd: Any) -> None:
-            with configured(self.pool) as htcondor:
-                # Without a code the reason would be lost.
-                schedd.act(getattr(htcondor.JobAction, action), constraint, (reason, 0))
-
-        self.connection.ask(act)
 
     def purge(self, batch_ids: Iterable[str]) -> int:
         """Remove the submissions all of whose jobs are named and final; how many bytes that freed.
@@ -485,14 +375,6 @@ class HTCondorBatch:
             BatchError: one does not answer or does not let us in.
         """
         return matching.check(self.connection)
-
-
-class _Refused(Exception):
-    """The description is wrong: trying again cannot help."""
-
-
-class _InDoubt(Exception):
-    """The schedd did not say whether it took the jobs."""
 
 
 def _numbered(status: JobStatus, submission: Submission, proc: int) -> JobStatus:

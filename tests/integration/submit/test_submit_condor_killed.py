@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from condor_bench import Jobs, pool_of
@@ -67,7 +68,7 @@ def test_a_killed_submitter_is_followed_by_another(pool: Grid, tmp_path: Path, s
     for seed in range(rounds):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        changes = {"spool": True, "submit_dir": folder / "spooled"} if spool else {}
+        changes: dict[str, Any] = {"spool": True, "submit_dir": folder / "spooled"} if spool else {}
         batch = HTCondorBatch(pool_of(pool, **changes), folder / "unused")
         jobs = Jobs(batch, folder / "watcher")
         first = submitter(pool, jobs, folder, spool)
