@@ -95,6 +95,7 @@ def trouble(pool: Grid, tmp_path_factory: pytest.TempPathFactory) -> Trouble:
         ]
     )
     jobs.running("startd0", "stopped0", "behind0")
+    time.sleep(2)  # so that they are well under way
     pool.kill_startd(a)
     pool.stop_site(b)
     cluster = jobs.ids["behind0"].partition(".")[0]
