@@ -7,6 +7,7 @@ architecture.  The system's own package lists are left alone, and no root is nee
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -22,7 +23,10 @@ from treehammer.errors import TestbedError
 from treehammer.testbed.parts import Say
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-MIRROR = "http://deb.debian.org/debian"
+#: Where apt says where packages come from.
+APT = Path("/etc/apt")
+#: Names a Debian mirror in place of the one that this machine's apt has.
+MIRROR_VARIABLE = "TREEHAMMER_DEBIAN_MIRROR"
 #: Raised when what is done to the files changes: what is unpacked otherwise is unpacked again.
 FORMAT = 1
 
@@ -110,13 +114,22 @@ def _check_tools() -> None:
 
 
 def _mirror() -> str:
-    """Where this machine has its Debian packages from."""
-    apt = Path("/etc/apt")
-    for path in [*apt.glob("sources.list.d/*"), apt / "sources.list"]:
+    """Where this machine has its Debian packages from.
+
+    Raises:
+        TestbedError: it has none.
+    """
+    if named := os.environ.get(MIRROR_VARIABLE):
+        return named.rstrip("/")
+    for path in [*APT.glob("sources.list.d/*"), APT / "sources.list"]:
         with suppress(OSError):
             if found := _MIRROR_LINE.search(path.read_text(encoding="utf-8", errors="replace")):
                 return found[1]
-    return MIRROR
+    raise TestbedError(
+        "apt knows no mirror of Debian on this machine",
+        where=str(APT),
+        hint=f"Name one: export {MIRROR_VARIABLE}=http://HOST/debian",
+    )
 
 
 def _download(

@@ -80,10 +80,25 @@ def test_missing_keys_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("deb http://near/debian-security x main\n", None),
     ],
 )
-def test_the_mirror_is_the_machines(text: str, mirror: str | None) -> None:
-    found = packages._MIRROR_LINE.search(text)
+def test_the_mirror_is_the_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, mirror: str | None
+) -> None:
+    monkeypatch.delenv(packages.MIRROR_VARIABLE, raising=False)
+    monkeypatch.setattr(packages, "APT", tmp_path)
+    (tmp_path / "sources.list").write_text(text)
 
-    assert (found and found[1]) == mirror
+    if mirror:
+        assert packages._mirror() == mirror
+        return
+    with pytest.raises(TestbedError, match=f"export {packages.MIRROR_VARIABLE}="):
+        packages._mirror()
+
+
+def test_a_mirror_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "APT", tmp_path)
+    monkeypatch.setenv(packages.MIRROR_VARIABLE, "http://mine/debian/")
+
+    assert packages._mirror() == "http://mine/debian"
 
 
 def test_what_fails_tells_the_end_of_what_was_said() -> None:
