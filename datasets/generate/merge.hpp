@@ -8,6 +8,7 @@
 #include <TBranchElement.h>
 #include <TBufferFile.h>
 #include <TClass.h>
+#include <TClassEdit.h>
 #include <TLeaf.h>
 #include <TMemFile.h>
 #include <TStreamerInfo.h>
@@ -266,9 +267,44 @@ public:
       checkWritten(*fFile);
    }
 
-   void close() { finish(*fFile); }
+   void close()
+   {
+      for (auto *item : *fTree->GetListOfBranches())
+         describe(*static_cast<TBranch *>(item));
+      finish(*fFile);
+   }
 
 private:
+   /// Put the layout of every class that the branch tells of into the file, as its source has it.
+   ///
+   /// ROOT itself does so for the objects that it has written.  Of those that are in pieces or were
+   /// empty in every event it knows better than who reads the file elsewhere, without a dictionary:
+   /// there, ROOT aborts.
+   void describe(TBranch &branch)
+   {
+      if (auto *element = dynamic_cast<TBranchElement *>(&branch)) {
+         for (const char *name : {element->GetClassName(), element->GetTypeName(), element->GetClonesName()})
+            describe(TClass::GetClass(name, true, true));
+      }
+      for (auto *child : *branch.GetListOfBranches())
+         describe(*static_cast<TBranch *>(child));
+   }
+
+   void describe(TClass *type)
+   {
+      if (!type)
+         return;
+      if (auto *proxy = type->GetCollectionProxy())
+         describe(proxy->GetValueClass());
+      const std::string name = type->GetName();
+      if (TClassEdit::IsSTLCont(name) != ROOT::kNotSTL || name == "string")
+         return; // known everywhere
+      if (auto *info = type->GetStreamerInfo()) {
+         info->ForceWriteInfo(fFile.get(), true); // with its members' classes, but not of collections
+         info->TagFile(fFile.get());
+      }
+   }
+
    void read(Long64_t entry)
    {
       if (fSource.GetEntry(entry) < 0)

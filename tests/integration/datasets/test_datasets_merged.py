@@ -15,6 +15,7 @@ import pytest
 import uproot
 from click.testing import CliRunner
 from dataset_specs import merged
+from value_checksum import value_checksum
 
 from treehammer.collectors.job import SoftwareRequest
 from treehammer.config import Settings
@@ -213,3 +214,23 @@ def test_copies_of_experiments_files_compress_like_data(
     assert noisy.files[0].layout.branches == full.source.branches
     assert noisy.origin["branches_left_out"] == []
     assert noisy.origin["leaves"]["perturbed"] > 250
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nanoaod-merged", "physlite-merged"])
+def test_one_copy_reads_elsewhere_as_its_source_does(
+    name: str, shared_data: Path, software: Software, tmp_path: Path
+) -> None:
+    # In a process that has not seen the source: it knows only the classes that the file describes.
+    full = merged(SPECS_FOLDER / f"{name}.toml")
+    entries = full.source.entries
+    plan = replace(full, copies=1, entries=entries, events_per_cluster=entries, size=0, sha256="")
+    catalogue = FolderCatalogue(tmp_path)
+    catalogue.make(plan, software("6.40.00"), source=shared_data)
+    made = Path(catalogue.files(name)[0].url)
+    for release in ("6.38.00", "6.40.00"):
+        root = software(release)
+        expected = value_checksum(find_source(full, shared_data), full.tree, root, tmp_path)
+        found = value_checksum(made, full.tree, root, tmp_path)
+        assert found.events == entries
+        assert found == expected
