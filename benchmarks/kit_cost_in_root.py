@@ -35,9 +35,9 @@ public:
          tree->StopCacheLearningPhase();
       }
    }
-   void Run()
+   void Run(Long64_t end)
    {
-      for (Long64_t entry = 0, end = tree->GetEntries(); entry < end; ++entry)
+      for (Long64_t entry = 0; entry < end; ++entry)
          bytes += tree->GetEntry(entry);
    }
    void Close() { file.reset(); }
@@ -57,19 +57,20 @@ def timed(run: Any) -> Account:
     return cpu, wall
 
 
-def with_kit(root: Any, url: str, tree: str, cache: int) -> tuple[Account, int]:
+def with_kit(root: Any, url: str, tree: str, cache: int, events: int) -> tuple[Account, int]:
     reader = open_tree(root, url, tree)
     reader.ChooseEvents(1.0, 1)
+    reader.current.entries = root.treehammer.Entries(events)
     check(reader, reader.Prepare(cache, True, []), "prepare", url)
     account = timed(reader.Run)
     reader.Close()
     return account, int(reader.current.bytes)
 
 
-def without(root: Any, url: str, tree: str, cache: int) -> tuple[Account, int]:
+def without(root: Any, url: str, tree: str, cache: int, events: int) -> tuple[Account, int]:
     reader = root.bare.Reader()
     reader.Prepare(url, tree, cache)
-    account = timed(reader.Run)
+    account = timed(lambda: reader.Run(events))
     reader.Close()
     return account, int(reader.bytes)
 
@@ -85,7 +86,8 @@ def main() -> None:
     for cache_mb in task["caches_mb"]:
         for number in range(-1, task["rounds"]):
             for arm in orders[number % len(orders)]:
-                account, read = arms[arm](root, task["url"], task["tree"], cache_mb * 1_000_000)
+                cache = cache_mb * 1_000_000
+                account, read = arms[arm](root, task["url"], task["tree"], cache, task["events"])
                 if number < 0:
                     continue  # warms up
                 row = {"cache_mb": cache_mb, "round": number, "arm": arm, "unzipped_bytes": read}
