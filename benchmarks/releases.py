@@ -39,10 +39,10 @@ CAMPAIGNS: dict[str, tuple[str, ...]] = {
     ),
 }
 #: As grid jobs read, each file once and from the disk.  Four releases in one job need no rounds:
-#: their order is balanced over the repeats.
+#: their order is balanced over four repeats.
 COMMON = (
     *("-P", f"root={','.join(sorted(WHEELS))}", "-P", "cache=cold"),
-    *("-S", "passes=1", "-S", "rounds=1", "-S", "repeats=2"),
+    *("-S", "passes=1", "-S", "rounds=1", "-S", "repeats=4"),
 )
 
 
