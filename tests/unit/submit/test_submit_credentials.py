@@ -24,12 +24,12 @@ def test_what_holds_until_the_end_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "end, said", [(NOW - 1, "expired at 20"), (NOW + 50, "holds until .* expected to end at")]
+    "left, said", [(-1, "expired at 20"), (50, "holds until .* expected to end at")]
 )
 @pytest.mark.parametrize("make", [proxy, token])
-def test_what_does_not_is_refused(tmp_path: Path, make: object, end: float, said: str) -> None:
+def test_what_does_not_is_refused(tmp_path: Path, make: object, left: int, said: str) -> None:
     assert callable(make)
-    path = make(tmp_path / "c", end)
+    path = make(tmp_path / "c", NOW + left)
     shown = Credentials(path) if make is proxy else Credentials(token=path)
     with pytest.raises(ConfigError, match=said) as caught:
         shown.require(NOW, NOW + 100)

@@ -38,7 +38,7 @@ def test_real_certificates(tmp_path: Path) -> None:
     assert abs(end - time.time() - 3 * 86400) < 60
 
 
-@pytest.mark.parametrize("end", [SOON, None])
+@pytest.mark.parametrize("end", [SOON, None], ids=["ends", "endless"])
 def test_tokens_tell_their_end(tmp_path: Path, end: float | None) -> None:
     assert expires(TOKEN, str(token(tmp_path / "t", end))) == end
 
