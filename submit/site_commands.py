@@ -13,9 +13,9 @@ from rich.filesize import decimal
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.datasets.doors import Target
 from treehammer.errors import ConfigError, ExitCode, NothingToDo
 from treehammer.submit import cric, sites_file
-from treehammer.submit.doors import Target
 from treehammer.submit.site import Ceilings, Pool, Site
 from treehammer.submit.site_trials import WRONG, Trial, try_sites
 from treehammer.submit.sites import ALL, choose_sites, known_sites
@@ -197,6 +197,3 @@ def schema() -> None:
     Example: treehammer sites schema > sites.schema.json
     """
     click.echo(json.dumps(sites_file.json_schema(), indent=1, sort_keys=True))
-
-
-COMMANDS = (sites,)

@@ -11,11 +11,11 @@ from pathlib import Path
 from treehammer.collectors.worker.credentials import moment, token_end
 from treehammer.collectors.worker.door import reach
 from treehammer.config import Settings
+from treehammer.datasets import doors
+from treehammer.datasets.doors import Target
 from treehammer.errors import BatchError, ConfigError
-from treehammer.submit import doors
 from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.htcondor.connection import daemon_url
-from treehammer.submit.doors import Target
 from treehammer.submit.site import Door, Pool, Site
 from treehammer.submit.sites import htcondor_pool, known_pools
 from treehammer.terminal import Bars, silent
@@ -89,7 +89,7 @@ def try_sites(
 
 
 def _door(site: Site, door: Door, target: Target) -> Trial:
-    probe = doors.probe(door, target, here=site.batch_kind == "local")
+    probe = doors.probe(door.protocol, door.prefix, target, here=site.batch_kind == "local")
     result = WRONG if probe.problem else OK if probe.tried else UNTRIED
     server, version = probe.server, door.version
     if server and version and version not in server:

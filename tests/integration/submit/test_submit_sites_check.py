@@ -19,9 +19,9 @@ from click.testing import CliRunner, Result
 from grid import Grid
 from submit_makers import settings_for
 
+from treehammer.datasets.doors import Target
 from treehammer.errors import ExitCode
 from treehammer.submit import sites_file
-from treehammer.submit.doors import Target
 from treehammer.submit.site import Pool, Site
 from treehammer.submit.site_commands import sites as verbs
 from treehammer.submit.site_trials import OK, UNTRIED, WRONG, Trial, try_sites

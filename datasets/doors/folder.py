@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from treehammer.submit.doors.probe import (
+from treehammer.datasets.doors.probe import (
     NOTHING_TO_READ,
     SAMPLE,
     Probe,

@@ -14,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import HTTPSHandler, Request, build_opener
 
-from treehammer.submit.doors.probe import (
+from treehammer.datasets.doors.probe import (
     NOT_ALLOWED,
     NOTHING_TO_READ,
     SAMPLE,

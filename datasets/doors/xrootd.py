@@ -1,7 +1,7 @@
 """A door that speaks the XRootD protocol, tried with XRootD's own client.
 
 The client runs in a process of its own: it cannot live in one with ROOT's, and a process can be
-ended when a server lets it wait.  ``python -m treehammer.submit.doors.xrootd PREFIX PATH SIZE``
+ended when a server lets it wait.  ``python -m treehammer.datasets.doors.xrootd PREFIX PATH SIZE``
 prints what came of it as JSON.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from treehammer.submit.doors.probe import (
+from treehammer.datasets.doors.probe import (
     NOT_ALLOWED,
     NOTHING_TO_READ,
     SAMPLE,

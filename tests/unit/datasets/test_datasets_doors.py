@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 from services import missing
 
-from treehammer.submit import doors
-from treehammer.submit.doors import Probe, Target, http, xrootd
-from treehammer.submit.doors.probe import first_file
-from treehammer.submit.site import Door
+from treehammer.datasets import doors
+from treehammer.datasets.doors import Probe, Target, http, xrootd
+from treehammer.datasets.doors.probe import first_file
 
 CONTENT = bytes(range(256)) * 8
 LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
@@ -139,7 +138,7 @@ def listening(answer: Callable[[socket.socket], None] = lambda _: None) -> Itera
 
 
 def probe(protocol: str, prefix: str, path: str = "", size: int = 0) -> Probe:
-    return doors.probe(Door("d", protocol, prefix), Target(path, size), here=True)
+    return doors.probe(protocol, prefix, Target(path, size), here=True)
 
 
 def test_a_web_door_is_listed_and_read(storage: str) -> None:
@@ -279,11 +278,11 @@ def test_a_folder_is_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_other_machines_cannot_be_tried(tmp_path: Path) -> None:
-    door = Door("file", "file", str(tmp_path / "nodes"))
-    found = doors.probe(door, Target(), here=False)
+    folder = str(tmp_path / "nodes")
+    found = doors.probe("file", folder, Target(), here=False)
     assert not found.tried
     assert not found.problem
-    assert "there is no" in doors.probe(door, Target(), here=True).problem
+    assert "there is no" in doors.probe("file", folder, Target(), here=True).problem
 
 
 def test_a_file_is_looked_for_in_few_folders() -> None:
