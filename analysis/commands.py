@@ -123,6 +123,3 @@ def _print(rows: Sequence[VerdictRow], columns: Sequence[Column], title: str) ->
         return {**wording.flat(one), **shown}
 
     print_rows([row(one) for one in rows], columns, title=title)
-
-
-COMMANDS = (compare_command,)

@@ -31,6 +31,7 @@ from treehammer.sql.rows import PairRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 from treehammer.submit import campaign as campaigns
+from treehammer.submit import following
 from treehammer.terminal import progress_bar
 
 TEST = Path(__file__).with_name("aa")
@@ -139,7 +140,7 @@ class Recording:
     def _unfinished(self) -> list[str]:
         try:
             with Store.open(self.settings.database, create=False) as store:
-                tracker = campaigns.tracker_for(store, self.settings)
+                tracker = following.tracker_for(store, self.settings)
                 for campaign in (rows := store.campaigns()):
                     tracker.refresh(campaign)
                     tracker.collect(campaign)
@@ -151,9 +152,9 @@ class Recording:
         """Until the campaign is over; when that is interrupted, its jobs end too."""
         with Store.open(self.settings.database) as store:
             row = store.campaign(campaign)
-            tracker = campaigns.tracker_for(store, self.settings)
+            tracker = following.tracker_for(store, self.settings)
             try:
-                campaigns.wait(row, self.settings, progress_bar)
+                following.wait(row, self.settings, progress_bar)
             except KeyboardInterrupt:
                 tracker.cancel(row)
                 tracker.collect(row)

@@ -44,6 +44,3 @@ def show_schema() -> None:
       treehammer worker schema > record.schema.json
     """
     click.echo(schema_text(), nl=False)
-
-
-COMMANDS = (worker,)

@@ -229,6 +229,3 @@ def schema() -> None:
     Example: treehammer tests schema > test.schema.json
     """
     click.echo(json.dumps(document.json_schema(), indent=1, sort_keys=True))
-
-
-COMMANDS = (tests,)

@@ -83,6 +83,3 @@ def upgrade_command(settings: Settings) -> None:
     if backup:
         click.echo(f"backup: {backup}")
     click.echo(f"the database is at revision {migrate.REVISION}")
-
-
-COMMANDS = (export_command, db_group)

@@ -6,6 +6,7 @@ is its user's own, and a test that is being written may fail as often as it like
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +17,6 @@ from treehammer.sql.store import Store
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.pace import Breaker
-from treehammer.submit.plan import breaker_of
 from treehammer.submit.tracking import Tracker
 from treehammer.submit.troubles import failing, is_last, last_attempts
 
@@ -37,7 +37,7 @@ def apply(tracker: Tracker, campaign: CampaignRow) -> list[str]:
     Raises:
         BatchError: a batch system does not answer.
     """
-    breaker = breaker_of(campaign)
+    breaker = Breaker.read(json.loads(campaign.plan).get("breaker", "off"))
     if breaker is None:
         return []
     known = tracker.store.jobs(campaign.id)

@@ -18,19 +18,14 @@ from treehammer.hctests.options import definition_options
 from treehammer.sql.store import Store
 from treehammer.submit import campaign as campaigns
 from treehammer.submit import preview
+from treehammer.submit.following import tracker_for
 from treehammer.submit.plan import Plan
-from treehammer.submit.purge import purge
 from treehammer.submit.render import describe
-from treehammer.submit.site_commands import sites
 from treehammer.submit.terms import Terms
 from treehammer.submit.terms_options import terms_options
 from treehammer.submit.watch_commands import (
-    cancel,
-    collect,
     follow_live,
     print_progress,
-    resume,
-    status,
 )
 from treehammer.terminal import (
     TABLE,
@@ -102,7 +97,7 @@ def submit(
                 click.echo(f"  treehammer collect {campaign.id}")
             return ExitCode.DONE
         with Store.open(settings.database) as store:
-            tracker = campaigns.tracker_for(store, settings)
+            tracker = tracker_for(store, settings)
             progress = follow_live(tracker, campaign)
             if form == TABLE:
                 print_progress(tracker, campaign, progress, form)
@@ -158,6 +153,3 @@ def render(settings: Settings, request: campaigns.Request, full: bool, output: P
             return
         for text in preview.texts(plan, descriptions, settings, full=full):
             click.echo(text)
-
-
-COMMANDS = (submit, status, collect, cancel, resume, purge, render, sites)

@@ -233,11 +233,6 @@ def _request(pinned: PinnedTest, sites: Sequence[Site], breaker: Breaker | None)
     return json.dumps(document, sort_keys=True, default=str)
 
 
-def breaker_of(campaign: CampaignRow) -> Breaker | None:
-    """The breaker that a campaign was submitted with; None when it has none."""
-    return Breaker.read(json.loads(campaign.plan).get("breaker", "off"))
-
-
 def _display_name(pinned: PinnedTest, created_us: int) -> str:
     commit = pinned.commit[:7] or "no-commit"
     dirty = "+dirty" if pinned.dirty else ""

@@ -13,7 +13,7 @@ from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import JobState
-from treehammer.submit.campaign import tracker_for
+from treehammer.submit.following import tracker_for
 from treehammer.submit.tracking import REFUSED, Tracker
 from treehammer.terminal import leaving
 

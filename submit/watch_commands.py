@@ -12,8 +12,7 @@ from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDo, did_you_mean
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
-from treehammer.submit import breaker
-from treehammer.submit import campaign as campaigns
+from treehammer.submit import breaker, following
 from treehammer.submit import resume as resuming
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.credentials import Credentials
@@ -40,13 +39,13 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
     Example: treehammer status last --follow
     """
     with Store.open(settings.database, create=False) as store:
-        tracker = campaigns.tracker_for(store, settings)
+        tracker = following.tracker_for(store, settings)
         if campaign is None and not follow:
             _print_campaigns(store, tracker, form)
             return
         row = store.campaign(campaign or "last")
-        with leaving(lambda: campaigns.how_it_stands(tracker, row)):
-            progress = follow_live(tracker, row) if follow else campaigns.look(tracker, row, _tell)
+        with leaving(lambda: following.how_it_stands(tracker, row)):
+            progress = follow_live(tracker, row) if follow else following.look(tracker, row, _tell)
         print_progress(tracker, row, progress, form)
 
 
@@ -57,7 +56,7 @@ def _tell(line: str) -> None:
 def follow_live(tracker: Tracker, campaign: CampaignRow) -> Progress:
     """Show a campaign until every job is final."""
     with watching(f"{campaign.name} ({campaign.id})", campaign.planned_measurements) as show:
-        return campaigns.follow(tracker, campaign, show, _tell)
+        return following.follow(tracker, campaign, show, _tell)
 
 
 def _print_campaigns(store: Store, tracker: Tracker, form: str) -> None:
@@ -134,7 +133,7 @@ def collect(settings: Settings, campaign: str) -> None:
     Example: treehammer collect last
     """
     with Store.open(settings.database, create=False) as store:
-        tracker = campaigns.tracker_for(store, settings)
+        tracker = following.tracker_for(store, settings)
         row = store.campaign(campaign)
         with leaving("what was taken in stays, and the next collect takes in the rest"):
             tracker.refresh(row)
@@ -160,7 +159,7 @@ def cancel(settings: Settings, campaign: str) -> None:
     Example: treehammer cancel last
     """
     with Store.open(settings.database, create=False) as store:
-        tracker = campaigns.tracker_for(store, settings)
+        tracker = following.tracker_for(store, settings)
         row = store.campaign(campaign)
         with leaving(f"jobs may still be ending. Look: treehammer status {row.id}"):
             count = tracker.cancel(row)
@@ -188,7 +187,7 @@ def resume(
     """
     names = tuple(part.strip() for part in sites.split(",") if part.strip())
     with Store.open(settings.database, create=False) as store:
-        tracker = campaigns.tracker_for(store, settings)
+        tracker = following.tracker_for(store, settings)
         row = store.campaign(campaign)
         there = {job.site for job in store.jobs(row.id)}
         for name in names:

@@ -189,6 +189,3 @@ def _known(name: str, settings: Settings) -> tuple[Box, State | None]:
             releases=state.releases,
         )
     return box, state
-
-
-COMMANDS = (testbed,)

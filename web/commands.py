@@ -62,6 +62,3 @@ def write_report(database: str, campaign: str, output: Path) -> None:
         write_atomically(output, page)
     except OSError as error:
         raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
-
-
-COMMANDS = (report_command,)

@@ -4,27 +4,58 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from treehammer import config
-from treehammer.analysis import commands as analysis
-from treehammer.collectors import commands as collectors
-from treehammer.datasets import commands as datasets
-from treehammer.demo import demo
 from treehammer.errors import ExitCode, Interrupted, TreehammerError
-from treehammer.hctests import commands as hctests
-from treehammer.sql import commands as sql
-from treehammer.submit import commands as submit
 from treehammer.terminal import Column, output_options, print_rows
-from treehammer.testbed import commands as testbed
 from treehammer.version import __version__
-from treehammer.web import commands as web
+
+#: The verbs of the rooms: where each is found.
+VERBS = {
+    "cancel": "submit.watch_commands:cancel",
+    "collect": "submit.watch_commands:collect",
+    "compare": "analysis.commands:compare_command",
+    "datasets": "datasets.commands:datasets",
+    "db": "sql.commands:db_group",
+    "demo": "demo:demo",
+    "export": "sql.commands:export_command",
+    "purge": "submit.purge:purge",
+    "render": "submit.commands:render",
+    "report": "web.commands:report_command",
+    "resume": "submit.watch_commands:resume",
+    "sites": "submit.site_commands:sites",
+    "status": "submit.watch_commands:status",
+    "submit": "submit.commands:submit",
+    "testbed": "testbed.commands:testbed",
+    "tests": "hctests.commands:tests",
+    "worker": "collectors.commands:worker",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Verbs(click.Group):
+    """Has the verbs of the rooms, and imports only the one that is used: the others take a second."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all verbs, sorted."""
+        return sorted({*super().list_commands(ctx), *VERBS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of that name, None when there is none."""
+        if cmd_name not in VERBS:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = VERBS[cmd_name].partition(":")
+        verb: click.Command = getattr(import_module(f"treehammer.{module}"), name)
+        return verb
+
+
+@click.group(
+    cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="treehammer")
 @click.option(
     "--config",
@@ -81,12 +112,6 @@ def config_show(settings: config.Settings, form: str) -> None:
         [Column("setting", "setting"), Column("value", "value"), Column("origin", "from")],
         form=form,
     )
-
-
-cli.add_command(demo)
-for _room in (hctests, datasets, submit, analysis, web, sql, collectors, testbed):
-    for _command in _room.COMMANDS:
-        cli.add_command(_command)
 
 
 def _print_what_can_be_printed() -> None:

@@ -28,7 +28,7 @@ from treehammer import config
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database
-from treehammer.submit import campaign as campaigns
+from treehammer.submit import following
 from treehammer.submit.batch import processes
 
 TEST = """
@@ -74,7 +74,7 @@ class Round:
         payload = self.test / "run.sh"
         payload.write_text(PAYLOAD.format(folder=folder))
         payload.chmod(0o755)
-        campaigns.POLL_S = 0.2
+        following.POLL_S = 0.2
         self.deadline = time.monotonic() + PATIENCE_S
 
     # -- the user

@@ -6,14 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 from click.testing import CliRunner, Result
+from verbs import cli_verb
 
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-from treehammer.submit import commands
 
 TEST = """
 [test]
@@ -60,19 +59,21 @@ class Desk:
         path.chmod(0o755)
 
     def types(self, verb: str, *arguments: str) -> Result:
-        command = {c.name: c for c in commands.COMMANDS}[verb]
-        assert isinstance(command, click.Command)
         return CliRunner().invoke(
-            command, arguments, obj=self.settings, standalone_mode=False, catch_exceptions=True
+            cli_verb(verb),
+            arguments,
+            obj=self.settings,
+            standalone_mode=False,
+            catch_exceptions=True,
         )
 
     def elsewhere(self, verb: str, *arguments: str) -> str:
         """What another shell prints."""
         code = (
             "import sys; from pathlib import Path; from treehammer import config;"
-            "from treehammer.submit import commands;"
+            "from treehammer.cli import cli;"
             f"s = config.load({{'data_dir': {str(self.settings.data_dir)!r}}}, environ={{}});"
-            f"dict((c.name, c) for c in commands.COMMANDS)[{verb!r}].main({list(arguments)!r}, obj=s)"
+            f"cli.get_command(None, {verb!r}).main({list(arguments)!r}, obj=s)"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

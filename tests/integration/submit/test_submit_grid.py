@@ -18,7 +18,7 @@ from grid_desk import GridDesk
 from treehammer.errors import BatchError, ConfigError
 from treehammer.sql.rows import AttemptRow
 from treehammer.sql.store import Store
-from treehammer.submit import campaign as campaigns
+from treehammer.submit import following
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def user(pool: Grid, tmp_path: Path) -> Iterator[GridDesk]:
     made = GridDesk(tmp_path, pool)
     yield made
     with Store.open(made.settings.database) as store:
-        tracker = campaigns.tracker_for(store, made.settings)
+        tracker = following.tracker_for(store, made.settings)
         for campaign in store.campaigns():
             tracker.cancel(campaign)
 

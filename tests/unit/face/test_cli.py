@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from treehammer.cli import cli
+from treehammer.cli import VERBS, cli
 
 
 def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -60,7 +60,11 @@ def test_mistakes_end_with_one_message_and_the_documented_code(
 
 def verbs(command: click.Command, name: str = "treehammer") -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
-        for child, sub in command.commands.items():
+        context = click.Context(command)
+        for child in command.list_commands(context):
+            sub = command.get_command(context, child)
+            assert sub is not None
+            assert sub.name == child
             yield from verbs(sub, f"{name} {child}")
     else:
         yield name, command
@@ -71,3 +75,29 @@ def test_every_verb_has_an_example_in_its_help(name: str, command: click.Command
     text = command.help or ""
     assert "Example" in text
     assert name in text
+
+
+def test_a_verb_that_only_looks_imports_nothing_that_plans(tmp_path: Path) -> None:
+    """What takes long to import is what ``status`` has no use for."""
+    code = (
+        "import sys; from treehammer import cli; sys.argv = ['treehammer', 'status'];"
+        "code = None\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: code = end.code\n"
+        "print(code, *(m for m in sys.modules if m in ('numpy', 'git', 'scipy', 'alembic')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TREEHAMMER_DATA_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["3"], done.stderr
+
+
+def test_every_room_is_found_through_its_verbs() -> None:
+    rooms = {target.partition(".")[0] for target in VERBS.values()} - {"demo:demo"}
+    assert rooms == {
+        "hctests", "datasets", "submit", "collectors", "analysis", "sql", "web", "testbed"
+    }  # fmt: skip

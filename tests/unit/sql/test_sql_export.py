@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
 from sql_makers import campaign_row, full_measurement, make_measurement
+from verbs import cli_verb
 
 from treehammer import config
 from treehammer.collectors import software
@@ -21,7 +22,6 @@ from treehammer.collectors.failures import Failure, Fault
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE
 from treehammer.errors import ConfigError, NothingToDo, SoftwareError, StoreError
 from treehammer.sql import arrow
-from treehammer.sql.commands import COMMANDS
 from treehammer.sql.export import export
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
@@ -200,8 +200,7 @@ def settings(tmp_path: Path) -> config.Settings:
 
 
 def verb(settings: config.Settings, name: str, *arguments: str) -> Any:
-    command = {command.name: command for command in COMMANDS}[name]
-    return CliRunner().invoke(command, arguments, obj=settings)
+    return CliRunner().invoke(cli_verb(name), arguments, obj=settings)
 
 
 def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> None:

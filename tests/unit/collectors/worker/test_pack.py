@@ -74,7 +74,7 @@ def test_schema_accepts_what_a_record_accepts() -> None:
 
 def test_verbs(tmp_path: Path) -> None:
     target = tmp_path / "worker.pyz"
-    (group,) = commands.COMMANDS
+    group = commands.worker
     done = CliRunner().invoke(group, ["pack", str(target)])
     assert done.exit_code == 0, done.output
     assert target.read_bytes() == pack.build(tmp_path / "again.pyz").read_bytes()
