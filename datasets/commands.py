@@ -319,6 +319,3 @@ def _flat_layout(layout: TreeLayout) -> dict[str, Any]:
         else:
             flat[key] = value
     return flat
-
-
-COMMANDS = (datasets,)
