@@ -1,12 +1,19 @@
-"""Trying doors for real: open a file, read 1 kB of it, time a round trip, ask for the version."""
+"""Doors of storage as anybody may try them: whether they work, and what they say of a file.
+
+Whatever is wrong comes back as words, in seconds.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from treehammer.collectors.worker.door import reach
 from treehammer.datasets.doors import folder, http, xrootd
 from treehammer.datasets.doors.probe import Probe, Target
+from treehammer.datasets.doors.seen import BROKEN, SILENT, UNTRIED, Advance, Seen
 
-__all__ = ["Probe", "Target", "probe"]
+__all__ = ["Probe", "Seen", "Target", "probe", "read", "stat"]
 
 
 def probe(protocol: str, prefix: str, target: Target, *, here: bool) -> Probe:
@@ -29,3 +36,43 @@ def probe(protocol: str, prefix: str, target: Target, *, here: bool) -> Probe:
         )
     through = xrootd.probe if protocol == "root" else http.probe
     return through(prefix, target).timed(reached.rtt_s)
+
+
+def stat(url: str, *, here: bool = True) -> Seen:
+    """Size and adler32 of a file as its door tells them; a door of folders tells no checksum.
+
+    Args:
+        url: a path, or a URL of root, https or http.
+        here: whether a path means a file of this machine.
+    """
+    return _seen(url, None, here=here, whole=False)
+
+
+def read(url: str, advance: Advance | None = None, *, here: bool = True) -> Seen:
+    """Size, adler32 and sha256 of all the bytes that come through a door.
+
+    Args:
+        url: a path, or a URL of root, https or http.
+        advance: is told the bytes of each block.
+        here: whether a path means a file of this machine.
+    """
+    return _seen(url, advance, here=here, whole=True)
+
+
+def _seen(url: str, advance: Advance | None, *, here: bool, whole: bool) -> Seen:
+    scheme = urlsplit(url).scheme
+    if not scheme:
+        path = Path(url)
+        if not here and not path.parent.is_dir():
+            return Seen(
+                trouble=UNTRIED, message="a folder of the site's nodes cannot be tried from here"
+            )
+        return folder.read(path, advance) if whole else folder.stat(path)
+    if scheme not in ("root", "https", "http"):
+        return Seen(trouble=BROKEN, message=f"{scheme} cannot be spoken from here")
+    reached = reach(url)
+    if reached.rtt_s is None:
+        return Seen(trouble=SILENT, message=reached.error)
+    if scheme == "root":
+        return xrootd.read(url, advance) if whole else xrootd.stat(url)
+    return http.read(url, advance) if whole else http.stat(url)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+from treehammer.datasets.content import digest
 from treehammer.datasets.doors.probe import (
     NOTHING_TO_READ,
     SAMPLE,
@@ -12,6 +14,30 @@ from treehammer.datasets.doors.probe import (
     first_file,
     read_sample,
 )
+from treehammer.datasets.doors.seen import BROKEN, MISSING, REFUSED, Advance, Seen
+
+
+def stat(path: Path) -> Seen:
+    """Size alone: a folder keeps no checksums."""
+    try:
+        return Seen(path.stat().st_size)
+    except OSError as error:
+        return _trouble(error)
+
+
+def read(path: Path, advance: Advance | None = None) -> Seen:
+    """Read every byte."""
+    try:
+        found = digest(path, advance)
+    except OSError as error:
+        return _trouble(error)
+    return Seen(found.size, found.adler32, found.sha256)
+
+
+def _trouble(error: OSError) -> Seen:
+    kinds = {errno.ENOENT: MISSING, errno.ENOTDIR: MISSING, errno.EACCES: REFUSED}
+    kind = kinds.get(error.errno or 0, BROKEN)
+    return Seen(trouble=kind, message=str(error.strerror))
 
 
 def probe(prefix: str, target: Target, *, here: bool) -> Probe:

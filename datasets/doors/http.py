@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import ssl
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from html import unescape
 from http.client import HTTPException
 from pathlib import Path
@@ -23,12 +25,25 @@ from treehammer.datasets.doors.probe import (
     first_file,
     read_sample,
 )
+from treehammer.datasets.doors.seen import (
+    BROKEN,
+    MISSING,
+    REFUSED,
+    SILENT,
+    Advance,
+    Seen,
+    adler32_of,
+)
 from treehammer.version import __version__
 
 #: Seconds that a server may take for any one answer.
 LIMIT_S = 10.0
+#: Seconds that it may take to read a file for its checksum.
+CHECKSUM_S = 600.0
 #: Bytes of a folder's listing that are looked at.
 LISTING = 1_000_000
+#: Bytes that are read at a time.
+BLOCK = 1 << 20
 
 _RESPONSE = re.compile(r"<(?:\w+:)?response\b.*?</(?:\w+:)?response>", re.DOTALL)
 _HREF = re.compile(r"<(?:\w+:)?href>([^<]*)</")
@@ -56,6 +71,55 @@ def probe(prefix: str, target: Target) -> Probe:
         return _unanswered(error)
 
 
+def stat(url: str) -> Seen:
+    """Size and adler32 as the server tells them."""
+
+    def head(session: _Session) -> Seen:
+        asked = {"Want-Digest": "adler32"}
+        with session.ask("HEAD", url, asked, limit_s=CHECKSUM_S) as answer:
+            length = answer.headers.get("Content-Length", "")
+            digests = answer.headers.get("Digest", "")
+        if not length.isdigit():
+            return Seen(trouble=BROKEN, message="does not tell how long the file is")
+        told = re.search(r"\badler32=([0-9a-fA-F]{1,8})\b", digests)
+        return Seen(int(length), adler32_of(told[1]) if told else "")
+
+    return _seen(url, head)
+
+
+def read(url: str, advance: Advance | None = None) -> Seen:
+    """Read every byte."""
+
+    def get(session: _Session) -> Seen:
+        size, adler, sha = 0, 1, hashlib.sha256()
+        with session.ask("GET", url, {}) as answer:
+            length = answer.headers.get("Content-Length", "")
+            while block := answer.read(BLOCK):
+                size += len(block)
+                adler = zlib.adler32(block, adler)
+                sha.update(block)
+                if advance:
+                    advance(len(block))
+        if length.isdigit() and size < int(length):
+            return Seen(trouble=SILENT, message=f"the connection ended after {size} bytes")
+        return Seen(size, f"{adler:08x}", sha.hexdigest())
+
+    return _seen(url, get)
+
+
+def _seen(url: str, ask: Callable[[_Session], Seen]) -> Seen:
+    try:
+        return ask(_Session(url))
+    except HTTPError as error:
+        with error:
+            trouble = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, BROKEN)
+            return Seen(trouble=trouble, message=f"{error.code} {error.reason}")
+    except URLError as error:
+        return Seen(trouble=SILENT, message=_unanswered(error.reason).problem)
+    except (OSError, HTTPException, ValueError) as error:
+        return Seen(trouble=SILENT, message=_unanswered(error).problem)
+
+
 class _Session:
     """Requests to one door, with what the environment has to show it."""
 
@@ -69,7 +133,7 @@ class _Session:
         path = target.path or first_file(self.entries)
         if not path:
             return Probe(found=NOTHING_TO_READ)
-        with self.ask("GET", path, {"Range": f"bytes=0-{SAMPLE - 1}"}) as answer:
+        with self.ask("GET", self.url(path), {"Range": f"bytes=0-{SAMPLE - 1}"}) as answer:
             server = self.server(answer.headers)
             content = answer.read(SAMPLE)
             whole = re.search(r"/(\d+)$", answer.headers.get("Content-Range", ""))
@@ -85,7 +149,7 @@ class _Session:
 
     def entries(self, path: str) -> list[tuple[str, bool]]:
         """Names in a folder and whether each is a folder, by WebDAV."""
-        with self.ask("PROPFIND", f"{path}/".lstrip("/"), {"Depth": "1"}) as answer:
+        with self.ask("PROPFIND", self.url(path).rstrip("/") + "/", {"Depth": "1"}) as answer:
             text = answer.read(LISTING).decode("utf-8", "replace")
         found = []
         for response in _RESPONSE.findall(text):
@@ -95,15 +159,21 @@ class _Session:
                 found.append((name, bool(_FOLDER.search(response))))
         return found[1:]  # the first is the folder itself
 
-    def ask(self, method: str, path: str, headers: Mapping[str, str]) -> Any:
+    def url(self, path: str) -> str:
+        """What a path below the prefix is called."""
+        return f"{self.prefix}/{quote(path)}"
+
+    def ask(
+        self, method: str, url: str, headers: Mapping[str, str], limit_s: float | None = None
+    ) -> Any:
         request = Request(  # noqa: S310  # the sites file takes no other schemes
-            f"{self.prefix}/{quote(path)}",
+            url,
             method=method,
             headers={"User-Agent": f"treehammer/{__version__}", **headers},
         )
         if self.token:
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
-        return self.opener.open(request, timeout=LIMIT_S)
+        return self.opener.open(request, timeout=limit_s or LIMIT_S)
 
     @staticmethod
     def server(headers: Any) -> str:

@@ -1,8 +1,7 @@
-"""A door that speaks the XRootD protocol, tried with XRootD's own client.
+"""A door that speaks the XRootD protocol, asked with XRootD's own client.
 
-The client runs in a process of its own: it cannot live in one with ROOT's, and a process can be
-ended when a server lets it wait.  ``python -m treehammer.datasets.doors.xrootd PREFIX PATH SIZE``
-prints what came of it as JSON.
+The client (:mod:`.xrootd_client`) runs in a process of its own: it cannot live in one with ROOT's, and
+a process can be ended when a server lets it wait.
 """
 
 from __future__ import annotations
@@ -11,20 +10,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
-from urllib.parse import quote, urlsplit
 
-from treehammer.datasets.doors.probe import (
-    NOT_ALLOWED,
-    NOTHING_TO_READ,
-    SAMPLE,
-    Probe,
-    Target,
-    first_file,
-    read_sample,
-)
+from treehammer.datasets.doors import xrootd_client
+from treehammer.datasets.doors.probe import Probe, Target
+from treehammer.datasets.doors.seen import BROKEN, SILENT, Advance, Seen
 
 #: Without these the client tries for minutes before it says that a server is dead.
 PATIENCE = {
@@ -36,125 +31,106 @@ PATIENCE = {
     "XRD_REDIRECTLIMIT": "8",
     "XRD_APPNAME": "treehammer",
 }
-#: Seconds after which the client is ended.
+#: Seconds without a word after which the client is ended.
 LIMIT_S = 30.0
-
-#: Numbers by which servers say that a path is not there, or not for us.
-NOT_FOUND, NOT_AUTHORISED = 3011, 3010
+NO_ANSWER = "the server accepts connections and does not answer within {:.0f} s"
 
 
 def probe(prefix: str, target: Target) -> Probe:
     """Ask the server for its version and read a file."""
-    command = [sys.executable, "-P", "-m", __name__, prefix, target.path, str(target.size)]
     try:
-        ended = subprocess.run(
+        return Probe(**_ask("probe", prefix, target.path, str(target.size)))
+    except TimeoutError:
+        return Probe(NO_ANSWER.format(LIMIT_S), "Look into the server's log.")
+    except (ValueError, TypeError) as error:
+        return Probe(str(error), "")
+
+
+def stat(url: str) -> Seen:
+    """Size and adler32 as the server tells them."""
+    return _seen("stat", url, limit_s=LIMIT_S + xrootd_client.CHECKSUM_S)
+
+
+def read(url: str, advance: Advance | None = None) -> Seen:
+    """Read every byte."""
+    return _seen("read", url, advance=advance)
+
+
+def write(path: Path, url: str, advance: Advance | None = None) -> Seen:
+    """Write a file of this machine in place of what is there."""
+    return _seen("write", str(path), url, advance=advance)
+
+
+def remove(url: str) -> Seen:
+    """Remove a file."""
+    return _seen("remove", url)
+
+
+def _seen(verb: str, *words: str, advance: Advance | None = None, limit_s: float = 0.0) -> Seen:
+    try:
+        return Seen(**_ask(verb, *words, advance=advance, limit_s=limit_s))
+    except TimeoutError:
+        return Seen(trouble=SILENT, message=NO_ANSWER.format(limit_s or LIMIT_S))
+    except (ValueError, TypeError) as error:
+        return Seen(trouble=BROKEN, message=str(error))
+
+
+def _ask(*words: str, advance: Advance | None = None, limit_s: float = 0.0) -> Mapping[str, Any]:
+    """Run the client; what it says last.
+
+    Raises:
+        TimeoutError: it said nothing for ``limit_s`` (by default LIMIT_S) and was ended.
+        ValueError: it ended without saying what came of it.
+    """
+    command = [sys.executable, "-P", "-m", xrootd_client.__name__, *words]
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
             command,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
             text=True,
-            timeout=LIMIT_S,
             env=os.environ | PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Probe(
-            f"the server accepts connections and does not answer within {LIMIT_S:.0f} s",
-            "Look into the server's log.",
-        )
-    try:
-        return Probe(**json.loads(ended.stdout))
-    except (ValueError, TypeError):
-        said = (ended.stderr or ended.stdout).strip()[-300:]
-        return Probe(f"XRootD's client ended with {ended.returncode}: {said}", "")
+        ) as process,
+    ):
+        told = ""
+        try:
+            for line in _lines(process, limit_s or LIMIT_S):
+                told = line
+                if advance and told.startswith('{"done"'):
+                    advance(json.loads(told)["done"])
+        except BaseException:
+            process.kill()
+            raise
+        code = process.wait()
+        errors.seek(0)
+        said = errors.read().decode("utf-8", "replace").strip() or told.strip()
+    if told.startswith("{") and not told.startswith('{"done"'):
+        found: Mapping[str, Any] = json.loads(told)
+        return found
+    raise ValueError(f"XRootD's client ended with {code}: {said[-300:]}")
 
 
-class _Refused(Exception):
-    """A request that failed; ``status`` is XRootD's."""
+def _lines(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]:
+    """What a process prints, line by line.
 
-    def __init__(self, status: Any) -> None:
-        super().__init__(status.message.strip())
-        self.status = status
+    Raises:
+        TimeoutError: it printed nothing for so many seconds.
+    """
+    lines: Queue[str] = Queue()
 
+    def collect() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put(line)
+        lines.put("")
 
-def _try(prefix: str, target: Target) -> Probe:
-    from XRootD import client
-    from XRootD.client.flags import QueryCode
-
-    parts = urlsplit(prefix)
-    system = client.FileSystem(f"{parts.scheme}://{parts.netloc}")
-    answer = _answer(system.query(QueryCode.CONFIG, "version role")).decode("utf-8", "replace")
-    version, _, role = answer.strip("\0\n ").partition("\n")
-    server = f"XRootD {version}" if version.startswith("v") else version
-    try:
-        probe = _read(client.File, prefix, target, _lister(system, parts.path, role))
-    except _Refused as error:
-        probe = _problem(error, target)
-    return Probe(probe.problem, probe.remedy, probe.found, server)
-
-
-def _read(
-    file: Callable[[], Any],
-    prefix: str,
-    target: Target,
-    entries: Callable[[str], list[tuple[str, bool]]],
-) -> Probe:
-    path = target.path or first_file(entries)
-    if not path:
-        return Probe(found=NOTHING_TO_READ)
-    with file() as opened:
-        _answer(opened.open(f"{prefix}/{quote(path)}"))
-        size = _answer(opened.stat()).size
-        sample = read_sample(target, path, _answer(opened.read(0, SAMPLE)), size)
-        data_server = opened.get_property("DataServer")
-    found = f"{sample.found} at {data_server}" if data_server else sample.found
-    return Probe(sample.problem, sample.remedy, found)
-
-
-def _lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str, bool]]]:
-    from XRootD.client.flags import DirListFlags, StatInfoFlags
-
-    # A redirector has no folders of its own: those of its servers are put together.
-    flags = DirListFlags.STAT | (DirListFlags.LOCATE if "manager" in role else 0)
-
-    def entries(path: str) -> list[tuple[str, bool]]:
-        folder = f"/{base}/{path}".rstrip("/")
-        listed = _answer(system.dirlist("/" + folder.lstrip("/"), flags))
-        return [
-            (item.name, bool(item.statinfo and item.statinfo.flags & StatInfoFlags.IS_DIR))
-            for item in listed
-        ]
-
-    return entries
-
-
-def _answer(pair: tuple[Any, Any]) -> Any:
-    status, answer = pair
-    if not status.ok:
-        raise _Refused(status)
-    return answer
-
-
-def _problem(error: _Refused, target: Target) -> Probe:
-    message = str(error).removeprefix("[ERROR] ").removeprefix("[FATAL] ")
-    message = message.removeprefix("Server responded with an error: ").strip()
-    if error.status.errno == NOT_FOUND:
-        return Probe(message, target.missing)
-    if error.status.errno == NOT_AUTHORISED or "uth" in message:  # "Auth failed", "authorized"
-        return Probe(message, NOT_ALLOWED)
-    if not error.status.errno:
-        return Probe(message, "Check the port: what listens there may speak another protocol.")
-    return Probe(message, "Look into the server's log.")
-
-
-def main(prefix: str, path: str, size: str) -> None:
-    """Try a door and print what came of it."""
-    target = Target(path, int(size))
-    try:
-        probe = _try(prefix, target)
-    except _Refused as error:
-        probe = _problem(error, target)
-    print(json.dumps(asdict(probe)), flush=True)
-    os._exit(0)  # the client's threads may wait for a server that will not answer
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    Thread(target=collect, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=limit_s)
+        except Empty:
+            raise TimeoutError from None
+        if not line:
+            return
+        yield line
