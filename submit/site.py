@@ -12,18 +12,21 @@ from urllib.parse import quote
 class Door:
     """A storage endpoint of a site.
 
-    ``protocol`` is ``file``, ``root``, ``https`` or ``http``; the files of a dataset lie at
-    ``prefix/DATASET/FILE``.  ``middleware`` and its ``version`` are information, '' when unknown.
+    ``protocol`` is ``file``, ``root``, ``https`` or ``http``.  Where there is an ``rse``, Rucio knows
+    where the files of a dataset lie, and ``prefix`` is '' or stands in place of the RSE's own; else
+    they lie at ``prefix/DATASET/FILE``.  ``middleware`` and its ``version`` are information, '' when
+    unknown.
     """
 
     name: str
     protocol: str
-    prefix: str
+    prefix: str = ""
     middleware: str = ""
     version: str = ""
+    rse: str = ""
 
     def url(self, dataset: str, file: str) -> str:
-        """What ROOT opens to read a file of a dataset through this door."""
+        """What ROOT opens to read a file of a dataset through this door, if it has no RSE."""
         path = f"{dataset}/{file}"
         return f"{self.prefix}/{path if self.protocol == 'file' else quote(path)}"
 

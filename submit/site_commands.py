@@ -41,6 +41,7 @@ def list_sites(settings: Settings, form: str) -> None:
         Column("batch", "batch system"),
         Column("door_name", "door"),
         Column("door_prefix", "prefix"),
+        Column("door_rse", "RSE"),
         Column("storage", "storage"),
         Column("labels", "labels", ", ".join),
         Column("ceilings", "at most", _ceilings),

@@ -89,9 +89,12 @@ class DoorTable(Strict):
     name: _Name = Field(description='Its value of the door axis, e.g. "root".')
     protocol: Literal["file", "root", "https", "http"] = Field(description="How ROOT reads it.")
     prefix: _Path = Field(
-        description="The files of a dataset lie at prefix/DATASET/FILE. A URL as ROOT opens it, with "
-        "two slashes after the host for root; a path for file."
+        "",
+        description="Without an rse, the files of a dataset lie at prefix/DATASET/FILE; with one, it "
+        "stands in place of the prefix that Rucio knows. A URL as ROOT opens it, with two slashes "
+        "after the host for root; a path for file.",
     )
+    rse: _Line = Field("", description="Rucio's storage element, which tells where files lie.")
     middleware: _Line = Field("", description='e.g. "dCache" or "EOS"; information.')
     version: _Line = Field("", description="Of the middleware; information.")
 
@@ -220,7 +223,7 @@ def _mend(rest: dict[str, Any]) -> None:
     """Give sites the doors, and doors the keys, without which they are no such things."""
     for site in rest.get("sites", {}).values():
         for number, door in enumerate(site.setdefault("doors", [])):
-            stand_in = {"name": f"door{number}", "protocol": "file", "prefix": "/"}
+            stand_in = {"name": f"door{number}", "protocol": "file"}
             door.update({key: value for key, value in stand_in.items() if key not in door})
 
 
@@ -270,7 +273,9 @@ def _of_doors(doors: list[DoorTable], path: positions.Path) -> Iterator[Problem]
     for index, door in enumerate(doors):
         if door.name in [other.name for other in doors[:index]]:
             yield Problem((*path, index, "name"), f"{door.name!r} is given twice")
-        why = checks.wrong_prefix(door.protocol, door.prefix)
+        if not (door.prefix or door.rse):
+            yield Problem((*path, index, "prefix"), "is missing (expected prefix or rse)")
+        why = checks.wrong_prefix(door.protocol, door.prefix) if door.prefix else ""
         if why:
             yield Problem((*path, index, "prefix"), f"{door.prefix!r} {why}")
 
@@ -307,10 +312,10 @@ def _site(name: str, table: SiteTable, base: Path) -> Site:
 
 
 def _door(table: DoorTable, base: Path) -> Door:
-    prefix = checks.normal_prefix(table.protocol, table.prefix)
-    if table.protocol == "file":
+    prefix = checks.normal_prefix(table.protocol, table.prefix) if table.prefix else ""
+    if prefix and table.protocol == "file":
         prefix = str(_path(prefix, base))
-    return Door(table.name, table.protocol, prefix, table.middleware, table.version)
+    return Door(table.name, table.protocol, prefix, table.middleware, table.version, table.rse)
 
 
 def _path(text: str | None, base: Path) -> Path | None:

@@ -100,7 +100,7 @@ MISTAKES = [
     (HEAD + "ceilings = {mb_per_s = inf}\n", 5, "sites.A.ceilings.mb_per_s", "finite"),
     (HEAD + "ceilings = 3\n", 5, "sites.A.ceilings", "expected a table"),
     # Doors
-    ("[sites.A]\n[[sites.A.doors]]\n" + DOOR, 2, "sites.A.doors.prefix", "is missing"),
+    ("[sites.A]\n[[sites.A.doors]]\n" + DOOR, 2, "sites.A.doors.prefix", "expected prefix or rse"),
     (
         "[sites.A]\n[[sites.A.doors]]\nname = 'd'\nprotocol = 'dav'\nprefix = '/'\n",
         4,

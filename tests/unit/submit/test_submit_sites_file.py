@@ -106,6 +106,20 @@ def test_a_door_opens_what_was_meant(tmp_path: Path, protocol: str, prefix: str,
     assert read(tmp_path, text).sites["A"].doors[0].url("set", "f.root") == url
 
 
+def test_a_door_may_leave_it_to_rucio_where_files_lie(tmp_path: Path) -> None:
+    text = (
+        "[sites.A]\ndoors = [{name = 'd', protocol = 'root', rse = 'A_DISK'}, "
+        "{name = 'f', protocol = 'root', rse = 'A_DISK', prefix = 'root://r//store/test/xrootd/A/'}]\n"
+    )
+    known = read(tmp_path, text)
+    plain, pinned = known.sites["A"].doors
+    assert (plain.rse, plain.prefix) == ("A_DISK", "")
+    assert (pinned.rse, pinned.prefix) == ("A_DISK", "root://r//store/test/xrootd/A")
+    copy = tmp_path / "copy.toml"
+    sites_file.write(known.sites.values(), [], copy)
+    assert sites_file.read(copy) == known
+
+
 @pytest.mark.parametrize(("text", "line", "key", "words"), MISTAKES)
 def test_each_mistake_is_told_with_file_line_key_and_remedy(
     tmp_path: Path, text: str, line: int, key: str, words: str
