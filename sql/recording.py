@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, RowMapping
 
 from treehammer.collectors.metrics import CATALOGUE, TYPES, Value
 from treehammer.collectors.record import Measurement
+from treehammer.sql import marks
 from treehammer.sql.schema import extra, measurement
 
 #: Measurements that are written in one transaction; an IN list may hold 1000 on Oracle.
@@ -87,9 +88,16 @@ def _recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Content]
         sa.select(measurement).where(measurement.c.measurement_id.in_(wanted))
     ).mappings()
     return {
-        row["measurement_id"]: _Content(dict(row), extras.get(row["measurement_id"], {}))
+        row["measurement_id"]: _Content(_unmarked(row), extras.get(row["measurement_id"], {}))
         for row in rows
     }
+
+
+def _unmarked(row: RowMapping) -> dict[str, Value]:
+    """The values as they were handed in: a mark came later."""
+    why = marks.without(row["implausible_why"])
+    marked = why != row["implausible_why"]
+    return {**row, "implausible_why": why, "plausible": why is None} if marked else dict(row)
 
 
 def _insert(connection: Connection, new: Mapping[str, _Content]) -> None:

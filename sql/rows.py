@@ -63,6 +63,35 @@ class AttemptRow:
 
 
 @dataclass(frozen=True)
+class ReplicaRow:
+    """What was found when a file of a dataset was read in full through a door, or asked for there.
+
+    Attributes:
+        id: of this finding.
+        found_us: when.
+        dataset: its name.
+        dataset_hash: its identity.
+        site: where the door is.
+        door: its name.
+        file: of the dataset.
+        url: what was read.
+        good: whether it was the file that the dataset has.
+        message: what it was instead.
+    """
+
+    id: str
+    found_us: int
+    dataset: str
+    dataset_hash: str
+    site: str
+    door: str
+    file: str
+    url: str
+    good: bool
+    message: str
+
+
+@dataclass(frozen=True)
 class PairRow:
     """One job's paired effect: d = median over its rounds of ln(B/A) of ``metric``.
 

@@ -214,6 +214,22 @@ attempt = sa.Table(
     sa.Column("message", LongText),
 )
 
+# FILE is a reserved word on Oracle.
+replica = sa.Table(
+    "replica",
+    metadata,
+    sa.Column("id", StoredText(ID_LENGTH), primary_key=True),
+    sa.Column("found_us", sa.BigInteger, nullable=False),
+    sa.Column("dataset", StoredText(MAX_TEXT)),
+    sa.Column("dataset_hash", StoredText(MAX_TEXT)),
+    sa.Column("site", StoredText(MAX_TEXT)),
+    sa.Column("door", StoredText(MAX_TEXT)),
+    sa.Column("file_name", StoredText(MAX_TEXT), key="file"),
+    sa.Column("url", StoredText(MAX_TEXT)),
+    sa.Column("good", sa.Boolean, nullable=False),
+    sa.Column("message", LongText),
+)
+
 
 def _comparison_columns() -> tuple[sa.Column[Any], ...]:
     # ``line`` keeps the order in which the comparison gave its rows.

@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL, Engine
 from treehammer.collectors.metrics import Value
 from treehammer.collectors.record import Measurement
 from treehammer.errors import ConfigError, NothingToDo, StoreError
-from treehammer.sql import migrate, schema
+from treehammer.sql import marks, migrate, schema
 from treehammer.sql.database import (
     make_engine,
     parse_url,
@@ -35,6 +35,7 @@ from treehammer.sql.rows import (
     ExtraRow,
     JobRow,
     PairRow,
+    ReplicaRow,
     VerdictRow,
 )
 from treehammer.sql.selection import Selection
@@ -218,6 +219,25 @@ class Store:
             query = sa.select(table).where(table.c.job_id.in_(wanted[start : start + IN_LIST]))
             found += self._rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
         return found
+
+    # Replicas
+
+    def add_replicas(self, findings: Iterable[ReplicaRow]) -> None:
+        """Remember what was found of replicas; a finding that is known stays as it is."""
+        with writing(self._engine) as connection:
+            insert_missing(connection, schema.replica, findings)
+
+    def mark_bad_replicas(self) -> int:
+        """Mark the measurements that read a replica while it was bad, as implausible.
+
+        Returns:
+            how many were not marked before.
+        """
+        findings = self._rows(ReplicaRow, sa.select(schema.replica))
+        if all(finding.good for finding in findings):
+            return 0
+        with writing(self._engine) as connection:
+            return marks.mark(connection, findings)
 
     # Comparisons
 

@@ -10,12 +10,19 @@ from typing import Any, TypeVar, get_type_hints
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow, PairRow, VerdictRow
+from treehammer.sql.rows import (
+    AttemptRow,
+    CampaignRow,
+    JobRow,
+    PairRow,
+    ReplicaRow,
+    VerdictRow,
+)
 
-Row = TypeVar("Row", CampaignRow, JobRow, AttemptRow, PairRow, VerdictRow)
+Row = TypeVar("Row", CampaignRow, JobRow, AttemptRow, ReplicaRow, PairRow, VerdictRow)
 #: Rows that are looked up and written at once; an IN list may hold 1000 on Oracle.
 CHUNK = 1000
-Keyed = CampaignRow | JobRow | AttemptRow
+Keyed = CampaignRow | JobRow | AttemptRow | ReplicaRow
 Line = PairRow | VerdictRow
 
 #: Kind of row -> its columns, each with whether it is text.
@@ -23,7 +30,7 @@ _COLUMNS = {
     kind.__name__: tuple(
         (field.name, get_type_hints(kind)[field.name] is str) for field in fields(kind)
     )
-    for kind in (CampaignRow, JobRow, AttemptRow, PairRow, VerdictRow)
+    for kind in (CampaignRow, JobRow, AttemptRow, ReplicaRow, PairRow, VerdictRow)
 }
 
 

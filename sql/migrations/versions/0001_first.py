@@ -23,6 +23,7 @@ def upgrade() -> None:
     _extra()
     _job()
     _attempt()
+    _replica()
 
 
 def _campaign() -> None:
@@ -397,4 +398,21 @@ def _attempt() -> None:
         sa.Column("message", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("job_id", "attempt", name="pk_attempt"),
         sa.ForeignKeyConstraint(["job_id"], ["job.id"], name="fk_attempt_job"),
+    )
+
+
+def _replica() -> None:
+    op.create_table(
+        "replica",
+        sa.Column("id", sa.String(128), nullable=False),
+        sa.Column("found_us", sa.BigInteger(), nullable=False),
+        sa.Column("dataset", sa.String(4000), nullable=True),
+        sa.Column("dataset_hash", sa.String(4000), nullable=True),
+        sa.Column("site", sa.String(4000), nullable=True),
+        sa.Column("door", sa.String(4000), nullable=True),
+        sa.Column("file_name", sa.String(4000), nullable=True),
+        sa.Column("url", sa.String(4000), nullable=True),
+        sa.Column("good", sa.Boolean(), nullable=False),
+        sa.Column("message", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_replica"),
     )

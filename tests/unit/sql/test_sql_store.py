@@ -18,7 +18,7 @@ from treehammer.collectors.metrics import CATALOGUE, Value
 from treehammer.errors import ConfigError, ExitCode, NothingToDo, StoreError
 from treehammer.sql import database
 from treehammer.sql.recording import BATCH, Added
-from treehammer.sql.rows import AttemptRow, CountRow, ExtraRow, PairRow, VerdictRow
+from treehammer.sql.rows import AttemptRow, CountRow, ExtraRow, PairRow, ReplicaRow, VerdictRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database
 
@@ -76,6 +76,69 @@ def test_a_contradiction_is_reported_and_changes_nothing(
     assert store.add([second]) == Added(0, 0, (first.id,))
     assert rows_of(store) == before
     assert list(store.extras(EVERYTHING)) == [ExtraRow(first.id, "hits", 1.0)]
+
+
+def _finding(at: int, good: bool, **changes: Any) -> ReplicaRow:
+    values: dict[str, Any] = {
+        "id": f"{at}{changes}",
+        "found_us": at,
+        "dataset": "set",
+        "dataset_hash": "h",
+        "site": "local",
+        "door": "d",
+        "file": "f.root",
+        "url": "root://h//f.root",
+        "good": good,
+        "message": "" if good else "has adler32 1, not 2",
+    }
+    return ReplicaRow(**{**values, **changes})
+
+
+def _marked(store: Store) -> dict[int, str]:
+    rows = store.measurements(Selection(), ["started_us", "implausible_why", "plausible"])
+    found = {int(str(row["started_us"])): row for row in rows}
+    assert all(row["plausible"] is (row["implausible_why"] is None) for row in found.values())
+    return {at: str(row["implausible_why"] or "") for at, row in found.items()}
+
+
+def test_what_read_a_replica_while_it_was_bad_is_marked(store: Store) -> None:
+    here: dict[str, Any] = {"dataset_hash": "h", "site": "local", "door": "d", "plausible": True}
+    read = [make_measurement(f"j{at}", started_us=at, **here) for at in (10, 20, 30, 40, 50)]
+    other = make_measurement("other", started_us=25, **{**here, "door": "e"})
+    doubtful = make_measurement(
+        "why", started_us=22, **{**here, "plausible": False}, implausible_why="x"
+    )
+    store.add([*read, other, doubtful])
+    assert store.mark_bad_replicas() == 0
+    store.add_replicas([_finding(15, True), _finding(35, False), _finding(36, False)])
+    assert store.mark_bad_replicas() == 5
+    said = "bad replica: has adler32 1, not 2"
+    assert _marked(store) == {
+        10: "",
+        20: said,
+        22: f"x; {said}",
+        25: "",
+        30: said,
+        40: said,
+        50: said,
+    }
+    assert store.mark_bad_replicas() == 0
+    # What comes home later is marked, too, until the replica is good again.
+    store.add_replicas([_finding(55, True), _finding(55, False, dataset_hash="else")])
+    late = [make_measurement(f"j{at}", started_us=at, **here) for at in (45, 60)]
+    store.add(late)
+    assert store.mark_bad_replicas() == 1
+    assert _marked(store)[45] == said
+    assert _marked(store)[60] == ""
+    # Handed in again, what was marked is the same measurement still.
+    assert store.add([*read, doubtful, *late]) == Added(0, 8)
+
+
+def test_a_replica_never_found_good_was_bad_from_the_beginning(store: Store) -> None:
+    store.add([make_measurement(started_us=1, dataset_hash="h", door="d", plausible=True)])
+    store.add_replicas([_finding(35, False)])
+    store.add_replicas([_finding(35, False)])
+    assert store.mark_bad_replicas() == 1
 
 
 def test_more_than_one_batch(store: Store) -> None:

@@ -1,0 +1,82 @@
+"""Measurements that read a replica which was found bad: marked as implausible, never removed.
+
+A replica is bad from when it was last found good, or from the beginning, until it is found good
+again: nobody knows since when it was bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.collectors.record import MAX_TEXT
+from treehammer.sql.rows import ReplicaRow
+from treehammer.sql.schema import measurement
+
+#: What a mark begins with; nothing else in ``implausible_why`` does.
+BAD_REPLICA = "bad replica: "
+#: Between what is implausible about a measurement and a mark.
+AFTER = "; "
+#: Later than any measurement.
+NEVER_US = 2**62
+
+
+def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
+    """Mark what read bad replicas, inside the transaction of ``connection``; how many are new."""
+    marked = 0
+    for finding, after_us, until_us in _bad(findings):
+        why = BAD_REPLICA + finding.message
+        known = measurement.c.implausible_why
+        both = sa.func.substr(known, 1, MAX_TEXT - len(AFTER) - len(why)) + AFTER + why
+        done = connection.execute(
+            sa.update(measurement)
+            .where(
+                measurement.c.dataset_hash == finding.dataset_hash,
+                measurement.c.site == finding.site,
+                measurement.c.door == finding.door,
+                measurement.c.started_us > after_us,
+                measurement.c.started_us <= until_us,
+                sa.or_(known.is_(None), known.not_like(f"%{BAD_REPLICA}%")),
+            )
+            .values(plausible=False, implausible_why=sa.case((known.is_(None), why), else_=both))
+        )
+        marked += done.rowcount
+    return marked
+
+
+def without(why: str | None) -> str | None:
+    """What was recorded as implausible, a mark left out that came later."""
+    if why is None:
+        return None
+    return why.partition(BAD_REPLICA)[0].removesuffix(AFTER) or None
+
+
+def _bad(findings: Iterable[ReplicaRow]) -> Iterator[tuple[ReplicaRow, int, int]]:
+    """The first finding of each bad time, and when that began and ended (µs since 1970 UTC)."""
+    for _, of_one in groupby(sorted(findings, key=_place_and_time), key=_place):
+        yield from _times([*of_one])
+
+
+def _times(findings: Sequence[ReplicaRow]) -> Iterator[tuple[ReplicaRow, int, int]]:
+    after_us = -1
+    first: ReplicaRow | None = None
+    for finding in findings:
+        if not finding.good:
+            first = first or finding
+            continue
+        if first:
+            yield first, after_us, finding.found_us
+        first, after_us = None, finding.found_us
+    if first:
+        yield first, after_us, NEVER_US
+
+
+def _place(finding: ReplicaRow) -> tuple[str, ...]:
+    return finding.dataset_hash, finding.site, finding.door, finding.file
+
+
+def _place_and_time(finding: ReplicaRow) -> tuple[object, ...]:
+    return *_place(finding), finding.found_us
