@@ -39,40 +39,54 @@ def probe(protocol: str, prefix: str, target: Target, *, here: bool) -> Probe:
 
 
 def stat(url: str, *, here: bool = True) -> Seen:
-    """Size and adler32 of a file as its door tells them; a door of folders tells no checksum.
+    """Size and adler32 of a file as its door tells them; a folder tells no checksum.
 
     Args:
         url: a path, or a URL of root, https or http.
         here: whether a path means a file of this machine.
     """
-    return _seen(url, None, here=here, whole=False)
+    scheme = urlsplit(url).scheme
+    if trouble := _trouble(url, here=here):
+        return trouble
+    if scheme == "root":
+        return xrootd.stat(url)
+    return http.stat(url) if scheme else folder.stat(Path(url))
 
 
-def read(url: str, advance: Advance | None = None, *, here: bool = True) -> Seen:
+def read(
+    url: str,
+    advance: Advance | None = None,
+    *,
+    copy_to: Path | None = None,
+    here: bool = True,
+) -> Seen:
     """Size, adler32 and sha256 of all the bytes that come through a door.
 
     Args:
         url: a path, or a URL of root, https or http.
         advance: is told the bytes of each block.
+        copy_to: a new file to keep them in.
         here: whether a path means a file of this machine.
     """
-    return _seen(url, advance, here=here, whole=True)
+    scheme = urlsplit(url).scheme
+    if trouble := _trouble(url, here=here):
+        return trouble
+    if scheme == "root":
+        return xrootd.read(url, advance, copy_to)
+    if scheme:
+        return http.read(url, advance, copy_to)
+    return folder.read(Path(url), advance, copy_to)
 
 
-def _seen(url: str, advance: Advance | None, *, here: bool, whole: bool) -> Seen:
+def _trouble(url: str, *, here: bool) -> Seen | None:
+    """Why a door need not be asked."""
     scheme = urlsplit(url).scheme
     if not scheme:
-        path = Path(url)
-        if not here and not path.parent.is_dir():
-            return Seen(
-                trouble=UNTRIED, message="a folder of the site's nodes cannot be tried from here"
-            )
-        return folder.read(path, advance) if whole else folder.stat(path)
+        if here or Path(url).parent.is_dir():
+            return None
+        why = "a folder of the site's nodes cannot be tried from here"
+        return Seen(trouble=UNTRIED, message=why)
     if scheme not in ("root", "https", "http"):
         return Seen(trouble=BROKEN, message=f"{scheme} cannot be spoken from here")
     reached = reach(url)
-    if reached.rtt_s is None:
-        return Seen(trouble=SILENT, message=reached.error)
-    if scheme == "root":
-        return xrootd.read(url, advance) if whole else xrootd.stat(url)
-    return http.read(url, advance) if whole else http.stat(url)
+    return None if reached.rtt_s is not None else Seen(trouble=SILENT, message=reached.error)

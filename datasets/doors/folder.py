@@ -25,10 +25,10 @@ def stat(path: Path) -> Seen:
         return _trouble(error)
 
 
-def read(path: Path, advance: Advance | None = None) -> Seen:
-    """Read every byte."""
+def read(path: Path, advance: Advance | None = None, copy_to: Path | None = None) -> Seen:
+    """Read every byte, and keep them in a new file if one is given."""
     try:
-        found = digest(path, advance)
+        found = digest(path, advance, copy_to=copy_to)
     except OSError as error:
         return _trouble(error)
     return Seen(found.size, found.adler32, found.sha256)

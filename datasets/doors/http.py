@@ -87,17 +87,18 @@ def stat(url: str) -> Seen:
     return _seen(url, head)
 
 
-def read(url: str, advance: Advance | None = None) -> Seen:
-    """Read every byte."""
+def read(url: str, advance: Advance | None = None, copy_to: Path | None = None) -> Seen:
+    """Read every byte, and keep them in a file if one is given."""
 
     def get(session: _Session) -> Seen:
         size, adler, sha = 0, 1, hashlib.sha256()
-        with session.ask("GET", url, {}) as answer:
+        with session.ask("GET", url, {}) as answer, Path(copy_to or os.devnull).open("wb") as kept:
             length = answer.headers.get("Content-Length", "")
             while block := answer.read(BLOCK):
                 size += len(block)
                 adler = zlib.adler32(block, adler)
                 sha.update(block)
+                kept.write(block)
                 if advance:
                     advance(len(block))
         if length.isdigit() and size < int(length):

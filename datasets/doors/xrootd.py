@@ -51,9 +51,9 @@ def stat(url: str) -> Seen:
     return _seen("stat", url, limit_s=LIMIT_S + xrootd_client.CHECKSUM_S)
 
 
-def read(url: str, advance: Advance | None = None) -> Seen:
-    """Read every byte."""
-    return _seen("read", url, advance=advance)
+def read(url: str, advance: Advance | None = None, copy_to: Path | None = None) -> Seen:
+    """Read every byte, and keep them in a file if one is given."""
+    return _seen("read", url, str(copy_to or ""), advance=advance)
 
 
 def write(path: Path, url: str, advance: Advance | None = None) -> Seen:

@@ -6,6 +6,7 @@ Every value remembers where it came from, so that ``treehammer config show`` can
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -48,12 +49,27 @@ class Settings:
         default=None,
         metadata={"help": "sites beside this machine, their doors and pools (sites.toml)"},
     )
+    rucio_config: Path | None = field(
+        default=None,
+        metadata={"help": "rucio.cfg of the client [default: the one that Rucio finds itself]"},
+    )
+    rucio_account: str = field(
+        default="", metadata={"help": "Rucio account [default: the one of rucio.cfg]"}
+    )
+    rucio_scope: str = field(
+        default="", metadata={"help": "Rucio scope of datasets [default: user.ACCOUNT]"}
+    )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def software_dir(self) -> Path:
         """One environment per ROOT release lives here."""
         return self.cache_dir / "software"
+
+    @property
+    def rucio_dir(self) -> Path:
+        """Manifests from Rucio, and what Rucio's servers let us in by."""
+        return self.cache_dir / "rucio"
 
     @property
     def datasets_dir(self) -> Path:
@@ -100,6 +116,9 @@ def _defaults() -> dict[str, Any]:
         "slots": 1,
         "sources_dir": None,
         "sites_file": None,
+        "rucio_config": None,
+        "rucio_account": "",
+        "rucio_scope": "",
     }
 
 
@@ -125,7 +144,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _convert(name: str, value: Any, origin: str, base: Path) -> Any:
-    if name in ("cache_dir", "data_dir", "sources_dir", "sites_file"):
+    if name in ("cache_dir", "data_dir", "sources_dir", "sites_file", "rucio_config"):
         if not isinstance(value, str | Path) or not str(value):
             raise ConfigError(f"{name} must be a path, not {value!r}", where=origin)
         return (base / Path(value).expanduser()).resolve()
@@ -139,6 +158,12 @@ def _convert(name: str, value: Any, origin: str, base: Path) -> Any:
                 f"slots must be a whole number of at least 1, not {value!r}", where=origin
             )
         return number
+    if name in ("rucio_account", "rucio_scope"):
+        if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]*", value):
+            raise ConfigError(
+                f"{name} must be letters, digits, '.', '_' and '-', not {value!r}", where=origin
+            )
+        return value
     return _database(value, origin)
 
 

@@ -94,6 +94,12 @@ class DatasetError(TreehammerError):
     """A dataset is unknown, incomplete or not what its manifest says."""
 
 
+class CatalogueError(TreehammerError):
+    """The data catalogue does not answer, or does not do what it was asked for."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
 class SoftwareError(TreehammerError):
     """A ROOT release was asked for that cannot be set up."""
 

@@ -1,0 +1,394 @@
+"""Rucio, the production data system: the one module that talks to it, through its own client.
+
+Everything here is open to an ordinary account.  The client is imported when it is first needed, since
+that takes half a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
+from functools import cached_property
+from typing import Any, TypeVar
+
+from treehammer.config import Settings
+from treehammer.datasets.doors.seen import adler32_of
+from treehammer.datasets.rucio_answers import (
+    TRANSIENT,
+    Absent,
+    DidFile,
+    Exists,
+    Location,
+    Quota,
+    Rse,
+    Rule,
+    rule_of,
+    translated,
+)
+from treehammer.errors import CatalogueError, TreehammerError
+
+T = TypeVar("T")
+
+#: Seconds between tries of a call that failed for a while only.
+PAUSES_S = (1.0, 4.0, 10.0)
+#: Seconds that a call may take.
+LIMIT_S = 60
+DISK = "DISK"
+
+
+def is_configured(settings: Settings) -> bool:
+    """Whether somebody has said which Rucio to ask."""
+    return settings.rucio_config is not None or "RUCIO_CONFIG" in os.environ
+
+
+class Rucio:
+    """A Rucio server, as the account of the settings.
+
+    Args:
+        settings: rucio_config, rucio_account and rucio_scope, and where tokens are kept.
+        sleep: waits so many seconds between tries.
+
+    Raises:
+        ConfigError: (of every method) what is to say which server and account is missing or wrong.
+        CatalogueError: (of every method) the server does not answer, or refuses.
+    """
+
+    def __init__(self, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._settings = settings
+        self._sleep = sleep
+
+    @cached_property
+    def _client(self) -> Any:
+        settings = self._settings
+        if settings.rucio_config is not None:
+            os.environ["RUCIO_CONFIG"] = str(settings.rucio_config)
+        from rucio.client.client import Client
+        from rucio.common.config import clean_cached_config
+
+        class KeptApart(Client):  # type: ignore[misc]  # of a package without types
+            """Keeps one token per account and server; Rucio's own place knows accounts alone."""
+
+            def _get_auth_tokens(self) -> tuple[None, str, str, str]:
+                who = f"{self.auth_host} {self.vo} {self.account}"
+                key = hashlib.sha256(who.encode()).hexdigest()[:16]
+                folder = settings.rucio_dir / "tokens"
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                return None, str(folder / f"{key}.expiry"), str(folder / key), str(folder)
+
+        clean_cached_config()
+        logger = logging.getLogger("treehammer.rucio")
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+        name = sys.argv[0]
+        try:
+            return KeptApart(
+                account=settings.rucio_account or None,
+                timeout=LIMIT_S,
+                user_agent="treehammer",
+                logger=logger,
+            )
+        finally:
+            sys.argv[0] = name  # which the client shortens
+
+    # --- whom we are
+
+    @cached_property
+    def account(self) -> str:
+        """The account that we act as."""
+        given = self._call(lambda client: client.account)
+        return str(given or self._call(lambda client: client.whoami())["account"])
+
+    @cached_property
+    def scope(self) -> str:
+        """The scope of our datasets."""
+        return self._settings.rucio_scope or f"user.{self.account}"
+
+    @cached_property
+    def server(self) -> str:
+        """The server's address."""
+        return str(self._call(lambda client: client.host))
+
+    # --- storage
+
+    def rses(self, expression: str) -> tuple[Rse, ...]:
+        """The RSEs that an expression chooses, sorted by name.
+
+        Raises:
+            ConfigError: it is no expression, or chooses none.
+        """
+        found = self._call(lambda client: [row["rse"] for row in client.list_rses(expression)])
+        return tuple(self.rse(name) for name in sorted(found))
+
+    def rse(self, name: str) -> Rse:
+        """One RSE.
+
+        Raises:
+            Absent: there is none of that name.
+        """
+        about = self._call(lambda client: client.get_rse(name))
+        attributes = self._call(lambda client: client.list_rse_attributes(name))
+        return Rse(
+            name=name,
+            site=str(attributes.get("site", "")),
+            kind=str(about["rse_type"]),
+            writable=bool(about["availability_write"]),
+            staging=bool(about.get("staging_area")),
+        )
+
+    def quotas(self) -> dict[str, Quota]:
+        """RSE -> what our account may keep there; an RSE where it may keep nothing is not in it."""
+        rows = self._call(lambda client: list(client.get_local_account_usage(self.account)))
+        return {row["rse"]: Quota(float(row["bytes_limit"]), int(row["bytes"])) for row in rows}
+
+    # --- what there is
+
+    def files(self, dataset: str) -> tuple[DidFile, ...]:
+        """The files of a dataset in our scope, sorted by name.
+
+        Raises:
+            Absent: there is no such dataset.
+        """
+
+        def ask(client: Any) -> list[DidFile]:
+            client.get_did(
+                self.scope, dataset
+            )  # what follows has no files where there is no dataset
+            rows = client.list_files(self.scope, dataset)
+            return [DidFile(row["name"], row["bytes"], adler32_of(row["adler32"])) for row in rows]
+
+        return tuple(sorted(self._call(ask), key=lambda file: file.name))
+
+    def file(self, name: str) -> DidFile:
+        """A file in our scope.
+
+        Raises:
+            Absent: there is no such file.
+        """
+        row = self._call(lambda client: client.get_metadata(self.scope, name))
+        return DidFile(name, row["bytes"] or 0, adler32_of(row["adler32"]))
+
+    def locations(
+        self,
+        names: Iterable[str],
+        schemes: Sequence[str] | None = None,
+        expression: str = "",
+        domain: str = "wan",
+    ) -> tuple[Location, ...]:
+        """Replicas on disk that the catalogue calls available, of datasets or files, best first.
+
+        Args:
+            names: in our scope; those that do not exist have none.
+            schemes: of the URLs wanted, as Rucio calls them; None for any.
+            expression: chooses RSEs; '' for all.
+            domain: ``lan`` for readers at the site itself, ``wan`` for others, ``all`` for both.
+
+        Raises:
+            ConfigError: the expression is none.
+        """
+        dids = [{"scope": self.scope, "name": name} for name in names]
+
+        def ask(client: Any) -> list[Any]:
+            found = client.list_replicas(
+                dids,
+                schemes=None if schemes is None else list(schemes),
+                rse_expression=expression or None,
+                domain=domain,
+            )
+            return list(found)
+
+        rows = self._call(ask)
+        found = [
+            Location(row["name"], about["rse"], url, int(about["priority"]))
+            for row in rows
+            for url, about in row["pfns"].items()
+            if about["type"] == DISK
+        ]
+        return tuple(sorted(found, key=lambda one: (one.file, one.rse, one.priority)))
+
+    # --- what we bring
+
+    def upload_urls(self, rse: str, name: str, scheme: str) -> tuple[str, ...]:
+        """Where a file of our scope is to be written at an RSE; none where it does not speak so."""
+        did = f"{self.scope}:{name}"
+
+        def ask(client: Any) -> dict[str, str]:
+            found: dict[str, str] = client.lfns2pfns(
+                rse, [did], protocol_domain="wan", operation="write", scheme=scheme
+            )
+            return found
+
+        try:
+            return (self._call(ask)[did],)
+        except Absent:
+            return ()
+
+    def register(self, rse: str, file: DidFile) -> None:
+        """Tell the catalogue of a file that was written to an RSE; to tell it twice is harmless.
+
+        Raises:
+            Denied: the account may not add files there.
+        """
+        replica = {
+            "scope": self.scope,
+            "name": file.name,
+            "bytes": file.size,
+            "adler32": file.adler32,
+            "state": "A",
+        }
+        try:
+            self._call(
+                lambda client: client.add_replicas(rse, [replica], ignore_availability=False)
+            )
+        except Exists:
+            pass
+
+    def define(self, dataset: str) -> None:
+        """Have a dataset in our scope, if it is not there already.
+
+        Raises:
+            Denied: the scope is not ours.
+        """
+        try:
+            self._call(lambda client: client.add_dataset(self.scope, dataset))
+        except Exists:
+            pass
+
+    def attach(self, dataset: str, names: Sequence[str]) -> None:
+        """Make files part of a dataset; those that are already stay."""
+        dids = [{"scope": self.scope, "name": name} for name in names]
+        self._call(
+            lambda client: client.add_files_to_datasets(
+                [{"scope": self.scope, "name": dataset, "dids": dids}], ignore_duplicate=True
+            )
+        )
+
+    def close(self, dataset: str) -> None:
+        """Let no more files be added to a dataset."""
+        self._call(lambda client: client.set_status(self.scope, dataset, open=False))
+
+    # --- what we ask for
+
+    def rules(self, dataset: str) -> tuple[Rule, ...]:
+        """Our own rules for a dataset.
+
+        Raises:
+            Absent: there is no such dataset.
+        """
+        rows = self._call(lambda client: list(client.list_did_rules(self.scope, dataset)))
+        found = [rule_of(row) for row in rows]
+        return tuple(rule for rule in found if rule.account == self.account)
+
+    def rule(self, rule_id: str) -> Rule:
+        """A rule as it is now.
+
+        Raises:
+            Absent: it is no more.
+        """
+        return rule_of(self._call(lambda client: client.get_replicationrule_of(rule_id)))
+
+    def ask_for(
+        self, dataset: str, rse: str, *, lifetime_s: int | None, comment: str, activity: str
+    ) -> str:
+        """Ask for a replica of a dataset at an RSE; its availability is respected.
+
+        Returns:
+            The rule's id.
+
+        Raises:
+            Exists: we have asked already.
+            Denied: the RSE takes nothing now, or there is no room for us.
+        """
+        made = self._call(
+            lambda client: client.add_replicationrule_of(
+                [{"scope": self.scope, "name": dataset}],
+                copies=1,
+                rse_expression=rse,
+                grouping="ALL",
+                lifetime=lifetime_s,
+                activity=activity,
+                comment=comment,
+                ignore_availability=False,
+            )
+        )
+        return str(made[0])
+
+    def prolong(self, rule: Rule, lifetime_s: int | None) -> None:
+        """Let a rule end so many seconds from now.
+
+        Raises:
+            Denied: this Rucio lets only administrators do so.
+        """
+        self._call(
+            lambda client: client.update_replicationrule_of(rule.id, {"lifetime": lifetime_s})
+        )
+
+    def boost(self, rule: Rule) -> None:
+        """Have a stuck rule tried again now.
+
+        Raises:
+            Denied: this Rucio lets only administrators do so.
+        """
+        self._call(lambda client: client.update_replicationrule_of(rule.id, {"boost_rule": True}))
+
+    def withdraw(self, rule: Rule) -> None:
+        """Delete a rule of ours; replicas that no other rule holds are then Rucio's to remove.
+
+        Raises:
+            Denied: this Rucio lets only administrators do so.
+        """
+        try:
+            self._call(
+                lambda client: client.delete_replicationrule_of(rule.id, purge_replicas=True)
+            )
+        except Absent:
+            pass
+
+    # --- what is bad
+
+    def declare_bad(self, rse: str, name: str, reason: str) -> None:
+        """Have the replica of a file replaced by a good one.
+
+        Raises:
+            Denied: this Rucio lets only administrators do so.
+        """
+        replica = {"scope": self.scope, "name": name, "rse": rse}
+        _taken(self._call(lambda client: client.declare_bad_file_replicas([replica], reason)))
+
+    def declare_suspicious(self, rse: str, name: str, reason: str) -> None:
+        """Tell administrators of a replica that looks bad.
+
+        Raises:
+            Absent: the catalogue knows no such replica.
+        """
+        known = [one.url for one in self.locations([name], expression=rse)][:1]
+        if not known:
+            raise Absent(f"has no replica of {name}", where=rse)
+        _taken(self._call(lambda client: client.declare_suspicious_file_replicas(known, reason)))
+
+    # --- how
+
+    def _call(self, ask: Callable[[Any], T]) -> T:
+        """Ask, and again where that can help; what goes wrong comes as an error of ours."""
+        for pause in (*PAUSES_S, None):
+            try:
+                # What the client prints is for the user, and not what the command prints.
+                with redirect_stdout(sys.stderr):
+                    return ask(self._client)
+            except TreehammerError:
+                raise
+            except Exception as error:  # of any of the client's libraries
+                if type(error).__name__ not in TRANSIENT or pause is None:
+                    raise translated(error, self._settings) from error
+            self._sleep(pause)
+        raise AssertionError  # the last pause is None
+
+
+def _taken(refused: Mapping[str, Sequence[str]]) -> None:
+    left = [why for reasons in refused.values() for why in reasons]
+    if left:
+        raise CatalogueError(f"did not take the declaration: {'; '.join(map(str, left))}")

@@ -1,0 +1,182 @@
+"""What Rucio answers, in words of ours: its rows as dataclasses, its exceptions as our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from treehammer.config import Settings
+from treehammer.errors import CatalogueError, ConfigError, DatasetError
+
+#: What the names of Rucio's exceptions mean to us: trying again can help, or not.
+TRANSIENT = (
+    "ServerConnectionException",
+    "ServiceUnavailable",
+    "DatabaseException",
+    "ConnectionError",
+    "ConnectTimeout",
+    "ReadTimeout",
+    "ChunkedEncodingError",
+    "ReplicationRuleCreationTemporaryFailed",
+)
+_LOGIN = ("CannotAuthenticate", "NoAuthInformation", "IdentityError", "AccountNotFound")
+_SETTINGS = (
+    "ConfigNotFound",
+    "ConfigLoadingError",
+    "MissingClientParameter",
+    "ClientProtocolNotFound",
+    "ClientProtocolNotSupported",
+    "InvalidRSEExpression",
+    "InvalidObject",
+)
+_ABSENT = (
+    "DataIdentifierNotFound",
+    "RSENotFound",
+    "RuleNotFound",
+    "RSEProtocolNotSupported",
+)
+_EXISTS = (
+    "DataIdentifierAlreadyExists",
+    "Duplicate",
+    "DuplicateContent",
+    "DuplicateRule",
+    "FileAlreadyExists",
+    "FileReplicaAlreadyExists",
+)
+_DENIED = (
+    "AccessDenied",
+    "InsufficientAccountLimit",
+    "InsufficientTargetRSEs",
+    "InvalidReplicationRule",
+    "ManualRuleApprovalBlocked",
+    "ResourceTemporaryUnavailable",
+    "RSEAccessDenied",
+    "RSEOverQuota",
+    "RSEWriteBlocked",
+    "ScopeAccessDenied",
+    "ScopeNotFound",
+    "ScratchDiskLifetimeConflict",
+    "UnsupportedOperation",
+)
+
+
+class Denied(CatalogueError):
+    """Rucio knows what was asked for, and will not do it for this account."""
+
+
+class Absent(DatasetError):
+    """Rucio knows no such data, RSE or rule."""
+
+
+class Exists(DatasetError):
+    """Rucio has what was to be made already."""
+
+
+@dataclass(frozen=True)
+class DidFile:
+    """A file as the catalogue knows it: size in bytes, ``adler32`` as 8 hex digits."""
+
+    name: str
+    size: int
+    adler32: str
+
+
+@dataclass(frozen=True)
+class Rse:
+    """A storage element; ``site`` is '' where Rucio does not say whose it is."""
+
+    name: str
+    site: str
+    kind: str
+    writable: bool
+    staging: bool
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What the account may keep at an RSE, and keeps there; bytes, ``inf`` for no limit."""
+
+    limit: float
+    used: int
+
+    @property
+    def free(self) -> float:
+        """Bytes that it may still bring there."""
+        return self.limit - self.used
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A replication rule; ``ends`` in seconds since 1970, None for never."""
+
+    id: str
+    expression: str
+    account: str
+    state: str
+    ok: int
+    copying: int
+    stuck: int
+    error: str
+    ends: float | None
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a replica is; the lower the priority, the better."""
+
+    file: str
+    rse: str
+    url: str
+    priority: int
+
+
+def rule_of(row: Mapping[str, Any]) -> Rule:
+    """A rule in a row of Rucio's."""
+    ends = row.get("expires_at")
+    if isinstance(ends, str):
+        ends = datetime.strptime(ends, "%a, %d %b %Y %H:%M:%S %Z")
+    return Rule(
+        id=str(row["id"]),
+        expression=str(row["rse_expression"]),
+        account=str(row["account"]),
+        state=str(row["state"]),
+        ok=int(row["locks_ok_cnt"]),
+        copying=int(row["locks_replicating_cnt"]),
+        stuck=int(row["locks_stuck_cnt"]),
+        error=str(row.get("error") or ""),
+        ends=ends.replace(tzinfo=UTC).timestamp() if ends else None,
+    )
+
+
+def translated(error: Exception, settings: Settings) -> Exception:
+    """The same as an error of ours; one that nobody expects as it is."""
+    kind = type(error).__name__
+    said = " ".join(str(error).replace("Details: ", "").split())
+    where, file = "Rucio", str(settings.rucio_config or "rucio.cfg")
+    if kind in _SETTINGS:
+        hint = "Name the client's rucio.cfg: rucio_config in treehammer.toml or TREEHAMMER_RUCIO_CONFIG."
+        where = where if kind.startswith("Invalid") else file
+        return ConfigError(said, where=where, hint="" if kind.startswith("Invalid") else hint)
+    if kind in _LOGIN:
+        who = settings.rucio_account or "your account"
+        hint = "Check account, username and password in rucio.cfg, or your proxy or token."
+        return ConfigError(f"does not let {who} in: {said}", where=file, hint=hint)
+    if kind in _ABSENT:
+        return Absent(said, where=where)
+    if kind in _EXISTS:
+        return Exists(said, where=where)
+    if kind in _DENIED:
+        return Denied(said, where=where)
+    if kind in TRANSIENT:
+        return CatalogueError(
+            f"does not answer: {said}",
+            where=where,
+            hint="Nothing that it was told is lost: give the same command again later.",
+        )
+    return CatalogueError(f"{kind}: {said}", where=where) if _is_rucios(error) else error
+
+
+def _is_rucios(error: Exception) -> bool:
+    return type(error).__module__.startswith(("rucio.", "requests."))
