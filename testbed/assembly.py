@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from treehammer.testbed import condor, sitesfile
+from treehammer.testbed import condor, rucio, sitesfile
 from treehammer.testbed.cvmfs import CvmfsPart
 from treehammer.testbed.parts import Box, Part, View
 from treehammer.testbed.storage import StoragePart
@@ -15,6 +15,8 @@ def assemble(box: Box) -> list[Part]:
     """All parts of a testbed, in the order in which their daemons are started."""
     storage = StoragePart(box)
     parts: list[Part] = [CvmfsPart(box), storage]
+    if box.rucio:
+        parts.append(rucio.RucioPart(box, storage))
     seen = [view for part in parts for view in part.views()]
     return [*parts, *pools(box, seen), sitesfile.SitesFilePart(box, storage)]
 
@@ -29,3 +31,8 @@ def pools(box: Box, views: Sequence[View] = ()) -> list[Part]:
 def sites_file(box: Box) -> Path:
     """The sites file of a testbed that is up."""
     return sitesfile.path_of(box)
+
+
+def client_configs(box: Box) -> dict[str, Path]:
+    """Account of users -> what they set RUCIO_CONFIG to, in a testbed with Rucio."""
+    return {name: rucio.client_config(box, name) for name in rucio.USERS} if box.rucio else {}

@@ -14,7 +14,7 @@ import jinja2
 
 from treehammer.errors import TestbedError
 from treehammer.testbed import curtain, packages
-from treehammer.testbed.parts import MARK, Box, Daemon, Say, View
+from treehammer.testbed.parts import MARK, Box, Daemon, Say, View, write_secret
 
 SUITE = "trixie"
 #: What HTCondor's programs load; its package depends on much more that a pool in a box has no use for.
@@ -233,8 +233,8 @@ class CondorPool:
         box.own_file(pool.tokens / "condor", ours, mode=0o600)
         theirs = self._token(DAEMONS, "-authz", "ADVERTISE_STARTD", "-authz", "READ")
         box.own_file(pool.startd_tokens / "startd", theirs, mode=0o600)
-        _secret(pool.admin_tokens / "condor", ours)
-        _secret(pool.client / "tokens.d/user", self._token(USER))
+        write_secret(pool.admin_tokens / "condor", ours)
+        write_secret(pool.client / "tokens.d/user", self._token(USER))
 
     def _site(self, site: str) -> None:
         pool, box = self.pool, self.pool.box
@@ -351,9 +351,3 @@ class CondorPool:
 
     def clean_up(self) -> None:
         """Nothing lies outside the testbed's folder."""
-
-
-def _secret(path: Path, text: str) -> None:
-    """Write what only who runs Treehammer may read."""
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")

@@ -152,7 +152,7 @@ def bring(environment: Path, folder: Path) -> Path:
             part = folder / f"{environment.name}.part"
             if part.exists():
                 shutil.rmtree(part)
-            _bring_python(interpreter, name, part)
+            bring_python(interpreter, name, part)
             for item in [item for pattern in _PACKAGES for item in packages.glob(pattern)]:
                 _bring(item, part / "packages" / "lib" / name / "site-packages" / item.name)
             (part / "packages" / "bin").mkdir()
@@ -161,12 +161,20 @@ def bring(environment: Path, folder: Path) -> Path:
     return brought / "packages"
 
 
-def _bring_python(interpreter: Path, name: str, folder: Path) -> None:
+def bring_python(interpreter: Path, name: str, folder: Path) -> Path:
+    """Have a Python with its library, and no packages, below a folder; the interpreter there.
+
+    Args:
+        interpreter: the program itself, no link.
+        name: as its version has it, e.g. ``python3.11``.
+        folder: need not be there.
+    """
     base = interpreter.parent.parent
     _bring(interpreter, folder / "bin" / name)
     _bring(_library_of(base, name), folder / "lib" / name, leave=_UNUSED)
     for item in (base / "lib").glob("libpython3*.so*"):
         _bring(item.resolve(), folder / "lib" / item.name)
+    return folder / "bin" / name
 
 
 def _bring(source: Path, target: Path, leave: Sequence[str] = ()) -> None:

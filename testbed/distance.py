@@ -85,7 +85,8 @@ class Distances:
     def place(self, profile: Profile) -> Place:
         """Where a site's storage server runs."""
         if profile.distance is None:
-            return Place(HERE, HERE, self.within)
+            # Where all others reach it, which copy from it and to it.
+            return Place(self.hub, self.hub, self.within)
         if self.kind == PROXY:
             return Place(HERE, BEHIND)
         address = _NETWORK.format(self._network, 2 + self.far.index(profile))

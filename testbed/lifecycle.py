@@ -17,7 +17,7 @@ from treehammer.errors import TestbedError
 from treehammer.submit.batch.processes import start_time
 from treehammer.testbed import curtain, processes
 from treehammer.testbed.parts import MARK, Box, Daemon, Part, Say
-from treehammer.testbed.places import Running, State, held, read_state, write_state
+from treehammer.testbed.places import Running, State, held, read_state, shape_of, write_state
 
 #: Seconds within which all parts are ready.
 READY_S = 60.0
@@ -72,11 +72,10 @@ def is_up(box: Box, say: Say) -> bool:
     if dead:
         say(f"started anew, since it had lost {', '.join(dead)}")
         return False
-    shape = (state.sites, state.second_pool, state.releases)
-    if shape != (box.sites, box.second_pool, box.releases):
-        second = ", a second pool" if state.second_pool else ""
+    if state.shape != shape_of(box):
+        more = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
         raise TestbedError(
-            f"is up already, with {len(state.sites)} sites{second} and ROOT "
+            f"is up already, with {len(state.sites)} sites{''.join(more)} and ROOT "
             f"{', '.join(state.releases)}",
             where=f"testbed {box.name}",
             hint=f"Take it down first (treehammer testbed down --name {box.name}), "
@@ -93,7 +92,7 @@ def _install(parts: Sequence[Part], say: Say) -> None:
 
 def _start(box: Box, parts: Sequence[Part], say: Say) -> None:
     _remove(box, parts)
-    state = State(box.sites, box.second_pool, box.releases)
+    state = State(box.sites, box.second_pool, box.releases, rucio=box.rucio)
     for path in (box.folder, box.folder / "logs", *box.hidden):
         path.mkdir(parents=True, exist_ok=True)
     for path in (box.folder, box.folder / "logs"):

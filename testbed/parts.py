@@ -41,6 +41,7 @@ class Box:
         second_pool: whether there is a second HTCondor pool, for the grid universe.
         releases: of ROOT, that its jobs find on CVMFS.
         software_dir: where environments of ROOT releases are cached.
+        rucio: whether there is Rucio, which places files on the sites' storages.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Box:
     second_pool: bool = False
     releases: tuple[str, ...] = ()
     software_dir: Path = Path()
+    rucio: bool = False
 
     def own_folder(self, path: Path, mode: int = 0o755) -> Path:
         """Make a folder that belongs to the box's user, with its parents; the path again."""
@@ -139,3 +141,9 @@ class Part(Protocol):
     def clean_up(self) -> None:
         """Undo what lies outside the box's folder (network namespaces, devices); idempotent."""
         ...
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write what only who runs Treehammer may read."""
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")

@@ -62,6 +62,17 @@ class State:
     releases: tuple[str, ...] = ()
     ready: bool = False
     daemons: tuple[Running, ...] = ()
+    rucio: bool = False
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What cannot be changed while it is up; of a box, see :func:`shape_of`."""
+        return (self.sites, self.second_pool, self.releases, self.rucio)
+
+
+def shape_of(box: Box) -> tuple[object, ...]:
+    """What :attr:`State.shape` of this testbed is."""
+    return (box.sites, box.second_pool, box.releases, box.rucio)
 
 
 def root_folder() -> Path:
@@ -92,6 +103,7 @@ def make_box(
     *,
     second_pool: bool = False,
     releases: Sequence[str] = RELEASES,
+    rucio: bool = False,
 ) -> Box:
     """The testbed of that name; nothing is made.
 
@@ -130,6 +142,7 @@ def make_box(
         second_pool=second_pool,
         releases=tuple(dict.fromkeys(releases)),
         software_dir=settings.software_dir,
+        rucio=rucio,
     )
 
 

@@ -57,11 +57,13 @@ def _pids() -> Iterator[int]:
 def children(pid: int) -> list[tuple[str, int, float]]:
     """Name, pid and start (seconds since the epoch) of the processes that a daemon started.
 
-    Several of one program are told apart by the last of their arguments.
+    Several of one program are told apart by the last of their arguments; copies of the daemon's
+    own, such as PostgreSQL's for each connection, are left out.
     """
     found: list[tuple[str, int, float]] = []
     with suppress(psutil.Error):
-        processes = psutil.Process(pid).children()
+        daemon = psutil.Process(pid)
+        processes = [one for one in daemon.children() if one.name() != daemon.name()]
         names = [process.name() for process in processes]
         for process, name in zip(processes, names, strict=True):
             last = [process.cmdline()[-1]] if names.count(name) > 1 else []

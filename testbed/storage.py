@@ -6,7 +6,6 @@ through a second door (a caching proxy, XCache), and may be distant (:mod:`.dist
 
 from __future__ import annotations
 
-import random
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -16,10 +15,10 @@ from pathlib import Path
 
 import jinja2
 
-from treehammer.errors import TestbedError
 from treehammer.submit.site import Door
 from treehammer.testbed import distance, native, packages
 from treehammer.testbed.distance import Distances, Place
+from treehammer.testbed.free_ports import free_ports
 from treehammer.testbed.parts import Box, Daemon, Say, View
 from treehammer.testbed.profiles import Profile, profiles
 
@@ -54,11 +53,13 @@ _XROOTD_LIBRARIES = (
 )
 #: What all storages export; datasets lie below it.
 EXPORT = "/store/treehammer"
+#: What they export beside it where there is Rucio, whose files lie below it; it can be written to.
+WRITABLE = "/store/rucio"
+#: Followed by a site's name and any of its paths, this leads through the redirector to that site.
+PINNED = "/store/test/xrootd"
 #: A file that only one site has, to see whether the redirector knows that site.
 SIGN = ".sign-of-{}"
 REDIRECTOR = "redirector"
-#: Below the range from which the kernel takes ports of outgoing connections.
-_PORTS = range(20_000, 32_000)
 _TEMPLATE = Path(__file__).parent / "templates" / "xrootd.cfg.j2"
 _LOOK_S = 2.0
 
@@ -123,7 +124,7 @@ class StoragePart:
         self.box.own_folder(self.folder)
         self.distances = Distances(self.box, self.profiles, self.folder, self._kind)
         self.distances.forget()
-        free = _free_ports(2 + 3 * len(self.profiles))
+        free = free_ports(2 + 3 * len(self.profiles))
         self.redirector_port, self.manager_port = free.pop(), free.pop()
         self.ports = {
             profile.site: _Ports(
@@ -144,6 +145,7 @@ class StoragePart:
         for folder in (storage.parent, storage, exported.parent, exported):
             self.box.own_folder(folder)
         self.box.own_file(exported / SIGN.format(site), f"{site}\n")
+        self._pin(storage, site)
         self._write(
             site,
             role="storage",
@@ -151,12 +153,23 @@ class StoragePart:
             port=ports.root,
             storage=storage,
             http_port=ports.http,
+            xrdcp=self.program("xrdcp"),
         )
         if profile.cache:
             name = f"{site}-cache"
             self.box.own_folder(self.folder / name / "cached")
             origin = f"{self.distances.place(profile).door}:{ports.root}"
             self._write(name, role="cache", site=site, port=ports.cache, origin=origin)
+
+    def _pin(self, storage: Path, site: str) -> None:
+        """Let all of a storage also be found below the name that no other site has."""
+        pins = storage / PINNED.lstrip("/")
+        for folder in (pins.parent, pins):
+            self.box.own_folder(folder)
+        self.box.own_folder(storage / WRITABLE.lstrip("/"))
+        pin = pins / site
+        pin.symlink_to(Path(*[".."] * len(pin.parent.relative_to(storage).parts)))
+        self.box.own(pin)
 
     def _write(self, name: str, **values: object) -> None:
         folder = self.folder / name
@@ -168,7 +181,14 @@ class StoragePart:
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
         )
-        text = template.render(folder=folder, export=EXPORT, manager=manager, **values)
+        text = template.render(
+            folder=folder,
+            export=EXPORT,
+            writable=WRITABLE if self.box.rucio else "",
+            pinned=PINNED,
+            manager=manager,
+            **values,
+        )
         self.box.own_file(folder / "xrootd.cfg", text)
 
     # --- while it runs
@@ -232,7 +252,7 @@ class StoragePart:
         return False
 
     def doors(self, site: str) -> tuple[Door, ...]:
-        """The doors of a site, its own XRootD server first, the whole federation last."""
+        """The doors of a site: its own servers, then through the redirector its copy, and any one."""
         (profile,) = [profile for profile in self.profiles if profile.site == site]
         host, ports = self.distances.place(profile).door, self.ports[site]
         found = [Door("root", "root", _root(host, ports.root), "XRootD", self._version)]
@@ -242,8 +262,31 @@ class StoragePart:
         if ports.cache:
             found.append(Door("cache", "root", _root(host, ports.cache), "XCache", self._version))
         federation = _root(self.distances.hub, self.redirector_port)
+        pinned = federation.replace(EXPORT, f"{PINNED}/{site}{EXPORT}")
+        found.append(Door("pinned", "root", pinned, "XRootD redirector", self._version))
         found.append(Door("federation", "root", federation, "XRootD redirector", self._version))
         return tuple(found)
+
+    def address(self, site: str) -> tuple[str, int, int]:
+        """Host of a site's storage server, its port for root://, and that for http:// or 0."""
+        (profile,) = [profile for profile in self.profiles if profile.site == site]
+        ports = self.ports[site]
+        return self.distances.place(profile).door, ports.root, ports.http
+
+    def way(self, site: str) -> int:
+        """How far a site's storage is, in ms there and back."""
+        (profile,) = [profile for profile in self.profiles if profile.site == site]
+        return int(profile.distance.rtt_ms) if profile.distance else 0
+
+    @property
+    def all_ports(self) -> set[int]:
+        """All that were chosen."""
+        found = {port for one in self.ports.values() for port in (one.root, one.http, one.cache)}
+        return found | {self.redirector_port, self.manager_port}
+
+    def program(self, name: str) -> Path:
+        """One of XRootD's programs, in the cache."""
+        return self._programs / name
 
     def labels(self, site: str) -> tuple[str, ...]:
         """Words to choose a site by."""
@@ -271,22 +314,3 @@ def _listens(prefix: str) -> bool:
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=_LOOK_S):
         return True
     return False
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody on this machine listens on.
-
-    Raises:
-        TestbedError: there are not so many.
-    """
-    found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):  # testbeds that start at once
-        if len(found) == count:
-            return found
-        with suppress(OSError), socket.socket() as one:
-            one.bind(("", port))
-            found.append(port)
-    raise TestbedError(
-        f"fewer than {count} ports from {_PORTS.start} to {_PORTS.stop} are free",
-        hint="End what listens on them, or take a testbed down.",
-    )

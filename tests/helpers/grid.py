@@ -1,6 +1,7 @@
 """A testbed for the tests of a session, and the handles by which they break it.
 
-``pool`` is the HTCondor pool alone, with a second one for the grid universe; ``grid`` has all parts.
+``pool`` is the HTCondor pool alone, with a second one for the grid universe; ``grid`` has the sites'
+storages too; ``rucio_grid`` has Rucio besides, and no second pool.
 """
 
 from __future__ import annotations
@@ -199,9 +200,18 @@ def _remove_orphans() -> None:
 
 
 @contextmanager
-def testbed(name: str, choose: Callable[[Box], list[Part]], sites: int) -> Iterator[Grid]:
+def testbed(
+    name: str,
+    choose: Callable[[Box], list[Part]],
+    sites: int,
+    *,
+    second_pool: bool,
+    rucio: bool,
+) -> Iterator[Grid]:
     """A testbed of this process; skips the test where the machine cannot have one."""
-    box = places.make_box(f"t{os.getpid()}-{name}", sites, config.load(), second_pool=True)
+    box = places.make_box(
+        f"t{os.getpid()}-{name}", sites, config.load(), second_pool=second_pool, rucio=rucio
+    )
     parts = choose(box)
     try:
         curtain.check(box)
@@ -220,12 +230,19 @@ def testbed(name: str, choose: Callable[[Box], list[Part]], sites: int) -> Itera
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Grid]:
     """HTCondor alone: three sites, and a second pool."""
-    with testbed("pool", assembly.pools, SITES) as grid:
+    with testbed("pool", assembly.pools, SITES, second_pool=True, rucio=False) as grid:
         yield grid
 
 
 @pytest.fixture(scope="session")
 def grid() -> Iterator[Grid]:
     """All of a testbed: three sites with their storage, and a second pool."""
-    with testbed("grid", assembly.assemble, SITES) as grid:
+    with testbed("grid", assembly.assemble, SITES, second_pool=True, rucio=False) as grid:
+        yield grid
+
+
+@pytest.fixture(scope="session")
+def rucio_grid() -> Iterator[Grid]:
+    """All of a testbed, and Rucio: three sites, the last of them distant."""
+    with testbed("rucio", assembly.assemble, SITES, second_pool=False, rucio=True) as grid:
         yield grid

@@ -128,10 +128,10 @@ def test_the_sites_file_names_sites_that_differ(grid: Grid) -> None:
 
     doors = {name: [one.name for one in site.doors] for name, site in found.items()}
     assert doors == {
-        "SITE_A": ["root", "cache", "federation"],
-        "SITE_B": ["root", "http", "federation"],
-        "SITE_C": ["root", "federation"],
-        "POOL2_SITE": ["root", "cache", "federation"],
+        "SITE_A": ["root", "cache", "pinned", "federation"],
+        "SITE_B": ["root", "http", "pinned", "federation"],
+        "SITE_C": ["root", "pinned", "federation"],
+        "POOL2_SITE": ["root", "cache", "pinned", "federation"],
     }
     assert [site.labels[0] for site in found.values()] == [
         "near",

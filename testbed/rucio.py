@@ -1,0 +1,307 @@
+"""Rucio of a testbed: a real server on PostgreSQL, its stock daemons, one RSE for each site.
+
+Files lie on the sites' own XRootD servers and are copied from one to another by them.  FTS, which
+would order these copies in production, is replaced by a small service (:mod:`.transfers`).  All that
+an administrator does, storages, distances, quotas, is done here; users have ordinary accounts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from treehammer.errors import TestbedError
+from treehammer.testbed import curtain, rucio_environment, transfers
+from treehammer.testbed.free_ports import free_ports
+from treehammer.testbed.parts import Box, Daemon, Say, View, write_secret
+from treehammer.testbed.storage import WRITABLE, StoragePart
+
+HERE = "127.0.0.1"
+ADMIN = "root"
+#: RSE attribute with which all storages of a testbed can be chosen: ``treehammer=True``.
+TAG = "treehammer"
+#: The first site has a tape besides, which takes no test.
+TAPE = "{}_TAPE"
+UNLIMITED = -1
+SIGINT = 2
+_LOOK_S = 2.0
+_SCRIPTS = ("serve.py", "daemons.py", "testbed_policy/__init__.py", "testbed_policy/permission.py")
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class User:
+    """An ordinary account.
+
+    Attributes:
+        scope: the only one in which it may define data.
+        quota: bytes on each RSE.
+        attributes: of the account.
+    """
+
+    scope: str
+    quota: int = UNLIMITED
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+#: Account -> what it is.  The first is who tests; the second is somebody else, with little quota.
+USERS = {
+    "hammer": User("hctest", attributes={"may_declare_bad": "True"}),
+    "guest": User("user.guest", quota=1_000_000),
+}
+
+
+def rse_of(site: str) -> str:
+    """Name of a site's RSE."""
+    return f"{site}_DATA"
+
+
+def client_config(box: Box, account: str) -> Path:
+    """What a user of that account sets RUCIO_CONFIG to; the administrator's is there too."""
+    return box.folder / "client-rucio" / f"{account}.cfg"
+
+
+class RucioPart:
+    """Database, server, daemons and copies.
+
+    Args:
+        box: the testbed.
+        storage: of its sites.
+    """
+
+    name = "rucio"
+
+    def __init__(self, box: Box, storage: StoragePart) -> None:
+        self.box = box
+        self.storage = storage
+        self.folder = box.folder / "rucio"
+        self.port = self.transfers_port = 0
+        self._postgresql = self._python = Path()
+
+    @property
+    def _sockets(self) -> Path:
+        return self.folder / "s"
+
+    @property
+    def _address(self) -> str:
+        """Of the database, as SQLAlchemy wants it; nobody but the box's user can reach it."""
+        return f"postgresql+psycopg://rucio@/postgres?host={self._sockets}"
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {
+            "PATH": f"{self.storage.program('xrdfs').parent}:/usr/bin:/bin:/usr/sbin:/sbin",
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "RUCIO_CONFIG": str(self.folder / "rucio.cfg"),
+            # An interpreter that was brought does not find its own library by itself.
+            "LD_LIBRARY_PATH": str(self._python.parents[2] / "python" / "lib"),
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONNOUSERSITE": "1",
+            # A dead site is given up within seconds.
+            "XRD_CONNECTIONWINDOW": "3",
+            "XRD_CONNECTIONRETRY": "1",
+        }
+
+    # --- before it runs
+
+    def install(self, say: Say) -> None:
+        """Have PostgreSQL and Rucio in the cache.
+
+        Raises:
+            TestbedError: they cannot be had.
+        """
+        self._postgresql = rucio_environment.postgresql(self.box.cache, say)
+        self._python = rucio_environment.python(self.box.cache, say)
+
+    def views(self) -> Sequence[View]:
+        """None: jobs know nothing of Rucio."""
+        return ()
+
+    def configure(self) -> None:
+        """Make an empty database, and say what there is to be in it.
+
+        Raises:
+            TestbedError: PostgreSQL does not work here.
+        """
+        box = self.box
+        self.port, self.transfers_port = free_ports(2, self.storage.all_ports)
+        for folder in (self.folder, self._sockets, self.folder / "testbed_policy"):
+            box.own_folder(folder, 0o700)
+        for script in _SCRIPTS:
+            text = (rucio_environment.SCRIPTS / script).read_text(encoding="utf-8")
+            box.own_file(self.folder / script, text)
+        text = Path(transfers.__file__).read_text(encoding="utf-8")
+        box.own_file(self.folder / "transfers.py", text)
+        passwords = {account: secrets.token_urlsafe(24) for account in (ADMIN, *USERS)}
+        values = {"folder": self.folder, "database": self._address, "port": self.port}
+        for name in ("rucio.cfg", "alembic.ini"):
+            text = _rendered(f"{name}.j2", **values, password=passwords[ADMIN])
+            box.own_file(self.folder / name, text, 0o600)
+        setup = json.dumps(self._setup(passwords), indent=1)
+        box.own_file(self.folder / "setup.json", setup, 0o600)
+        client_config(box, ADMIN).parent.mkdir(mode=0o700)
+        for account, password in passwords.items():
+            path = client_config(box, account)
+            text = _rendered(
+                "rucio-client.cfg.j2", path=path, port=self.port, account=account, password=password
+            )
+            write_secret(path, text)
+        self._make_database()
+
+    def _make_database(self) -> None:
+        command = [str(self._postgresql / "initdb"), "--pgdata", str(self.folder / "data")]
+        command += ["--username", "rucio", "--auth", "trust", "--encoding", "UTF8"]
+        command += ["--locale", "C", "--no-sync", "--no-instructions"]
+        done = subprocess.run(
+            [*curtain.outer(self.box), *command],
+            env=self._env,
+            cwd=self.folder,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise TestbedError(f"no database: {done.stderr.strip()}", where=self.name)
+
+    def _setup(self, passwords: dict[str, str]) -> dict[str, Any]:
+        """What ``serve.py`` puts into the database."""
+        sites = self.box.sites
+        storages = [self._storage(site) for site in sites]
+        tape = {"site": sites[0]}
+        storages.append(
+            {"name": TAPE.format(sites[0]), "type": "TAPE", "attributes": tape, "protocols": []}
+        )
+        rses = [rse_of(site) for site in sites]
+        return {
+            "storages": storages,
+            "distances": [
+                [rse_of(one), rse_of(other), self.storage.way(one) + self.storage.way(other) + 1]
+                for one in sites
+                for other in sites
+                if one != other
+            ],
+            "accounts": [
+                {
+                    "name": name,
+                    "type": "USER",
+                    "email": f"{name}@localhost",
+                    "password": passwords[name],
+                    "scopes": [user.scope],
+                    "attributes": user.attributes,
+                    "quotas": dict.fromkeys(rses, user.quota),
+                }
+                for name, user in USERS.items()
+            ],
+        }
+
+    def _storage(self, site: str) -> dict[str, Any]:
+        host, port, http_port = self.storage.address(site)
+        everything = {"read": 1, "write": 1, "delete": 1}
+        copies = {"third_party_copy_read": 1, "third_party_copy_write": 1}
+        protocols = [
+            {
+                "scheme": "root",
+                "hostname": host,
+                "port": port,
+                "prefix": f"/{WRITABLE}/",
+                "impl": "rucio.rse.protocols.xrootd.Default",
+                "domains": {"lan": everything, "wan": everything | copies},
+            }
+        ]
+        if http_port:
+            reading = {"read": 2, "write": 0, "delete": 0}
+            protocols.append(
+                {
+                    "scheme": "http",
+                    "hostname": host,
+                    "port": http_port,
+                    "prefix": f"{WRITABLE}/",
+                    "impl": "rucio.rse.protocols.webdav.Default",
+                    "domains": {"lan": reading, "wan": reading},
+                }
+            )
+        fts = f"http://{HERE}:{self.transfers_port}"
+        attributes = {"site": site, "fts": fts, TAG: "True", "lfn2pfn_algorithm": "hash"}
+        return {
+            "name": rse_of(site),
+            "type": "DISK",
+            "attributes": attributes,
+            "protocols": protocols,
+        }
+
+    # --- while it runs
+
+    def daemons(self) -> Sequence[Daemon]:
+        """PostgreSQL, the copies, the server, which fills the database first, and the daemons."""
+        folder, prepared, python = self.folder, str(self.folder / "prepared"), str(self._python)
+        xrdcp = str(self.storage.program("xrdcp"))
+        copies = [python, str(folder / "transfers.py"), str(self.transfers_port), xrdcp]
+        server = [python, str(folder / "serve.py"), str(folder / "setup.json"), prepared]
+        return [
+            Daemon("postgresql", self._database(), self._env, folder, stop_signal=SIGINT),
+            Daemon("rucio-transfers", copies, self._env, folder),
+            Daemon("rucio-server", [*server, str(self.port)], self._env, folder),
+            Daemon(
+                "rucio-daemons", [python, str(folder / "daemons.py"), prepared], self._env, folder
+            ),
+        ]
+
+    def _database(self) -> list[str]:
+        """In a namespace for shared memory, of which nothing is left however it ends."""
+        uid, gid = self.box.user or (os.getuid(), os.getgid())
+        apart = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--mount", "--ipc"]
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self._sockets),
+            "dynamic_shared_memory_type": "mmap",
+            "shared_buffers": "32MB",
+            "max_connections": "100",
+            # It need not outlive the machine.
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+        }
+        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        program = str(self._postgresql / "postgres")
+        return [*apart, "--", program, "-D", str(self.folder / "data"), *options]
+
+    def missing(self) -> str:
+        """What does not answer yet."""
+        with suppress(OSError), socket.create_connection((HERE, self.transfers_port), _LOOK_S):
+            with suppress(OSError, ValueError):
+                ping = f"http://{HERE}:{self.port}/ping"
+                with urllib.request.urlopen(ping, timeout=_LOOK_S) as answer:
+                    return "" if "version" in json.load(answer) else "the server"
+            return "the server"
+        return "the service that copies"
+
+    def finish(self) -> None:
+        """Nothing is left to be done."""
+
+    def clean_up(self) -> None:
+        """Nothing lies outside the testbed's folder."""
+
+
+def _rendered(template: str, **values: object) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - configuration, not HTML
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(values)

@@ -1,0 +1,112 @@
+"""Rucio and what it runs in: PostgreSQL from Debian, a Python environment of its own from PyPI.
+
+The server's packages and those of its client own the same modules, so the server is never installed
+where Treehammer is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from treehammer.collectors.files import locked
+from treehammer.collectors.providers.common import without_foreign_python
+from treehammer.errors import TestbedError
+from treehammer.testbed import packages
+from treehammer.testbed.cvmfs import bring_python
+from treehammer.testbed.parts import Say
+
+SUITE, POSTGRESQL = "trixie", "17"
+#: What PostgreSQL's programs load.
+LIBRARIES = (
+    "libgssapi-krb5-2",
+    "libicu76",
+    "libldap2",
+    "liblz4-1",
+    "libnuma1",
+    "libpam0g",
+    "libpq5",
+    "libselinux1",
+    "libssl3t64",
+    "libstdc++6",
+    "libsystemd0",
+    "libuuid1",
+    "libxml2",
+    "libxslt1.1",
+    "libzstd1",
+    "zlib1g",
+)
+SCRIPTS = Path(__file__).parent / "rucio_scripts"
+REQUIREMENTS = SCRIPTS / "requirements.txt"
+_MARK = "complete"
+
+
+def postgresql(cache: Path, say: Say) -> Path:
+    """The folder of PostgreSQL's programs.
+
+    Raises:
+        TestbedError: the packages cannot be had.
+    """
+    programs = (f"postgresql-{POSTGRESQL}", f"postgresql-client-{POSTGRESQL}")
+    root = packages.unpack("postgresql", LIBRARIES, SUITE, cache, say, alone=programs)
+    return root / "usr/lib/postgresql" / POSTGRESQL / "bin"
+
+
+def python(cache: Path, say: Say) -> Path:
+    """The Python that has Rucio; quick when it is there, and one that is not whole is made anew.
+
+    Raises:
+        TestbedError: the packages cannot be had, or the disk is full.
+    """
+    base = Path(sys.executable).resolve()
+    wanted = f"{base} {sys.version} {REQUIREMENTS.read_text(encoding='utf-8')}"
+    folder = cache / "rucio" / hashlib.sha256(wanted.encode()).hexdigest()[:12]
+    found = folder / "env" / "bin" / "python"
+    if (folder / _MARK).exists():
+        return found
+    with locked(cache / "rucio.lock", lambda: say("waiting for another download of Rucio")):
+        if not (folder / _MARK).exists():
+            say("fetching Rucio and its libraries (once)")
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+                name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+                _make(folder, bring_python(base, name, folder / "python"))
+            except (OSError, shutil.Error) as error:
+                raise TestbedError(
+                    f"cannot be written: {error}",
+                    where=str(folder),
+                    hint="Make room there (400 MB), or choose another --cache-dir.",
+                ) from error
+    return found
+
+
+def _make(folder: Path, base: Path) -> None:
+    """An environment is bound to its path, so it is made in place; the mark comes last."""
+    environment = folder / "env"
+    _run([str(base), "-m", "venv", "--without-pip", str(environment)])
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
+    wanted = ["--no-deps", "--requirement", str(REQUIREMENTS)]
+    _run([*pip, "install", "--quiet", "--no-input", "--disable-pip-version-check", *wanted])
+    (folder / _MARK).touch()
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(
+        command,
+        env=without_foreign_python(os.environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        raise TestbedError(
+            f"cannot be installed:\n  {said}",
+            where="Rucio",
+            hint="Check the network and pip's configuration, then try again.",
+        )

@@ -1,0 +1,106 @@
+"""Rucio's stock daemons of a testbed, each in a thread of one process.
+
+They are Rucio's own, unchanged; only their sleeps are short, so that a rule is followed within
+seconds, where production waits for minutes.  Run by the Python that has Rucio::
+
+    python daemons.py PREPARED
+
+``PREPARED`` is a file; nothing starts before it is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rucio.daemons.abacus import account as abacus_account
+from rucio.daemons.abacus import rse as abacus_rse
+from rucio.daemons.badreplicas import necromancer
+from rucio.daemons.conveyor import finisher, poller, submitter
+from rucio.daemons.judge import cleaner, evaluator, injector, repairer
+from rucio.daemons.reaper import reaper
+from rucio.daemons.undertaker import undertaker
+
+#: Seconds between looks, for what a rule waits for, and for all else.
+SOON, LATER = 1, 5
+#: Seconds in which a daemon says the same only once.
+REPEATED_S = 600.0
+
+ENDED = threading.Event()
+
+
+def again(daemon: Callable[..., object], **options: object) -> None:
+    """Run a part of the conveyor once and once more.
+
+    In its own loop it looks at a transfer only every ten minutes.
+    """
+    while not ENDED.wait(SOON):
+        try:
+            daemon(once=True, partition_wait_time=0, **options)
+        except Exception:  # as its own loop does: the next look may fare better
+            logging.getLogger(daemon.__name__).exception("failed")
+
+
+DAEMONS: dict[str, Callable[[], object]] = {
+    "judge-evaluator": lambda: evaluator.re_evaluator(sleep_time=SOON),
+    "conveyor-submitter": lambda: again(submitter.submitter),
+    "conveyor-poller": lambda: again(poller.poller, older_than=0),
+    "conveyor-finisher": lambda: again(finisher.finisher),
+    "judge-injector": lambda: injector.rule_injector(sleep_time=LATER),
+    "judge-repairer": lambda: repairer.rule_repairer(sleep_time=LATER),
+    "judge-cleaner": lambda: cleaner.rule_cleaner(sleep_time=LATER),
+    "necromancer": lambda: necromancer.necromancer(bulk=100, sleep_time=LATER),
+    "undertaker": lambda: undertaker.undertaker(sleep_time=LATER),
+    "reaper": lambda: reaper.reaper([], None, None, sleep_time=LATER),
+    "abacus-account": lambda: abacus_account.account_update(sleep_time=LATER),
+    "abacus-rse": lambda: abacus_rse.rse_update(sleep_time=LATER),
+}
+MODULES = (
+    evaluator,
+    submitter,
+    poller,
+    finisher,
+    injector,
+    repairer,
+    cleaner,
+    necromancer,
+    undertaker,
+    reaper,
+    abacus_account,
+    abacus_rse,
+)
+
+
+def stop(*_: object) -> None:
+    """Have all daemons end after what they are at."""
+    ENDED.set()
+    for module in MODULES:
+        module.stop()
+
+
+def main() -> None:
+    """Run until a signal ends it."""
+    logging.basicConfig(
+        stream=sys.stdout,
+        level=logging.INFO,
+        format="%(asctime)s %(name)s %(levelname)s %(message)s",
+    )
+    prepared = Path(sys.argv[1])
+    while not prepared.exists():
+        time.sleep(0.1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    threads = [threading.Thread(target=run, name=name) for name, run in DAEMONS.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Permissions: what is not decided here is decided as Rucio does by default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rucio.core import account as accounts
+from rucio.core import account_limit, rule
+
+#: An account with this attribute may declare replicas bad.
+MAY_DECLARE = "may_declare_bad"
+
+
+def has_permission(issuer: Any, action: str, kwargs: dict[str, Any], session: Any) -> bool | None:
+    """Whether an account may do something; None: as Rucio decides it.
+
+    Whoever made a rule may remove and change it, but not give it away; files may be added where the
+    account has a quota.
+    """
+    if issuer.external == "root":
+        return None
+    if action in ("del_rule", "update_rule"):
+        own = rule.get_rule(kwargs["rule_id"], session=session)["account"] == issuer
+        return bool(own) and "account" not in kwargs.get("options", {})
+    if action == "add_replicas":
+        limit = account_limit.get_local_account_limit(issuer, session, kwargs["rse_id"])
+        return bool(limit)
+    if action in ("declare_bad_file_replicas", "add_bad_pfns"):
+        return bool(accounts.has_account_attribute(issuer, MAY_DECLARE, session=session))
+    return None
