@@ -20,7 +20,7 @@ from treehammer.testbed.parts import MARK, Box, Daemon, Part, Say
 from treehammer.testbed.places import Running, State, held, read_state, shape_of, write_state
 
 #: Seconds within which all parts are ready.
-READY_S = 60.0
+READY_S = 120.0
 POLL_S = 0.1
 LOG_LINES = 15
 

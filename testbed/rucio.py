@@ -25,7 +25,7 @@ from treehammer.errors import TestbedError
 from treehammer.testbed import curtain, rucio_environment, transfers
 from treehammer.testbed.free_ports import free_ports
 from treehammer.testbed.parts import Box, Daemon, Say, View, write_secret
-from treehammer.testbed.storage import WRITABLE, StoragePart
+from treehammer.testbed.storage import WRITABLE, StoragePart, rse_of
 
 HERE = "127.0.0.1"
 ADMIN = "root"
@@ -60,11 +60,6 @@ USERS = {
     "hammer": User("hctest", attributes={"may_declare_bad": "True"}),
     "guest": User("user.guest", quota=1_000_000),
 }
-
-
-def rse_of(site: str) -> str:
-    """Name of a site's RSE."""
-    return f"{site}_DATA"
 
 
 def client_config(box: Box, account: str) -> Path:

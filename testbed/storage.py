@@ -10,7 +10,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
@@ -60,6 +60,7 @@ PINNED = "/store/test/xrootd"
 #: A file that only one site has, to see whether the redirector knows that site.
 SIGN = ".sign-of-{}"
 REDIRECTOR = "redirector"
+_MIDDLEWARE = {"root": "XRootD", "http": "XrdHttp", "cache": "XCache"}
 _TEMPLATE = Path(__file__).parent / "templates" / "xrootd.cfg.j2"
 _LOOK_S = 2.0
 
@@ -228,7 +229,7 @@ class StoragePart:
         if lacking := self.distances.missing():
             return lacking
         for site in (one.site for one in self.profiles if one.site not in self._seen):
-            for door in self.doors(site):
+            for door in self._doors(site, EXPORT):
                 if not _listens(door.prefix):
                     return f"nothing listens at {door.prefix}"
             if not self._knows(site):
@@ -252,31 +253,55 @@ class StoragePart:
         return False
 
     def doors(self, site: str) -> tuple[Door, ...]:
-        """The doors of a site: its own servers, then through the redirector its copy, and any one."""
-        (profile,) = [profile for profile in self.profiles if profile.site == site]
-        host, ports = self.distances.place(profile).door, self.ports[site]
-        found = [Door("root", "root", _root(host, ports.root), "XRootD", self._version)]
-        if ports.http:
-            prefix = f"http://{host}:{ports.http}{EXPORT}"
-            found.append(Door("http", "http", prefix, "XrdHttp", self._version))
-        if ports.cache:
-            found.append(Door("cache", "root", _root(host, ports.cache), "XCache", self._version))
-        federation = _root(self.distances.hub, self.redirector_port)
-        pinned = federation.replace(EXPORT, f"{PINNED}/{site}{EXPORT}")
-        found.append(Door("pinned", "root", pinned, "XRootD redirector", self._version))
-        found.append(Door("federation", "root", federation, "XRootD redirector", self._version))
+        """The doors of a site: its own servers, then through the redirector its copy, and any one.
+
+        With Rucio, those to what Rucio has placed follow.
+        """
+        found = self._doors(site, EXPORT)
+        if self.box.rucio:
+            own = f"root://{self._host(site)}:{self.ports[site].root}/{WRITABLE}"
+            for door in self._doors(site, WRITABLE):
+                # Rucio itself knows the servers; what stands before them, it does not.
+                known = door.protocol == "http" or door.prefix == own
+                name = "rucio" if door.name == "root" else f"rucio-{door.name}"
+                prefix = "" if known else door.prefix
+                found.append(replace(door, name=name, prefix=prefix, rse=rse_of(site)))
         return tuple(found)
+
+    def _doors(self, site: str, export: str) -> list[Door]:
+        host, ports, hub = self._host(site), self.ports[site], self.distances.hub
+        addresses = {"root": f"root://{host}:{ports.root}/"}
+        if ports.http:
+            addresses["http"] = f"http://{host}:{ports.http}"
+        if ports.cache:
+            addresses["cache"] = f"root://{host}:{ports.cache}/"
+        addresses["pinned"] = f"root://{hub}:{self.redirector_port}/{PINNED}/{site}"
+        addresses["federation"] = f"root://{hub}:{self.redirector_port}/"
+        return [
+            Door(
+                name,
+                address.partition(":")[0],
+                f"{address}{export}",
+                _MIDDLEWARE.get(name, "XRootD redirector"),
+                self._version,
+            )
+            for name, address in addresses.items()
+        ]
+
+    def _host(self, site: str) -> str:
+        return self.distances.place(self._profile(site)).door
+
+    def _profile(self, site: str) -> Profile:
+        return next(profile for profile in self.profiles if profile.site == site)
 
     def address(self, site: str) -> tuple[str, int, int]:
         """Host of a site's storage server, its port for root://, and that for http:// or 0."""
-        (profile,) = [profile for profile in self.profiles if profile.site == site]
-        ports = self.ports[site]
-        return self.distances.place(profile).door, ports.root, ports.http
+        return self._host(site), self.ports[site].root, self.ports[site].http
 
     def way(self, site: str) -> int:
         """How far a site's storage is, in ms there and back."""
-        (profile,) = [profile for profile in self.profiles if profile.site == site]
-        return int(profile.distance.rtt_ms) if profile.distance else 0
+        far = self._profile(site).distance
+        return int(far.rtt_ms) if far else 0
 
     @property
     def all_ports(self) -> set[int]:
@@ -290,7 +315,7 @@ class StoragePart:
 
     def labels(self, site: str) -> tuple[str, ...]:
         """Words to choose a site by."""
-        return next(profile.labels for profile in self.profiles if profile.site == site)
+        return self._profile(site).labels
 
     def finish(self) -> None:
         """Look at all doors again when asked later."""
@@ -305,8 +330,9 @@ def storage_of(box: Box, site: str) -> Path:
     return box.folder / "storage" / site
 
 
-def _root(host: str, port: int) -> str:
-    return f"root://{host}:{port}/{EXPORT}"
+def rse_of(site: str) -> str:
+    """What Rucio calls a site's storage."""
+    return f"{site}_DATA"
 
 
 def _listens(prefix: str) -> bool:

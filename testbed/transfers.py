@@ -25,8 +25,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlparse
 
-#: Copies under way at once.
-WORKERS = 4
+#: Copies under way at once; each one mostly waits, for two seconds at least.
+WORKERS = 8
 #: Seconds that a copy may take: some, and one for each so many bytes.
 PATIENCE_S, BYTES_PER_S = 60.0, 2_000_000
 #: Characters of xrdcp's words that a reason repeats.

@@ -6,12 +6,14 @@
 //
 // DEVICE with the address NEAR is in the namespace that it is started in.  FAR is in a namespace
 // that it makes for itself: enter it through /proc/PID/ns/net.  PIDFILE appears when all is ready.
-// Devices and namespace end with the last process in them.
+// From afar the near end and what lies behind other cables to it (NEAR's /24) can be reached.
+// Devices and namespace end with the last process in them, and so do these ways.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
+#include <net/route.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
@@ -110,6 +112,32 @@ static void bring_up(const char *name, const char *own, const char *peer)
    close(fd);
 }
 
+// Lets packets that come from afar go on; only for this device, and only where the kernel lets us.
+static void forward(const char *name)
+{
+   char path[128];
+   snprintf(path, sizeof path, "/proc/sys/net/ipv4/conf/%s/forwarding", name);
+   FILE *file = fopen(path, "w");
+   if (!file || fputs("1\n", file) < 0 || fclose(file))
+      fprintf(stderr, "wanlink: distant sites cannot reach each other: %s\n", path);
+}
+
+static void add_network(char *name, const char *member)
+{
+   int fd = socket(AF_INET, SOCK_DGRAM, 0);
+   struct rtentry route = {.rt_flags = RTF_UP, .rt_dev = name};
+   struct sockaddr_in *to = (struct sockaddr_in *)&route.rt_dst;
+   struct sockaddr_in *mask = (struct sockaddr_in *)&route.rt_genmask;
+   to->sin_family = mask->sin_family = AF_INET;
+   mask->sin_addr.s_addr = htonl(0xffffff00);
+   if (inet_pton(AF_INET, member, &to->sin_addr) != 1)
+      fail(member);
+   to->sin_addr.s_addr &= mask->sin_addr.s_addr;
+   if (ioctl(fd, SIOCADDRT, &route))
+      fail("route");
+   close(fd);
+}
+
 static void write_pid(const char *path)
 {
    char part[4096];
@@ -189,10 +217,12 @@ int main(int count, char **words)
    prctl(PR_SET_TIMERSLACK, 1000);
    fds[0] = open_device(device);
    bring_up(device, near, far);
+   forward(device);
    if (unshare(CLONE_NEWNET))
       fail("unshare");
    fds[1] = open_device(device);
    bring_up(device, far, near);
+   add_network((char *)device, near);
    bring_up("lo", 0, 0);
    write_pid(words[1]);
    while (!stopped) {

@@ -25,9 +25,13 @@ from rucio.daemons.conveyor import finisher, poller, submitter
 from rucio.daemons.judge import cleaner, evaluator, injector, repairer
 from rucio.daemons.reaper import reaper
 from rucio.daemons.undertaker import undertaker
+from rucio.db.sqla import models
+from rucio.db.sqla.constants import DatabaseOperationType
+from rucio.db.sqla.session import db_session
+from sqlalchemy import select
 
 #: Seconds between looks, for what a rule waits for, and for all else.
-SOON, LATER = 1, 5
+SOON, LATER = 1, 10
 #: Seconds in which a daemon says the same only once.
 REPEATED_S = 600.0
 
@@ -35,15 +39,22 @@ ENDED = threading.Event()
 
 
 def again(daemon: Callable[..., object], **options: object) -> None:
-    """Run a part of the conveyor once and once more.
+    """Run a part of the conveyor once and once more, as long as there are requests.
 
     In its own loop it looks at a transfer only every ten minutes.
     """
     while not ENDED.wait(SOON):
         try:
-            daemon(once=True, partition_wait_time=0, **options)
+            if requests():
+                daemon(once=True, partition_wait_time=0, **options)
         except Exception:  # as its own loop does: the next look may fare better
             logging.getLogger(daemon.__name__).exception("failed")
+
+
+def requests() -> bool:
+    """Whether any copy is to be made or under way."""
+    with db_session(DatabaseOperationType.READ) as session:
+        return session.execute(select(models.Request.id).limit(1)).first() is not None
 
 
 DAEMONS: dict[str, Callable[[], object]] = {
@@ -83,18 +94,31 @@ def stop(*_: object) -> None:
         module.stop()
 
 
+class Once(logging.Filter):
+    """Leaves out what was said before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this is new."""
+        now, what = time.monotonic(), (record.name, record.getMessage())
+        self.said = {key: at for key, at in self.said.items() if now - at < REPEATED_S}
+        return self.said.setdefault(what, now) == now
+
+
 def main() -> None:
     """Run until a signal ends it."""
-    logging.basicConfig(
-        stream=sys.stdout,
-        level=logging.INFO,
-        format="%(asctime)s %(name)s %(levelname)s %(message)s",
-    )
-    prepared = Path(sys.argv[1])
-    while not prepared.exists():
-        time.sleep(0.1)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.addFilter(Once())
+    form = "%(asctime)s %(name)s %(levelname)s %(message)s"
+    logging.basicConfig(handlers=[handler], level=logging.INFO, format=form, force=True)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    prepared = Path(sys.argv[1])
+    while not prepared.exists() and not ENDED.wait(0.1):
+        pass
     threads = [threading.Thread(target=run, name=name) for name, run in DAEMONS.items()]
     for thread in threads:
         thread.start()
