@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -119,10 +120,12 @@ class SameData(Enum):
 
 #: Dataset hash, ROOT asked for, site and door: one untimed checksum execution covers each.
 Slot = tuple[str, str, str, str]
-Checksums = Mapping[Slot, frozenset[tuple[str, str]]]
+#: The digest, and what it is of: its version and the leaves that it leaves out.
+Digest = tuple[str, tuple[int, frozenset[str]]]
+Checksums = Mapping[Slot, frozenset[Digest]]
 
 #: Stands for the checksum of values that were not even read: the file is not the dataset's.
-_ALTERED = ("altered", "")
+_ALTERED: Digest = ("altered", (0, frozenset()))
 
 
 def checksums(samples: Iterable[Sample]) -> Checksums:
@@ -130,10 +133,10 @@ def checksums(samples: Iterable[Sample]) -> Checksums:
 
     A checksum execution of class ``sanity`` found other content than the dataset's.
     """
-    found: dict[Slot, set[tuple[str, str]]] = defaultdict(set)
+    found: dict[Slot, set[Digest]] = defaultdict(set)
     for sample in samples:
         if sample.value_checksum and not sample.failure_class:
-            found[_slot(sample)].add((sample.value_checksum, sample.checksum_uncovered))
+            found[_slot(sample)].add((sample.value_checksum, _extent(sample)))
         elif sample.kind == CHECKSUM and sample.failure_class == "sanity":
             found[_slot(sample)].add(_ALTERED)
     return {slot: frozenset(values) for slot, values in found.items()}
@@ -144,7 +147,7 @@ def same_data(a: Iterable[Sample], b: Iterable[Sample], known: Checksums) -> Sam
 
     ``ALTERED`` when one of them met another file: both releases may agree on its wrong values.
     ``UNCHECKED`` when a side has no checksum, when both share one execution (the axis changes
-    neither release nor door), or when the checksums cover different leaves.
+    neither release nor door), or when the checksums cover different leaves or are of two versions.
     """
     slots_a, slots_b = {_slot(s) for s in a}, {_slot(s) for s in b}
     found = {value for slot in slots_a | slots_b for value in known.get(slot, ())}
@@ -152,12 +155,23 @@ def same_data(a: Iterable[Sample], b: Iterable[Sample], known: Checksums) -> Sam
         return SameData.ALTERED
     if slots_a & slots_b:
         return SameData.UNCHECKED
-    if len({uncovered for _, uncovered in found}) > 1:
+    if len({extent for _, extent in found}) > 1:
         return SameData.UNCHECKED
     if len({digest for digest, _ in found}) > 1:
         return SameData.DIFFERS
     complete = all(slot in known for slot in slots_a | slots_b)
     return SameData.PROVEN if complete and found else SameData.UNCHECKED
+
+
+def _extent(sample: Sample) -> tuple[int, frozenset[str]]:
+    """Version and names of the leaves that are left out; a TTree and an RNTuple name types, and
+    where a branch has a dot its field has an underscore, each in its own way."""
+    try:
+        leaves = [str(leaf) for leaf in json.loads(sample.checksum_uncovered or "[]")]
+    except (ValueError, TypeError):  # the payload's own writing
+        leaves = [sample.checksum_uncovered]
+    names = (leaf.split(" (", 1)[0].replace(".", "_") for leaf in leaves)
+    return sample.checksum_version, frozenset(names)
 
 
 def _slot(sample: Sample) -> Slot:

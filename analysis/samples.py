@@ -65,6 +65,7 @@ COLUMNS: tuple[str, ...] = (
     "attempt",
     "round",
     "instrument_version",
+    "checksum_version",
     "dirty",
     "plausible",
     "loop_wall_s",
@@ -105,6 +106,7 @@ class Sample:
     loop_wall_s: float | None
     metrics: Mapping[str, float]
     build: Mapping[str, str]
+    checksum_version: int = 0
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
@@ -123,6 +125,7 @@ class Sample:
             loop_wall_s=row.get("loop_wall_s"),
             metrics={name: row[name] for name in HEADLINE_METRICS if row.get(name) is not None},
             build=build,
+            checksum_version=row.get("checksum_version") or 0,
         )
 
     def axis_value(self, axis: str) -> Scalar | None:

@@ -271,7 +271,8 @@ def _payload() -> List[Metric]:
         m("read_latency_max_s", "float", "s", "lower", "Longest read of all counted passes.", "read events"),
         m("retries", "int", "1", "lower", "Reads that were tried again.", "client"),
         m("inventory", "text", "", "", "JSON: loaded libraries, relevant environment, packages; to diff two runs by cause.", "/proc/self/maps, environment"),
-        m("value_checksum", "text", "", "", "SHA-256 of all covered values, branch by branch (checksum executions only).", "payload"),
+        m("value_checksum", "text", "", "", "SHA-256 of all covered values, branch by branch (checksum executions only); equal for a TTree and an RNTuple of the same values.", "payload"),
+        m("checksum_version", "int", "1", "", "Version of what is hashed and how; checksums of two versions say nothing about each other.", "payload"),
         m("checksum_leaves", "int", "1", "", "Leaves the checksum covers.", "payload"),
         m("checksum_uncovered", "text", "", "", "JSON list of leaves it cannot cover.", "payload"),
     ]

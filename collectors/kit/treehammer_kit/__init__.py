@@ -79,7 +79,7 @@ class _Execution:
         try:
             if task.kind == "checksum":
                 self.phase = "checksum"
-                engine.declare(root, "checksum.hpp")
+                engine.declare(root, "kit.hpp")
                 self.values.update(checksum.checksum(root, task))
             else:
                 self._timed(root, task, code, function)

@@ -1,76 +1,27 @@
-// A checksum of values: one running 64-bit hash a leaf, fed entry by entry with the number of values
-// and the values, so that it depends on content alone: not on layout, compression, file or release.
+// The checksum of a TTree's values.
 #ifndef TREEHAMMER_CHECKSUM
 #define TREEHAMMER_CHECKSUM
 
 #include "kit.hpp"
+#include "values.hpp"
 
 #include <TBranchElement.h>
 #include <TDataType.h>
 #include <TLeafObject.h>
 
-#include <cstdio>
 #include <cstring>
-#include <functional>
-#include <type_traits>
 #include <typeinfo>
 
 namespace treehammer {
 
-inline void Feed(uint64_t &hash, uint64_t value)
-{
-   hash = Mix(hash ^ value) + 0x9E3779B97F4A7C15ull;
-}
-
-/// Integers by value, whatever their width in memory; floating-point numbers by their bits.
-template <typename T>
-void FeedValue(uint64_t &hash, const T &value)
-{
-   if constexpr (std::is_same_v<T, float>) {
-      uint32_t bits;
-      std::memcpy(&bits, &value, sizeof bits);
-      Feed(hash, bits);
-   } else if constexpr (std::is_same_v<T, double>) {
-      uint64_t bits;
-      std::memcpy(&bits, &value, sizeof bits);
-      Feed(hash, bits);
-   } else if constexpr (std::is_integral_v<T>) {
-      Feed(hash, uint64_t(int64_t(value)));
-   } else { // std::string and std::vector, also of each other
-      Feed(hash, value.size());
-      for (const auto &item : value)
-         FeedValue<typename T::value_type>(hash, item);
-   }
-}
-
-/// One leaf that the checksum covers.
-struct CoveredLeaf {
-   std::string name, type;
-   uint64_t hash = 0;
-   std::function<void(uint64_t &)> feed; // with the current entry
-};
-
-/// Copy a piece of a file, as its door delivers it, to an address of Python's; false when it fails.
-inline bool CopyOut(TFile *file, Long64_t at, Int_t length, std::uintptr_t target)
-{
-   return !file->ReadBuffer(reinterpret_cast<char *>(target), at, length);
-}
-
-class Checksum {
-   std::vector<CoveredLeaf> fLeaves;
-   std::map<std::string, uint64_t> fHashes; // running, across files
-
+class TreeChecksum : public ValueHashes {
    template <typename T>
    bool CoverNumbers(TLeaf *leaf, const std::string &name, const char *type)
    {
       if (std::strcmp(leaf->GetTypeName(), type) != 0)
          return false;
-      fLeaves.push_back({name, type, 0, [leaf](uint64_t &hash) {
-                            const int length = leaf->GetLen();
-                            const auto *values = static_cast<const T *>(leaf->GetValuePointer());
-                            Feed(hash, length);
-                            for (int i = 0; i < length; ++i)
-                               FeedValue(hash, values[i]);
+      fLeaves.push_back({name, KindOf<T>(), 0, [leaf](uint64_t &hash) {
+                            FeedNumbers(hash, static_cast<const T *>(leaf->GetValuePointer()), leaf->GetLen());
                          }});
       return true;
    }
@@ -78,7 +29,7 @@ class Checksum {
    bool CoverPlain(TLeaf *leaf, const std::string &name)
    {
       if (std::strcmp(leaf->ClassName(), "TLeafC") == 0) {
-         fLeaves.push_back({name, "text", 0, [leaf](uint64_t &hash) {
+         fLeaves.push_back({name, KindOf<std::string>(), 0, [leaf](uint64_t &hash) {
                                FeedValue(hash, std::string(static_cast<char *>(leaf->GetValuePointer())));
                             }});
          return true;
@@ -98,7 +49,7 @@ class Checksum {
    {
       if (!type->GetTypeInfo() || *type->GetTypeInfo() != typeid(T))
          return false;
-      fLeaves.push_back({branch->GetName(), type->GetName(), 0, [branch](uint64_t &hash) {
+      fLeaves.push_back({branch->GetName(), KindOf<T>(), 0, [branch](uint64_t &hash) {
                             FeedValue(hash, *reinterpret_cast<const T *>(branch->GetObject()));
                          }});
       return true;
@@ -146,15 +97,12 @@ class Checksum {
    }
 
 public:
-   std::vector<std::string> uncovered;
-   Long64_t entries = 0;
-   std::string message;
-
-   /// Feed all entries of one file's tree; false, with a message, when one cannot be read.
-   bool Read(TTree *tree)
+   /// Feed all entries of the tree of one file; false, with a message, when one cannot be read.
+   bool Read(TFile *file, const std::string &name)
    {
-      fLeaves.clear();
-      uncovered.clear();
+      auto *tree = file->Get<TTree>(name.c_str());
+      Clear();
+      branches = tree->GetListOfBranches()->GetEntriesFast();
       tree->SetCacheSize(30'000'000);
       tree->SetBranchStatus("*", false);
       for (auto *object : *tree->GetListOfBranches()) {
@@ -165,35 +113,20 @@ public:
          tree->AddBranchToCache(branch, true);
       }
       tree->StopCacheLearningPhase();
-      for (auto &leaf : fLeaves)
-         leaf.hash = fHashes[leaf.name + " " + leaf.type];
-      for (Long64_t entry = 0; entry < tree->GetEntries(); ++entry, ++entries) {
+      Begin();
+      for (Long64_t entry = 0; entry < tree->GetEntries(); ++entry) {
          if (tree->GetEntry(entry) < 0) {
             message = "GetEntry returned -1 for entry " + std::to_string(entry) + " (" + FirstError() + ")";
             return false;
          }
-         for (auto &leaf : fLeaves)
-            leaf.feed(leaf.hash);
+         FeedEntry();
       }
       if (!FirstError().empty()) {
          message = "ROOT met an error (" + FirstError() + ")";
          return false;
       }
-      for (auto &leaf : fLeaves)
-         fHashes[leaf.name + " " + leaf.type] = leaf.hash;
+      End();
       return true;
-   }
-
-   /// "name type hash" of every covered leaf, in alphabetical order.
-   std::vector<std::string> Lines() const
-   {
-      std::vector<std::string> lines;
-      for (const auto &item : fHashes) {
-         char text[17];
-         std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(item.second));
-         lines.push_back(item.first + " " + text);
-      }
-      return lines;
    }
 };
 

@@ -1,4 +1,4 @@
-"""The untimed execution that proves that two releases or doors delivered the same values."""
+"""The untimed execution that proves that two releases, doors or formats delivered the same values."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import ctypes
 import hashlib
 import json
 import zlib
-from typing import Any, Dict
+from typing import Any, Dict, List, Tuple
 
-from .passes import get_tree, open_file
+from . import engine
+from .passes import get_tree, is_ntuple, open_file
 from .task import Task, Trouble
+
+#: Of what is hashed and how; checksums of two versions say nothing about each other.
+VERSION = 2
 
 _CHUNK = 4 * 1024 * 1024
 
@@ -18,7 +22,8 @@ def checksum(root: Any, task: Task) -> Dict[str, Any]:
     """Hash every value that can be hashed, of all files in order.
 
     Covered are leaves of fundamental types with fixed and variable lengths, text, and top-level
-    ``std::string`` and ``std::vector`` of numbers or strings.  What is not covered is listed.
+    ``std::string`` and ``std::vector`` of numbers or strings.  What is not covered is listed.  A
+    TTree and an RNTuple of the same values have the same checksum.
 
     The bytes of each file come first: what is read must be the dataset's file.  A value of a basket
     that does not compress, and most of what zstd compresses, carries no checksum of its own, so that
@@ -28,28 +33,51 @@ def checksum(root: Any, task: Task) -> Dict[str, Any]:
         Trouble: a file or tree is not there, its bytes are not the manifest's, a read failed, or
             nothing can be covered.
     """
-    sums = root.treehammer.Checksum()
+    return value_lines(root, task)[0]
+
+
+def value_lines(root: Any, task: Task) -> Tuple[Dict[str, Any], List[str]]:
+    """What :func:`checksum` returns, and the hash of each leaf as "name kind hash".
+
+    Raises:
+        Trouble: as :func:`checksum`.
+    """
+    ntuple = False
+    sums: Any = None
     values: Dict[str, Any] = {}
     for index, url in enumerate(task.urls):
         reader = open_file(root, url)
         if task.adler32s[index]:
             _check_content(root, reader, url, task.adler32s[index])
-        get_tree(reader, url, task.tree)
-        values.setdefault("file_class", str(reader.file_class))
-        values.setdefault("branches_total", len(reader.current.tree.GetListOfBranches()))
-        if not sums.Read(reader.current.tree):
+        if sums is None:
+            ntuple = is_ntuple(reader, task.tree)
+            sums = _hashes(root, ntuple)
+        if not ntuple:
+            get_tree(reader, url, task.tree)
+        if not sums.Read(reader.current.file, task.tree):
             raise Trouble("read", "entry", "checksum", f"{url}: {sums.message}")
+        values.setdefault("file_class", str(reader.file_class))
+        values.setdefault("branches_total", int(sums.branches))
         reader.Close()
-    lines = [str(line) for line in sums.Lines()]
+    lines = [str(line) for line in sums.Lines()] if sums else []
     if not lines:
         raise Trouble("payload", "checksum", "checksum", f"no leaf of {task.tree!r} can be hashed")
     values.update(
         events_total=int(sums.entries),
         value_checksum=hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+        checksum_version=VERSION,
         checksum_leaves=len(lines),
         checksum_uncovered=json.dumps([str(name) for name in sums.uncovered]),
     )
-    return values
+    return values, lines
+
+
+def _hashes(root: Any, ntuple: bool) -> Any:
+    if ntuple:
+        engine.declare_ntuple(root, "ntuple_checksum.hpp")
+        return root.treehammer.NTupleChecksum()
+    engine.declare(root, "checksum.hpp")
+    return root.treehammer.TreeChecksum()
 
 
 def _check_content(root: Any, reader: Any, url: str, wanted: str) -> None:

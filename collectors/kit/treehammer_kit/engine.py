@@ -15,6 +15,9 @@ from typing import Any, Dict, Tuple
 from .passes import Passes
 from .task import Task, Trouble
 
+#: Before, RNTupleReader and what belongs to it stood in ROOT::Experimental.
+_FIRST_WITH_NTUPLES = 63600
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -66,6 +69,25 @@ def declare(root: Any, name: str) -> None:
     path = os.path.join(_HERE, name)
     if not root.gInterpreter.Declare(f'#include "{path}"'):
         raise Trouble("payload", "compile", "compile", f"this ROOT cannot compile {path}")
+
+
+def declare_ntuple(root: Any, name: str) -> None:
+    """Compile one of the headers that read RNTuples.
+
+    Raises:
+        Trouble: this ROOT has no reader of them that we support, or does not take the header.
+    """
+    found = int(root.gROOT.GetVersionInt())
+    if found < _FIRST_WITH_NTUPLES:
+        version = root.gROOT.GetVersion()
+        raise Trouble(
+            "software setup",
+            "not-supported",
+            "compile",
+            f"RNTuples are not supported with ROOT {version}: its reader is not ROOT::RNTupleReader "
+            "yet, which ROOT has from 6.36 on",
+        )
+    declare(root, name)
 
 
 def compile_loop(root: Any, code: str, function: str) -> None:

@@ -36,6 +36,12 @@ struct ReadError : std::runtime_error {
    using std::runtime_error::runtime_error;
 };
 
+/// Copy a piece of a file, as its door delivers it, to an address of Python's; false when it fails.
+inline bool CopyOut(TFile *file, Long64_t at, Int_t length, std::uintptr_t target)
+{
+   return !file->ReadBuffer(reinterpret_cast<char *>(target), at, length);
+}
+
 // --- What the payload's loop is given ------------------------------------------------------------
 
 /// One file of one pass.
@@ -369,9 +375,11 @@ public:
 
    void Close()
    {
-      current.tree->SetPerfStats(nullptr);
+      if (current.tree)
+         current.tree->SetPerfStats(nullptr);
       gPerfStats = nullptr;
-      current.tree->SetEntryList(nullptr);
+      if (current.tree)
+         current.tree->SetEntryList(nullptr);
       const Clock start = Clock::Now();
       fFile->Close();
       fFile.reset();

@@ -110,6 +110,11 @@ def open_file(root: Any, url: str) -> Any:
     return reader
 
 
+def is_ntuple(reader: Any, name: str) -> bool:
+    """Whether what lies in the file under this name is an RNTuple."""
+    return _contents(reader).get(name) == "ROOT::RNTuple"
+
+
 def get_tree(reader: Any, url: str, tree: str) -> None:
     """Let a reader get the tree from its file.
 
@@ -130,8 +135,13 @@ def check(reader: Any, good: bool, phase: str, url: str) -> None:
         raise Trouble(failure, kind, phase, str(reader.message), transient=transient)
 
 
+def _contents(reader: Any) -> Dict[str, str]:
+    """Name -> class of what lies at the top of the file."""
+    return {str(item.first): str(item.second) for item in reader.Contents()}
+
+
 def _missing_tree(reader: Any, url: str, wanted: str) -> str:
-    contents = {str(item.first): str(item.second) for item in reader.Contents()}
+    contents = _contents(reader)
     if wanted in contents:
         return f"{url}: {wanted!r} is of class {contents[wanted]}, not a TTree"
     trees = [name for name, kind in contents.items() if kind in ("TTree", "TNtuple")]

@@ -253,6 +253,7 @@ def _measurement() -> None:
         sa.Column("retries", sa.BigInteger(), nullable=True),
         sa.Column("inventory", sa.Text(), nullable=True),
         sa.Column("value_checksum", sa.String(4000), nullable=True),
+        sa.Column("checksum_version", sa.BigInteger(), nullable=True),
         sa.Column("checksum_leaves", sa.BigInteger(), nullable=True),
         sa.Column("checksum_uncovered", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("measurement_id", name="pk_measurement"),

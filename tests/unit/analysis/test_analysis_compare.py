@@ -271,6 +271,29 @@ def test_checksums_of_other_leaves_prove_nothing() -> None:
     assert evidence(rows(ask(samples))[0]).same_data == "not checked"
 
 
+def test_checksums_of_two_versions_prove_nothing() -> None:
+    samples = changed(
+        Campaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
+        lambda s: is_b(s) and s.kind == "checksum",
+        checksum_version=2,
+    )
+    assert evidence(rows(ask(samples))[0]).same_data == "not checked"
+
+
+def test_formats_may_name_the_types_of_uncovered_leaves_in_their_own_way() -> None:
+    samples = changed(
+        Campaign(checksum={A: "1" * 64, B: "1" * 64}).samples(),
+        lambda s: s.kind == "checksum",
+        checksum_uncovered='["hits.vv (vector<vector<float> >)"]',
+    )
+    samples = changed(
+        samples,
+        lambda s: is_b(s) and s.kind == "checksum",
+        checksum_uncovered='["hits_vv (std::vector<std::vector<float>>)"]',
+    )
+    assert evidence(rows(ask(samples))[0]).same_data == "same data proven"
+
+
 def test_a_shared_checksum_proves_nothing_of_another_axis() -> None:
     campaign = Campaign(roots=(A,), cache_mb=(0.0, 30.0), checksum={A: "1" * 64})
     found = ask(campaign.samples(), Question("cache_mb", 0.0, 30.0))
