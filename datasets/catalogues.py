@@ -23,6 +23,7 @@ class Replica:
         size: in bytes, by the manifest.
         adler32: 8 hex digits, by the manifest.
         state: :data:`AVAILABLE`; catalogues tell of no others.
+        path: what follows the storage's own prefix in ``url``, '' where that is not known.
     """
 
     site: str
@@ -32,6 +33,11 @@ class Replica:
     size: int
     adler32: str
     state: str = AVAILABLE
+    path: str = ""
+
+    def behind(self, prefix: str) -> str:
+        """What ROOT opens to read it through a door that leads to the storage's own prefix."""
+        return f"{prefix.rstrip('/')}/{self.path}"
 
 
 class Catalogue(Protocol):

@@ -105,8 +105,12 @@ class Rucio:
 
     @cached_property
     def scope(self) -> str:
-        """The scope of our datasets."""
-        return self._settings.rucio_scope or f"user.{self.account}"
+        """The scope of our datasets: the setting's, else ``user.ACCOUNT`` or the account's only one."""
+        if self._settings.rucio_scope:
+            return self._settings.rucio_scope
+        own = self._call(lambda client: client.list_scopes_for_account(self.account))
+        usual = f"user.{self.account}"
+        return str(own[0]) if len(own) == 1 and usual not in own else usual
 
     @cached_property
     def server(self) -> str:
@@ -138,6 +142,10 @@ class Rucio:
             kind=str(about["rse_type"]),
             writable=bool(about["availability_write"]),
             staging=bool(about.get("staging_area")),
+            prefixes=tuple(
+                f"{one['scheme']}://{one['hostname']}:{one['port']}{one['prefix']}"
+                for one in about["protocols"]
+            ),
         )
 
     def quotas(self) -> dict[str, Quota]:
@@ -269,7 +277,12 @@ class Rucio:
 
     def close(self, dataset: str) -> None:
         """Let no more files be added to a dataset."""
-        self._call(lambda client: client.set_status(self.scope, dataset, open=False))
+
+        def ask(client: Any) -> None:
+            if client.get_did(self.scope, dataset)["open"]:
+                client.set_status(self.scope, dataset, open=False)
+
+        self._call(ask)
 
     # --- what we ask for
 
@@ -289,7 +302,7 @@ class Rucio:
         Raises:
             Absent: it is no more.
         """
-        return rule_of(self._call(lambda client: client.get_replicationrule_of(rule_id)))
+        return rule_of(self._call(lambda client: client.get_replication_rule(rule_id)))
 
     def ask_for(
         self, dataset: str, rse: str, *, lifetime_s: int | None, comment: str, activity: str
@@ -304,7 +317,7 @@ class Rucio:
             Denied: the RSE takes nothing now, or there is no room for us.
         """
         made = self._call(
-            lambda client: client.add_replicationrule_of(
+            lambda client: client.add_replication_rule(
                 [{"scope": self.scope, "name": dataset}],
                 copies=1,
                 rse_expression=rse,
@@ -323,17 +336,15 @@ class Rucio:
         Raises:
             Denied: this Rucio lets only administrators do so.
         """
-        self._call(
-            lambda client: client.update_replicationrule_of(rule.id, {"lifetime": lifetime_s})
-        )
+        self._call(lambda client: client.update_replication_rule(rule.id, {"lifetime": lifetime_s}))
 
-    def boost(self, rule: Rule) -> None:
+    def boost(self, rule_id: str) -> None:
         """Have a stuck rule tried again now.
 
         Raises:
             Denied: this Rucio lets only administrators do so.
         """
-        self._call(lambda client: client.update_replicationrule_of(rule.id, {"boost_rule": True}))
+        self._call(lambda client: client.update_replication_rule(rule_id, {"boost_rule": True}))
 
     def withdraw(self, rule: Rule) -> None:
         """Delete a rule of ours; replicas that no other rule holds are then Rucio's to remove.
@@ -342,9 +353,7 @@ class Rucio:
             Denied: this Rucio lets only administrators do so.
         """
         try:
-            self._call(
-                lambda client: client.delete_replicationrule_of(rule.id, purge_replicas=True)
-            )
+            self._call(lambda client: client.delete_replication_rule(rule.id, purge_replicas=True))
         except Absent:
             pass
 

@@ -85,13 +85,17 @@ class DidFile:
 
 @dataclass(frozen=True)
 class Rse:
-    """A storage element; ``site`` is '' where Rucio does not say whose it is."""
+    """A storage element; ``site`` is '' where Rucio does not say whose it is.
+
+    ``prefixes`` are what URLs begin with there, by every protocol.
+    """
 
     name: str
     site: str
     kind: str
     writable: bool
     staging: bool
+    prefixes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,15 +149,21 @@ def rule_of(row: Mapping[str, Any]) -> Rule:
         ok=int(row["locks_ok_cnt"]),
         copying=int(row["locks_replicating_cnt"]),
         stuck=int(row["locks_stuck_cnt"]),
-        error=str(row.get("error") or ""),
+        error=_reason(str(row.get("error") or "")),
         ends=ends.replace(tzinfo=UTC).timestamp() if ends else None,
     )
+
+
+def _reason(error: str) -> str:
+    """A transfer's error without Rucio's names for its kind."""
+    found = error.removeprefix("RequestErrMsg.").removeprefix("TRANSFER_FAILED:")
+    return " ".join(found.split())
 
 
 def translated(error: Exception, settings: Settings) -> Exception:
     """The same as an error of ours; one that nobody expects as it is."""
     kind = type(error).__name__
-    said = " ".join(str(error).replace("Details: ", "").split())
+    said = " ".join(str(error).replace("Details: ", "").split()).partition(" Failed validating ")[0]
     where, file = "Rucio", str(settings.rucio_config or "rucio.cfg")
     if kind in _SETTINGS:
         hint = "Name the client's rucio.cfg: rucio_config in treehammer.toml or TREEHAMMER_RUCIO_CONFIG."

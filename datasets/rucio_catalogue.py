@@ -47,7 +47,7 @@ class RucioCatalogue:
     def __init__(self, settings: Settings, rucio: Rucio | None = None) -> None:
         self.rucio = rucio or Rucio(settings)
         self._kept = settings.rucio_dir / "manifests"
-        self._site = cache(lambda rse: self.rucio.rse(rse).site)
+        self._rse = cache(self.rucio.rse)
 
     def has(self, name: str) -> bool:
         """Whether there is a dataset of that name in our scope."""
@@ -101,14 +101,17 @@ class RucioCatalogue:
         found = self.rucio.locations([name], SCHEMES[protocol], expression, domain)
         return tuple(
             Replica(
-                site=self._site(one.rse),
+                site=self._rse(one.rse).site,
                 rse=one.rse,
                 file=wanted[one.file].name,
                 url=url_for_root(one.url),
                 size=wanted[one.file].size,
                 adler32=wanted[one.file].adler32,
+                path=_path(one.url, self._rse(one.rse).prefixes),
             )
-            for one in sorted(found, key=lambda one: (self._site(one.rse), one.file, one.priority))
+            for one in sorted(
+                found, key=lambda one: (self._rse(one.rse).site, one.file, one.priority)
+            )
             if one.file in wanted
         )
 
@@ -136,6 +139,12 @@ class RucioCatalogue:
             where="Rucio",
             hint="Place the dataset again from a machine that has it: treehammer datasets place.",
         )
+
+
+def _path(url: str, prefixes: Sequence[str]) -> str:
+    """What follows the longest prefix that a URL begins with, '' when it begins with none."""
+    known = [prefix for prefix in prefixes if url.startswith(prefix)]
+    return url.removeprefix(max(known, key=len)).lstrip("/") if known else ""
 
 
 def url_for_root(url: str) -> str:

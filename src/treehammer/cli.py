@@ -20,7 +20,7 @@ VERBS = {
     "cancel": "submit.watch_commands:cancel",
     "collect": "submit.watch_commands:collect",
     "compare": "analysis.commands:compare_command",
-    "datasets": "datasets.commands:datasets",
+    "datasets": "submit.replica_commands:datasets",
     "db": "sql.commands:db_group",
     "demo": "demo:demo",
     "export": "sql.commands:export_command",

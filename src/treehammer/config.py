@@ -57,7 +57,10 @@ class Settings:
         default="", metadata={"help": "Rucio account [default: the one of rucio.cfg]"}
     )
     rucio_scope: str = field(
-        default="", metadata={"help": "Rucio scope of datasets [default: user.ACCOUNT]"}
+        default="",
+        metadata={
+            "help": "Rucio scope of datasets [default: user.ACCOUNT, or the account's only one]"
+        },
     )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
