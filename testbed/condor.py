@@ -39,6 +39,8 @@ LIBRARIES = (
 KEY_BYTES = 48
 #: Who submits, and whom the daemons are.
 USER, DAEMONS = "treehammer", "condor"
+#: Whose SciTokens the pools take, and for which user; nobody listens there.
+ISSUER, SCITOKEN_USER = "https://issuer.testbed", "alice"
 #: Names of the pools.
 FIRST, SECOND = "condor", "pool2"
 #: Where the second pool's jobs run.
@@ -88,6 +90,16 @@ class Pool:
         Jobs can read them, since they are the same user.
         """
         return self.folder / "etc/tokens.d"
+
+    @property
+    def users(self) -> Path:
+        """Which users SciTokens are of."""
+        return self.folder / "etc/users"
+
+    @property
+    def key_cache(self) -> Path:
+        """Where daemons keep the keys of issuers of SciTokens."""
+        return self.folder / "run/cache"
 
     @property
     def client(self) -> Path:
@@ -225,6 +237,8 @@ class CondorPool:
         for site in pool.sites:
             self._site(site)
         box.own_file(pool.config, self._rendered("pool.j2"))
+        who = re.escape(f"{ISSUER},{SCITOKEN_USER}")
+        box.own_file(pool.users, f"SCITOKENS ^{who}$ {SCITOKEN_USER}@{pool.domain}\n")
         key = pool.folder / "keys/POOL"
         key.touch(mode=0o600)
         key.write_bytes(bytes(1 + secrets.randbelow(255) for _ in range(KEY_BYTES)))
@@ -293,6 +307,7 @@ class CondorPool:
             keys=pool.folder / "keys",
             tokens=pool.tokens,
             startd_tokens=pool.startd_tokens,
+            users=pool.users,
             sites=sites,
             slots=pool.slots,
             mark=f"{MARK}={pool.box.folder}",

@@ -9,7 +9,12 @@ from functools import partial
 from typing import Any
 
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor.connection import Connection, configured, plain
+from treehammer.submit.batch.htcondor.connection import (
+    Connection,
+    Unreachable,
+    configured,
+    plain,
+)
 from treehammer.submit.batch.htcondor.keys import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.htcondor.status import HELD, IDLE, SPOOLING, held_reason
 
@@ -47,7 +52,12 @@ def check(connection: Connection) -> Reached:
         BatchError: one does not answer or does not let us in.
     """
     location = connection.location()
-    answer = connection.ask_daemon(lambda htcondor: htcondor.ping(location, "WRITE"))
+    try:
+        answer = connection.ask_daemon(lambda htcondor: htcondor.ping(location, "WRITE"))
+    except Unreachable as error:
+        # Of a schedd that lets us read alone, the bindings say no more than of one that is not there.
+        connection.ask_daemon(lambda htcondor: htcondor.ping(location, "READ"))
+        raise connection.unreachable(PermissionError("DENIED: we may read, not submit")) from error
     version = str(answer.get("RemoteVersion", "")).removeprefix("$CondorVersion: ")
     user = str(answer.get("MyRemoteUserName", ""))
     if not answer.get("AuthorizationSucceeded", False):

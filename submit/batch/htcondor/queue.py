@@ -8,7 +8,13 @@ from typing import Any
 
 from treehammer.collectors.files import is_locked
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor.connection import Connection, Unreachable, configured, plain
+from treehammer.submit.batch.htcondor.connection import (
+    Connection,
+    Unreachable,
+    configured,
+    is_refusal,
+    plain,
+)
 from treehammer.submit.batch.htcondor.keys import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.htcondor.layout import Cluster, Submission
 from treehammer.submit.batch.htcondor.status import CANCEL_REASON, SPOOLING, Ad
@@ -43,6 +49,11 @@ class Queue:
                 found = self.look_up(submission)
                 if found is not None:
                     return submission.confirm(found)
+                if is_refusal(error):
+                    refused = self.connection.unreachable(error)
+                    raise BatchError(
+                        refused.message, where=refused.where, hint=refused.hint
+                    ) from error
                 if pause is None:
                     raise BatchError(
                         f"HTCondor does not take the jobs ({error})",
