@@ -19,6 +19,9 @@ CLASSES = (
     "lost",
 )
 
+#: Kind of what this release or set-up cannot do at all: it says nothing against site or release.
+NOT_SUPPORTED = "not-supported"
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -70,6 +70,7 @@ def efficiency_above_cores(values: Values) -> str:
         ("eff_loop", "loop_wall_s"),
         ("eff_payload", "payload_wall_s"),
         ("eff_job", "payload_wall_s"),
+        ("eff_access", "loop_wall_s"),
     )
     for name, wall in pairs:
         numbers = _numbers(values, name, wall, "cores_allowed")

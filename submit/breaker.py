@@ -18,7 +18,15 @@ from treehammer.submit.batch.base import JobState
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.pace import Breaker
 from treehammer.submit.tracking import Tracker
-from treehammer.submit.troubles import failing, is_last, last_attempts
+from treehammer.submit.troubles import (
+    FAILURE_COLUMNS,
+    IMPLAUSIBLE,
+    UNSUPPORTED,
+    failing,
+    failure_of,
+    is_last,
+    last_attempts,
+)
 
 #: What the attempts begin their message with that a breaker ended, or did not let begin.
 STOPPED = "stopped by the breaker"
@@ -87,10 +95,12 @@ def _failed(
     """Class of failure of each job that ended and did not bring all it should."""
     ended = {job.id for job in jobs if job.state in _ENDED}
     found = {job: attempts[job].failure_class for job in ended if job in attempts}
-    for row in failing(store, campaign, ("job_id", "attempt", "failure_class")):
-        job = str(row["job_id"])
-        if row["failure_class"] and job in ended and is_last(row, attempts):
-            found[job] = found.get(job) or str(row["failure_class"])
+    for row in failing(store, campaign, ("job_id", "attempt", *FAILURE_COLUMNS)):
+        job, failure = str(row["job_id"]), failure_of(row)
+        # What a release cannot do is no fault of the site.
+        counts = failure not in (IMPLAUSIBLE, UNSUPPORTED)
+        if counts and job in ended and is_last(row, attempts):
+            found[job] = found.get(job) or failure
     return {job: kind for job, kind in found.items() if kind}
 
 

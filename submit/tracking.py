@@ -20,7 +20,13 @@ from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import AttemptStatus, BatchSystem, JobState, JobStatus
 from treehammer.submit.submissions import GRACE_S
-from treehammer.submit.troubles import IMPLAUSIBLE, failing, is_last, last_attempts
+from treehammer.submit.troubles import (
+    FAILURE_COLUMNS,
+    failing,
+    failure_of,
+    is_last,
+    last_attempts,
+)
 
 #: Folder of an attempt for what lay among its records and is none.
 REFUSED = "records-refused"
@@ -282,10 +288,10 @@ class Tracker:
         for attempt in last.values():
             if attempt.failure_class:
                 failures[jobs[attempt.job_id].site][attempt.failure_class] += 1
-        columns = ("site", "job_id", "attempt", "failure_class")
+        columns = ("site", "job_id", "attempt", *FAILURE_COLUMNS)
         for row in failing(self.store, campaign, columns):
             if is_last(row, last):
-                failures[str(row["site"])][str(row["failure_class"] or IMPLAUSIBLE)] += 1
+                failures[str(row["site"])][failure_of(row)] += 1
         planned = sum(job.planned_measurements for job in jobs.values())
         started = min((a.started_us for a in last.values() if a.started_us), default=0)
         remaining = None

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from treehammer.collectors.failures import NOT_SUPPORTED
 from treehammer.collectors.metrics import Value
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.selection import Selection
@@ -15,8 +16,12 @@ _Row = Mapping[str, Value]
 
 #: What measurements are counted under that came back whole but cannot be true.
 IMPLAUSIBLE = "implausible"
+#: What those are counted under that asked a release for what it cannot do: nobody's fault.
+UNSUPPORTED = "not supported"
 
-_COLUMNS = ("site", "failure_class", "failure_message", "implausible_why", "log_excerpt")
+#: The columns that :func:`failure_of` looks at.
+FAILURE_COLUMNS = ("failure_class", "failure_kind")
+_COLUMNS = ("site", "failure_message", "implausible_why", "log_excerpt")
 #: What a trouble's message ends with where another attempt of the job followed.
 AGAIN = " (tried again)"
 
@@ -26,7 +31,7 @@ class Trouble:
     """One kind of trouble at one site.
 
     Attributes:
-        failure: class of the failure, or :data:`IMPLAUSIBLE`.
+        failure: as :func:`failure_of` names it.
         message: what was said.
         count: how many measurements or attempts met it.
         log: end of the output of one of the payloads, '' where there is none.
@@ -56,6 +61,13 @@ def failing(store: Store, campaign: CampaignRow, columns: Sequence[str]) -> Iter
         yield from store.measurements(Selection.of((campaign.id,), conditions), columns)
 
 
+def failure_of(row: _Row) -> str:
+    """The class of a failing measurement's failure, :data:`UNSUPPORTED` or :data:`IMPLAUSIBLE`."""
+    if row["failure_kind"] == NOT_SUPPORTED:
+        return UNSUPPORTED
+    return str(row["failure_class"] or IMPLAUSIBLE)
+
+
 def last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, AttemptRow]:
     """Job id -> its last attempt: the one that counts, as the others were made good by it."""
     # They come by job and number.
@@ -64,13 +76,12 @@ def last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, AttemptRow]
 
 def _measured(store: Store, campaign: CampaignRow) -> Iterator[tuple[str, str, str, str]]:
     last = last_attempts(store, store.jobs(campaign.id))
-    for row in failing(store, campaign, (*_COLUMNS, "job_id", "attempt")):
-        site, failure, message, why, log = (str(row[name] or "") for name in _COLUMNS)
-        counts = is_last(row, last)
-        if failure:
-            yield site, failure, message if counts else message + AGAIN, log
-        else:
-            yield site, IMPLAUSIBLE, why if counts else why + AGAIN, ""
+    for row in failing(store, campaign, (*_COLUMNS, *FAILURE_COLUMNS, "job_id", "attempt")):
+        site, message, why, log = (str(row[name] or "") for name in _COLUMNS)
+        failure, again = failure_of(row), "" if is_last(row, last) else AGAIN
+        if failure == IMPLAUSIBLE:
+            message, log = why, ""
+        yield site, failure, message + again, log
 
 
 def is_last(row: _Row, last: Mapping[str, AttemptRow]) -> bool:

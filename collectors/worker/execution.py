@@ -17,7 +17,7 @@ from ..files import NO_ROOM, write_atomically
 from ..job import JOB_MARK, ExecutionSpec, JobSpec, Limits, Scalar
 from ..metrics import BY_NAME
 from ..record import Measurement, max_length, measurement_id
-from . import child, credentials, door, inputs, node, pagecache, remote, result
+from . import child, credentials, derived, door, inputs, node, pagecache, remote, result
 from .cgroup import Cgroup
 from .logs import BoundedLog
 from .stop import Signals
@@ -159,6 +159,9 @@ class Execution:
                 signals,
                 lambda url, target: remote.fetch(setup, url, target, signals),
             )
+            # What copies is software as well.
+            self._values["setup_wall_s"] += staged.loading.wall_s
+            self._values["setup_cpu_s"] += staged.loading.cpu_s
             self._values.update(
                 stagein_wall_s=staged.wall_s,
                 stagein_cpu_s=staged.cpu_s,
@@ -245,12 +248,12 @@ class Execution:
             excerpt = err.end(EXCERPT) or out.end(EXCERPT)
             if outcome.survivors:
                 err.write(f"\n[{outcome.survivors} processes outlived the payload]\n".encode())
-        self._values.update(_figures(outcome))
-        self._derive(outcome)
+        self._values.update(_figures(outcome), root_provider=self._spec.software.provider)
         reported = result.read(
             os.path.join(self._folder, "result.json"), context.job.payload.metrics
         )
         self._values.update(reported.values)
+        self._values.update(derived.figures(self._values))
         self._extras = reported.extras
         out_of_memory = context.cgroup.oom_kills() > kills
         self._failure = failure_of(
@@ -259,15 +262,6 @@ class Execution:
         if self._failure:
             self._failure = on_full_disk(self._failure, self._folder)
             self._values["log_excerpt"] = excerpt
-
-    def _derive(self, outcome: child.Outcome) -> None:
-        values = self._values
-        values["root_provider"] = self._spec.software.provider
-        cpu = outcome.user_s + outcome.sys_s
-        before_wall = values["setup_wall_s"] + values.get("stagein_wall_s", 0.0)
-        before_cpu = values["setup_cpu_s"] + values.get("stagein_cpu_s", 0.0)
-        values["eff_payload"] = cpu / outcome.wall_s
-        values["eff_job"] = (cpu + before_cpu) / (outcome.wall_s + before_wall)
 
     # -- after the payload
 

@@ -21,13 +21,26 @@ _CHUNK = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
+class Spent:
+    """Seconds of wall and CPU time."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Staged:
-    """Files copied to the node, and what that took."""
+    """Files copied to the node, and what that took.
+
+    ``wall_s`` and ``cpu_s`` are of copying and verifying; ``loading`` is what was spent on the
+    software that copies before it could.
+    """
 
     files: Tuple[InputFile, ...]
     wall_s: float
     cpu_s: float
     bytes: int
+    loading: Spent
 
 
 def local_path(url: str) -> Optional[str]:
@@ -71,12 +84,12 @@ def _check_size(file: InputFile, path: str, failure_class: str) -> None:
         raise Fault(Failure(failure_class, "size", failure_class, message))
 
 
-#: Copies what lies at a URL to a file of the node.
-Fetch = Callable[[str, str], None]
+#: Copies what lies at a URL to a file of the node, and says what it spent before it could.
+Fetch = Callable[[str, str], Spent]
 
 
 def stage(files: Sequence[InputFile], folder: str, signals: Signals, fetch: Fetch) -> Staged:
-    """Copy files of the right size to ``folder`` and verify the adler32 of what was copied.
+    """Copy files to ``folder`` and verify the size and the adler32 of what was copied.
 
     Args:
         files: what to copy.
@@ -85,15 +98,20 @@ def stage(files: Sequence[InputFile], folder: str, signals: Signals, fetch: Fetc
         fetch: copies a file that is not local.
 
     Raises:
-        Fault: class ``stage-in``, kind ``unsupported``, ``checksum`` or ``copy``; class ``evicted``.
+        Fault: class ``stage-in``, kind ``not-supported``, ``size``, ``checksum`` or ``copy``; class
+            ``evicted``.
     """
     start, cpu = time.monotonic(), _own_cpu()
-    copied = tuple(_copy(file, folder, index, signals, fetch) for index, file in enumerate(files))
+    copied = [_copy(file, folder, index, signals, fetch) for index, file in enumerate(files)]
+    wall_s, cpu_s = time.monotonic() - start, _own_cpu() - cpu
+    loading = Spent(sum(one.wall_s for _, one in copied), sum(one.cpu_s for _, one in copied))
     return Staged(
-        files=copied,
-        wall_s=time.monotonic() - start,
-        cpu_s=_own_cpu() - cpu,
+        files=tuple(file for file, _ in copied),
+        wall_s=wall_s - loading.wall_s,
+        # The clock of the software that copies may have counted more than the kernel's account.
+        cpu_s=max(cpu_s - loading.cpu_s, 0.0),
         bytes=sum(file.size for file in files),
+        loading=loading,
     )
 
 
@@ -103,37 +121,48 @@ def _own_cpu() -> float:
     return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, kinds))
 
 
-def _copy(file: InputFile, folder: str, index: int, signals: Signals, fetch: Fetch) -> InputFile:
+def _copy(
+    file: InputFile, folder: str, index: int, signals: Signals, fetch: Fetch
+) -> Tuple[InputFile, Spent]:
+    """A file as it lies on the node now, and what was spent before it could be copied."""
     source = local_path(file.url)
     # Two files of a dataset may share their last name; each keeps it, for the payload to see.
     target = os.path.join(folder, str(index), os.path.basename(file.name))
     try:
         os.makedirs(os.path.dirname(target))
         if source is None:
-            fetch(file.url, target)
-            checksum = _copy_bytes(target, os.devnull, signals)
+            loading = fetch(file.url, target)
+            size, checksum = _copy_bytes(target, os.devnull, signals)
         else:
-            checksum = _copy_bytes(source, target, signals)
+            loading = Spent()
+            size, checksum = _copy_bytes(source, target, signals)
     except OSError as error:
         message = f"{file.url} cannot be copied to the node: {error.strerror or error}."
         raise Fault(Failure("stage-in", "copy", "stage-in", message, transient=True)) from error
+    if size != file.size:
+        message = (
+            f"{file.url}: {size} bytes came to the node, the manifest says {file.size}: the copy was "
+            "cut short, or it is another file."
+        )
+        raise Fault(Failure("stage-in", "size", "stage-in", message, transient=True))
     if checksum != file.adler32.lower():
         message = (
             f"{file.url} has adler32 {checksum}, the manifest says {file.adler32}: its content "
             "changed. Make or place the dataset again."
         )
         raise Fault(Failure("stage-in", "checksum", "stage-in", message))
-    return replace(file, url=target)
+    return replace(file, url=target), loading
 
 
-def _copy_bytes(source: str, target: str, signals: Signals) -> str:
-    """Copy and return the adler32 of what was read, as 8 hex digits."""
-    checksum = 1
+def _copy_bytes(source: str, target: str, signals: Signals) -> Tuple[int, str]:
+    """Copy and return the size and the adler32 of what was read, the latter as 8 hex digits."""
+    size, checksum = 0, 1
     with open(source, "rb") as reader, open(target, "wb") as writer:
         while True:
             signals.check("stage-in")
             chunk = reader.read(_CHUNK)
             if not chunk:
-                return f"{checksum:08x}"
+                return size, f"{checksum:08x}"
+            size += len(chunk)
             checksum = zlib.adler32(chunk, checksum)
             writer.write(chunk)

@@ -203,6 +203,16 @@ public:
          handler->LoadPlugin();
    }
 
+   /// Whether this ROOT has a class that reads such a URL, as far as it says so itself.
+   static bool Supports(const std::string &url)
+   {
+      if (url.find("://") == std::string::npos || url.rfind("file:", 0) == 0)
+         return true;
+      auto *handler = gROOT->GetPluginManager()->FindHandler("TFile", url.c_str());
+      // The web's class of some builds of 6.40 is there, but its handler names no constructor of it.
+      return handler && handler->LoadPlugin() == 0 && FirstError().find("TPluginHandler") != 0;
+   }
+
    bool Open(const std::string &url)
    {
       WatchErrors();
@@ -215,6 +225,9 @@ public:
       const bool recovered = fFile && fFile->TestBit(TFile::kRecovered);
       if (recovered || FirstError().find("truncated") != std::string::npos)
          return Fail("open", "truncated", url + " is truncated or was never closed");
+      if ((!fFile || fFile->IsZombie()) && !Supports(url))
+         return Fail("software setup", "not-supported",
+                     std::string("ROOT ") + gROOT->GetVersion() + " of this build has no class that opens " + url);
       if (!fFile || fFile->IsZombie())
          return Fail("open", "file", "cannot open " + url);
       first_byte_s = first.end > 0 ? first.end - start.wall : -1;

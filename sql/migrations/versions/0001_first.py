@@ -98,6 +98,8 @@ def _measurement() -> None:
         sa.Column("payload_run_queue_s", REAL, nullable=True),
         sa.Column("eff_payload", REAL, nullable=True),
         sa.Column("eff_job", REAL, nullable=True),
+        sa.Column("access_rate_hz", REAL, nullable=True),
+        sa.Column("eff_access", REAL, nullable=True),
         sa.Column("max_rss_bytes", sa.BigInteger(), nullable=True),
         sa.Column("tree_peak_rss_bytes", sa.BigInteger(), nullable=True),
         sa.Column("ctx_voluntary", sa.BigInteger(), nullable=True),

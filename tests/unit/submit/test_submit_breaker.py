@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sql_makers import make_measurement
 from submit_makers import SHELL_TEST, grid_plan, grid_site, settings_for
 
 from treehammer.sql.rows import CampaignRow, JobRow
@@ -16,6 +17,7 @@ from treehammer.submit.batch.base import AttemptStatus, JobState, JobStatus
 from treehammer.submit.pace import Breaker
 from treehammer.submit.terms import Terms
 from treehammer.submit.tracking import Tracker
+from treehammer.submit.troubles import troubles
 
 TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
 
@@ -142,3 +144,22 @@ def test_a_job_is_not_queued_anew_for_ever(tmp_path: Path, store: Store) -> None
     done = resume.resume(scene.tracker, scene.campaign, settings_for(tmp_path))
     assert (done.again, done.spent) == (1, 1)
     assert set(scene.batch.earlier.values()) == {2}
+
+
+def test_what_a_release_cannot_do_is_held_against_nobody(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path / "test", store, Breaker(0.5, 3))
+    for job in scene.jobs()[:4]:
+        scene.batch.ends(job, JobState.DONE)
+        fails = {"failure_class": "software setup", "failure_kind": "not-supported"}
+        here = {"campaign_id": scene.campaign.id, "site": job.site}
+        store.add([make_measurement(job.id, **here, **fails)])
+    scene.tracker.refresh(scene.campaign)
+    for job in scene.jobs()[:4]:
+        # Nothing came back in its sandbox here, which is another matter.
+        (attempt,) = store.attempts([job.id])
+        store.set_attempts([replace(attempt, failure_class="")])
+    assert breaker.apply(scene.tracker, scene.campaign) == []
+    progress = scene.tracker.progress(scene.campaign)
+    assert progress.failures["SITE_A"] == {"not supported": 4}
+    (trouble,) = troubles(store, scene.campaign)
+    assert (trouble.failure, trouble.count) == ("not supported", 4)

@@ -236,7 +236,7 @@ def test_remote_files_are_not_staged_without_root_and_have_no_known_cache(
     assert ran.values["server_cache_state"] == "unknown"
     assert "door_rtt_s" not in ran.values
     ran = bench.run("", spec(files=(remote,), variant={"access": "staged"}))
-    assert ran.values["failure_kind"] == "unsupported"
+    assert ran.values["failure_kind"] == "not-supported"
 
 
 def test_calibration_is_shared_by_neighbours(bench: Any, spec: Callable[..., Any]) -> None:

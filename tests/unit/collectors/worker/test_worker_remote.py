@@ -23,8 +23,27 @@ CONTENT = os.urandom(100_000)
 
 
 class _Quiet(SimpleHTTPRequestHandler):
+    """Serves files, some of them badly."""
+
+    protocol_version = "HTTP/1.1"
+
     def log_message(self, *_: object) -> None:
         pass
+
+    def do_GET(self) -> None:
+        if self.path == "/short":
+            self._answer("Content-Length", str(len(CONTENT)), CONTENT[:50_000])
+        elif self.path == "/broken":
+            self._answer("Transfer-Encoding", "chunked", b"5\r\nhello\r\nnot a size\r\n")
+        else:
+            super().do_GET()
+
+    def _answer(self, header: str, value: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header(header, value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = True
 
 
 @pytest.fixture
@@ -50,8 +69,8 @@ def _stage(url: str, folder: Path, setup: Setup, **wrong: str) -> inputs.Staged:
         return inputs.stage([file], str(folder / "input"), signals, fetch)
 
 
-def _fetch(setup: Setup, signals: Signals, url: str, target: str) -> None:
-    remote.fetch(setup, url, target, signals)
+def _fetch(setup: Setup, signals: Signals, url: str, target: str) -> inputs.Spent:
+    return remote.fetch(setup, url, target, signals)
 
 
 def _setup(provider: str = "wheel") -> Setup:
@@ -75,14 +94,38 @@ def test_what_the_web_lacks_is_told(web: str, tmp_path: Path) -> None:
         _stage(f"{web}/f.root", tmp_path / "b", _setup(), stop="now")
 
 
+@pytest.mark.parametrize(
+    "path, kind, said",
+    [
+        ("short", "size", "50000 bytes came to the node, the manifest says 100000"),
+        ("broken", "copy", "the server's answer is broken"),
+    ],
+)
+def test_a_copy_that_is_cut_short_is_no_copy(
+    web: str, tmp_path: Path, path: str, kind: str, said: str
+) -> None:
+    with pytest.raises(Fault, match=said) as caught:
+        _stage(f"{web}/{path}", tmp_path, _setup())
+    failure = caught.value.failure
+    assert (failure.failure_class, failure.kind, failure.transient) == ("stage-in", kind, True)
+
+
 def test_the_roots_own_copy_is_used_and_heard(tmp_path: Path) -> None:
     package = tmp_path / "ROOT"
     package.mkdir()
     (package / "__init__.py").write_text(
-        "import shutil, sys\n"
+        "import shutil, sys, time\n"
+        "gErrorIgnoreLevel, kFatal = 0, 6000\n"
+        "time.sleep(0.5)\n"
+        "class gROOT:\n"
+        "    class GetPluginManager:\n"
+        "        def FindHandler(self, base, url):\n"
+        "            return None\n"
         "class TFile:\n"
         "    @staticmethod\n"
         "    def Cp(source, target, bar, size):\n"
+        "        if source == target:\n"
+        "            return False\n"
         "        if source.endswith('dead'):\n"
         "            print('no route to the server')\n"
         "            return False\n"
@@ -95,6 +138,9 @@ def test_the_roots_own_copy_is_used_and_heard(tmp_path: Path) -> None:
     found = Path(staged.files[0].url)
     assert found.read_bytes() == CONTENT
     assert [path.name for path in found.parent.iterdir()] == ["f.root"]
+    assert staged.loading.wall_s >= 0.5, "loading the ROOT that copies is no copying"
+    assert 0 < staged.loading.cpu_s < 0.5 + staged.loading.wall_s
+    assert staged.wall_s > 0
     with pytest.raises(Fault, match="no route to the server"):
         _stage("root://127.0.0.1:9//dead", tmp_path / "b", setup)
     with pytest.raises(Fault, match="without ROOT"):
