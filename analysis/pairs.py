@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from treehammer.analysis.samples import Sample, possible
+
+T = TypeVar("T")
 
 #: Reasons for leaving an execution out, beside those of :meth:`Sample.unusable`.
 OTHER_HALF = "other half missing or unusable"
@@ -99,23 +102,35 @@ def pair_jobs(
 def job_values(samples: Iterable[Sample], metric: str) -> tuple[list[JobValue], Counter[str]]:
     """One value a job, from its last attempt with a usable execution, and what was left out."""
     left_out: Counter[str] = Counter()
-    jobs: dict[str, list[Sample]] = defaultdict(list)
-    for sample in _usable(samples, metric, left_out):
-        jobs[sample.job_id].append(sample)
-    values = []
-    for job, found in sorted(jobs.items()):
-        last = max(sample.attempt for sample in found)
-        counted = [sample for sample in found if sample.attempt == last]
-        left_out[EARLIER] += len(found) - len(counted)
-        values.append(
-            JobValue(
-                job_id=job,
-                host=_host(counted),
-                value=median(sample.metrics[metric] for sample in counted),
-                loop_s=_loop(counted),
-            )
+    usable = _usable(samples, metric, left_out)
+    jobs = last_attempts(usable, lambda sample: (sample.job_id, sample.attempt))
+    left_out[EARLIER] += len(usable) - sum(map(len, jobs.values()))
+    values = [
+        JobValue(
+            job_id=job,
+            host=_host(counted),
+            value=median(sample.metrics[metric] for sample in counted),
+            loop_s=_loop(counted),
         )
+        for job, counted in jobs.items()
+    ]
     return values, +left_out
+
+
+def last_attempts(
+    executions: Iterable[T], of: Callable[[T], tuple[str, int]]
+) -> dict[str, list[T]]:
+    """Job, in order, -> its executions in the last attempt that has any.
+
+    Args:
+        executions: those that count.
+        of: job and attempt of one.
+    """
+    jobs: dict[str, dict[int, list[T]]] = defaultdict(lambda: defaultdict(list))
+    for one in executions:
+        job, attempt = of(one)
+        jobs[job][attempt].append(one)
+    return {job: attempts[max(attempts)] for job, attempts in sorted(jobs.items())}
 
 
 def _usable(samples: Iterable[Sample], metric: str, left_out: Counter[str]) -> list[Sample]:

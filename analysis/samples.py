@@ -235,7 +235,7 @@ def value_named(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
             hint=f"Axes present: {', '.join(sorted(axes))}.",
         )
     for value in present:
-        if _means(text, value):
+        if means(text, value):
             return value
     known = ", ".join(str(value) for value in sorted(present, key=natural_order))
     raise NothingToDo(
@@ -245,7 +245,8 @@ def value_named(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
     )
 
 
-def _means(text: str, value: Scalar) -> bool:
+def means(text: str, value: Scalar) -> bool:
+    """Whether a user wrote this value: numbers compare as numbers, text as text."""
     if isinstance(value, bool):
         return text.lower() == str(value).lower()
     if isinstance(value, str):

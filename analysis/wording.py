@@ -40,6 +40,24 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:#.3g}".rstrip(".")
 
 
+def decimals(error: float) -> int:
+    """Digits after the point that show an error (above 0) to its second digit."""
+    return max(1 - math.floor(math.log10(error)), 0)
+
+
+def figure(mean: float, low: float | None, high: float | None) -> str:
+    """A mean and its interval to the second digit of half its width, e.g. ``24.2 (22.9 … 25.5)``."""
+    plain = f"{mean:.0f}" if abs(mean) >= 1e4 else f"{mean:.4g}"
+    if low is None or high is None:
+        return plain
+    error = (high - low) / 2
+    if error <= 1e-3 * abs(mean):
+        return f"{plain} (±{error:.1g})"
+    digits = decimals(error)
+    shown = (f"{value:.{digits}f}".replace("-", "−") for value in (mean, low, high))
+    return "{} ({} … {})".format(*shown)
+
+
 def verdict(row: VerdictRow) -> str:
     """The verdict with what is still needed, e.g. ``undecided, 4 more jobs needed``."""
     words = [row.verdict]

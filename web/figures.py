@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from treehammer.web.summary import Cell, Spread
+from treehammer.analysis.summary import Spread
+from treehammer.web.summary import Cell
 
 #: Okabe and Ito's colours without black, which dark pages swallow, and with a darker yellow: told
 #: apart by colour-blind readers, and visible on white as on near-black.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +21,14 @@ from treehammer.analysis.samples import (
     bundled_axes,
     varying_axes,
 )
+from treehammer.analysis.summary import Row
 from treehammer.analysis.verdict import DELTA
 from treehammer.collectors.job import TIMED
 from treehammer.errors import NothingToDo
 from treehammer.sql.rows import CampaignRow
 from treehammer.version import __version__
 from treehammer.web.figures import Drawing, efficiency_figure, time_figure
-from treehammer.web.summary import AVERAGED, Cell, Row, summarise
+from treehammer.web.summary import AVERAGED, Cell, summarise
 
 _NODE = ("host", "cpu_model", "cores_online", "cores_allowed", "os_name", "kernel", "container")
 _BUILD = ("root_version", "root_commit", "root_provider", *BUILD_FACTS)
@@ -246,7 +246,7 @@ def _spread(cell: Cell, name: str, scale: float = 1.0) -> str:
     mean, rms = scale * spread.mean, scale * spread.rms
     if rms <= 1e-3 * abs(mean):
         return f"{mean:.4g}" if rms == 0 else f"{mean:.4g} ± {rms:.1g}"
-    decimals = max(1 - math.floor(math.log10(rms)), 0)
+    decimals = wording.decimals(rms)
     return f"{mean:.{decimals}f} ± {rms:.{decimals}f}"
 
 

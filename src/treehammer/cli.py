@@ -31,6 +31,7 @@ VERBS = {
     "sites": "submit.site_commands:sites",
     "status": "submit.watch_commands:status",
     "submit": "submit.commands:submit",
+    "summary": "analysis.summary_command:summary_command",
     "testbed": "testbed.commands:testbed",
     "tests": "hctests.commands:tests",
     "worker": "collectors.commands:worker",

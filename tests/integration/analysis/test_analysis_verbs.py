@@ -1,4 +1,4 @@
-"""``compare`` and ``report`` over a real database, as a user calls them."""
+"""``compare``, ``summary`` and ``report`` over a real database, as a user calls them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from simulated_grid import START_US, Campaign
 
 from treehammer import config
 from treehammer.analysis.commands import compare_command
+from treehammer.analysis.summary_command import summary_command
 from treehammer.collectors.record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDo
@@ -163,6 +164,87 @@ def test_bad_data_are_answered_and_say_what_to_do(
     _, as_json = run(settings, A, B, "--json")
     series = [row for row in json.loads(as_json.stdout) if row["scope"] == "series"]
     assert all(row["remedy"] for row in series)
+
+
+def summary(settings: Settings, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        summary_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_a_campaign_is_summed_up_by_all_that_varies(settings: Settings) -> None:
+    remember(settings, Campaign(sites=("T2_A", "T2_B"), cache_mb=(0.0, 30.0), effect=0.08))
+    shown = summary(settings, "--show", "loop_wall_s,eff_loop").stdout
+    assert "simulated" in shown
+    assert shown.count("T2_A") == 4
+    assert "(s)" in shown
+    assert "95 % t intervals" in shown
+    rows = json.loads(summary(settings, "--show", "loop_wall_s", "--json").stdout)
+    assert len(rows) == 8
+    first = rows[0]
+    assert {name: first[name] for name in ("site", "cache_mb", "root", "jobs", "hosts")} == {
+        "site": "T2_A",
+        "cache_mb": 0.0,
+        "root": "6.38.00",
+        "jobs": 8,
+        "hosts": 4,
+    }
+    assert first["loop_wall_s_low"] < first["loop_wall_s"] < first["loop_wall_s_high"]
+    assert (first["usable"], first["failed"], first["not_supported"]) == (16, 0, 0)
+
+
+def test_ratios_and_mixtures_are_said_to_be_such(settings: Settings) -> None:
+    remember(settings, Campaign(effect=0.7, branches=(1.0, 0.02)))
+    asked = ("--show", "loop_wall_s", "--against", "root=6.38.00")
+    result = summary(settings, *asked, "--where", "axis_branches=1.0", "--csv")
+    base, other = csv.DictReader(io.StringIO(result.stdout))
+    assert base["loop_wall_s_ratio"] == ""
+    assert float(other["loop_wall_s_ratio"]) == pytest.approx(2.0, rel=0.2)
+    assert float(other["loop_wall_s_ratio_low"]) < 2.0 < float(other["loop_wall_s_ratio_high"])
+    assert "not paired" in result.stderr
+    assert "Mixed" not in result.stderr
+    shown = " ".join(summary(settings, *asked, "--by", "root").stdout.split())
+    assert "Mixed in one group: branches." in shown
+    assert "times that of" in shown
+
+
+def test_what_failed_is_counted_beside_and_tests_own_metrics_are_known(settings: Settings) -> None:
+    rows = list(Campaign(hosts=1, roots=("6.40.00",), rounds=1).rows())
+    rows[0] |= {"failure_class": "software setup", "failure_kind": "not-supported"}
+    rows[1] |= {"failure_class": "read", "failure_kind": "entry"}
+    rows[2] |= {"plausible": False}
+    with Store.open(settings.database) as store:
+        store.add(Measurement(row, {"my_counter": float(n)}) for n, row in enumerate(rows))
+    shown = summary(settings, "--campaign", "all", "--show", "my_counter").stdout
+    heading, line = (text.split() for text in shown.splitlines()[1:3])
+    assert heading[-4:] == ["failed", "implausible", "not", "supported"]
+    assert line[-3:] == ["1", "1", "1"]
+    assert "5.0 (" in shown  # the mean of 3 to 7
+    assert "One host" in shown
+
+
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        (("--show", "eff_jop"), "no quantity 'eff_jop'.*did you mean 'eff_job'"),
+        (("--show", "host"), "host is no number"),
+        (("--by", "colour"), "'colour' is neither an axis"),
+        (("--by", "root", "--against", "site=T2_A"), "none of what is grouped by"),
+        (("--by", "root", "--against", "root=6.42"), "no group has root=6.42"),
+    ],
+)
+def test_wrong_questions_to_a_summary(
+    settings: Settings, asked: tuple[str, ...], said: str
+) -> None:
+    remember(settings, Campaign())
+    with pytest.raises(ConfigError, match=f"(?is){said}"):
+        summary(settings, *asked)
+
+
+def test_a_summary_of_nothing(settings: Settings) -> None:
+    remember(settings, Campaign())
+    with pytest.raises(NothingToDo, match="no timed measurement"):
+        summary(settings, "--where", "site=nowhere")
 
 
 def report(settings: Settings, *arguments: str) -> Result:

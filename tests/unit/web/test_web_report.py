@@ -13,11 +13,12 @@ from xml.etree import ElementTree
 import pytest
 from simulated_grid import START_US, Campaign
 
+from treehammer.analysis.summary import Spread
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.sql.rows import CampaignRow
 from treehammer.web.figures import PALETTE, efficiency_figure, time_figure
 from treehammer.web.report import REPORT_COLUMNS, Report, build_report, render
-from treehammer.web.summary import Cell, Spread, summarise
+from treehammer.web.summary import Cell, summarise
 
 HOSTILE = "<script>alert(1)</script>\"'&$\\frac{x}$_é\u202e"
 URL = re.compile(
