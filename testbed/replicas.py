@@ -127,6 +127,12 @@ def _copy(
             part.unlink(missing_ok=True)
 
 
+def behind(box: Box, site: str, url: str) -> Path:
+    """Where a site's storage has on its disk what it shows at a URL, such as a PFN of Rucio's."""
+    path = url.split("://", 1)[1].partition("/")[2]
+    return storage_of(box, site) / path.lstrip("/")
+
+
 def corrupt(path: Path) -> None:
     """Change bytes in the middle of a replica; size and time of change stay."""
     before = path.stat()

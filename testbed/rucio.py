@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import socket
 import subprocess
 import urllib.request
@@ -24,7 +25,7 @@ import jinja2
 from treehammer.errors import TestbedError
 from treehammer.testbed import curtain, rucio_environment, transfers
 from treehammer.testbed.free_ports import free_ports
-from treehammer.testbed.parts import Box, Daemon, Say, View, write_secret
+from treehammer.testbed.parts import MARK, Box, Daemon, Say, View, write_secret
 from treehammer.testbed.storage import WRITABLE, StoragePart, rse_of
 
 HERE = "127.0.0.1"
@@ -45,20 +46,20 @@ class User:
     """An ordinary account.
 
     Attributes:
-        scope: the only one in which it may define data.
+        scopes: the only ones in which it may define data.
         quota: bytes on each RSE.
         attributes: of the account.
     """
 
-    scope: str
+    scopes: tuple[str, ...]
     quota: int = UNLIMITED
     attributes: dict[str, str] = field(default_factory=dict)
 
 
 #: Account -> what it is.  The first is who tests; the second is somebody else, with little quota.
 USERS = {
-    "hammer": User("hctest", attributes={"may_declare_bad": "True"}),
-    "guest": User("user.guest", quota=1_000_000),
+    "hammer": User(("hctest", "user.hammer"), attributes={"may_declare_bad": "True"}),
+    "guest": User(("user.guest",), quota=1_000_000),
 }
 
 
@@ -163,8 +164,8 @@ class RucioPart:
         command += ["--username", "rucio", "--auth", "trust", "--encoding", "UTF8"]
         command += ["--locale", "C", "--no-sync", "--no-instructions"]
         done = subprocess.run(
-            [*curtain.outer(self.box), *command],
-            env=self._env,
+            [*curtain.outer(self.box), *self._apart, *command],
+            env=self._env | {MARK: str(self.box.folder)},
             cwd=self.folder,
             check=False,
             capture_output=True,
@@ -196,7 +197,7 @@ class RucioPart:
                     "type": "USER",
                     "email": f"{name}@localhost",
                     "password": passwords[name],
-                    "scopes": [user.scope],
+                    "scopes": list(user.scopes),
                     "attributes": user.attributes,
                     "quotas": dict.fromkeys(rses, user.quota),
                 }
@@ -256,10 +257,15 @@ class RucioPart:
             ),
         ]
 
-    def _database(self) -> list[str]:
-        """In a namespace for shared memory, of which nothing is left however it ends."""
+    @property
+    def _apart(self) -> list[str]:
+        """In front of a command: with shared memory of its own, of which nothing is ever left."""
         uid, gid = self.box.user or (os.getuid(), os.getgid())
-        apart = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--mount", "--ipc"]
+        again = shlex.join(["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}"])
+        then = f'mount -t tmpfs none /dev/shm && exec {again} -- "$@"'
+        return ["unshare", "--user", "--map-root-user", "--mount", "--ipc", "sh", "-c", then, "sh"]
+
+    def _database(self) -> list[str]:
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(self._sockets),
@@ -273,7 +279,7 @@ class RucioPart:
         }
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         program = str(self._postgresql / "postgres")
-        return [*apart, "--", program, "-D", str(self.folder / "data"), *options]
+        return [*self._apart, program, "-D", str(self.folder / "data"), *options]
 
     def missing(self) -> str:
         """What does not answer yet."""

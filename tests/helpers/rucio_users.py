@@ -1,0 +1,80 @@
+"""Users of a testbed's Rucio, with its own client."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grid import Grid
+
+from treehammer.testbed import rucio
+from treehammer.testbed.storage import SUITE, rse_of
+
+#: Seconds for a rule to come to what is expected of it.
+PATIENCE_S = 120.0
+
+
+@contextmanager
+def user(grid: Grid, account: str) -> Iterator[Any]:
+    """Rucio's client, as an account of the testbed; one at a time."""
+    from rucio.client.client import Client
+    from rucio.common.config import clean_cached_config
+
+    programs = grid.box.cache / f"xrootd-{SUITE}/root/usr/bin"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUCIO_CONFIG", str(rucio.client_config(grid.box, account)))
+        patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        clean_cached_config()
+        try:
+            yield Client()
+        finally:
+            clean_cached_config()
+
+
+def upload(client: Any, files: Sequence[Path], site: str, dataset: str) -> dict[str, str]:
+    """Bring files to a site and make them a dataset of the scope ``hctest``; its DID."""
+    from rucio.client.uploadclient import UploadClient
+
+    names = [f"{dataset}/{path.name}" for path in files]
+    UploadClient(client).upload(
+        [
+            {
+                "path": str(path),
+                "rse": rse_of(site),
+                "did_scope": "hctest",
+                "did_name": name,
+                "register_after_upload": True,
+            }
+            for path, name in zip(files, names, strict=True)
+        ]
+    )
+    client.add_dataset("hctest", dataset, files=[{"scope": "hctest", "name": n} for n in names])
+    return {"scope": "hctest", "name": dataset}
+
+
+def ask(client: Any, did: dict[str, str], expression: str, copies: int) -> str:
+    """Ask for replicas; the rule's id."""
+    (rule,) = client.add_replication_rule(
+        [did], copies, expression, grouping="ALL", activity="Functional Test", lifetime=3600
+    )
+    return str(rule)
+
+
+def wait(client: Any, rule: str, *states: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+    """Wait until a rule is in one of the states; what it is then."""
+    end = time.monotonic() + patience_s
+    while (found := client.get_replication_rule(rule))["state"] not in states:
+        assert time.monotonic() < end, f"{found['state']} after {patience_s:.0f} s: {found}"
+        time.sleep(0.5)
+    return dict(found)
+
+
+def pfns(client: Any, did: dict[str, str], site: str, scheme: str = "root") -> dict[str, str]:
+    """Name of each file -> where it is at a site, as Rucio knows it."""
+    found = client.list_replicas([did], schemes=[scheme], rse_expression=f"site={site}")
+    return {row["name"]: pfn for row in found for pfn in row["pfns"]}

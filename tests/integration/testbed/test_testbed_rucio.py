@@ -1,0 +1,254 @@
+"""The Rucio of a testbed, for real: copies arrive, break, are repaired, and users are ordinary."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import rucio_users
+from grid import Grid
+from rucio.common.exception import AccessDenied, InsufficientAccountLimit, RuleNotFound
+
+from treehammer import config
+from treehammer.testbed import faults, lifecycle, places, processes, replicas, rucio
+from treehammer.testbed.storage import PINNED, SUITE, WRITABLE, StoragePart, rse_of
+
+SITES = ("SITE_A", "SITE_B", "SITE_C")
+SIZE = 1_500_000
+
+
+class Placed(NamedTuple):
+    """A dataset that has been asked for at all sites, by ``rule``."""
+
+    did: dict[str, str]
+    rule: str
+    files: list[Path]
+
+
+def files_in(folder: Path, count: int) -> list[Path]:
+    paths = [folder / f"file-{number}.bin" for number in range(count)]
+    for path in paths:
+        path.write_bytes(os.urandom(SIZE))
+    return paths
+
+
+@pytest.fixture
+def hammer(rucio_grid: Grid) -> Iterator[Any]:
+    with rucio_users.user(rucio_grid, "hammer") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def placed(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Placed:
+    files = files_in(tmp_path_factory.mktemp("files"), 2)
+    with rucio_users.user(rucio_grid, "hammer") as client:
+        did = rucio_users.upload(client, files, "SITE_A", "everywhere")
+        rule = rucio_users.ask(client, did, "treehammer=True", len(SITES))
+        rucio_users.wait(client, rule, "OK")
+    return Placed(did, rule, files)
+
+
+def adler32(path: Path) -> int:
+    return zlib.adler32(path.read_bytes())
+
+
+def xrdfs(grid: Grid, url: str, *words: str) -> str:
+    server, _, path = url.removeprefix("root://").partition("//")
+    program = grid.box.cache / f"xrootd-{SUITE}/root/usr/bin/xrdfs"
+    asked = [program, server, *words, f"/{path}"]
+    return subprocess.run(asked, env={}, capture_output=True, check=True, text=True).stdout
+
+
+def test_each_site_has_a_disk_and_the_first_a_tape_that_no_tag_chooses(hammer: Any) -> None:
+    tagged = {row["rse"] for row in hammer.list_rses("treehammer=True")}
+    assert tagged == {f"{site}_DATA" for site in SITES}
+    assert {row["rse"] for row in hammer.list_rses("site=SITE_A")} == {"SITE_A_DATA", "SITE_A_TAPE"}
+    assert hammer.get_rse("SITE_A_TAPE")["rse_type"] == "TAPE"
+    near = hammer.get_distance("SITE_A_DATA", "SITE_B_DATA")[0]["distance"]
+    assert near < hammer.get_distance("SITE_A_DATA", "SITE_C_DATA")[0]["distance"]
+
+
+def test_a_rule_has_the_sites_copy_from_each_other(
+    rucio_grid: Grid, hammer: Any, placed: Placed
+) -> None:
+    wanted = {path.name: adler32(path) for path in placed.files}
+    for site in SITES:
+        found = rucio_users.pfns(hammer, placed.did, site)
+        on_disk = {
+            name.rpartition("/")[2]: adler32(replicas.behind(rucio_grid.box, site, pfn))
+            for name, pfn in found.items()
+        }
+        assert on_disk == wanted
+        for pfn in found.values():  # what the door itself says
+            said = xrdfs(rucio_grid, pfn, "query", "checksum").split()
+            assert int(said[1], 16) in wanted.values()
+
+
+def test_distant_sites_copy_from_each_other(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
+    did = {"scope": "hctest", "name": f"{placed.did['name']}/{placed.files[0].name}"}
+    (near,) = rucio_users.pfns(hammer, did, "SITE_A").values()
+    (distant,) = rucio_users.pfns(hammer, did, "SITE_C").values()
+    programs = rucio_grid.box.cache / f"xrootd-{SUITE}/root/usr/bin"
+    for source, target in ((near, f"{distant}.copy"), (distant, f"{near}.copy")):
+        command = [programs / "xrdcp", "--silent", "--tpc", "only", source, target]
+        subprocess.run(command, env={}, check=True, timeout=60)
+
+
+def test_a_pinned_name_leads_to_one_sites_own_copy(
+    rucio_grid: Grid, hammer: Any, placed: Placed
+) -> None:
+    (storage,) = [part for part in rucio_grid.parts if isinstance(part, StoragePart)]
+    for site in SITES:
+        door = next(door for door in storage.doors(site) if door.name == "rucio-pinned")
+        assert door.rse == rse_of(site)
+        pfn = next(iter(rucio_users.pfns(hammer, placed.did, site).values()))
+        own, _, below = pfn.removeprefix("root://").partition(f"/{WRITABLE}/")
+        pinned = f"{door.prefix}/{below}"
+        assert f"{PINNED}/{site}/" in pinned
+        assert own.rpartition(":")[2] in xrdfs(rucio_grid, pinned, "locate")
+        assert f"Size:   {SIZE}" in xrdfs(rucio_grid, pinned, "stat")
+
+
+def test_the_site_with_http_is_read_by_what_rucio_calls_it(hammer: Any, placed: Placed) -> None:
+    found = rucio_users.pfns(hammer, placed.did, "SITE_B", "http")
+    assert {len(urllib.request.urlopen(url).read()) for url in found.values()} == {SIZE}
+    assert len(found) == len(placed.files)
+    assert not rucio_users.pfns(hammer, placed.did, "SITE_A", "http")
+
+
+def test_a_corrupt_replica_that_is_declared_is_copied_anew(
+    rucio_grid: Grid, hammer: Any, placed: Placed
+) -> None:
+    name, pfn = next(iter(rucio_users.pfns(hammer, placed.did, "SITE_B").items()))
+    path = replicas.behind(rucio_grid.box, "SITE_B", pfn)
+    before = adler32(path)
+    replicas.corrupt(path)
+    assert adler32(path) != before
+
+    bad = {"scope": placed.did["scope"], "name": name, "rse": "SITE_B_DATA"}
+    assert not hammer.declare_bad_file_replicas([bad], "two full reads mismatch")
+
+    rucio_grid.until(lambda: path.exists() and adler32(path) == before, "it is copied", 120)
+    rucio_users.wait(hammer, placed.rule, "OK")
+    assert name in rucio_users.pfns(hammer, placed.did, "SITE_B")
+
+
+def test_a_dead_site_leaves_its_reason_and_is_served_when_it_is_back(
+    rucio_grid: Grid, hammer: Any, tmp_path: Path
+) -> None:
+    did = rucio_users.upload(hammer, files_in(tmp_path, 1), "SITE_A", "not-at-b")
+    with faults.stopped(rucio_grid.box, rucio_grid.parts, "xrootd-SITE_B"):
+        rule = rucio_users.ask(hammer, did, "treehammer=True", len(SITES))
+        found = rucio_users.wait(hammer, rule, "STUCK")
+        assert found["locks_ok_cnt"] == 2
+        told = str(hammer.examine_replication_rule(rule))
+        assert "SITE_B_DATA" in told
+        assert "Connection error" in told
+    # Rucio itself would try again after two hours.
+    hammer.update_replication_rule(rule, {"boost_rule": True})
+    rucio_users.wait(hammer, rule, "OK")
+
+
+def test_a_replica_may_exist_in_the_catalogue_alone(
+    rucio_grid: Grid, hammer: Any, tmp_path: Path
+) -> None:
+    did = rucio_users.upload(hammer, files_in(tmp_path, 1), "SITE_A", "pretended")
+    (file,) = hammer.list_files(did["scope"], did["name"])
+    keys = ("scope", "name", "bytes", "adler32")
+    hammer.add_replicas("SITE_B_DATA", [{key: file[key] for key in keys}])
+
+    rucio_users.wait(hammer, rucio_users.ask(hammer, did, "site=SITE_B", 1), "OK")
+    (pfn,) = rucio_users.pfns(hammer, did, "SITE_B").values()
+    assert not replicas.behind(rucio_grid.box, "SITE_B", pfn).exists()
+
+
+def test_accounts_are_ordinary(rucio_grid: Grid, placed: Placed, tmp_path: Path) -> None:
+    with rucio_users.user(rucio_grid, "guest") as guest:
+        for forbidden in (
+            lambda: guest.delete_replication_rule(placed.rule),
+            lambda: guest.update_replication_rule(placed.rule, {"lifetime": 1}),
+            lambda: guest.declare_bad_file_replicas(
+                list(rucio_users.pfns(guest, placed.did, "SITE_B").values()), "no"
+            ),
+            lambda: guest.add_rse("MINE"),
+            lambda: guest.set_local_account_limit("guest", "SITE_A_DATA", -1),
+        ):
+            with pytest.raises(AccessDenied):
+                forbidden()
+        with pytest.raises(InsufficientAccountLimit):
+            rucio_users.ask(guest, placed.did, "site=SITE_B", 1)
+    with rucio_users.user(rucio_grid, "hammer") as hammer:
+        rule = rucio_users.ask(hammer, placed.did, "site=SITE_B", 1)
+        hammer.update_replication_rule(rule, {"lifetime": 60})
+        hammer.delete_replication_rule(rule)
+        rucio_grid.until(lambda: is_gone(hammer, rule), "the rule is removed")
+        with pytest.raises(AccessDenied):
+            hammer.add_rse("MINE")
+
+
+def is_gone(client: Any, rule: str) -> bool:
+    try:
+        return client.get_replication_rule(rule)["expires_at"] is not None
+    except RuleNotFound:
+        return True
+
+
+def test_only_its_owner_reads_the_passwords(rucio_grid: Grid) -> None:
+    for account in (rucio.ADMIN, *rucio.USERS):
+        found = rucio.client_config(rucio_grid.box, account).stat()
+        assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o600, os.getuid())
+
+
+def test_status_and_logs_show_it(rucio_grid: Grid) -> None:
+    state = places.read_state(rucio_grid.box.folder)
+    assert state is not None
+    daemons = {row["daemon"] for row in lifecycle.overview(state)}
+    ours = {"postgresql", "rucio-server", "rucio-daemons", "rucio-transfers"}
+    assert ours <= daemons
+    assert ours <= set(lifecycle.logs(rucio_grid.box))
+    assert processes.own(rucio_grid.box.folder)
+
+
+UP = """
+import sys
+from treehammer import config
+from treehammer.testbed import lifecycle, places, rucio, storage
+box = places.make_box(sys.argv[1], 1, config.load(), rucio=True)
+site = storage.StoragePart(box)
+lifecycle.up(box, [site, rucio.RucioPart(box, site)], print)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.5, 4.0])
+def test_a_killed_up_is_cleaned(rucio_grid: Grid, seconds: float) -> None:
+    assert rucio_grid  # which has fetched what is needed
+    box = places.make_box(f"t{os.getpid()}-killed", 1, config.load(), rucio=True)
+    before = shared_memory()
+    killed = subprocess.Popen([sys.executable, "-c", UP, box.name], stdout=subprocess.DEVNULL)
+    try:
+        rucio_grid.until((box.folder / "rucio").exists, "it has begun")
+        time.sleep(seconds)
+    finally:
+        killed.kill()
+        killed.wait()
+        assert lifecycle.down(box, [], print)
+
+    assert not processes.own(box.folder)
+    assert not box.folder.exists()
+    assert not shared_memory() - before
+
+
+def shared_memory() -> set[str]:
+    segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return {line.split()[1] for line in segments} | {
+        path.name for path in Path("/dev/shm").glob("PostgreSQL*")
+    }
