@@ -217,7 +217,7 @@ class _Table:
             found.append(Column(f"figure of {name}", _title(name), _shown, right=True))
             if self.base:
                 title = f"times that of\n{self.base.text}"
-                found.append(Column(f"ratio of {name}", title, _shown, right=True))
+                found.append(Column(f"ratio of {name}", title, _times, right=True))
         for fate in _fates()[1:]:
             key = fate.replace(" ", "_")
             if any(line[key] for line in lines):
@@ -240,6 +240,10 @@ def _shown(figure: Figure) -> str:
     return wording.figure(figure.mean, figure.low, figure.high)
 
 
+def _times(figure: Figure) -> str:
+    return wording.ratio(figure.mean, figure.low, figure.high)
+
+
 def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
     """A line for programs: every figure as three plain values."""
     flat: dict[str, Any] = {}
@@ -260,13 +264,13 @@ def _notes(groups: Sequence[Sum], table: _Table) -> Iterator[str]:
     from treehammer.analysis.summary import telling
 
     yield (
-        "Means over jobs with 95 % t intervals; a job counts by the median of its executions "
-        "(of its last attempt)."
+        "Means over jobs ± half of their 95 % t intervals; a job counts by the median of its "
+        "executions (of its last attempt)."
     )
     if table.base:
         yield (
-            "Ratios are of geometric means over jobs that were not paired (Welch's t on ln): other "
-            "times and other nodes are part of them."
+            "Ratios, with 95 % intervals, are of geometric means over jobs that were not paired (Welch's "
+            "t on ln): other times and other nodes are part of them."
         )
     mixed = {name for group in groups for name in telling(group.rows, _CONTEXT)} - {*table.by}
     if mixed:

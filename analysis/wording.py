@@ -46,16 +46,22 @@ def decimals(error: float) -> int:
 
 
 def figure(mean: float, low: float | None, high: float | None) -> str:
-    """A mean and its interval to the second digit of half its width, e.g. ``24.2 (22.9 … 25.5)``."""
+    """A mean with half of its interval to the second digit of that, e.g. ``24.2 ± 1.3``."""
     plain = f"{mean:.0f}" if abs(mean) >= 1e4 else f"{mean:.4g}"
     if low is None or high is None:
         return plain
     error = (high - low) / 2
     if error <= 1e-3 * abs(mean):
-        return f"{plain} (±{error:.1g})"
+        return f"{plain} ± {error:.1g}"
     digits = decimals(error)
-    shown = (f"{value:.{digits}f}".replace("-", "−") for value in (mean, low, high))
-    return "{} ({} … {})".format(*shown)
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def ratio(value: float, low: float | None, high: float | None) -> str:
+    """A ratio and its interval, e.g. ``0.58 (0.43 … 0.77)``."""
+    if low is None or high is None:
+        return f"{value:.3g}"
+    return f"{value:.2f} ({low:.2f} … {high:.2f})"
 
 
 def verdict(row: VerdictRow) -> str:

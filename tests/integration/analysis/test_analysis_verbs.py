@@ -219,7 +219,7 @@ def test_what_failed_is_counted_beside_and_tests_own_metrics_are_known(settings:
     heading, line = (text.split() for text in shown.splitlines()[1:3])
     assert heading[-4:] == ["failed", "implausible", "not", "supported"]
     assert line[-3:] == ["1", "1", "1"]
-    assert "5.0 (" in shown  # the mean of 3 to 7
+    assert "5.0 ±" in shown  # the mean of 3 to 7
     assert "One host" in shown
 
 

@@ -123,15 +123,20 @@ def test_groups_come_in_natural_order_and_mixtures_are_seen() -> None:
 @pytest.mark.parametrize(
     "figure, shown",
     [
-        ((24.2468, 22.91, 25.58), "24.2 (22.9 … 25.6)"),
-        ((17627.4, 16000.0, 19200.0), "17627 (16000 … 19200)"),
+        ((24.2468, 22.91, 25.58), "24.2 ± 1.3"),
+        ((17627.4, 16000.0, 19200.0), "17627 ± 1600"),
         ((17627.4, None, None), "17627"),
         ((0.98765, None, None), "0.9877"),
-        ((1.0, -0.5, 2.5), "1.0 (−0.5 … 2.5)"),
-        ((2.0, 1.9999, 2.0001), "2 (±0.0001)"),
+        ((-1.0, -2.5, 0.5), "-1.0 ± 1.5"),
+        ((2.0, 1.9999, 2.0001), "2 ± 0.0001"),
     ],
 )
 def test_figures_are_shown_to_the_digit_that_is_known(
     figure: tuple[float, float | None, float | None], shown: str
 ) -> None:
     assert wording.figure(*figure) == shown
+
+
+def test_ratios_are_shown_with_their_own_interval() -> None:
+    assert wording.ratio(0.58123, 0.4312, 0.7711) == "0.58 (0.43 … 0.77)"
+    assert wording.ratio(0.58123, None, None) == "0.581"
