@@ -35,7 +35,8 @@ TAG = "treehammer"
 #: The first site has a tape besides, which takes no test.
 TAPE = "{}_TAPE"
 UNLIMITED = -1
-SIGINT = 2
+#: On which PostgreSQL, and the server of Rucio, end without waiting for anybody.
+SIGINT, SIGQUIT = 2, 3
 _LOOK_S = 2.0
 _SCRIPTS = ("serve.py", "daemons.py", "testbed_policy/__init__.py", "testbed_policy/permission.py")
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -251,7 +252,13 @@ class RucioPart:
         return [
             Daemon("postgresql", self._database(), self._env, folder, stop_signal=SIGINT),
             Daemon("rucio-transfers", copies, self._env, folder),
-            Daemon("rucio-server", [*server, str(self.port)], self._env, folder),
+            Daemon(
+                "rucio-server",
+                [*server, str(self.port)],
+                self._env,
+                folder,
+                stop_signal=SIGQUIT,
+            ),
             Daemon(
                 "rucio-daemons", [python, str(folder / "daemons.py"), prepared], self._env, folder
             ),

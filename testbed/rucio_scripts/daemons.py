@@ -11,7 +11,6 @@ seconds, where production waits for minutes.  Run by the Python that has Rucio::
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import threading
 import time
@@ -35,15 +34,14 @@ SOON, LATER = 1, 10
 #: Seconds in which a daemon says the same only once.
 REPEATED_S = 600.0
 
-ENDED = threading.Event()
-
 
 def again(daemon: Callable[..., object], **options: object) -> None:
     """Run a part of the conveyor once and once more, as long as there are requests.
 
     In its own loop it looks at a transfer only every ten minutes.
     """
-    while not ENDED.wait(SOON):
+    while True:
+        time.sleep(SOON)
         try:
             if requests():
                 daemon(once=True, partition_wait_time=0, **options)
@@ -71,27 +69,6 @@ DAEMONS: dict[str, Callable[[], object]] = {
     "abacus-account": lambda: abacus_account.account_update(sleep_time=LATER),
     "abacus-rse": lambda: abacus_rse.rse_update(sleep_time=LATER),
 }
-MODULES = (
-    evaluator,
-    submitter,
-    poller,
-    finisher,
-    injector,
-    repairer,
-    cleaner,
-    necromancer,
-    undertaker,
-    reaper,
-    abacus_account,
-    abacus_rse,
-)
-
-
-def stop(*_: object) -> None:
-    """Have all daemons end after what they are at."""
-    ENDED.set()
-    for module in MODULES:
-        module.stop()
 
 
 class Once(logging.Filter):
@@ -109,16 +86,14 @@ class Once(logging.Filter):
 
 
 def main() -> None:
-    """Run until a signal ends it."""
+    """Run until a signal ends it, at once: what they are at is done again, or the database is gone."""
     handler = logging.StreamHandler(sys.stdout)
     handler.addFilter(Once())
     form = "%(asctime)s %(name)s %(levelname)s %(message)s"
     logging.basicConfig(handlers=[handler], level=logging.INFO, format=form, force=True)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
     prepared = Path(sys.argv[1])
-    while not prepared.exists() and not ENDED.wait(0.1):
-        pass
+    while not prepared.exists():
+        time.sleep(0.1)
     threads = [threading.Thread(target=run, name=name) for name, run in DAEMONS.items()]
     for thread in threads:
         thread.start()

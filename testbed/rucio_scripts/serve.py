@@ -95,8 +95,9 @@ def main() -> None:
     setup_file, prepared, port = sys.argv[1:]
     setup = json.loads(Path(setup_file).read_text(encoding="utf-8"))
     wait_for_database()
-    prepare(setup)
-    Path(prepared).touch()
+    if not Path(prepared).exists():
+        prepare(setup)
+        Path(prepared).touch()
     gunicorn = ["-m", "gunicorn", "--workers", "1", "--threads", str(THREADS)]
     gunicorn += ["--bind", f"127.0.0.1:{port}", "--no-control-socket", "--timeout", "120"]
     gunicorn += ["--worker-tmp-dir", str(Path(prepared).parent), "rucio.web.rest.main:application"]

@@ -208,6 +208,18 @@ def test_only_its_owner_reads_the_passwords(rucio_grid: Grid) -> None:
         assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o600, os.getuid())
 
 
+def test_a_server_that_ended_comes_back_as_it_was(
+    rucio_grid: Grid, hammer: Any, placed: Placed
+) -> None:
+    with (
+        faults.stopped(rucio_grid.box, rucio_grid.parts, "rucio-server"),
+        pytest.raises(Exception, match=r"Connection|connect"),
+    ):
+        hammer.ping()
+
+    assert hammer.get_replication_rule(placed.rule)["state"] == "OK"
+
+
 def test_status_and_logs_show_it(rucio_grid: Grid) -> None:
     state = places.read_state(rucio_grid.box.folder)
     assert state is not None
