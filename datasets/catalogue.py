@@ -18,7 +18,8 @@ from typing import Any
 from treehammer.collectors.files import locked
 from treehammer.collectors.job import InputFile, SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets import checks, fields, inspect, merged, rootenv, spec
+from treehammer.datasets import checks, fields, inspect, merged, rootenv, spec, wish
+from treehammer.datasets.catalogues import Replica
 from treehammer.datasets.content import Content, digest
 from treehammer.datasets.manifest import MANIFEST_NAME, Manifest, ManifestFile, TreeLayout
 from treehammer.datasets.progress import MEGABYTE, bytes_bar
@@ -26,7 +27,9 @@ from treehammer.errors import DatasetError, did_you_mean
 from treehammer.terminal import Bars, Step, silent
 from treehammer.version import __version__
 
-GENERATED, MERGED, ADDED = "generated", "merged", "added"
+GENERATED, MERGED, ADDED, REWRITTEN = "generated", "merged", "added", "rewritten"
+#: The site that is this machine.
+LOCAL = "local"
 ELSEWHERE = "Make room there, or choose another place with --cache-dir."
 READ_ONLY = 0o444
 READABLE = 0o755
@@ -89,6 +92,21 @@ class FolderCatalogue:
             for file in self.manifest(name).files
         )
 
+    def replicas(self, name: str, protocol: str, sites: Sequence[str] = ()) -> tuple[Replica, ...]:
+        """The dataset's files in this folder, for jobs of this machine.
+
+        Args:
+            name: of the dataset.
+            protocol: ``file``; there are none for others.
+            sites: names; none for all.
+        """
+        if protocol != "file" or (sites and LOCAL not in sites):
+            return ()
+        return tuple(
+            Replica(LOCAL, "", file.name, file.url, file.size, file.adler32)
+            for file in self.files(name)
+        )
+
     def unknown(self, name: str) -> DatasetError:
         """The error that says what there is instead of ``name``."""
         known = sorted({*self.names(), *spec.shipped()})
@@ -121,17 +139,22 @@ class FolderCatalogue:
         if made and not problems:
             problems += checks.other_spec(manifest)
         if problems:
-            remedy = (
-                f"Make it again: treehammer datasets make {name} --again"
-                if made
-                else f"Remove {folder} and add the files again: treehammer datasets add"
-            )
             raise DatasetError(
                 "\n  ".join([f"the dataset {name!r} has changed and is refused:", *problems]),
                 where=str(folder),
-                hint=remedy,
+                hint=self._remedy(manifest),
             )
         return manifest
+
+    def _remedy(self, manifest: Manifest) -> str:
+        """How to have a dataset again that has changed."""
+        name, origin = manifest.name, manifest.origin
+        if origin.get("kind") in (GENERATED, MERGED):
+            return f"Make it again: treehammer datasets make {name} --again"
+        if origin.get("kind") == REWRITTEN:
+            command = wish.of(origin["options"]).command(origin["from"]["name"], name)
+            return f"Make it again: {command} --again"
+        return f"Remove {self.folder(name)} and add the files again: treehammer datasets add"
 
     def make(
         self,
@@ -163,7 +186,7 @@ class FolderCatalogue:
             with self._aside(plan.name, plan.size) as folder:
                 path = folder / plan.file_name
                 with bars(f"Making {plan.name} (events)", plan.entries) as step:
-                    made = self._write(path, partial(write, path, step))
+                    made = self.write(path, partial(write, path, step))
                 with bytes_bar(bars, f"Checking {plan.name}", path.stat().st_size) as advance:
                     content = digest(path, advance)
                 checks.pin(plan, content, made)
@@ -176,7 +199,7 @@ class FolderCatalogue:
                     **made,
                     "treehammer": __version__,
                 }
-                files = (_file(plan.file_name, content, layout),)
+                files = (manifest_file(plan.file_name, content, layout),)
                 return self._publish(folder, Manifest(plan.name, files, origin))
 
     def add(
@@ -220,13 +243,46 @@ class FolderCatalogue:
                     "treehammer": __version__,
                 }
                 files = tuple(
-                    _file(path.name, content, layout)
+                    manifest_file(path.name, content, layout)
                     for path, content, layout in zip(paths, contents, layouts, strict=True)
                 )
                 return self._publish(folder, Manifest(name, files, origin))
 
-    def _write(self, path: Path, write: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Write the file and return what the manifest tells about its making."""
+    def fill(
+        self,
+        name: str,
+        size: int,
+        fill: Callable[[Path], Manifest],
+        *,
+        there: Callable[[], Manifest | None],
+        bars: Bars = silent,
+    ) -> Manifest:
+        """Have a dataset's folder filled aside; it appears when it is whole.
+
+        Args:
+            name: of the dataset.
+            size: bytes that must be free.
+            fill: writes the files into a folder and says what they are.
+            there: while nobody else makes the dataset, the one that is there and will do.
+            bars: opens progress bars.
+
+        Raises:
+            DatasetError: there is no room, or what ``fill`` and ``there`` raise.
+        """
+        checks.name(name)
+        with self._locked(name, bars):
+            found = there()
+            if found:
+                return found
+            with self._aside(name, size) as folder:
+                return self._publish(folder, fill(folder))
+
+    def write(self, path: Path, write: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Have a file written and return what the manifest tells about its making.
+
+        Raises:
+            DatasetError: it cannot be written, with the room that there is.
+        """
         try:
             return write()
         except DatasetError as error:
@@ -311,7 +367,8 @@ def _writer(
     return partial(spec.write, plan, software)
 
 
-def _file(name: str, content: Content, layout: TreeLayout) -> ManifestFile:
+def manifest_file(name: str, content: Content, layout: TreeLayout) -> ManifestFile:
+    """What the manifest says of a file."""
     return ManifestFile(name, content.size, content.adler32, content.sha256, layout)
 
 

@@ -61,19 +61,28 @@ def other_spec(manifest: Manifest) -> Iterator[str]:
         yield "it was made by another version of treehammer, from another spec"
 
 
-def addition(name: str, paths: Sequence[Path]) -> None:
+def name(wanted: str) -> None:
+    """Refuse a name that no dataset of one's own can have.
+
+    Raises:
+        DatasetError: what is wrong with it.
+    """
+    if not fields.NAME.fullmatch(wanted):
+        raise DatasetError(
+            "a dataset's name has lower-case letters, digits, '.', '_' and '-' only",
+            where=wanted,
+        )
+    if wanted in spec.shipped():
+        raise DatasetError("is the name of a shipped dataset", where=wanted, hint="Choose another.")
+
+
+def addition(wanted: str, paths: Sequence[Path]) -> None:
     """Refuse a name or files that cannot become a dataset.
 
     Raises:
         DatasetError: what is wrong with them.
     """
-    if not fields.NAME.fullmatch(name):
-        raise DatasetError(
-            "a dataset's name has lower-case letters, digits, '.', '_' and '-' only",
-            where=name,
-        )
-    if name in spec.shipped():
-        raise DatasetError("is the name of a shipped dataset", where=name, hint="Choose another.")
+    name(wanted)
     for path in paths:
         if not path.is_file():
             raise DatasetError("there is no such file", where=str(path))

@@ -1,4 +1,4 @@
-"""How the tree of a file lies in it, as ROOT itself tells."""
+"""How the tree or RNTuple of a file lies in it, as ROOT itself tells."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import numpy as np
 
 from treehammer.collectors.job import SoftwareRequest
 from treehammer.datasets import rootenv
-from treehammer.datasets.manifest import Distribution, TreeLayout
+from treehammer.datasets.manifest import TTREE, Distribution, TreeLayout
 from treehammer.terminal import Bars, silent
 
+#: The release that measures files where no other is asked for.
+MEASURING_ROOT = "6.40.00"
 TOP_SHARE = 0.02
 
 
 def layouts(
     paths: Sequence[Path], software: SoftwareRequest, *, tree: str = "", bars: Bars = silent
 ) -> tuple[TreeLayout, ...]:
-    """Measure the main tree of each file.
+    """Measure the main tree or RNTuple of each file.
 
     Args:
-        paths: ROOT files that all hold the tree.
+        paths: ROOT files that all hold it.
         software: the ROOT to do it with, from :func:`treehammer.datasets.rootenv.prepare`.
-        tree: its name; by default the first file's tree of most entries times branches.
+        tree: its name; by default the first file's tree of most entries times branches.  RNTuples
+            are chosen among only where there is no tree.
         bars: opens progress bars.
 
     Raises:
@@ -46,7 +49,7 @@ def _layout(item: dict[str, Any]) -> TreeLayout:
     stored = zipped > 0
     return TreeLayout(
         tree=item["tree"],
-        format="TTree",
+        format=item["format"],
         entries=item["entries"],
         branches=len(zipped),
         unzipped_bytes=int(unzipped.sum() + embedded.sum()),
@@ -57,7 +60,13 @@ def _layout(item: dict[str, Any]) -> TreeLayout:
         cluster_zipped_bytes=distribution([size for size in item["clusters"] if size]),
         basket_zipped_bytes=distribution(item["baskets"]),
         branch_ratio=distribution((unzipped[stored] / zipped[stored]).tolist()),
+        basket_order=_order(item) if item["format"] == TTREE else "",
+        mean_jump_bytes=item["mean_jump"],
     )
+
+
+def _order(item: dict[str, Any]) -> str:
+    return " and ".join(item["sorted"]) or "neither"
 
 
 def _top_share(sizes: np.ndarray[Any, np.dtype[np.float64]]) -> float:

@@ -12,6 +12,8 @@ from typing import Any
 from treehammer.errors import DatasetError
 
 MANIFEST_NAME = "manifest.json"
+#: Formats of what a file holds.
+TTREE, RNTUPLE = "ttree", "rntuple"
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,22 @@ class Distribution:
 
 @dataclass(frozen=True)
 class TreeLayout:
-    """How the main tree lies in the file; sizes in bytes.
+    """How the main tree or RNTuple lies in the file; sizes in bytes.
+
+    Of an RNTuple, branches are the fields that stand for them, and baskets are pages.
 
     Attributes:
+        format: :data:`TTREE` or :data:`RNTUPLE`.
         branches: top-level ones.
         top2_share: share of the compressed bytes in the largest 2 % of the branches.
         embedded_bytes: of the compressed bytes, how many lie inside the tree's own record, as the
             baskets of very small trees do.  They are compressed together: a branch's part of them
             is taken in proportion, and they enter none of the distributions.
         branch_ratio: uncompressed by compressed bytes of each branch with baskets of its own.
+        basket_order: how the baskets of a TTree are sorted in the file, as measured: ``entry``,
+            ``branch``, ``entry and branch``, ``neither``, or '' where nobody has measured it.
+        mean_jump_bytes: mean distance in the file, forth or back, from the end of a basket to the
+            next one that an event loop over all branches needs; 0 where it reads on and on.
     """
 
     tree: str
@@ -51,6 +60,8 @@ class TreeLayout:
     cluster_zipped_bytes: Distribution
     basket_zipped_bytes: Distribution
     branch_ratio: Distribution
+    basket_order: str = ""
+    mean_jump_bytes: float = 0.0
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> TreeLayout:
@@ -59,7 +70,7 @@ class TreeLayout:
             name: Distribution(**value) if isinstance(value, dict) else value
             for name, value in document.items()
         }
-        return cls(**parts)
+        return cls(**parts | {"format": parts["format"].lower()})  # it was TTree once
 
     @property
     def ratio(self) -> float:

@@ -17,7 +17,7 @@ from treehammer.collectors.preparing import ready
 from treehammer.errors import ConfigError, DatasetError, SoftwareError
 from treehammer.terminal import Bars
 
-SCRIPT = Path(__file__).parent / "generate" / "in_root.py"
+GENERATE = Path(__file__).parent / "generate"
 KIT = Path(software.__file__).parent / "kit"
 #: Lines of what ROOT printed that go into a message.
 TAIL = 5
@@ -45,13 +45,13 @@ def run(
     request: SoftwareRequest,
     on_done: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Run ``generate/in_root.py`` under a prepared ROOT and return its result.
+    """Run ``generate`` under a prepared ROOT and return its result.
 
     The process ends with this one: on an interruption it is killed, and when this process dies
     without having been able to, the broken pipe ends it.
 
     Args:
-        action: ``make`` or ``measure``.
+        action: one of the script's ``ACTIONS``.
         document: the script's request.
         request: a ROOT from :func:`prepare`.
         on_done: is told the progress that the script reports.
@@ -62,7 +62,7 @@ def run(
     """
     try:
         setup = software.setup(request, os.environ, KIT)
-        command = [*setup.command("python", str(SCRIPT)), action]
+        command = [*setup.command("python", str(GENERATE)), action]
     except Fault as fault:
         raise SoftwareError(str(fault)) from fault
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:

@@ -83,8 +83,16 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             Path(document["path"]).write_bytes(b"root" + bytes(3_000_000))
             on_done(document["entries"])
             return {"root": request.version, "zlib": "1.3"}
+        if action in ("rewrite", "order", "twin"):
+            Path(document["path"]).write_bytes(f"root {action}".encode())
+            return {"root": request.version, "zlib": "1.3", "left_out": {}, "others": []}
+        if action == "hashes":
+            return {"root": request.version, "checksum": "c", "lines": ["a x 1"], "uncovered": []}
         layout = {
             "tree": document["tree"] or "events",
+            "format": "ttree",
+            "sorted": ["entry"],
+            "mean_jump": 0.0,
             "entries": 100,
             "record_zipped": 10,
             "record_unzipped": 40,

@@ -3,19 +3,9 @@
 // The copies must compress like data: of floating-point values the low bits are drawn anew for each
 // copy, by integer operations alone.  Whatever is not a floating-point value is copied as it is.
 
-#include "tree.hpp"
-
-#include <TBranchElement.h>
-#include <TBufferFile.h>
-#include <TClass.h>
-#include <TClassEdit.h>
-#include <TLeaf.h>
-#include <TMemFile.h>
-#include <TStreamerInfo.h>
-#include <TVirtualCollectionProxy.h>
+#include "copy.hpp"
 
 #include <functional>
-#include <set>
 
 namespace treehammer {
 
@@ -166,58 +156,9 @@ struct LeafCounts {
    int object = 0;    ///< parts of classes that are copied as they are
 };
 
-/// The entry in memory of a top-level branch, as bytes that depend on values alone.  The bytes in
-/// the file do not: versions of classes in them are those that their writer knew.
-inline std::string valueBytes(TBranch &branch)
-{
-   if (auto *element = dynamic_cast<TBranchElement *>(&branch)) {
-      TClass *type = nullptr;
-      EDataType number = kOther_t;
-      TBufferFile buffer(TBuffer::kWrite);
-      if (!element->GetExpectedType(type, number) && type && element->GetObject())
-         buffer.StreamObject(element->GetObject(), type);
-      return {buffer.Buffer(), static_cast<std::size_t>(buffer.Length())};
-   }
-   std::string bytes;
-   for (auto *item : *branch.GetListOfLeaves()) {
-      auto &leaf = *static_cast<TLeaf *>(item);
-      const auto size = static_cast<std::size_t>(leaf.GetLen()) * leaf.GetLenType();
-      bytes.append(static_cast<const char *>(leaf.GetValuePointer()), size);
-   }
-   return bytes;
-}
-
-class Merger {
+class Merger final : public Copier {
 public:
-   Merger(TTree &source, std::uint64_t seed) : fSource(source), fSeed(seed) {}
-
-   /// Top-level branches that ROOT does not write as they were read; from now on they are left out.
-   /// Found by a trial: one copy of the first entries in memory, read back and compared by value.
-   std::vector<std::string> leaveOut(Long64_t entries)
-   {
-      TMemFile file("trial.root", "RECREATE");
-      auto *copy = clone(file, 0);
-      for (Long64_t entry = 0; entry < entries; ++entry) {
-         read(entry);
-         copy->Fill();
-      }
-      copy->FlushBaskets();
-      fSource.CopyAddresses(copy, true); // from here on it has memory of its own
-      std::set<std::string> names;
-      for (Long64_t entry = 0; entry < entries; ++entry) {
-         read(entry);
-         copy->GetEntry(entry);
-         for (auto *item : *fSource.GetListOfBranches()) {
-            auto &branch = *static_cast<TBranch *>(item);
-            auto *made = copy->GetBranch(branch.GetName());
-            if (!made || valueBytes(branch) != valueBytes(*made))
-               names.insert(branch.GetName());
-         }
-      }
-      for (const auto &name : names)
-         fSource.SetBranchStatus(name.c_str(), false);
-      return {names.begin(), names.end()};
-   }
+   Merger(TTree &source, std::uint64_t seed) : Copier(source), fSeed(seed) {}
 
    /// Look at all values, to know which bits of each leaf are used.
    LeafCounts learn(unsigned keptBits)
@@ -244,8 +185,8 @@ public:
 
    void open(const std::string &url, int compression, Long64_t cluster, Long64_t basketMemory)
    {
-      fFile = create(url, compression);
-      fTree = clone(*fFile, compression);
+      create(url, "", compression);
+      fTree->SetBasketSize("*", kFirstBaskets);
       fTree->SetAutoFlush(cluster);
       fCluster = cluster;
       fBasketMemory = basketMemory;
@@ -267,65 +208,7 @@ public:
       checkWritten(*fFile);
    }
 
-   void close()
-   {
-      for (auto *item : *fTree->GetListOfBranches())
-         describe(*static_cast<TBranch *>(item));
-      finish(*fFile);
-   }
-
 private:
-   /// Put the layout of every class that the branch tells of into the file, as its source has it.
-   ///
-   /// ROOT itself does so for the objects that it has written.  Of those that are in pieces or were
-   /// empty in every event it knows better than who reads the file elsewhere, without a dictionary:
-   /// there, ROOT aborts.
-   void describe(TBranch &branch)
-   {
-      if (auto *element = dynamic_cast<TBranchElement *>(&branch)) {
-         for (const char *name : {element->GetClassName(), element->GetTypeName(), element->GetClonesName()})
-            describe(TClass::GetClass(name, true, true));
-      }
-      for (auto *child : *branch.GetListOfBranches())
-         describe(*static_cast<TBranch *>(child));
-   }
-
-   void describe(TClass *type)
-   {
-      if (!type)
-         return;
-      if (auto *proxy = type->GetCollectionProxy())
-         describe(proxy->GetValueClass());
-      const std::string name = type->GetName();
-      if (TClassEdit::IsSTLCont(name) != ROOT::kNotSTL || name == "string")
-         return; // known everywhere
-      if (auto *info = type->GetStreamerInfo()) {
-         info->ForceWriteInfo(fFile.get(), true); // with its members' classes, but not of collections
-         info->TagFile(fFile.get());
-      }
-   }
-
-   void read(Long64_t entry)
-   {
-      if (fSource.GetEntry(entry) < 0)
-         throw std::runtime_error("the source cannot be read at entry " + std::to_string(entry));
-   }
-
-   /// An empty tree that is filled from the memory of the source's branches.
-   TTree *clone(TFile &file, int compression)
-   {
-      file.cd();
-      auto *tree = fSource.CloneTree(0);
-      if (!tree)
-         throw std::runtime_error("the source's tree cannot be cloned");
-      tree->SetDirectory(&file);
-      tree->SetAutoSave(0); // no intermediate copies of the tree's own record
-      tree->SetBasketSize("*", kFirstBaskets);
-      for (auto *item : *tree->GetListOfBranches())
-         static_cast<TBranch *>(item)->SetCompressionSettings(compression);
-      return tree;
-   }
-
    void find(TBranch &branch, std::vector<std::unique_ptr<Noise>> &found, LeafCounts &counts)
    {
       if (branch.TestBit(::kDoNotProcess))
@@ -360,12 +243,8 @@ private:
       return seed;
    }
 
-   static constexpr int kFirstBaskets = 32000; ///< bytes; ROOT's default, for the first cluster
-   TTree &fSource;
    std::uint64_t fSeed;
    std::vector<std::unique_ptr<Noise>> fNoise;
-   std::unique_ptr<TFile> fFile;
-   TTree *fTree = nullptr; // owned by the file
    Long64_t fCluster = 0, fBasketMemory = 0;
 };
 

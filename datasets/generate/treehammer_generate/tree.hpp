@@ -1,14 +1,11 @@
-// Writes a tree whose bytes depend on its plan alone, and measures how a tree lies in its file.
+// Writes a tree whose bytes depend on its plan alone.
 //
 // Bytes must agree between machines, runs and ROOT releases, so values come from integers only:
 // splitmix64, no libm, no floating-point arithmetic; floats are assembled bit by bit.
 
 #pragma once
 
-#include <TBasket.h>
-#include <TBranch.h>
 #include <TFile.h>
-#include <TObjArray.h>
 #include <TTree.h>
 
 #include <algorithm>
@@ -277,46 +274,5 @@ private:
    std::unique_ptr<TFile> fFile; // destroyed before the columns its tree points to
    TTree *fTree = nullptr;
 };
-
-/// How a tree lies in its file: bytes of each top-level branch, basket and cluster.  `embedded`
-/// are the uncompressed bytes of a branch's baskets that lie inside the tree's own record.
-struct Layout {
-   std::vector<Long64_t> unzipped, zipped, embedded, baskets, clusters;
-};
-
-inline void addBaskets(TBranch &branch, const std::vector<Long64_t> &starts, Layout &layout)
-{
-   for (Int_t i = 0; i < branch.GetWriteBasket(); ++i) {
-      const Long64_t bytes = branch.GetBasketBytes()[i];
-      if (bytes <= 0) // embedded
-         continue;
-      layout.baskets.push_back(bytes);
-      const auto after = std::upper_bound(starts.begin(), starts.end(), branch.GetBasketEntry()[i]);
-      layout.clusters[after - starts.begin() - 1] += bytes;
-   }
-   for (auto *basket : *branch.GetListOfBaskets())
-      if (basket) // in memory without having been asked for: it came with the tree's record
-         layout.embedded.back() += static_cast<TBasket *>(basket)->GetLast();
-   for (auto *child : *branch.GetListOfBranches())
-      addBaskets(*static_cast<TBranch *>(child), starts, layout);
-}
-
-inline Layout measure(TTree &tree)
-{
-   Layout layout;
-   std::vector<Long64_t> starts;
-   auto clusters = tree.GetClusterIterator(0);
-   for (Long64_t start = clusters(); start < tree.GetEntries(); start = clusters())
-      starts.push_back(start);
-   layout.clusters.resize(starts.size());
-   for (auto *item : *tree.GetListOfBranches()) {
-      auto &branch = *static_cast<TBranch *>(item);
-      layout.unzipped.push_back(branch.GetTotBytes("*"));
-      layout.zipped.push_back(branch.GetZipBytes("*"));
-      layout.embedded.push_back(0);
-      addBaskets(branch, starts, layout);
-   }
-   return layout;
-}
 
 } // namespace treehammer

@@ -1,0 +1,131 @@
+"""Looks at files: how trees and RNTuples lie in them, and which values they hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TextIO
+
+import ROOT
+from treehammer_kit import checksum, engine
+from treehammer_kit.task import Task, Trouble
+
+from .common import (
+    RequestError,
+    declare,
+    fill,
+    ntuples_of,
+    opened,
+    said,
+    send,
+    tree_of,
+    trees_of,
+    versions,
+)
+
+NTUPLE, TREE = "rntuple", "ttree"
+
+
+def hashes(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """The value checksum of files, as the kit takes it beside measurements, leaf by leaf."""
+    task = Task(
+        kind="checksum",
+        tree=request["tree"],
+        urls=request["paths"],
+        adler32s=request["adler32s"],
+        passes=1,
+        seed=1,
+        branches=1.0,
+        cache_bytes=0,
+        events=1.0,
+        settings={},
+        folder="",
+    )
+    try:
+        engine.declare(ROOT, "kit.hpp")
+        values, lines = checksum.value_lines(ROOT, task)
+    except Trouble as trouble:
+        raise RequestError(request["paths"][0], str(trouble)) from trouble
+    return {
+        "root": str(ROOT.gROOT.GetVersion()),
+        "checksum": values["value_checksum"],
+        "lines": lines,
+        "uncovered": json.loads(values["checksum_uncovered"]),
+    }
+
+
+def compare(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Compare the objects of two files of TTrees, which no value checksum covers."""
+    declare("copy.hpp")
+    trees = []
+    for path in request["paths"]:
+        file = opened(path)
+        trees.append((file, tree_of(file, path, request["tree"])[1]))
+    covered = ROOT.std.set["std::string"](request["covered"])
+    try:
+        comparer = ROOT.treehammer.Comparer(trees[0][1], trees[1][1], covered)
+        fill(comparer, int(trees[0][1].GetEntries()), channel)
+    except ROOT.std.exception as error:
+        raise RequestError(request["paths"][1], said(error)) from error
+    differing = [str(name) for name in comparer.differing]
+    return {**versions(), "compared": int(comparer.compared()), "differing": differing}
+
+
+def measure(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Measure the main tree or RNTuple of every file; it has the same name in all of them."""
+    layouts: list[dict[str, Any]] = []
+    tree = request["tree"]
+    for done, path in enumerate(request["paths"], 1):
+        layouts.append(measure_file(path, tree))
+        tree = layouts[0]["tree"]
+        send(channel, {"done": done})
+    return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts}
+
+
+def measure_file(path: str, name: str) -> dict[str, Any]:
+    """Sizes of everything in the tree ``name``; if that is empty, in the tree of greatest extent."""
+    file = opened(path)
+    ntuples = ntuples_of(file)
+    if name in ntuples or (not name and ntuples and not trees_of(file)):
+        return measure_ntuple(path, [name] if name else ntuples)
+    declare("layout.hpp")
+    name, tree = tree_of(file, path, name)
+    folder, _, key_name = name.rpartition("/")
+    record = (file.Get(folder) if folder else file).GetKey(key_name)
+    return {
+        "tree": name,
+        "format": TREE,
+        "record_zipped": int(record.GetNbytes()),
+        "record_unzipped": int(record.GetObjlen()),
+        **sizes_in(ROOT.treehammer.measure(tree)),
+    }
+
+
+def measure_ntuple(path: str, names: list[str]) -> dict[str, Any]:
+    """Sizes of everything in the RNTuple of greatest extent."""
+    try:
+        engine.declare_ntuple(ROOT, "ntuple.hpp")
+    except Trouble as trouble:
+        raise RequestError(path, str(trouble)) from trouble
+    declare("ntuple_layout.hpp")
+    try:
+        found = {name: sizes_in(ROOT.treehammer.measureNTuple(name, path)) for name in names}
+    except ROOT.std.exception as error:
+        raise RequestError(path, said(error)) from error
+    name = max(found, key=lambda key: int(found[key]["entries"]) * len(found[key]["zipped"]))
+    if not found[name]["entries"] or not found[name]["zipped"]:
+        raise RequestError(path, f"the RNTuple {name!r} is empty")
+    # Nothing of it lies in the record of its name.
+    return {"tree": name, "format": NTUPLE, "record_zipped": 0, "record_unzipped": 1, **found[name]}
+
+
+def sizes_in(layout: Any) -> dict[str, Any]:
+    """A C++ layout as JSON takes it."""
+    lists = ("unzipped", "zipped", "embedded", "baskets", "clusters")
+    return {
+        "entries": int(layout.entries),
+        **{name: [int(value) for value in getattr(layout, name)] for name in lists},
+        "sorted": [
+            name for name, kept in (("entry", layout.byEntry), ("branch", layout.byBranch)) if kept
+        ],
+        "mean_jump": float(layout.meanJump),
+    }
