@@ -51,7 +51,8 @@ def profiles(sites: Sequence[str]) -> tuple[Profile, ...]:
     """One for each site, in order.
 
     The first has two doors.  The second is read over HTTP too, of two or fewer the first.  The last
-    of several is distant, the one before it of four or more at medium distance.
+    of several is distant, the one before it of four or more at medium distance; of three or more the
+    distant one is read over HTTP, too.
     """
     count = len(sites)
     found = []
@@ -61,6 +62,6 @@ def profiles(sites: Sequence[str]) -> tuple[Profile, ...]:
             distance, name = DISTANT, "distant"
         elif count > 3 and index == count - 2:
             distance, name = MEDIUM, "medium"
-        http = index == (1 if count > 2 else 0)
+        http = index in ((1, count - 1) if count > 2 else (0,))
         found.append(Profile(site, distance, http=http, cache=index == 0, name=name))
     return tuple(found)

@@ -130,7 +130,7 @@ def test_the_sites_file_names_sites_that_differ(grid: Grid) -> None:
     assert doors == {
         "SITE_A": ["root", "cache", "pinned", "federation"],
         "SITE_B": ["root", "http", "pinned", "federation"],
-        "SITE_C": ["root", "pinned", "federation"],
+        "SITE_C": ["root", "http", "pinned", "federation"],
         "POOL2_SITE": ["root", "cache", "pinned", "federation"],
     }
     assert [site.labels[0] for site in found.values()] == [
@@ -280,10 +280,11 @@ def test_jobs_read_through_every_door_with_every_release(placed: Grid) -> None:
         if one.name != "http"
     }
     # ROOT 6.40's wheel has no class that reads http.
-    expected |= {
-        ("SITE_B", "http", "6.38.00", "TWebFile", size),
-        ("SITE_B", "http", "6.40.00", None, None),
-    }
+    for name in ("SITE_B", "SITE_C"):
+        expected |= {
+            (name, "http", "6.38.00", "TWebFile", size),
+            (name, "http", "6.40.00", None, None),
+        }
     assert read == expected, (folder / "SITE_B.err").read_text()
 
 

@@ -12,9 +12,9 @@ from treehammer.testbed.profiles import DISTANT, MEDIUM, Distance, profiles
     [
         (1, ["near http two-doors"]),
         (2, ["near http two-doors", "distant"]),
-        (3, ["near two-doors", "near http", "distant"]),
-        (4, ["near two-doors", "near http", "medium", "distant"]),
-        (6, ["near two-doors", "near http", "near", "near", "medium", "distant"]),
+        (3, ["near two-doors", "near http", "distant http"]),
+        (4, ["near two-doors", "near http", "medium", "distant http"]),
+        (6, ["near two-doors", "near http", "near", "near", "medium", "distant http"]),
     ],
 )
 def test_sites_differ_as_far_as_there_are_enough(count: int, labels: list[str]) -> None:

@@ -1,0 +1,1 @@
+../ttree-read/read.py
