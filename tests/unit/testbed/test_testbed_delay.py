@@ -60,12 +60,13 @@ def test_a_round_trip_takes_twice_the_delay(delay: float) -> None:
     took = []
 
     async def visit(port: int) -> None:
+        began = time.monotonic()
         reader, writer = await asyncio.open_connection(HERE, port)
         for _ in range(4):
-            began = time.monotonic()
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x"
             took.append(time.monotonic() - began)
+            began = time.monotonic()
         writer.close()
 
     asyncio.run(with_proxy(delay, FAST, echo, visit))
