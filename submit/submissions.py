@@ -18,7 +18,7 @@ from pathlib import Path
 
 from treehammer.collectors.files import is_locked, locked
 from treehammer.errors import BatchError, TreehammerError
-from treehammer.submit.batch.spool import cause, is_no_room
+from treehammer.submit.batch.staging import cause, is_no_room
 
 #: A submission of which nothing is known here, being made elsewhere, has so long to queue its jobs.
 GRACE_S = 120.0

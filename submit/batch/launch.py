@@ -17,7 +17,8 @@ from typing import IO
 from treehammer.collectors.files import write_atomically
 from treehammer.errors import BatchError
 from treehammer.submit.batch import processes
-from treehammer.submit.batch.spool import JobFolder, cause, copy_input, is_no_room
+from treehammer.submit.batch.spool import JobFolder
+from treehammer.submit.batch.staging import cause, copy_input, is_no_room
 
 #: Tells the worker its slot.
 SLOT = "TREEHAMMER_BATCH_SLOT"

@@ -12,7 +12,8 @@ from pathlib import Path
 from treehammer.errors import BatchError
 from treehammer.submit.batch import runner
 from treehammer.submit.batch.base import Description, JobStatus
-from treehammer.submit.batch.spool import Spool, cause
+from treehammer.submit.batch.spool import Spool
+from treehammer.submit.batch.staging import cause
 
 #: Seconds that a cancel waits for its jobs to end before it returns all the same.
 _CANCEL_WAIT_S = runner.GRACE_S + 5.0

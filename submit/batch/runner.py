@@ -31,7 +31,8 @@ from treehammer.errors import BatchError
 from treehammer.submit.batch import processes
 from treehammer.submit.batch.base import AttemptStatus, JobState, JobStatus
 from treehammer.submit.batch.launch import NoRoom, Task, prepared
-from treehammer.submit.batch.spool import JobFolder, Spool, cause
+from treehammer.submit.batch.spool import JobFolder, Spool
+from treehammer.submit.batch.staging import cause
 
 #: A job whose attempt was lost, or asked for it, is started again until it had so many.
 MAX_ATTEMPTS = 2

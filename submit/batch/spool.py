@@ -28,7 +28,6 @@ of a killed process, never sees half of anything.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,9 +36,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from treehammer.collectors.files import NO_ROOM, locked, write_atomically
+from treehammer.collectors.files import locked, write_atomically
 from treehammer.errors import BatchError
 from treehammer.submit.batch.base import AttemptStatus, Description, JobState, JobStatus
+from treehammer.submit.batch.staging import appearing, copy_input, vanish
 
 DESCRIPTION_NAME = "description.toml"
 INPUTS_NAME = "inputs"
@@ -224,24 +224,13 @@ class Spool:
         self._clear_incoming()
         last = max((int(name.partition("-")[0]) for name in self.clusters()), default=0)
         name = f"{last + 1:06d}-{campaign_id}"
-        staged = self.incoming / name
-        try:
+        hint = "Make room or choose another --data-dir."
+        with appearing(self.jobs / name, self.incoming / name, hint) as staged:
             for number, job in enumerate(jobs, start=1):
                 stage(job, staged / str(number))
             index = json.dumps({"jobs": [job.job_id for job in jobs]})
             write_atomically(staged / "cluster.json", index)
             write_atomically(self.root / "slots", str(slots))
-            staged.rename(self.jobs / name)
-        except OSError as error:
-            shutil.rmtree(staged, ignore_errors=True)
-            raise BatchError(
-                f"cannot copy the jobs into the queue ({cause(error)})",
-                where=str(self.root),
-                hint="Nothing was submitted. Make room or choose another --data-dir.",
-            ) from error
-        except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
-            raise
         return {job.job_id: f"{name}.{n}" for n, job in enumerate(jobs, start=1)}
 
     def remove(self, cluster: str) -> int:
@@ -250,15 +239,7 @@ class Spool:
         Raises:
             BatchError: it cannot be removed.
         """
-        path = self.jobs / cluster
-        size = sum(file.lstat().st_size for file in path.rglob("*"))
-        try:
-            # Out of the queue at once: should we be killed, no reader finds half of it there.
-            path.rename(self.incoming / cluster)
-            self._clear_incoming()
-        except OSError as error:
-            raise BatchError(f"cannot be removed ({cause(error)})", where=str(path)) from error
-        return size
+        return vanish(self.jobs / cluster, self.incoming / cluster)
 
     def _clear_incoming(self) -> None:
         """Remove what killed processes left: the queue is held, so nobody is copying now."""
@@ -270,20 +251,6 @@ class Spool:
         return sorted(entry.name for entry in self.cancels.iterdir())
 
 
-def cause(error: OSError) -> str:
-    """What an error says, in one line; of a folder that could not be copied, the first reason."""
-    if isinstance(error, shutil.Error) and error.args and error.args[0]:
-        first = error.args[0][0]
-        return str(first[-1]) if isinstance(first, tuple) else str(first)
-    return f"{error.strerror}: {error.filename}" if error.filename else str(error)
-
-
-def is_no_room(error: OSError) -> bool:
-    """Whether a disk or quota was full; shutil tells of it only in words."""
-    said = isinstance(error, shutil.Error) and any(os.strerror(no) in str(error) for no in NO_ROOM)
-    return said or error.errno in NO_ROOM
-
-
 def stage(job: Description, folder: Path) -> None:
     """Write a job's description and copies of its inputs into a new folder."""
     inputs = folder / INPUTS_NAME
@@ -291,11 +258,3 @@ def stage(job: Description, folder: Path) -> None:
     for name, source in job.inputs.items():
         copy_input(source, inputs / name)
     (folder / DESCRIPTION_NAME).write_text(job.text, encoding="utf-8")
-
-
-def copy_input(source: Path, target: Path) -> None:
-    """Copy a file or folder as it is: links stay links and nothing outside is followed."""
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
-    else:
-        shutil.copy2(source, target)

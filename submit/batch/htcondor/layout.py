@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,9 +22,10 @@ from treehammer.submit.batch.htcondor.keys import (
     ATTEMPT_PREFIX,
     LOG,
     OUTPUT_FOLDER,
+    SUBMISSION_ATTRIBUTE,
     description,
 )
-from treehammer.submit.batch.spool import cause, copy_input
+from treehammer.submit.batch.staging import appearing, copy_input, vanish
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
@@ -66,6 +66,18 @@ class Submission:
     def name(self) -> str:
         """What the jobs' ads know it by."""
         return f"{self.campaign}.{self.tag}"
+
+    @property
+    def constraint(self) -> str:
+        """ClassAd expression that is true of all its jobs, and of no other."""
+        return f'{SUBMISSION_ATTRIBUTE} == "{self.name}"'
+
+    def jobs_where(self, cluster: int, procs: Collection[int] = ()) -> str:
+        """As :attr:`constraint`, of the jobs of one cluster; of these procs alone, if any is named."""
+        parts = [self.constraint, f"ClusterId == {cluster}"]
+        if procs:
+            parts.append(f"({' || '.join(f'ProcId == {proc}' for proc in procs)})")
+        return " && ".join(parts)
 
     @property
     def path(self) -> Path:
@@ -187,26 +199,13 @@ class Submission:
         Raises:
             BatchError: it cannot be written; nothing of it is there then.
         """
-        incoming = self.root / _INCOMING / self.name
-        try:
-            if incoming.exists():  # left by a killed process
-                shutil.rmtree(incoming)
+        hint = "Make room, or choose another submit_dir for the pool."
+        with appearing(self.path, self.root / _INCOMING / self.name, hint) as incoming:
             self._write(incoming, text, jobs, spool)
             _hand_over(incoming, self.root)
             if not self.path.parent.exists():
                 self.path.parent.mkdir()
                 _hand_over(self.path.parent, self.root)
-            incoming.rename(self.path)
-        except OSError as error:
-            shutil.rmtree(incoming, ignore_errors=True)
-            raise BatchError(
-                f"cannot write what the jobs need ({cause(error)})",
-                where=str(self.root),
-                hint="Nothing was submitted. Make room, or choose another submit_dir for the pool.",
-            ) from error
-        except BaseException:
-            shutil.rmtree(incoming, ignore_errors=True)
-            raise
 
     def whole(self, text: str, jobs: Sequence[Description], *, spool: bool) -> str:
         """The submit description, but for its ``queue`` statement.
@@ -251,16 +250,7 @@ class Submission:
         Raises:
             BatchError: it cannot be removed.
         """
-        size = sum(file.lstat().st_size for file in self.path.rglob("*"))
-        away = self.root / _INCOMING / f"{self.name}.removed"
-        try:
-            away.parent.mkdir(exist_ok=True)
-            shutil.rmtree(away, ignore_errors=True)
-            # Out of sight at once: should we be killed, no reader finds half of it.
-            self.path.rename(away)
-            shutil.rmtree(away)
-        except OSError as error:
-            raise BatchError(f"cannot be removed ({cause(error)})", where=str(self.path)) from error
+        size = vanish(self.path, self.root / _INCOMING / f"{self.name}.removed")
         try:
             self.path.parent.rmdir()
         except OSError:

@@ -97,13 +97,12 @@ def _slots(connection: Connection) -> Sequence[Any]:
     return connection.ask_collector(query)
 
 
-def notes(connection: Connection, submissions: Sequence[str]) -> list[str]:
-    """What keeps jobs of these submissions from starting.
+def notes(connection: Connection, constraint: str) -> list[str]:
+    """What keeps the jobs from starting of which a ClassAd expression is true.
 
     Raises:
         BatchError: the pool does not answer.
     """
-    constraint = " || ".join(f'{SUBMISSION_ATTRIBUTE} == "{name}"' for name in submissions)
 
     def query(schedd: Any) -> Sequence[Any]:
         with configured(connection.pool) as htcondor:

@@ -15,7 +15,6 @@ from treehammer.submit.batch.htcondor.connection import (
     is_refusal,
     plain,
 )
-from treehammer.submit.batch.htcondor.keys import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.htcondor.layout import Cluster, Submission
 from treehammer.submit.batch.htcondor.status import CANCEL_REASON, SPOOLING, Ad
 
@@ -95,15 +94,13 @@ class Queue:
             return cluster
         if self.connection.pool.spool and self._is_half_spooled(submission):
             # Its inputs will never come.
-            self.act("Remove", f'{SUBMISSION_ATTRIBUTE} == "{submission.name}"', CANCEL_REASON)
+            self.act("Remove", submission.constraint, CANCEL_REASON)
             submission.remove()
             return None
         return submission.confirm(cluster)
 
     def _is_half_spooled(self, submission: Submission) -> bool:
-        constraint = (
-            f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && HoldReasonCode == {SPOOLING}'
-        )
+        constraint = f"{submission.constraint} && HoldReasonCode == {SPOOLING}"
         return bool(
             self.connection.ask(lambda schedd: schedd.query(constraint, ["ProcId"], limit=1))
         )
@@ -114,7 +111,7 @@ class Queue:
         Raises:
             Unreachable: there is no answer.
         """
-        constraint = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}"'
+        constraint = submission.constraint
         wanted = ["ClusterId", "QDate"]
         ads = self.ads(constraint, wanted, limit=1)
         if not ads:

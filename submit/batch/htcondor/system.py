@@ -150,7 +150,7 @@ class HTCondorBatch:
 
     def _queue_of(self, wanted: Sequence[Submission]) -> Mapping[tuple[str, int], Mapping[int, Ad]]:
         """(Submission, cluster) -> proc -> ad; that of the cluster itself is proc -1."""
-        clauses = {f'{SUBMISSION_ATTRIBUTE} == "{submission.name}"' for submission in wanted}
+        clauses = {submission.constraint for submission in wanted}
         ads = self.queue.ads(" || ".join(sorted(clauses)), (*PROJECTION, *FACTORY_PROJECTION))
         queue: dict[tuple[str, int], dict[int, Ad]] = defaultdict(dict)
         for ad in ads:
@@ -192,9 +192,7 @@ class HTCondorBatch:
         self, submission: Submission, cluster: int, procs: Sequence[int], seen: Seen
     ) -> Mapping[str, JobStatus]:
         """States of jobs that are in the queue no more and whose events do not tell why."""
-        constraint = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && ClusterId == {cluster}'
-        if len(procs) <= _NAMED:
-            constraint += f" && ({' || '.join(f'ProcId == {proc}' for proc in procs)})"
+        constraint = submission.jobs_where(cluster, procs if len(procs) <= _NAMED else ())
         known = submission.cluster
         since = f"CompletionDate > 0 && CompletionDate < {known.queued_s - 60}" if known else None
         ads = self.connection.ask(
@@ -264,7 +262,6 @@ class HTCondorBatch:
         statuses = self.query(batch_ids)
         open_ids = [batch_id for batch_id, status in statuses.items() if not status.state.final]
         for submission, cluster, procs in self._groups(open_ids):
-            mine = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && ClusterId == {cluster}'
             everyone = self.query(
                 f"{cluster}.{proc}@{submission.name}" for proc in range(len(submission.job_ids))
             )
@@ -274,11 +271,10 @@ class HTCondorBatch:
                 if not status.state.final and batch_id not in open_ids
             ]
             if others:
-                some = " || ".join(f"ProcId == {proc}" for proc in procs)
-                self.queue.act("Remove", f"{mine} && ({some})", CANCEL_REASON)
+                self.queue.act("Remove", submission.jobs_where(cluster, procs), CANCEL_REASON)
             else:
                 submission.mark_cancelled()
-                self.queue.act("Remove", mine, CANCEL_REASON)
+                self.queue.act("Remove", submission.jobs_where(cluster), CANCEL_REASON)
         return len(open_ids)
 
     def release(self, batch_ids: Iterable[str]) -> int:
@@ -289,11 +285,8 @@ class HTCondorBatch:
         """
         held = [b for b, status in self.query(batch_ids).items() if status.state is JobState.HELD]
         for submission, cluster, procs in self._groups(held):
-            mine = f'{SUBMISSION_ATTRIBUTE} == "{submission.name}" && ClusterId == {cluster}'
-            some = " || ".join(f"ProcId == {proc}" for proc in procs)
-            self.queue.act(
-                "Release", f"{mine} && JobStatus == {HELD} && ({some})", "treehammer resume"
-            )
+            mine = submission.jobs_where(cluster, procs)
+            self.queue.act("Release", f"{mine} && JobStatus == {HELD}", "treehammer resume")
         return len(held)
 
     def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
@@ -357,8 +350,8 @@ class HTCondorBatch:
             BatchError: HTCondor does not answer.
         """
         known = [found for batch_id in batch_ids if (found := parse(batch_id, self.root))]
-        names = sorted({submission.name for submission, _, _ in known})
-        return matching.notes(self.connection, names) if names else []
+        mine = sorted({submission.constraint for submission, _, _ in known})
+        return matching.notes(self.connection, " || ".join(mine)) if mine else []
 
     def matching_slots(self, requirements: str) -> tuple[int, int]:
         """How many slots of the pool a requirements expression matches, and how many there are.
