@@ -80,10 +80,18 @@ class Trouble:
 
 
 @pytest.fixture(scope="module")
-def trouble(pool: Grid, tmp_path_factory: pytest.TempPathFactory) -> Trouble:
+def trouble(pool: Grid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
     """One after the other would take minutes."""
     folder = tmp_path_factory.mktemp("trouble")
     jobs = Jobs(HTCondorBatch(pool_of(pool), folder / "unused"), folder / "made")
+    try:
+        yield _meet_trouble(pool, jobs)
+    finally:
+        # What failed here keeps no slot from the tests that follow.
+        jobs.batch.cancel(jobs.ids.values())
+
+
+def _meet_trouble(pool: Grid, jobs: Jobs) -> Trouble:
     a, b, c = pool.box.sites[:3]
     bad = text(site=c).replace("executable = /bin/sh", "executable = /bin/no-such-program")
     jobs.submit(
@@ -97,16 +105,15 @@ def trouble(pool: Grid, tmp_path_factory: pytest.TempPathFactory) -> Trouble:
     jobs.running("startd0", "stopped0", "behind0")
     time.sleep(2)  # so that they are well under way
     pool.kill_startd(a)
-    pool.stop_site(b)
-    cluster = jobs.ids["behind0"].partition(".")[0]
-    pool.condor("condor_rm", cluster)
-    # After that one, since each site has one slot.
-    jobs.submit(jobs.described("bad", 1, bad))
-    held = jobs.until(lambda s: s["bad0"].state is JobState.HELD, "the bad executable is held")
-    notes = jobs.batch.notes(jobs.ids.values())
-    pool.condor("condor_rm", jobs.ids["never0"].partition(".")[0])
-    pool.condor("condor_rm", jobs.ids["bad0"].partition(".")[0])
-    pool.start_site(b)
+    with pool.stopped(b):
+        cluster = jobs.ids["behind0"].partition(".")[0]
+        pool.condor("condor_rm", cluster)
+        # After that one, since each site has one slot.
+        jobs.submit(jobs.described("bad", 1, bad))
+        held = jobs.until(lambda s: s["bad0"].state is JobState.HELD, "the bad executable is held")
+        notes = jobs.batch.notes(jobs.ids.values())
+        pool.condor("condor_rm", jobs.ids["never0"].partition(".")[0])
+        pool.condor("condor_rm", jobs.ids["bad0"].partition(".")[0])
     return Trouble(jobs, notes, held, jobs.over(120))
 
 
