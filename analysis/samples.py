@@ -66,6 +66,7 @@ COLUMNS: tuple[str, ...] = (
     "round",
     "instrument_version",
     "checksum_version",
+    "content_hash",
     "dirty",
     "plausible",
     "loop_wall_s",
@@ -107,6 +108,7 @@ class Sample:
     metrics: Mapping[str, float]
     build: Mapping[str, str]
     checksum_version: int = 0
+    content_hash: str = ""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
@@ -126,6 +128,7 @@ class Sample:
             metrics={name: row[name] for name in HEADLINE_METRICS if row.get(name) is not None},
             build=build,
             checksum_version=row.get("checksum_version") or 0,
+            content_hash=row.get("content_hash") or "",
         )
 
     def axis_value(self, axis: str) -> Scalar | None:
@@ -172,6 +175,7 @@ def _key(sample: Sample, *without: str) -> str:
             "test_hash": sample.test_hash,
             "variant": sample.variant.canonical,
             "dataset_hash": sample.dataset_hash,
+            "content_hash": sample.content_hash,
             "site": sample.site,
             "door": sample.door,
             "instrument_version": sample.instrument_version,

@@ -13,7 +13,7 @@ from typing import Any
 
 from treehammer.collectors import software
 from treehammer.collectors.metrics import KNOWN_AXES
-from treehammer.hctests.definition import Scalar
+from treehammer.hctests.definition import FORMAT_AXIS, Scalar
 
 AXIS_NAME = r"^[a-z][a-z0-9_]{0,29}$"
 TEXT_LIMIT = 1000
@@ -166,6 +166,14 @@ KNOWN: Mapping[str, Axis] = {
 }
 assert tuple(KNOWN) == KNOWN_AXES
 
+#: No column of its own: a test that does not name it reads TTrees, and its series stay as they were.
+FORMAT = Axis(
+    (),
+    '"ttree" or "rntuple"',
+    {"enum": ["ttree", "rntuple"]},
+    _one_of("ttree", "rntuple"),
+)
+
 CUSTOM = Axis(
     (),
     "text, a number, true or false",
@@ -176,7 +184,7 @@ CUSTOM = Axis(
 
 def of(name: str) -> Axis:
     """The axis of that name; every name that is not known is a test's own axis."""
-    return KNOWN.get(name, CUSTOM)
+    return FORMAT if name == FORMAT_AXIS else KNOWN.get(name, CUSTOM)
 
 
 def same_kind(values: Sequence[Scalar]) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.hctests import axes, matrix
-from treehammer.hctests.definition import Scalar, TestDefinition
+from treehammer.hctests.definition import FORMAT_AXIS, Scalar, TestDefinition
 from treehammer.hctests.document import TEST_KEYS
-from treehammer.hctests.mistakes import Problem, nearest
+from treehammer.hctests.mistakes import NAME, Problem, nearest
 from treehammer.hctests.positions import Path
 
 #: More variants than this are a slip, not a plan.
@@ -107,6 +107,33 @@ def of_variants(definition: TestDefinition) -> Iterator[Problem]:
             f"{definition.passes} leaves nothing to count: the first pass of a warm execution is "
             'not counted (expected at least 2, or cache = ["cold"])',
         )
+
+
+def of_formats(found: Mapping[str, Sequence[Scalar]]) -> Iterator[Problem]:
+    """The axis ``format`` has values that the kit knows."""
+    for index, value in enumerate(found.get(FORMAT_AXIS, ())):
+        try:
+            axes.FORMAT.read(value)
+        except ValueError as error:
+            yield Problem(
+                ("matrix", FORMAT_AXIS, index), f"{error} (expected {axes.FORMAT.expected})"
+            )
+
+
+def of_twins(
+    twins: Mapping[str, str], dataset: str, found: Mapping[str, Sequence[Scalar]]
+) -> Iterator[Problem]:
+    """Each twin belongs to a value of the axis ``format`` and has something to be the twin of."""
+    formats = found.get(FORMAT_AXIS, ())
+    for name, twin in twins.items():
+        path: Path = ("twins", name)
+        if name not in formats:
+            listed = ", ".join(repr(value) for value in formats) or "that axis is not there"
+            yield Problem(path, f"is no value of the axis 'format' (expected one of: {listed})")
+        elif not dataset:
+            yield Problem(path, "is a twin of nothing: [test] dataset is empty")
+        elif not re.fullmatch(NAME, twin):
+            yield Problem(path, f"{twin!r} is no name of a dataset")
 
 
 def of_metrics(names: Sequence[str]) -> Iterator[Problem]:

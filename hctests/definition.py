@@ -16,6 +16,9 @@ from typing import Any
 
 Scalar = str | int | float | bool
 
+#: The axis whose values are the formats in which one content is read.
+FORMAT_AXIS = "format"
+
 #: Suffix of a payload -> its kind; every other payload is an executable.
 PAYLOAD_KINDS: Mapping[str, str] = {
     ".py": "python",
@@ -84,6 +87,8 @@ class TestDefinition:
     :data:`treehammer.collectors.metrics.KNOWN_AXES` except ``door`` are always present (``door``
     only when test.toml names it: otherwise every site's first door is used).
     ``files`` are relative to the test's folder and include ``test.toml`` and the payload.
+    ``twins`` maps values of the axis ``format`` to datasets of the same content as ``dataset``,
+    which is read for all other values.
     """
 
     name: str
@@ -104,8 +109,13 @@ class TestDefinition:
     settings: Mapping[str, Any]
     metrics: Mapping[str, MetricDeclaration]
     files: tuple[str, ...]
+    twins: Mapping[str, str] = field(default_factory=dict)
 
     __test__ = False  # not a pytest class
+
+    def dataset_for(self, variant: Variant) -> str:
+        """Name of the dataset that a variant reads; '' when it needs none."""
+        return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), self.dataset)
 
     @property
     def payload_kind(self) -> str:

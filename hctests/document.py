@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from treehammer.hctests import axes
 from treehammer.hctests.axes import CUSTOM, KNOWN, Axis
-from treehammer.hctests.definition import Scalar
+from treehammer.hctests.definition import FORMAT_AXIS, Scalar
 from treehammer.hctests.mistakes import NAME, Problem, Strict, Tables, published, validate
 from treehammer.hctests.positions import Path
 
@@ -128,6 +128,10 @@ class Document(Strict):
         default_factory=list,
         description="Variants with these values are added; axes not named take all their values.",
     )
+    twins: dict[str, str] = Field(
+        default_factory=dict,
+        description="Value of the axis 'format' -> dataset with the same content as [test] dataset.",
+    )
     settings: dict[str, Any] = Field(
         default_factory=dict, description="Handed to the payload as it is."
     )
@@ -161,6 +165,7 @@ def json_schema() -> dict[str, Any]:
     matrix = schema["$defs"]["Matrix"]
     # Any name but a proper axis name is refused; extras are allowed by pattern alone.
     matrix["patternProperties"] = {axes.AXIS_NAME: {**matrix["additionalProperties"]}}
+    matrix["patternProperties"][f"^{FORMAT_AXIS}$"] = {"items": dict(axes.FORMAT.schema)}
     matrix["additionalProperties"] = False
     return schema
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from treehammer.collectors.metrics import INSTRUMENT_VERSION
-from treehammer.hctests.definition import PinnedTest, Variant
+from treehammer.hctests.definition import FORMAT_AXIS, PinnedTest, Variant
 from treehammer.hctests.schema import FILE_NAME
 
 #: Columns of a measurement that make its series.
@@ -82,12 +82,15 @@ def comparison_key(measurement: Mapping[str, Any], *, without: Collection[str]) 
     """The fingerprint without the compared axes: equal for measurements that may be compared.
 
     Args:
-        measurement: holds :data:`SERIES_COLUMNS`.
+        measurement: holds :data:`SERIES_COLUMNS`, and ``content_hash``, which stands in place of
+            the dataset's own where formats are compared: each has its dataset.
         without: axes of the variant, ``site`` or ``door``; with none it is the series.
     """
     row = {name: measurement.get(name) for name in SERIES_COLUMNS}
     # The database keeps no empty text: no dataset is NULL there and '' in a plan.
     row["dataset_hash"] = row["dataset_hash"] or ""
+    if FORMAT_AXIS in without:
+        row["dataset_hash"] = measurement.get("content_hash") or row["dataset_hash"]
     variant = json.loads(str(row.pop("variant")))
     row["axes"] = {name: value for name, value in variant.items() if name not in without}
     for name in ("site", "door"):

@@ -124,6 +124,8 @@ def _across_keys(document: Document, found: Mapping[str, Sequence[Scalar]]) -> I
         yield from checks.of_rule(rule, found, ("exclude", number))
     for number, rule in enumerate(document.include):
         yield from checks.of_rule(rule, found, ("include", number))
+    yield from checks.of_formats(found)
+    yield from checks.of_twins(document.twins, document.test.dataset, found)
     yield from checks.of_metrics(tuple(document.metrics))
     yield from checks.of_settings(dict(document.settings))
 
@@ -210,6 +212,7 @@ def _definition(
             for name, metric in document.metrics.items()
         },
         files=tuple(files),
+        twins=dict(document.twins),
     )
 
 
@@ -229,6 +232,7 @@ def _document(definition: TestDefinition) -> dict[str, Any]:
         "exclude": [dict(rule) for rule in definition.exclude],
         "include": [dict(rule) for rule in definition.include],
         "settings": values["settings"],
+        "twins": values["twins"],
         "metrics": values["metrics"],
     }
 
@@ -254,8 +258,9 @@ def _override_axes(
 
 
 def _set(raw: dict[str, Any], key: str, text: str) -> Iterator[Problem]:
-    if key.startswith("settings."):
-        yield from _set_setting(raw["settings"], tuple(key.split(".")), text)
+    table = key.partition(".")[0]
+    if table in ("settings", "twins") and table != key:
+        yield from _set_setting(raw[table], tuple(key.split(".")), text)
         return
     known = [name for name in raw["test"] if name not in FIXED_KEYS]
     if key in FIXED_KEYS:
@@ -263,7 +268,8 @@ def _set(raw: dict[str, Any], key: str, text: str) -> Iterator[Problem]:
     elif key not in known:
         listed = ", ".join(known)
         yield Problem(
-            ("test", key), f"unknown key (known: {listed}, settings.KEY){nearest(key, known)}"
+            ("test", key),
+            f"unknown key (known: {listed}, settings.KEY, twins.FORMAT){nearest(key, known)}",
         )
     else:
         raw["test"][key] = text if isinstance(raw["test"][key], str) else _toml_value(text)

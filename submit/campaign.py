@@ -78,17 +78,20 @@ def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bar
     _require_pace(request.terms.pace, sites)
     notes: list[str] = []
     manifest: Manifest | None = None
+    twins: Mapping[str, Manifest] = {}
     if fetch:
         if here:
             releases = {t: ready(r, settings.software_dir, bars) for t, r in releases.items()}
         if definition.dataset:
             manifest = catalogue.ensure(definition.dataset, settings, bars)
+            twins = {n: catalogue.ensure(n, settings, bars) for n in definition.twins.values()}
     else:
         if here:
             releases = {text: _located(r, settings, notes) for text, r in releases.items()}
         if definition.dataset:
             folder = catalogue.FolderCatalogue(settings.datasets_dir)
             manifest = folder.manifest(definition.dataset)
+            twins = {name: folder.manifest(name) for name in definition.twins.values()}
     plan = make_plan(
         pinned,
         sites,
@@ -98,6 +101,7 @@ def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bar
         name=request.name,
         elsewhere=elsewhere,
         terms=request.terms,
+        twins=twins,
     )
     above = ceilings.above(plan, costs_of(plan, settings))
     return replace(plan, notes=(*plan.notes, *notes, *ceilings.bounds(plan), *above))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from treehammer.collectors.job import CHECKSUM, TIMED, ExecutionSpec
 from treehammer.datasets.manifest import Manifest
-from treehammer.hctests.definition import Scalar
+from treehammer.hctests.definition import Scalar, Variant
 from treehammer.sql.selection import Selection, Where
 from treehammer.sql.store import Store
 from treehammer.submit.plan import Plan
@@ -117,9 +117,11 @@ def site_costs(plan: Plan, history: Mapping[str, Cost]) -> list[SiteCost]:
         here.jobs += times
         here.measurements += times * len(job.spec.executions)
         for execution in job.spec.executions:
-            if plan.manifest:
-                here.read_bytes += times * read_bytes(plan.manifest, execution)
-            known = cost(execution, plan.manifest, history)
+            variant = Variant(tuple(execution.variant.items()))
+            manifest = plan.jobs.planner.manifest_for(variant)
+            if manifest:
+                here.read_bytes += times * read_bytes(manifest, execution)
+            known = cost(execution, manifest, history)
             here.bases.add(known.basis if known else UNKNOWN)
             here.wall_s += times * known.wall_s if known else 0.0
             here.cpu_s += times * known.cpu_s if known else 0.0

@@ -95,6 +95,7 @@ def make_plan(
     name: str = "",
     elsewhere: Mapping[tuple[str, str], SoftwareRequest] | None = None,
     terms: Terms = USUAL,
+    twins: Mapping[str, Manifest] | None = None,
 ) -> Plan:
     """Multiply a test out to jobs.
 
@@ -107,6 +108,7 @@ def make_plan(
         name: display name; by default made of test, commit and time.
         elsewhere: (site, value of the ``root`` axis) -> what sets it up there, where that differs.
         terms: of the submission to sites with HTCondor.
+        twins: name -> manifest of the datasets that hold the same content in other formats.
 
     Raises:
         NothingToDo: no variant can run at these sites.
@@ -114,7 +116,7 @@ def make_plan(
     request = _request(pinned, sites, terms.breaker)
     campaign_id = digest(created_us, pinned.repository, pinned.commit, pinned.hashes, request)[:16]
     name = name or _display_name(pinned, created_us)
-    planner = Planner(pinned, manifest, software, campaign_id, name, elsewhere or {})
+    planner = Planner(pinned, manifest, software, campaign_id, name, elsewhere or {}, twins or {})
     notes: list[str] = []
     places = tuple(
         (site, door) for site in sites for door in _doors(pinned.definition, site, notes)

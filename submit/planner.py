@@ -23,7 +23,14 @@ from treehammer.collectors.metrics import INSTRUMENT_VERSION, KNOWN_AXES
 from treehammer.collectors.record import RECORD_VERSION
 from treehammer.datasets.manifest import Manifest
 from treehammer.hctests import axes, identity, matrix
-from treehammer.hctests.definition import PinnedTest, Scalar, TestDefinition, Variant, VariantGroup
+from treehammer.hctests.definition import (
+    FORMAT_AXIS,
+    PinnedTest,
+    Scalar,
+    TestDefinition,
+    Variant,
+    VariantGroup,
+)
 from treehammer.submit.site import Door, Site
 from treehammer.version import __version__
 
@@ -55,7 +62,7 @@ class Planner:
     """What all jobs of a plan share.
 
     ``software`` is what sets a value of the ``root`` axis up; ``elsewhere``, by site and value, where
-    a site has it in another way.
+    a site has it in another way.  ``twins`` holds, by name, the other datasets of the test's content.
     """
 
     pinned: PinnedTest
@@ -64,6 +71,11 @@ class Planner:
     campaign_id: str
     campaign_name: str
     elsewhere: Mapping[tuple[str, str], SoftwareRequest] = field(default_factory=dict)
+    twins: Mapping[str, Manifest] = field(default_factory=dict)
+
+    def manifest_for(self, variant: Variant) -> Manifest | None:
+        """Of the dataset that a variant reads: the test's own, or its twin in another format."""
+        return self.twins.get(self.pinned.definition.dataset_for(variant), self.manifest)
 
     def timed(self, site: Site, door: Door, group: VariantGroup, repeat: int) -> PlannedJob:
         """The job of a group of variants for one of the repeats."""
@@ -81,16 +93,14 @@ class Planner:
         definition = self.pinned.definition
         if self.manifest is None or definition.payload_kind == "executable":
             return
-        found = {str(variant["root"]) for group in groups for variant in group.variants}
-        releases = [
-            release
+        found = {_reader(variant) for group in groups for variant in group.variants}
+        wanted = [
+            variant
             for release in _releases(definition)
-            if release in found and self._software(site, release).provider != "none"
+            for variant in _checksum_variants(definition, release)
+            if _reader(variant) in found and self._software(site, release).provider != "none"
         ]
-        order = tuple(
-            (1, position, _checksum_variant(definition, release))
-            for position, release in enumerate(releases, start=1)
-        )
+        order = tuple((1, position, variant) for position, variant in enumerate(wanted, start=1))
         if order:
             yield self._job(site, door, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
 
@@ -131,7 +141,7 @@ class Planner:
         position: int,
         variant: Variant,
     ) -> ExecutionSpec:
-        definition, manifest = self.pinned.definition, self.manifest
+        definition, manifest = self.pinned.definition, self.manifest_for(variant)
         once = kind == CHECKSUM or variant["cache"] == "cold"
         passes = 1 if once else definition.passes
         values = self._shared | {
@@ -149,6 +159,8 @@ class Planner:
             ),
             "variant": variant.canonical,
             "variant_label": variant.label(self._label_axes),
+            "dataset": manifest.name if manifest else None,
+            "dataset_hash": manifest.hash if manifest else None,
             "site": site.name,
             "door": door.name,
             "door_protocol": door.protocol,
@@ -161,7 +173,7 @@ class Planner:
             kind=kind,
             variant=dict(variant.values),
             software=self._software(site, str(variant["root"])),
-            files=self._files(door),
+            files=_files(door, manifest),
             tree=definition.tree or (manifest.tree if manifest else ""),
             passes=passes,
             seed=definition.seed,
@@ -170,15 +182,6 @@ class Planner:
 
     def _software(self, site: Site, value: str) -> SoftwareRequest:
         return self.elsewhere.get((site.name, value)) or self.software[value]
-
-    def _files(self, door: Door) -> tuple[InputFile, ...]:
-        if self.manifest is None:
-            return ()
-        name = self.manifest.name
-        return tuple(
-            InputFile(file.name, door.url(name, file.name), file.size, file.adler32)
-            for file in self.manifest.files
-        )
 
     # What all jobs have in common is worked out once: a plan may have a million.
 
@@ -221,9 +224,17 @@ class Planner:
             "test_hash": identity.test_hash(pinned),
             "payload_hash": identity.payload_hash(pinned),
             "treehammer_version": __version__,
-            "dataset": manifest.name if manifest else None,
-            "dataset_hash": manifest.hash if manifest else None,
+            "content_hash": manifest.hash if manifest else None,
         }
+
+
+def _files(door: Door, manifest: Manifest | None) -> tuple[InputFile, ...]:
+    if manifest is None:
+        return ()
+    return tuple(
+        InputFile(file.name, door.url(manifest.name, file.name), file.size, file.adler32)
+        for file in manifest.files
+    )
 
 
 def _axis_values(variant: Variant, door: Door) -> dict[str, Scalar]:
@@ -244,15 +255,24 @@ def _releases(definition: TestDefinition) -> Iterator[str]:
     yield from dict.fromkeys(str(value) for value in (*definition.axes["root"], *included))
 
 
-def _checksum_variant(definition: TestDefinition, release: str) -> Variant:
-    """All branches and events in the plainest way; a test's own axes at their first value."""
+def _reader(variant: Variant) -> tuple[str, str]:
+    """What each must prove that it reads the same values: a release, with a format."""
+    values = dict(variant.values)
+    return str(values["root"]), str(values.get(FORMAT_AXIS, ""))
+
+
+def _checksum_variants(definition: TestDefinition, release: str) -> Iterator[Variant]:
+    """All branches and events in the plainest way, in every format; a test's own axes at their first
+    value."""
     own = {
         name: values[0]
         for name, values in definition.axes.items()
         if name not in KNOWN_AXES and values
     }
     plain = {name: axis.default[0] for name, axis in axes.KNOWN.items() if name != "door"}
-    return Variant(tuple((plain | {"root": release} | own).items()))
+    for format_ in definition.axes.get(FORMAT_AXIS, ("",)):
+        one = {FORMAT_AXIS: format_} if format_ else {}
+        yield Variant(tuple((plain | {"root": release} | own | one).items()))
 
 
 def digest(*parts: object) -> str:

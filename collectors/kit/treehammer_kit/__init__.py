@@ -23,17 +23,20 @@ import traceback
 from typing import Any, Dict, NoReturn, Optional
 
 from . import checksum, engine, facts, summary
-from .passes import Passes
-from .task import Task, Trouble, write_result
+from .task import RNTUPLE, Task, Trouble, write_result
 
 __all__ = ["Trouble", "run"]
 
 
-def run(code: str, *, function: str = "read", folder: Optional[str] = None) -> NoReturn:
+def run(
+    code: str = "", *, ntuple: str = "", function: str = "read", folder: Optional[str] = None
+) -> NoReturn:
     """Do what ``job.json`` asks for with this loop, write the result, and end the process.
 
     Args:
-        code: C++ that defines ``void FUNCTION(treehammer::Pass &pass)``.
+        code: C++ that defines ``void FUNCTION(treehammer::Pass &pass)``, for TTrees.
+        ntuple: C++ that defines ``void FUNCTION(treehammer::NTuplePass &pass)``, for RNTuples: the
+            files of variants with ``format = "rntuple"``.
         function: its name.
         folder: of the payload, which ``@file`` is relative to; the script's by default.
     """
@@ -46,9 +49,8 @@ def run(code: str, *, function: str = "read", folder: Optional[str] = None) -> N
     execution = _Execution()
     failure = None
     try:
-        execution.do(
-            Task.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0]))), code, function
-        )
+        task = Task.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0])))
+        execution.do(task, ntuple if task.format == RNTUPLE else code, function)
     except Trouble as trouble:
         failure = trouble.document
     except Exception as error:
@@ -91,12 +93,12 @@ class _Execution:
     def _timed(self, root: Any, task: Task, code: str, function: str) -> None:
         self.phase = "compile"
         start = time.monotonic()
-        engine.declare(root, "kit.hpp")
-        engine.warm_up(root, task)
-        engine.compile_loop(root, code, function)
+        format_ = engine.format_of(root, task)
+        engine.warm_up(root, task, format_)
+        engine.compile_loop(root, code, function, format_)
         self.values["compile_wall_s"] = time.monotonic() - start
         self.phase = "passes"
-        passes, done = Passes(root, task), []
+        passes, done = format_.passes(root, task), []
         for number in range(1, task.passes + 1):
             done.append(passes.run())
             self.values["passes_done"] = number
@@ -109,6 +111,6 @@ class _Execution:
             raise Trouble(
                 "sanity", "passes", "loop", f"the passes read different amounts: {amounts}"
             )
-        self.values.update(summary.values_of(done))
+        self.values.update(format_.values(done))
         self.values.update(passes.totals())
         self.extras.update(summary.extras_of(done))

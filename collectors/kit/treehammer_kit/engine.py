@@ -9,11 +9,14 @@ import signal
 import tempfile
 import time
 import warnings
-from dataclasses import replace
-from typing import Any, Dict, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, Sequence, Tuple
 
+from .ntuples import NTuplePasses
+from .ntuples import values_of as ntuple_values_of
 from .passes import Passes
-from .task import Task, Trouble
+from .summary import PassRead, values_of
+from .task import RNTUPLE, TTREE, Task, Trouble
 
 #: Before, RNTupleReader and what belongs to it stood in ROOT::Experimental.
 _FIRST_WITH_NTUPLES = 63600
@@ -90,29 +93,60 @@ def declare_ntuple(root: Any, name: str) -> None:
     declare(root, name)
 
 
-def compile_loop(root: Any, code: str, function: str) -> None:
+@dataclass(frozen=True)
+class Format:
+    """How files of one format are read: the passes, and the C++ names that stand for them."""
+
+    passes: Callable[[Any, Task], Passes]
+    values: Callable[[Sequence[PassRead]], Dict[str, Any]]
+    write_warm_up: str
+    the_loop: str
+    argument: str
+
+
+_FORMATS = {
+    TTREE: Format(Passes, values_of, "WriteWarmUpFile", "TheLoop", "Pass"),
+    RNTUPLE: Format(
+        NTuplePasses, ntuple_values_of, "WriteWarmUpNTuple", "TheNTupleLoop", "NTuplePass"
+    ),
+}
+
+
+def format_of(root: Any, task: Task) -> Format:
+    """What reads the task's files, with its headers compiled.
+
+    Raises:
+        Trouble: this ROOT cannot read them, or does not take the headers.
+    """
+    declare(root, "kit.hpp")
+    if task.format == RNTUPLE:
+        declare_ntuple(root, "ntuple_reader.hpp")
+    return _FORMATS[task.format]
+
+
+def compile_loop(root: Any, code: str, function: str, format_: Format) -> None:
     """Compile the payload's loop and make it the one that is run.
 
     Raises:
         Trouble: it does not compile, or does not define ``function``.
     """
+    wanted = f"void {function}(treehammer::{format_.argument} &pass)"
+    if not code:
+        raise Trouble(
+            "payload", "format", "compile", f"the payload reads no such files: it has no '{wanted}'"
+        )
     if not root.gInterpreter.Declare("#pragma cling optimize(2)\n" + code):
         raise Trouble(
             "payload", "compile", "compile", "the payload's loop does not compile (see log)"
         )
     # Taking the address makes the JIT emit the function now, before anything is timed.
     if not root.gInterpreter.Declare(
-        f"const bool treehammer_bound = (treehammer::TheLoop() = &{function}, true);"
+        f"const bool treehammer_bound = (treehammer::{format_.the_loop}() = &{function}, true);"
     ):
-        raise Trouble(
-            "payload",
-            "compile",
-            "compile",
-            f"the payload's code must define 'void {function}(treehammer::Pass &pass)'",
-        )
+        raise Trouble("payload", "compile", "compile", f"the payload's code must define '{wanted}'")
 
 
-def warm_up(root: Any, task: Task) -> None:
+def warm_up(root: Any, task: Task, format_: Format) -> None:
     """Read a small file with the usual kinds of branches, before anything is timed.
 
     ROOT loads its libraries and the JIT emits every function of the read path, so that the first
@@ -123,8 +157,8 @@ def warm_up(root: Any, task: Task) -> None:
     """
     with tempfile.TemporaryDirectory(prefix="treehammer-warm-up-") as folder:
         path = os.path.join(folder, "warm-up.root")
-        root.treehammer.WriteWarmUpFile(path, "warm")
+        getattr(root.treehammer, format_.write_warm_up)(path, "warm")
         small = replace(
             task, urls=[path], adler32s=[""], tree="warm", branches=1.0, events=0.5, settings={}
         )
-        Passes(root, small).run()
+        format_.passes(root, small).run()

@@ -1,7 +1,8 @@
 """Runs a ROOT macro as a payload: ``python -m treehammer_kit.macro FILE.C``.
 
 As everywhere in ROOT, the function is named like the file: ``read.C`` defines
-``void read(treehammer::Pass &pass)``.
+``void read(treehammer::Pass &pass)``, for RNTuples ``void read(treehammer::NTuplePass &pass)``; with
+both, the second stands between ``#ifdef TREEHAMMER_READS_NTUPLE`` and ``#endif``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ def main() -> None:
         sys.exit("usage: python -m treehammer_kit.macro FILE.C")
     path = os.path.abspath(sys.argv[1])
     function = os.path.splitext(os.path.basename(path))[0]
-    run(f'#include "{path}"', function=function, folder=os.path.dirname(path))
+    code = f'#include "{path}"'
+    run(code, ntuple=code, function=function, folder=os.path.dirname(path))
 
 
 if __name__ == "__main__":

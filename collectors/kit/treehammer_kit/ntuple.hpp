@@ -1,6 +1,6 @@
 // An RNTuple's fields as the branches of the TTree that it is the twin of.
-#ifndef TREEHAMMER_NTUPLE
-#define TREEHAMMER_NTUPLE
+#ifndef TREEHAMMER_NTUPLE_FIELDS
+#define TREEHAMMER_NTUPLE_FIELDS
 #pragma cling optimize(2)
 
 #include <ROOT/RField.hxx>
@@ -11,6 +11,8 @@
 
 #include <TFile.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -30,9 +32,19 @@ OpenNTuple(TFile *file, const std::string &name, const ROOT::RNTupleReadOptions 
 }
 
 struct NTupleField {
-   std::string name;
+   std::string name; // of the branch
    ROOT::DescriptorId_t id = 0;
+   std::vector<std::string> counters; // of its array, as a TTree has them
 };
+
+/// The name of the branch that a field stands for.  It cannot have a dot itself; where one was
+/// replaced by an underscore, its description may keep the branch's own name.
+inline std::string BranchName(const ROOT::RFieldDescriptor &field)
+{
+   std::string plain = field.GetFieldDescription();
+   std::replace(plain.begin(), plain.end(), '.', '_');
+   return plain == field.GetFieldName() ? field.GetFieldDescription() : field.GetFieldName();
+}
 
 /// The top-level field that a field lies in.
 inline ROOT::DescriptorId_t TopLevel(const ROOT::RNTupleDescriptor &descriptor, ROOT::DescriptorId_t field)
@@ -50,15 +62,63 @@ inline ROOT::DescriptorId_t TopLevel(const ROOT::RNTupleDescriptor &descriptor, 
 /// branches' names, so the collection itself is left out.
 inline std::vector<NTupleField> NTupleFields(const ROOT::RNTupleDescriptor &descriptor)
 {
-   std::set<ROOT::DescriptorId_t> sources;
+   std::map<ROOT::DescriptorId_t, std::string> counters; // collection -> its projected size
+   std::map<ROOT::DescriptorId_t, ROOT::DescriptorId_t> sources; // projected -> collection
    for (const auto &field : descriptor.GetTopLevelFields())
-      if (field.IsProjectedField())
-         sources.insert(TopLevel(descriptor, field.GetProjectionSourceId()));
+      if (field.IsProjectedField()) {
+         const auto source = TopLevel(descriptor, field.GetProjectionSourceId());
+         if (field.GetTypeName().rfind("ROOT::RNTupleCardinality<", 0) == 0)
+            counters[source] = BranchName(field);
+         else
+            sources[field.GetId()] = source;
+      }
+   std::set<ROOT::DescriptorId_t> projected;
+   for (const auto &item : counters)
+      projected.insert(item.first);
+   for (const auto &item : sources)
+      projected.insert(item.second);
    std::vector<NTupleField> found;
-   for (const auto &field : descriptor.GetTopLevelFields())
-      if (!field.GetTypeName().empty() || !sources.count(field.GetId()))
-         found.push_back({field.GetFieldName(), field.GetId()});
+   for (const auto &field : descriptor.GetTopLevelFields()) {
+      if (field.GetTypeName().empty() && projected.count(field.GetId()))
+         continue;
+      found.push_back({BranchName(field), field.GetId(), {}});
+      const auto source = sources.find(field.GetId());
+      if (source != sources.end() && counters.count(source->second))
+         found.back().counters.push_back(counters[source->second]);
+   }
    return found;
+}
+
+inline void CollectColumns(const ROOT::RNTupleDescriptor &descriptor, ROOT::DescriptorId_t field,
+                           std::set<ROOT::DescriptorId_t> &physical)
+{
+   for (const auto &column : descriptor.GetColumnIterable(field))
+      physical.insert(column.GetPhysicalId());
+   for (const auto &child : descriptor.GetFieldIterable(field))
+      CollectColumns(descriptor, child.GetId(), physical);
+}
+
+constexpr std::uint64_t kPageChecksum = 8; // bytes of an XxHash-3
+
+/// Compressed bytes of the pages that some of the fields need, each page once.
+inline long long PageBytes(const ROOT::RNTupleDescriptor &descriptor, const std::vector<NTupleField> &fields,
+                           const std::vector<int> &selected)
+{
+   std::set<ROOT::DescriptorId_t> physical;
+   for (int index : selected)
+      CollectColumns(descriptor, fields[index].id, physical);
+   // Equal pages are stored once; behind a page may stand its checksum.
+   std::map<std::uint64_t, std::uint64_t> pages;
+   for (const auto &cluster : descriptor.GetClusterIterable())
+      for (auto column : physical)
+         if (cluster.ContainsColumn(column))
+            for (const auto &page : cluster.GetPageRange(column).GetPageInfos())
+               pages[page.GetLocator().GetPosition<std::uint64_t>()] =
+                  page.GetLocator().GetNBytesOnStorage() + (page.HasChecksum() ? kPageChecksum : 0);
+   long long bytes = 0;
+   for (const auto &page : pages)
+      bytes += page.second;
+   return bytes;
 }
 
 } // namespace treehammer

@@ -13,7 +13,7 @@ from .task import Task, Trouble
 
 
 @dataclass(frozen=True)
-class _Choice:
+class Choice:
     """What is read of one file; the same in every pass."""
 
     total: int
@@ -28,7 +28,7 @@ class Passes:
     def __init__(self, root: Any, task: Task) -> None:
         self._root = root
         self._task = task
-        self._choices: Dict[str, _Choice] = {}
+        self._choices: Dict[str, Choice] = {}
         self._entries: Dict[str, int] = {}
         for url in task.urls:
             root.treehammer.Reader.LoadPlugin(url)
@@ -53,50 +53,56 @@ class Passes:
 
     def _read(self, url: str) -> FileRead:
         task = self._task
-        reader = open_tree(self._root, url, task.tree)
+        reader = self._open(url)
         self._entries[url] = int(reader.entries_total)
         # Untimed, between two timed steps.
         if url not in self._choices:
             self._choices[url] = self._choose(reader)
         choice = self._choices[url]
         reader.ChooseEvents(task.events, task.seed)
-        prepared = reader.Prepare(task.cache_bytes, choice.everything, choice.positions)
-        check(reader, prepared, "prepare", url)
+        check(reader, self._prepare(reader, choice), "prepare", url)
         for name, value in task.settings.items():
             text = value if isinstance(value, str) else json.dumps(value)
             reader.current.settings[name] = text
         check(reader, reader.Run(), "loop", url)
         reader.Close()
-        return _file_read(reader)
+        return self._figures(reader)
 
-    def _choose(self, reader: Any) -> _Choice:
+    def _choose(self, reader: Any) -> Choice:
         task = self._task
         found = [
-            (str(item.name), int(item.zip_bytes), [str(name) for name in item.counters])
-            for item in self._root.treehammer.Survey(reader.current.tree)
+            (str(item.name), [str(name) for name in item.counters]) for item in self._survey(reader)
         ]
-        names = [name for name, _, _ in found]
+        names = [name for name, _ in found]
         everything = task.branches == 1
         positions = list(range(len(names)))
         if not everything:
-            counters = {name: counted for name, _, counted in found}
             positions = selection.choose(
-                names, counters, task.branches, seed=task.seed, folder=task.folder
+                names, dict(found), task.branches, seed=task.seed, folder=task.folder
             )
-        return _Choice(
-            len(names), everything, positions, sum(found[position][1] for position in positions)
-        )
+        return Choice(len(names), everything, positions, self._zip_bytes(reader, positions))
 
+    # What differs between the formats.
 
-def open_tree(root: Any, url: str, tree: str) -> Any:
-    """A reader that has opened the file and got the tree.
+    def _open(self, url: str) -> Any:
+        """A reader that has opened the file and got what lies in it."""
+        reader = open_file(self._root, url)
+        get_tree(reader, url, self._task.tree)
+        return reader
 
-    Raises:
-        Trouble: the file or the tree is not there, or cannot be read.
-    """
-    reader = open_file(root, url)
-    get_tree(reader, url, tree)
-    return reader
+    def _survey(self, reader: Any) -> Any:
+        """The branches, or what stands for them."""
+        return self._root.treehammer.Survey(reader.current.tree)
+
+    def _zip_bytes(self, reader: Any, positions: List[int]) -> int:
+        found = [int(item.zip_bytes) for item in self._survey(reader)]
+        return sum(found[position] for position in positions)
+
+    def _prepare(self, reader: Any, choice: Choice) -> bool:
+        return bool(reader.Prepare(self._task.cache_bytes, choice.everything, choice.positions))
+
+    def _figures(self, reader: Any) -> FileRead:
+        return tree_figures(reader)
 
 
 def open_file(root: Any, url: str) -> Any:
@@ -112,7 +118,10 @@ def open_file(root: Any, url: str) -> Any:
 
 def is_ntuple(reader: Any, name: str) -> bool:
     """Whether what lies in the file under this name is an RNTuple."""
-    return _contents(reader).get(name) == "ROOT::RNTuple"
+    folder, _, own = name.rpartition("/")
+    directory = reader.current.file.GetDirectory(folder)
+    key = directory.GetKey(own) if directory else None
+    return bool(key) and str(key.GetClassName()) == "ROOT::RNTuple"
 
 
 def get_tree(reader: Any, url: str, tree: str) -> None:
@@ -135,41 +144,51 @@ def check(reader: Any, good: bool, phase: str, url: str) -> None:
         raise Trouble(failure, kind, phase, str(reader.message), transient=transient)
 
 
-def _contents(reader: Any) -> Dict[str, str]:
+def contents_of(reader: Any) -> Dict[str, str]:
     """Name -> class of what lies at the top of the file."""
     return {str(item.first): str(item.second) for item in reader.Contents()}
 
 
 def _missing_tree(reader: Any, url: str, wanted: str) -> str:
-    contents = _contents(reader)
+    contents = contents_of(reader)
     if wanted in contents:
-        return f"{url}: {wanted!r} is of class {contents[wanted]}, not a TTree"
+        hint = "; the axis format = 'rntuple' reads it" if is_ntuple(reader, wanted) else ""
+        return f"{url}: {wanted!r} is of class {contents[wanted]}, not a TTree{hint}"
     trees = [name for name, kind in contents.items() if kind in ("TTree", "TNtuple")]
     near = difflib.get_close_matches(wanted, trees, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"{url} holds no tree {wanted!r}{hint} (trees: {', '.join(trees) or 'none'})"
 
 
-def _file_read(reader: Any) -> FileRead:
+def shared_figures(reader: Any) -> Dict[str, Any]:
+    """What is known of a file read once, whatever its format."""
+
     def clock(phase: str) -> Tuple[float, float, float]:
         one = getattr(reader, phase)
         return float(one.wall), float(one.user), float(one.sys)
 
+    return {
+        "phases": {phase: clock(phase) for phase in PHASES},
+        "events": int(reader.current.events),
+        "unzipped_bytes": int(reader.current.bytes),
+        "file_size": int(reader.file_size),
+        "file_class": str(reader.file_class),
+        "first_byte_s": float(reader.first_byte_s),
+        "run_queue_s": float(reader.run_queue_s),
+        "reported": {str(item.first): float(item.second) for item in reader.current.reported},
+    }
+
+
+def tree_figures(reader: Any) -> FileRead:
+    """What is known of a file whose TTree was read once."""
     return FileRead(
-        phases={phase: clock(phase) for phase in PHASES},
-        events=int(reader.current.events),
-        unzipped_bytes=int(reader.current.bytes),
-        file_size=int(reader.file_size),
-        file_class=str(reader.file_class),
+        **shared_figures(reader),
         cached=bool(reader.cached),
         prefetching=bool(reader.prefetching),
         cache_size=int(reader.cache_size),
         cache_efficiency=float(reader.cache_efficiency),
         cache_efficiency_rel=float(reader.cache_efficiency_rel),
-        first_byte_s=float(reader.first_byte_s),
         longest_read_s=float(reader.longest_read_s),
-        run_queue_s=float(reader.run_queue_s),
         latencies=[int(count) for count in reader.latencies],
         counters={name: getattr(reader, name) for name in COUNTERS},
-        reported={str(item.first): float(item.second) for item in reader.current.reported},
     )

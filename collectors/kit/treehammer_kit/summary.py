@@ -47,16 +47,16 @@ class FileRead:
     file_size: int
     file_class: str
     cached: bool
-    prefetching: bool
-    cache_size: int
-    cache_efficiency: float
-    cache_efficiency_rel: float
     first_byte_s: float
-    longest_read_s: float
     run_queue_s: float
-    latencies: List[int]
     counters: Dict[str, float]
     reported: Dict[str, float] = field(default_factory=dict)
+    prefetching: bool = False
+    cache_size: int = 0
+    cache_efficiency: float = 0.0
+    cache_efficiency_rel: float = 0.0
+    longest_read_s: float = 0.0
+    latencies: List[int] = field(default_factory=list)
 
 
 @dataclass
@@ -112,7 +112,18 @@ def counted(passes: Sequence[PassRead]) -> Sequence[PassRead]:
 
 
 def values_of(passes: Sequence[PassRead]) -> Dict[str, Any]:
-    """Catalogue values: medians over the counted passes, and every pass in order."""
+    """Catalogue values of TTrees: medians over the counted passes, and every pass in order."""
+    kept = counted(passes)
+    first = kept[0].files[0]
+    values = times_of(passes)
+    values.update(_counters(kept))
+    values.update(_latencies(kept))
+    values.update(loop_unzipped_bytes=kept[0].unzipped_bytes, cache_bytes=first.cache_size)
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def times_of(passes: Sequence[PassRead]) -> Dict[str, Any]:
+    """Catalogue values that do not depend on the format; those that are not known are left out."""
     kept = counted(passes)
     values: Dict[str, Any] = {"passes_done": len(passes), "passes_counted": len(kept)}
     for phase in PHASES:
@@ -121,14 +132,11 @@ def values_of(passes: Sequence[PassRead]) -> Dict[str, Any]:
             values[f"pass_{phase}_{clock}_s"] = series
             values[f"{phase}_{clock}_s"] = statistics.median(series[-len(kept) :])
     values.update(_rates(passes, kept))
-    values.update(_counters(kept))
-    values.update(_latencies(kept))
-    first = kept[0].files[0]
+    first = [item.files[0].first_byte_s for item in kept]
     values.update(
         events_read=kept[0].events,
-        loop_unzipped_bytes=kept[0].unzipped_bytes,
-        file_class=first.file_class,
-        cache_bytes=first.cache_size,
+        file_class=kept[0].files[0].file_class,
+        first_byte_s=None if min(first) < 0 else statistics.median(first),
     )
     return {name: value for name, value in values.items() if value is not None}
 
@@ -171,7 +179,7 @@ def _counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
         if name in _OF_THE_CACHE and not files[0].cached:
             continue
         amounts = [item.counter(name) for item in kept]
-        values[name] = _median_of(amounts, whole=not name.endswith("_s"))
+        values[name] = median_of(amounts, whole=not name.endswith("_s"))
     size = sum(file.file_size for file in kept[0].files)
     fetched = values["bytes_read"] + values["bytes_read_extra"]
     values["read_fraction"] = fetched / size if size else None
@@ -201,10 +209,8 @@ def _latencies(kept: Sequence[PassRead]) -> Dict[str, Any]:
     positions = range(len(files[0].latencies))
     parts = [sum(file.latencies[position] for file in files) for position in positions]
     starts = positions[::LATENCY_PARTS]
-    first = [item.files[0].first_byte_s for item in kept]
     values: Dict[str, Any] = {
         "read_latency_hist": [sum(parts[start : start + LATENCY_PARTS]) for start in starts],
-        "first_byte_s": None if min(first) < 0 else statistics.median(first),
     }
     if sum(parts):
         longest = max(file.longest_read_s for file in files)
@@ -244,10 +250,10 @@ def _latency_us(parts: float) -> float:
 
 
 def _median(kept: Sequence[PassRead], of: Callable[[PassRead], Optional[float]]) -> Optional[float]:
-    return _median_of([of(item) for item in kept])
+    return median_of([of(item) for item in kept])
 
 
-def _median_of(values: Sequence[Optional[float]], *, whole: bool = False) -> Optional[float]:
+def median_of(values: Sequence[Optional[float]], *, whole: bool = False) -> Optional[float]:
     """None when any value is; ``whole`` keeps counts whole, as one of those seen."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):

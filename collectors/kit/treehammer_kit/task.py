@@ -9,6 +9,9 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 
 FORMAT = 1
 
+#: What the files of a dataset hold, as values of the axis ``format``.
+TTREE, RNTUPLE = "ttree", "rntuple"
+
 
 class Trouble(Exception):
     """A failure that is already understood: class, kind and phase as in the record."""
@@ -36,9 +39,11 @@ class Task:
         adler32s: of each file, 8 hex digits, '' where it is not known.
         passes: of the loop; a cold execution has exactly one.
         branches: fraction (a number), or patterns or ``@file`` (text).
-        cache_bytes: size of the TTreeCache; 0 is off.
+        cache_bytes: size of the TTreeCache; 0 is off.  The cluster cache of an RNTuple has no size: it
+            is on with any but 0.
         events: fraction of the events.
         settings: the test's ``[settings]``.
+        format: of the files, ``ttree`` or ``rntuple``: the test's own axis of that name.
         folder: of the payload; ``@file`` is relative to it.
     """
 
@@ -53,6 +58,7 @@ class Task:
     events: float
     settings: Mapping[str, Any]
     folder: str
+    format: str = TTREE
 
     @classmethod
     def read(cls, path: str, folder: str) -> Task:
@@ -81,10 +87,17 @@ class Task:
                 events=float(variant.get("events", 1.0)),
                 settings=document["settings"],
                 folder=folder,
+                format=_format(variant.get("format", TTREE)),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise Trouble("payload", "bad-job", "setup", f"{path}: {reason}") from error
+
+
+def _format(value: Any) -> str:
+    if value not in (TTREE, RNTUPLE):
+        raise ValueError(f"the axis 'format' is {value!r} (expected 'ttree' or 'rntuple')")
+    return str(value)
 
 
 def write_result(

@@ -167,6 +167,25 @@ def test_the_comparison_key_is_the_series_without_the_compared(pin: Pin) -> None
     assert keys("site", "door") == 4
 
 
+def test_formats_of_one_content_share_their_comparison_key_alone(pin: Pin) -> None:
+    def key(format_: str, dataset: str, content: str, *without: str) -> str:
+        row = {
+            "test_hash": "t",
+            "variant": Variant((("format", format_), ("root", "6.40.00"))).canonical,
+            "dataset_hash": dataset,
+            "content_hash": content,
+            "site": "x",
+            "door": "file",
+            "instrument_version": 1,
+        }
+        return identity.comparison_key(row, without=without)
+
+    tree, ntuple = ("ttree", "d", "d"), ("rntuple", "twin of d", "d")
+    assert key(*tree, "format") == key(*ntuple, "format")
+    assert key(*tree, "format") != key("rntuple", "twin of e", "e", "format")
+    assert key(*tree, "root") != key("ttree", "twin of d", "d", "root")
+
+
 def test_stored_rows_give_the_keys_that_were_planned(pin: Pin) -> None:
     test = pin()
     variant = matrix.variants(test.definition, "file")[1]

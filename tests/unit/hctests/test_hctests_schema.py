@@ -8,7 +8,7 @@ import pytest
 from toml_mistakes import BROKEN, HEAD, MISTAKES
 
 from treehammer.errors import DefinitionError
-from treehammer.hctests import schema
+from treehammer.hctests import matrix, schema
 from treehammer.hctests.definition import TestDefinition
 from treehammer.hctests.options import parse_parameters
 
@@ -325,3 +325,43 @@ def test_mistakes_on_the_command_line_name_the_option(definition: TestDefinition
     assert "did you mean 'number'" in found["-S settings.nmber"]
     assert "not of the kind" in found["-S settings.number"]
     assert "not of the kind" in found["-P fast"]
+
+
+# --- One content in several formats ---------------------------------------------------------------
+
+FORMATS = """[test]
+name = "mine"
+payload = "read.py"
+dataset = "d"
+[matrix]
+format = ["ttree", "rntuple"]
+[twins]
+rntuple = "d-rntuple"
+"""
+
+
+def test_a_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
+    found = schema.load(write_test(FORMATS))
+    variants = matrix.variants(found, "file")
+    read = {str(variant["format"]): found.dataset_for(variant) for variant in variants}
+    assert read == {"ttree": "d", "rntuple": "d-rntuple"}
+    typed = schema.override(found, {}, {"twins.rntuple": "other", "dataset": "o"})
+    assert [typed.dataset_for(variant) for variant in variants] == ["o", "other"]
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('"rntuple"]', '"parquet"]', '\'parquet\' is not known (expected "ttree" or "rntuple")'),
+        ("rntuple =", "parquet =", "is no value of the axis 'format'"),
+        ('dataset = "d"\n', "", "is a twin of nothing"),
+        ('"d-rntuple"', '"d/../e"', "is no name of a dataset"),
+        ('format = ["ttree", "rntuple"]', "", "that axis is not there"),
+    ],
+)
+def test_mistakes_about_formats_and_twins_are_named(
+    write_test: WriteTest, old: str, new: str, said: str
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        schema.load(write_test(FORMATS.replace(old, new)))
+    assert said in str(caught.value) + str(getattr(caught.value, "problems", ""))

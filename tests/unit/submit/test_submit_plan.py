@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from submit_makers import CREATED_US, READING_TEST, SHELL_TEST, plan, site
+from submit_makers import (
+    CREATED_US,
+    READING_TEST,
+    SHELL_TEST,
+    manifest,
+    pinned_test,
+    plan,
+    site,
+)
 
+from treehammer.collectors import software
 from treehammer.collectors.job import JobSpec
 from treehammer.collectors.metrics import owned_by
 from treehammer.collectors.record import wrong_type
 from treehammer.errors import NothingToDo
+from treehammer.submit.plan import make_plan
 
 
 def test_jobs_are_groups_times_repeats_and_one_checksum(tmp_path: Path) -> None:
@@ -144,3 +155,32 @@ def test_rows_for_the_store(tmp_path: Path) -> None:
     assert sum(job.planned_measurements for job in made.job_rows()) == 18
     assert made.campaign_name.startswith("reads@")
     assert made.campaign_name.endswith("2026-01-01T00:00:00Z")
+
+
+FORMATS_TEST = READING_TEST.replace(
+    'bundle = ["root"]',
+    'format = ["ttree", "rntuple"]\nbundle = ["format"]\n[twins]\nrntuple = "tiny-rntuple"',
+)
+
+
+def test_each_format_reads_its_own_dataset_and_has_its_own_checksum(tmp_path: Path) -> None:
+    pinned = pinned_test(tmp_path, FORMATS_TEST)
+    releases = {str(v): software.parse(str(v)) for v in pinned.definition.axes["root"]}
+    twin = replace(manifest(), name="tiny-rntuple", origin={"from": "tiny"})
+    twin = replace(twin, files=(replace(twin.files[0], size=60_000_000),))
+    made = make_plan(
+        pinned, (site(),), manifest(), releases, created_us=CREATED_US, twins={twin.name: twin}
+    )
+    executions = [one for job in made.jobs for one in job.spec.executions]
+    assert {(one.variant["format"], one.identity["dataset"]) for one in executions} == {
+        ("ttree", "tiny"),
+        ("rntuple", "tiny-rntuple"),
+    }
+    for one in executions:
+        assert f"/{one.identity['dataset']}/" in one.files[0].url
+        assert one.identity["content_hash"] == manifest().hash
+        assert (one.identity["dataset_hash"] == twin.hash) == (one.variant["format"] == "rntuple")
+    checksum = [one for one in executions if one.kind == "checksum"]
+    assert [(one.variant["root"], one.variant["format"]) for one in checksum] == [
+        (release, format_) for release in ("6.38.00", "6.40.00") for format_ in ("ttree", "rntuple")
+    ]

@@ -14,8 +14,11 @@ import pytest
 from treehammer.collectors import software
 from treehammer.collectors.kit.treehammer_kit import engine
 from treehammer.collectors.kit.treehammer_kit.task import Trouble
+from treehammer.hctests import __file__ as hctests_file
 
 pytestmark = pytest.mark.root
+
+READ = Path(hctests_file).parent / "rntuple-read" / "read.py"
 
 Run = Callable[..., Any]
 
@@ -80,6 +83,16 @@ def _in_root(setup: software.Setup, code: str, *arguments: Path) -> None:
     subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
 
 
+@pytest.fixture(scope="session")
+def newest_twin(
+    tree_file: Path, latest: software.Setup, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """What the importer of the newest release makes of the usual tree."""
+    path = tmp_path_factory.mktemp("newest") / "twin.root"
+    _in_root(latest, IMPORT, tree_file, path)
+    return path
+
+
 @pytest.fixture
 def twin(tree_file: Path, release: software.Setup, tmp_path: Path) -> Path:
     """What the importer makes of the usual tree."""
@@ -115,6 +128,96 @@ def test_every_kind_of_branch_has_one_checksum_in_both_formats(
     assert one["checksum_leaves"] == other["checksum_leaves"] == 25
     assert json.loads(other["checksum_uncovered"]) == []
     assert one["value_checksum"] == other["value_checksum"]
+
+
+#: Reports which branches or fields are read, as a number that depends on all their names.
+WHICH = """
+#include <TBranch.h>
+static double Number(const std::string &name)
+{
+   unsigned number = 0;
+   for (char letter : name)
+      number = 31 * number + letter;
+   return number % 1000003;
+}
+void which(treehammer::Pass &pass)
+{
+   for (auto *object : *pass.tree->GetListOfBranches())
+      if (!static_cast<TBranch *>(object)->TestBit(kDoNotProcess))
+         pass.Report("names", Number(object->GetName()));
+   for (Long64_t entry : pass.entries)
+      pass.Add(pass.tree->GetEntry(entry));
+}
+#ifdef TREEHAMMER_READS_NTUPLE
+void which(treehammer::NTuplePass &pass)
+{
+   for (const auto &view : pass.views)
+      pass.Report("names", Number(view.GetField().GetFieldName()));
+   for (Long64_t entry : pass.entries)
+      pass.Load(entry);
+}
+#endif
+"""
+
+
+@pytest.mark.parametrize("branches", [0.1, 0.5, "Muon_*,flag"])
+def test_both_formats_read_the_same_branches_and_events(
+    tree_file: Path,
+    newest_twin: Path,
+    latest: software.Setup,
+    run: Run,
+    branches: Any,
+    tmp_path: Path,
+) -> None:
+    macro = tmp_path / "which.C"
+    macro.write_text(WHICH)
+    tree = run(latest, tree_file, payload=macro, branches=branches, events=0.3)
+    ntuple = run(
+        latest, newest_twin, payload=macro, branches=branches, events=0.3, format="rntuple"
+    )
+    assert tree.failure is None
+    assert ntuple.failure is None
+    for name in ("branches_total", "branches_selected", "events_total", "events_read"):
+        assert ntuple.values[name] == tree.values[name], name
+    assert ntuple.extras == tree.extras
+
+
+@pytest.mark.parametrize("cache_mb", [0, 30])
+@pytest.mark.parametrize("branches", [1.0, 0.2])
+def test_the_readers_bytes_are_those_of_the_kernel_and_of_the_pages(
+    twin: Path, release: software.Setup, run: Run, branches: float, cache_mb: int
+) -> None:
+    done = run(release, twin, payload=READ, branches=branches, cache_mb=cache_mb, format="rntuple")
+    assert done.failure is None
+    values = done.values
+    assert values["ntuple_cluster_cache"] is (cache_mb > 0)
+    fetched = values["ntuple_payload_bytes"] + values["ntuple_overhead_bytes"]
+    assert values["kernel_read_chars"] == fetched
+    assert values["kernel_read_calls"] == values["ntuple_ranges_read"] == values["read_calls"]
+    assert values["bytes_read"] == values["ntuple_payload_bytes"]
+    assert values["ntuple_pages_unzipped"] == values["ntuple_pages_read"]
+    # Page by page, equal pages that are stored once are read more than once.
+    held = values["selected_zip_bytes"]
+    assert held <= values["ntuple_payload_bytes"] <= held * 1.05
+    if cache_mb:
+        assert values["ntuple_payload_bytes"] == held
+        assert values["ntuple_vector_reads"] == values["ntuple_clusters_loaded"] == 1
+    if branches == 1.0:
+        assert held < twin.stat().st_size
+
+
+def test_each_format_says_what_it_cannot_read(
+    tree_file: Path, newest_twin: Path, latest: software.Setup, run: Run
+) -> None:
+    as_tree = run(latest, newest_twin).failure["message"]
+    assert "is of class ROOT::RNTuple, not a TTree; the axis format = 'rntuple' reads it" in as_tree
+    as_ntuple = run(latest, tree_file, payload=READ, format="rntuple").failure
+    assert "'events' is of class TTree, not an RNTuple" in as_ntuple["message"]
+    missing = run(latest, newest_twin, payload=READ, format="rntuple", tree="event").failure
+    assert "holds no RNTuple 'event'; did you mean 'events'?" in missing["message"]
+    without_loop = run(latest, newest_twin, format="rntuple").failure
+    assert without_loop["kind"] == "format"
+    assert "void read(treehammer::NTuplePass &pass)" in without_loop["message"]
 
 
 def test_a_release_before_the_reader_was_released_is_not_supported() -> None:

@@ -1,0 +1,190 @@
+// The timed read of one file, whatever its format: phases, ROOT's errors, the kernel's counters.
+#ifndef TREEHAMMER_FILE_READER
+#define TREEHAMMER_FILE_READER
+
+#include "accounts.hpp"
+#include "events.hpp"
+
+#include <TFile.h>
+#include <TKey.h>
+#include <TPluginManager.h>
+#include <TROOT.h>
+
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace treehammer {
+
+/// A read that failed; everything else that a loop throws is the payload's own failure.
+struct ReadError : std::runtime_error {
+   using std::runtime_error::runtime_error;
+};
+
+/// Copy a piece of a file, as its door delivers it, to an address of Python's; false when it fails.
+inline bool CopyOut(TFile *file, Long64_t at, Int_t length, std::uintptr_t target)
+{
+   return !file->ReadBuffer(reinterpret_cast<char *>(target), at, length);
+}
+
+/// One file of one pass, whatever its format.
+class FilePass {
+public:
+   TFile *file = nullptr;
+   Entries entries;                          // what to read of this file
+   std::map<std::string, std::string> settings; // the test's [settings]; lists and tables as JSON
+   std::map<std::string, double> reported;
+   Long64_t events = 0, bytes = 0;
+
+   /// Report a counter that test.toml declares; values of the files of a pass are summed.
+   void Report(const std::string &name, double value) { reported[name] += value; }
+   const std::string &Setting(const std::string &name) const
+   {
+      const auto found = settings.find(name);
+      if (found == settings.end())
+         throw std::runtime_error("test.toml has no [settings] key '" + name + "'");
+      return found->second;
+   }
+};
+
+struct BranchInfo {
+   std::string name;
+   Long64_t zip_bytes = 0;
+   std::vector<std::string> counters; // top-level branches that hold the sizes of its arrays
+};
+
+/// What the readers of both formats share.
+/// A step that fails returns false and leaves failure_class, kind and message.
+class FileReader {
+protected:
+   std::unique_ptr<TFile> fFile;
+
+   bool Fail(const char *failure, const char *reason, std::string text)
+   {
+      failure_class = failure;
+      kind = reason;
+      message = std::move(text);
+      if (!FirstError().empty())
+         message += " (" + FirstError() + ")";
+      return false;
+   }
+
+   /// What ROOT calls an error is one, even where it goes on: GetEntry can be content with a basket
+   /// whose values make no sense.
+   bool WithoutErrors(const char *failure, const char *doing)
+   {
+      return FirstError().empty() ||
+             Fail(failure, "error", std::string("ROOT met an error while ") + doing + " " + fFile->GetName());
+   }
+
+   /// Whether this ROOT has a class that reads such a URL, as far as it says so itself.
+   static bool Supports(const std::string &url)
+   {
+      if (url.find("://") == std::string::npos || url.rfind("file:", 0) == 0)
+         return true;
+      auto *handler = gROOT->GetPluginManager()->FindHandler("TFile", url.c_str());
+      // The web's class of some builds of 6.40 is there, but its handler names no constructor of it.
+      return handler && handler->LoadPlugin() == 0 && FirstError().find("TPluginHandler") != 0;
+   }
+
+   /// Open the file and hand it to what the loop is given.
+   bool OpenFile(const std::string &url, FilePass &current)
+   {
+      WatchErrors();
+      FirstRead first;
+      gPerfStats = &first;
+      const Clock start = Clock::Now();
+      fFile.reset(TFile::Open(url.c_str(), "READ"));
+      open = Clock::Now() - start;
+      gPerfStats = nullptr;
+      const bool recovered = fFile && fFile->TestBit(TFile::kRecovered);
+      if (recovered || FirstError().find("truncated") != std::string::npos)
+         return Fail("open", "truncated", url + " is truncated or was never closed");
+      if ((!fFile || fFile->IsZombie()) && !Supports(url))
+         return Fail("software setup", "not-supported",
+                     std::string("ROOT ") + gROOT->GetVersion() + " of this build has no class that opens " + url);
+      if (!fFile || fFile->IsZombie())
+         return Fail("open", "file", "cannot open " + url);
+      first_byte_s = first.end > 0 ? first.end - start.wall : -1;
+      file_class = fFile->ClassName();
+      file_size = fFile->GetSize();
+      current.file = fFile.get();
+      return WithoutErrors("open", "opening");
+   }
+
+   /// Run the loop between two looks at the clocks and at the kernel's accounts.
+   template <typename Body>
+   bool Measure(Body &&body)
+   {
+      std::string problem;
+      bool read_failed = false;
+      Kernel before, after;
+      before.TakeIo();
+      before.TakeQueue();
+      const Clock start = Clock::Now();
+      try {
+         body();
+      } catch (const ReadError &error) {
+         problem = error.what();
+         read_failed = true;
+      } catch (const std::exception &error) {
+         problem = error.what();
+      }
+      loop = Clock::Now() - start;
+      after.TakeQueue();
+      after.TakeIo();
+      if (read_failed)
+         return Fail("read", "entry", problem);
+      if (!problem.empty())
+         return Fail(FirstError().empty() ? "payload" : "read", "exception", problem);
+      if (!WithoutErrors("read", "reading"))
+         return false;
+      AccountKernel(before, after);
+      return true;
+   }
+
+   void AccountKernel(const Kernel &before, const Kernel &after)
+   {
+      if (before.run_queue_s >= 0 && after.run_queue_s >= 0)
+         run_queue_s = after.run_queue_s - before.run_queue_s;
+      if (before.read_chars < 0 || after.read_chars < 0)
+         return;
+      // Less what the accounts themselves read: the first of I/O and both of the run queue.
+      const Long64_t own = before.io_cost + before.queue_cost + after.queue_cost;
+      kernel_read_chars = after.read_chars - before.read_chars - own;
+      kernel_read_calls = after.read_calls - before.read_calls - 3;
+      kernel_read_bytes = after.read_bytes - before.read_bytes;
+   }
+
+public:
+   Clock open, get_tree, prepare, loop, close;
+   std::string failure_class, kind, message, file_class;
+   double first_byte_s = -1;
+   Long64_t file_size = 0, entries_total = 0;
+   Long64_t kernel_read_chars = -1, kernel_read_bytes = -1, kernel_read_calls = -1;
+   double run_queue_s = -1;
+
+   /// Load the library that serves this URL, so that the timed opening does not.
+   static void LoadPlugin(const std::string &url)
+   {
+      if (auto *handler = gROOT->GetPluginManager()->FindHandler("TFile", url.c_str()))
+         handler->LoadPlugin();
+   }
+
+   /// Names and classes of what lies at the top of the file, for a message.
+   std::vector<std::pair<std::string, std::string>> Contents() const
+   {
+      std::vector<std::pair<std::string, std::string>> found;
+      for (auto *object : *fFile->GetListOfKeys()) {
+         auto *key = static_cast<TKey *>(object);
+         found.emplace_back(key->GetName(), key->GetClassName());
+      }
+      return found;
+   }
+};
+
+} // namespace treehammer
+#endif

@@ -1,0 +1,182 @@
+// The timed read of the RNTuple of one file: same phases, same choices as of a TTree, and the
+// counters of the reader itself.
+#ifndef TREEHAMMER_NTUPLE_READER
+#define TREEHAMMER_NTUPLE_READER
+#define TREEHAMMER_READS_NTUPLE // for a macro that reads both formats
+
+#include "file_reader.hpp"
+#include "ntuple.hpp"
+
+#include <ROOT/RNTupleMetrics.hxx>
+#include <ROOT/RNTupleModel.hxx>
+#include <ROOT/RNTupleReadOptions.hxx>
+#include <ROOT/RNTupleWriter.hxx>
+
+namespace treehammer {
+
+/// One file of one pass over an RNTuple.
+class NTuplePass : public FilePass {
+public:
+   ROOT::RNTupleReader *reader = nullptr;
+   std::vector<ROOT::RNTupleView<void>> views; // of the chosen fields
+
+   NTuplePass() {} // no aggregate: Python's constructor of one could not name its parts
+
+   /// Read the chosen fields of one entry and count it; what the reader throws is a failed read.
+   void Load(Long64_t entry)
+   {
+      try {
+         for (auto &view : views)
+            view(entry);
+      } catch (const std::exception &error) {
+         throw ReadError("entry " + std::to_string(entry) + ": " + error.what());
+      }
+      ++events;
+   }
+};
+
+using NTupleLoop = void (*)(NTuplePass &);
+
+/// The loop that warms up.
+inline void LoadAll(NTuplePass &pass)
+{
+   for (Long64_t entry : pass.entries)
+      pass.Load(entry);
+}
+
+/// The loop that is run: the payload's own, once it is compiled.
+inline NTupleLoop &TheNTupleLoop()
+{
+   static NTupleLoop loop = LoadAll;
+   return loop;
+}
+
+/// A small file with the usual kinds of fields.
+inline void WriteWarmUpNTuple(const std::string &path, const std::string &name)
+{
+   auto model = ROOT::RNTupleModel::Create();
+   *model->MakeField<std::int32_t>("n") = 3;
+   *model->MakeField<float>("scalar") = 1;
+   *model->MakeField<std::vector<float>>("floats") = {1, 1, 1, 1};
+   *model->MakeField<ROOT::RVec<float>>("jagged") = {1, 2, 3};
+   *model->MakeField<std::vector<std::int32_t>>("ints") = {1, 1, 1, 1};
+   *model->MakeField<std::string>("text") = "warm";
+   auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), name, path);
+   for (int entry = 0; entry < 200; ++entry)
+      writer->Fill();
+}
+
+/// One file, read once: Open, GetTree, (Python chooses,) Prepare, Run, Close, in this order.
+class NTupleReader : public FileReader {
+   std::unique_ptr<ROOT::RNTupleReader> fReader;
+   std::vector<Long64_t> fEntries;
+
+   /// A counter of the reader's page source; -1 where this ROOT has none of this name.
+   Long64_t Counter(const char *name) const
+   {
+      const auto *counter = fReader->GetMetrics().GetCounter(std::string("RNTupleReader.RPageSourceFile.") + name);
+      return counter ? counter->GetValueAsInt() : -1;
+   }
+
+   std::map<std::string, Long64_t> Counters() const
+   {
+      std::map<std::string, Long64_t> found;
+      for (const char *name : {"nReadV", "nRead", "szReadPayload", "szReadOverhead", "szUnzip", "nClusterLoaded",
+                               "nPageRead", "nPageUnsealed", "timeWallRead", "timeCpuRead", "timeWallUnzip",
+                               "timeCpuUnzip"})
+         found[name] = Counter(name);
+      return found;
+   }
+
+public:
+   NTuplePass current; // what the loop is given (Python cannot say 'pass')
+   std::map<std::string, Long64_t> counters; // of the loop, as the reader names them; -1 is unknown
+   bool cluster_cache = false;
+
+   bool Open(const std::string &url) { return OpenFile(url, current); }
+
+   /// Read the anchor, header, footer and lists of pages.
+   bool GetTree(const std::string &name, bool with_cluster_cache)
+   {
+      using Cache = ROOT::RNTupleReadOptions::EClusterCache;
+      cluster_cache = with_cluster_cache;
+      ROOT::RNTupleReadOptions options;
+      options.SetClusterCache(cluster_cache ? Cache::kOn : Cache::kOff);
+      options.SetEnableMetrics(true);
+      try {
+         const Clock start = Clock::Now();
+         fReader = OpenNTuple(fFile.get(), name, options);
+         get_tree = Clock::Now() - start;
+      } catch (const std::exception &error) {
+         return Fail("open", "tree", std::string(fFile->GetName()) + ": " + error.what());
+      }
+      entries_total = fReader->GetNEntries();
+      current.reader = fReader.get();
+      return WithoutErrors("open", "getting the RNTuple of");
+   }
+
+   /// The fields that stand for branches; untimed.
+   std::vector<NTupleField> Survey() const { return NTupleFields(fReader->GetDescriptor()); }
+
+   /// Compressed bytes of the pages of some of them, each page once; untimed.
+   Long64_t ZipBytes(const std::vector<int> &selected) const
+   {
+      return PageBytes(fReader->GetDescriptor(), Survey(), selected);
+   }
+
+   /// Choose a fraction of the events; untimed.
+   void ChooseEvents(double fraction, uint64_t seed)
+   {
+      fEntries.clear();
+      current.entries = Entries(entries_total);
+      if (fraction >= 1)
+         return;
+      fEntries = SampleEntries(entries_total, fraction, seed);
+      current.entries = Entries(fEntries);
+   }
+
+   /// Connect the chosen fields: what is not connected is not read.
+   bool Prepare(const std::vector<int> &selected)
+   {
+      std::vector<ROOT::DescriptorId_t> ids;
+      const auto fields = Survey();
+      for (int index : selected)
+         ids.push_back(fields[index].id);
+      try {
+         const Clock start = Clock::Now();
+         current.views.reserve(ids.size());
+         for (auto id : ids)
+            current.views.push_back(fReader->GetView<void>(id));
+         prepare = Clock::Now() - start;
+      } catch (const std::exception &error) {
+         return Fail("open", "field", std::string(fFile->GetName()) + ": " + error.what());
+      }
+      return WithoutErrors("open", "preparing to read");
+   }
+
+   bool Run()
+   {
+      const auto before = Counters();
+      if (!Measure([this] { TheNTupleLoop()(current); }))
+         return false;
+      counters = Counters();
+      for (auto &item : counters)
+         item.second = item.second < 0 ? -1 : item.second - before.at(item.first);
+      return true;
+   }
+
+   void Close()
+   {
+      const Clock start = Clock::Now();
+      current.views.clear();
+      fReader.reset();
+      fFile->Close();
+      fFile.reset();
+      close = Clock::Now() - start;
+      current.file = nullptr;
+      current.reader = nullptr;
+   }
+};
+
+} // namespace treehammer
+#endif

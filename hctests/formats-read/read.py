@@ -1,0 +1,1 @@
+../rntuple-read/read.py
