@@ -32,7 +32,8 @@ class Distribution:
 class TreeLayout:
     """How the main tree or RNTuple lies in the file; sizes in bytes.
 
-    Of an RNTuple, branches are the fields that stand for them, and baskets are pages.
+    Of an RNTuple, branches are the fields that stand for them, and baskets are pages.  Equal pages
+    lie in the file once and count each time, so that a small file can be smaller than its parts.
 
     Attributes:
         format: :data:`TTREE` or :data:`RNTUPLE`.
