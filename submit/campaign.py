@@ -12,6 +12,7 @@ from treehammer.collectors.preparing import ready
 from treehammer.config import Settings
 from treehammer.datasets import catalogue
 from treehammer.datasets.manifest import Manifest
+from treehammer.datasets.rucio_catalogue import RucioCatalogue
 from treehammer.errors import BatchError, ConfigError, DefinitionError, NothingToDo
 from treehammer.hctests.definition import TestDefinition
 from treehammer.hctests.options import load_pinned
@@ -22,7 +23,8 @@ from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.estimate import Cost, SiteCost
 from treehammer.submit.following import how_it_stands, tracker_for, wait
 from treehammer.submit.pace import Pace
-from treehammer.submit.plan import Plan, make_plan
+from treehammer.submit.placement import left_to_rucio, placed
+from treehammer.submit.plan import Plan, make_plan, wanted_doors
 from treehammer.submit.releases import at_sites
 from treehammer.submit.render import describe
 from treehammer.submit.site import Site
@@ -77,34 +79,51 @@ def plan_request(request: Request, settings: Settings, *, fetch: bool, bars: Bar
     here = any(site.batch == LocalBatch.name for site in sites)
     _require_pace(request.terms.pace, sites)
     notes: list[str] = []
-    manifest: Manifest | None = None
-    twins: Mapping[str, Manifest] = {}
-    if fetch:
-        if here:
-            releases = {t: ready(r, settings.software_dir, bars) for t, r in releases.items()}
-        if definition.dataset:
-            manifest = catalogue.ensure(definition.dataset, settings, bars)
-            twins = {n: catalogue.ensure(n, settings, bars) for n in definition.twins.values()}
-    else:
-        if here:
-            releases = {text: _located(r, settings, notes) for text, r in releases.items()}
-        if definition.dataset:
-            folder = catalogue.FolderCatalogue(settings.datasets_dir)
-            manifest = folder.manifest(definition.dataset)
-            twins = {name: folder.manifest(name) for name in definition.twins.values()}
+    if here and fetch:
+        releases = {t: ready(r, settings.software_dir, bars) for t, r in releases.items()}
+    elif here:
+        releases = {text: _located(r, settings, notes) for text, r in releases.items()}
+    names = (definition.dataset, *definition.twins.values()) if definition.dataset else ()
+    made = bars if fetch else None
+    manifests = [_manifest(name, definition, sites, settings, made) for name in names]
+    wanted, _ = wanted_doors(definition, sites)
+    wait_s = request.terms.replica_wait_s if fetch else 0.0
+    found = placed(manifests, wanted, settings, wait_s=wait_s, bars=bars)
     plan = make_plan(
         pinned,
         sites,
-        manifest,
+        manifests[0] if manifests else None,
         releases,
         created_us=time.time_ns() // 1000,
         name=request.name,
         elsewhere=elsewhere,
         terms=request.terms,
-        twins=twins,
+        twins={one.name: one for one in manifests[1:]},
+        placement=found,
     )
     above = ceilings.above(plan, costs_of(plan, settings))
     return replace(plan, notes=(*plan.notes, *notes, *ceilings.bounds(plan), *above))
+
+
+def _manifest(
+    name: str,
+    definition: TestDefinition,
+    sites: Iterable[Site],
+    settings: Settings,
+    bars: Bars | None,
+) -> Manifest:
+    """What a dataset of the test is: of this machine, or where the jobs leave that to Rucio, of Rucio.
+
+    With ``bars`` it is verified here, or made.
+    """
+    here = catalogue.FolderCatalogue(settings.datasets_dir)
+    if not here.has(name):
+        wanted, _ = wanted_doors(definition, sites)
+        if wanted and len(left_to_rucio(wanted)) == len(wanted):
+            return RucioCatalogue(settings).manifest(name)
+    if bars is None:
+        return here.manifest(name)
+    return catalogue.ensure(name, settings, bars)
 
 
 def _require_pace(pace: Pace, sites: Iterable[Site]) -> None:

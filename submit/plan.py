@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
@@ -18,6 +18,7 @@ from treehammer.hctests.definition import PinnedTest, TestDefinition, VariantGro
 from treehammer.sql.rows import CampaignRow, JobRow
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.pace import Breaker
+from treehammer.submit.placement import EVERYWHERE, Placement
 from treehammer.submit.planner import PlannedJob, Planner, digest
 from treehammer.submit.site import Door, Site
 from treehammer.submit.terms import USUAL, Terms
@@ -96,6 +97,7 @@ def make_plan(
     elsewhere: Mapping[tuple[str, str], SoftwareRequest] | None = None,
     terms: Terms = USUAL,
     twins: Mapping[str, Manifest] | None = None,
+    placement: Placement = EVERYWHERE,
 ) -> Plan:
     """Multiply a test out to jobs.
 
@@ -109,6 +111,7 @@ def make_plan(
         elsewhere: (site, value of the ``root`` axis) -> what sets it up there, where that differs.
         terms: of the submission to sites with HTCondor.
         twins: name -> manifest of the datasets that hold the same content in other formats.
+        placement: of the dataset, for doors that leave it to Rucio where files lie.
 
     Raises:
         NothingToDo: no variant can run at these sites.
@@ -116,11 +119,12 @@ def make_plan(
     request = _request(pinned, sites, terms.breaker)
     campaign_id = digest(created_us, pinned.repository, pinned.commit, pinned.hashes, request)[:16]
     name = name or _display_name(pinned, created_us)
-    planner = Planner(pinned, manifest, software, campaign_id, name, elsewhere or {}, twins or {})
-    notes: list[str] = []
-    places = tuple(
-        (site, door) for site in sites for door in _doors(pinned.definition, site, notes)
+    planner = Planner(
+        pinned, manifest, software, campaign_id, name, elsewhere or {}, twins or {}, placement
     )
+    wanted, notes = wanted_doors(pinned.definition, sites)
+    places = tuple(pair for pair in wanted if _key(*pair) not in placement.lacking)
+    notes += _lacking(wanted, placement)
     jobs = Jobs(planner, places)
     if not any(jobs.groups(door) for _, door in places):
         raise NothingToDo(
@@ -208,6 +212,25 @@ class Jobs(Sequence[PlannedJob]):
         for site, door in self.places:
             if self.groups(door):
                 yield from self.planner.checksum(site, door, self.groups(door))
+
+
+def wanted_doors(
+    definition: TestDefinition, sites: Iterable[Site]
+) -> tuple[tuple[tuple[Site, Door], ...], list[str]]:
+    """The doors that a test reads through at each site, and a note for each that a site lacks."""
+    notes: list[str] = []
+    wanted = tuple((site, door) for site in sites for door in _doors(definition, site, notes))
+    return wanted, notes
+
+
+def _key(site: Site, door: Door) -> tuple[str, str]:
+    return site.name, door.name
+
+
+def _lacking(wanted: Iterable[tuple[Site, Door]], placement: Placement) -> Iterator[str]:
+    for site, door in wanted:
+        if why := placement.lacking.get(_key(site, door)):
+            yield f"Site {site.name} is skipped at door {door.name}, no good replica: {why}."
 
 
 def _doors(definition: TestDefinition, site: Site, notes: list[str]) -> Iterator[Door]:

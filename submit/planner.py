@@ -31,6 +31,7 @@ from treehammer.hctests.definition import (
     Variant,
     VariantGroup,
 )
+from treehammer.submit.placement import EVERYWHERE, Placement
 from treehammer.submit.site import Door, Site
 from treehammer.version import __version__
 
@@ -63,6 +64,7 @@ class Planner:
 
     ``software`` is what sets a value of the ``root`` axis up; ``elsewhere``, by site and value, where
     a site has it in another way.  ``twins`` holds, by name, the other datasets of the test's content.
+    ``placement`` has the files of the doors that leave it to Rucio where these lie.
     """
 
     pinned: PinnedTest
@@ -72,6 +74,7 @@ class Planner:
     campaign_name: str
     elsewhere: Mapping[tuple[str, str], SoftwareRequest] = field(default_factory=dict)
     twins: Mapping[str, Manifest] = field(default_factory=dict)
+    placement: Placement = EVERYWHERE
 
     def manifest_for(self, variant: Variant) -> Manifest | None:
         """Of the dataset that a variant reads: the test's own, or its twin in another format."""
@@ -173,7 +176,7 @@ class Planner:
             kind=kind,
             variant=dict(variant.values),
             software=self._software(site, str(variant["root"])),
-            files=_files(door, manifest),
+            files=self._files(site, door, manifest),
             tree=definition.tree or (manifest.tree if manifest else ""),
             passes=passes,
             seed=definition.seed,
@@ -182,6 +185,16 @@ class Planner:
 
     def _software(self, site: Site, value: str) -> SoftwareRequest:
         return self.elsewhere.get((site.name, value)) or self.software[value]
+
+    def _files(self, site: Site, door: Door, manifest: Manifest | None) -> tuple[InputFile, ...]:
+        if manifest is None:
+            return ()
+        if door.rse:
+            return self.placement.files[site.name, door.name, manifest.name]
+        return tuple(
+            InputFile(file.name, door.url(manifest.name, file.name), file.size, file.adler32)
+            for file in manifest.files
+        )
 
     # What all jobs have in common is worked out once: a plan may have a million.
 
@@ -226,15 +239,6 @@ class Planner:
             "treehammer_version": __version__,
             "content_hash": manifest.hash if manifest else None,
         }
-
-
-def _files(door: Door, manifest: Manifest | None) -> tuple[InputFile, ...]:
-    if manifest is None:
-        return ()
-    return tuple(
-        InputFile(file.name, door.url(manifest.name, file.name), file.size, file.adler32)
-        for file in manifest.files
-    )
 
 
 def _axis_values(variant: Variant, door: Door) -> dict[str, Scalar]:

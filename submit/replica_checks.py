@@ -109,7 +109,7 @@ def check(
 
         def of_site(indices: Sequence[int]) -> None:
             for index in indices:
-                found[index] = _read(places[index], block) if full else _asked(places[index])
+                found[index] = _read(places[index], block) if full else asked(places[index])
                 if not full:
                     block(1)
 
@@ -149,8 +149,8 @@ def _progress(
         yield advance
 
 
-def _asked(place: Place) -> Checked:
-    """What the door tells of a file."""
+def asked(place: Place) -> Checked:
+    """What the door tells of a file, compared with the manifest."""
     if not place.url:
         return Checked(place, ABSENT, "the catalogue has no replica there")
     seen = doors.stat(place.url, here=place.here)

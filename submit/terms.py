@@ -1,4 +1,4 @@
-"""On which terms a campaign is submitted to sites with HTCondor."""
+"""On which terms a campaign is submitted to the grid."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from treehammer.submit.pace import Breaker, Pace
 
 @dataclass(frozen=True)
 class Terms:
-    """How fast jobs start, when a site is given up (None: never), what jobs show to the storage."""
+    """How fast jobs start, when a site is given up (None: never), what jobs show to the storage.
+
+    ``replica_wait_s`` is how long, in seconds, sites are waited for that lack a good replica.
+    """
 
     pace: Pace = field(default_factory=Pace)
     breaker: Breaker | None = field(default_factory=Breaker)
     credentials: Credentials = field(default_factory=Credentials)
+    replica_wait_s: float = 0.0
 
 
 #: What holds where nothing is asked for.

@@ -1,4 +1,4 @@
-"""The options that say on which terms jobs go to sites with HTCondor."""
+"""The options that say on which terms jobs go to the grid."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--breaker", default="50%/10", show_default=True, help="Stop a site that fails, or 'off'."
     )
+    @click.option(
+        "--wait-for-replicas",
+        metavar="TIME",
+        help="Wait so long for sites without a good replica, e.g. 6h; then they are skipped "
+        "[default: they are skipped at once].",
+    )
     @credential_options
     @functools.wraps(function)
     def wrapper(
@@ -47,10 +53,12 @@ def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
         over: str | None,
         ramp: str | None,
         breaker: str,
+        wait_for_replicas: str | None,
         credentials: Credentials,
         **kwargs: Any,
     ) -> Any:
-        terms = Terms(_pace(in_flight, over, ramp), Breaker.read(breaker), credentials)
+        wait_s = seconds(wait_for_replicas, "--wait-for-replicas") if wait_for_replicas else 0
+        terms = Terms(_pace(in_flight, over, ramp), Breaker.read(breaker), credentials, wait_s)
         return function(*args, terms=terms, **kwargs)
 
     return wrapper

@@ -1,0 +1,153 @@
+"""Which replica a job reads through a door that leaves it to Rucio, and why a site lacks one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from submit_makers import manifest as make_manifest
+from submit_makers import pinned_test
+
+from treehammer.collectors.job import InputFile, SoftwareRequest
+from treehammer.datasets.catalogues import Replica
+from treehammer.datasets.manifest import Manifest
+from treehammer.errors import DatasetError, NothingToDo
+from treehammer.submit.placement import EVERYWHERE, Placement, Placing, placed
+from treehammer.submit.plan import make_plan
+from treehammer.submit.replica_checks import Checked
+from treehammer.submit.site import Door, Site
+
+#: RSE -> URLs, the best first.
+Urls = Mapping[str, Sequence[str]]
+
+SITE_OF = {"A_DISK": "A", "B_DISK": "B"}
+
+
+class Catalogue:
+    """What Rucio would say: RSE -> URLs for those near it and for others."""
+
+    rucio = SimpleNamespace(scope="hctest")
+
+    def __init__(self, manifest: Manifest, lan: Urls, wan: Urls, other: Manifest | None) -> None:
+        self._manifest, self._other = manifest, other
+        self._urls = {"lan": lan, "wan": wan}
+
+    def manifest(self, name: str) -> Manifest:
+        return self._other or self._manifest
+
+    def replicas(
+        self, name: str, protocol: str, sites: Sequence[str] = (), *, domain: str
+    ) -> list[Replica]:
+        (file,) = self._manifest.files
+        return [
+            Replica(SITE_OF[rse], rse, file.name, url, file.size, file.adler32, path="u/f")
+            for rse, urls in self._urls[domain].items()
+            for url in urls
+        ]
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    return make_manifest()
+
+
+def look(
+    manifest: Manifest,
+    wan: Urls,
+    told: Mapping[str, tuple[str, str]],
+    *doors: tuple[str, Door],
+    lan: Urls | None = None,
+    other: Manifest | None = None,
+) -> Placement:
+    """``told``: URL -> state and message; where nothing is told, all is well."""
+    catalogue: Any = Catalogue(manifest, lan or {}, wan, other)
+    placing = Placing(manifest, catalogue, lambda p: Checked(p, *told.get(p.url, ("good", ""))))
+    return placing.look([(Site(site, "htcondor@p", (door,)), door) for site, door in doors])
+
+
+ROOT = Door("root", "root", rse="A_DISK")
+A = "root://a//rucio/u/f"
+
+
+def test_the_best_replica_that_its_door_confirms_is_read(manifest: Manifest) -> None:
+    found = look(manifest, {"A_DISK": [A, "root://a2//rucio/u/f"]}, {}, ("A", ROOT))
+    assert [file.url for file in found.files["A", "root", "tiny"]] == [A]
+    assert not found.lacking
+
+
+def test_jobs_near_a_storage_read_what_only_they_may_reach(manifest: Manifest) -> None:
+    inside = {"A_DISK": ["root://inside//rucio/u/f"]}
+    told = {"root://inside//rucio/u/f": ("no answer", "from here")}
+    found = look(manifest, {"A_DISK": [A]}, told, ("A", ROOT), ("B", ROOT), lan=inside)
+    assert found.files["A", "root", "tiny"][0].url == "root://inside//rucio/u/f"
+    assert found.files["B", "root", "tiny"][0].url == A
+
+
+def test_the_second_best_stands_in(manifest: Manifest) -> None:
+    second = "root://a2//rucio/u/f"
+    found = look(manifest, {"A_DISK": [A, second]}, {A: ("no answer", "time-out")}, ("A", ROOT))
+    assert [file.url for file in found.files["A", "root", "tiny"]] == [second]
+
+
+@pytest.mark.parametrize("state", ["missing", "no answer", "wrong", "error", "refused"])
+def test_what_the_door_does_not_confirm_is_refused(manifest: Manifest, state: str) -> None:
+    found = look(manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT))
+    assert found.lacking["A", "root"] == f"tiny.root: {A}: {state}, why"
+
+
+@pytest.mark.parametrize("state", ["size only", "not tried"])
+def test_a_door_that_tells_no_more_is_believed(manifest: Manifest, state: str) -> None:
+    assert not look(manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT)).lacking
+
+
+def test_another_dataset_of_that_name_is_refused(manifest: Manifest) -> None:
+    (file,) = manifest.files
+    other = replace(manifest, files=(replace(file, sha256="1" * 64),))
+    with pytest.raises(DatasetError, match="another dataset in Rucio"):
+        look(manifest, {"A_DISK": [A]}, {}, ("A", ROOT), other=other)
+
+
+def test_a_site_without_replica_is_told_and_the_others_go_on(manifest: Manifest) -> None:
+    other = Door("root", "root", rse="B_DISK")
+    found = look(manifest, {"A_DISK": [A]}, {}, ("A", ROOT), ("B", other))
+    assert [*found.files] == [("A", "root", "tiny")]
+    (file,) = manifest.files
+    assert found.lacking["B", "root"] == f"{file.name}: Rucio has no replica at B_DISK for root"
+
+
+def test_a_prefix_stands_in_place_of_the_one_of_the_rse(manifest: Manifest) -> None:
+    pinned = Door("pinned", "root", "root://r//store/test/xrootd/A", rse="A_DISK")
+    found = look(manifest, {"A_DISK": [A]}, {}, ("A", pinned))
+    assert found.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
+
+
+def test_doors_that_know_themselves_ask_nobody(manifest: Manifest) -> None:
+    site = Site("A", "htcondor@p", (Door("root", "root", "root://a//d"),))
+    settings: Any = None
+    assert placed([manifest], [(site, site.doors[0])], settings) is EVERYWHERE
+
+
+def test_a_plan_reads_what_was_found_and_names_who_is_skipped(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    (file,) = manifest.files
+    sites = [Site(name, "htcondor@p", (Door("root", "root", rse=f"{name}_DISK"),)) for name in "AB"]
+    there = InputFile(file.name, A, file.size, file.adler32)
+    placement = Placement({("A", "root", "tiny"): (there,)}, {("B", "root"): "f: gone"})
+    pinned = pinned_test(tmp_path)
+    software = {
+        str(value): SoftwareRequest(str(value), "wheel", str(value), "")
+        for value in pinned.definition.axes["root"]
+    }
+    made = make_plan(pinned, sites, manifest, software, created_us=1, placement=placement)
+    assert {job.site.name for job in made.jobs} == {"A"}
+    assert {one.files for job in made.jobs for one in job.spec.executions} == {(there,)}
+    assert made.notes == ("Site B is skipped at door root, no good replica: f: gone.",)
+    nowhere = Placement({}, {("A", "root"): "a", ("B", "root"): "b"})
+    with pytest.raises(NothingToDo, match="no variant") as caught:
+        make_plan(pinned, sites, manifest, software, created_us=1, placement=nowhere)
+    assert "Site A is skipped" in caught.value.hint
