@@ -22,7 +22,6 @@ from treehammer.datasets.shown import (
     print_beside,
     tell,
 )
-from treehammer.errors import DatasetError, ExitCode
 from treehammer.terminal import (
     TABLE,
     Column,
@@ -106,34 +105,6 @@ def show(settings: Settings, name: str, beside: Path | None, form: str) -> None:
     if others and form == TABLE:
         click.echo()
         print_beside({name: manifest.files[0].layout, **others})
-
-
-@datasets.command("verify")
-@click.argument("names", nargs=-1, metavar="NAME...")
-@output_options
-@click.pass_context
-def verify(context: click.Context, names: tuple[str, ...], form: str) -> None:
-    """Compare every byte with the manifests; by default of all datasets that are here.
-
-    Leaves with 1 when one is not what its manifest says.
-
-    Example: treehammer datasets verify reference-small
-    """
-    catalogue = FolderCatalogue(context.obj.datasets_dir)
-    unknown = [name for name in names if not catalogue.has(name)]
-    if unknown:
-        raise catalogue.unknown(unknown[0])
-    rows = []
-    for name in names or catalogue.names():
-        try:
-            catalogue.verify(name, bars=progress_bar)
-            rows.append({"name": name, "state": "unchanged", "message": ""})
-        except DatasetError as error:
-            rows.append({"name": name, "state": "refused", "message": str(error)})
-    columns = [Column("name", "dataset"), Column("state", "state"), Column("message", "")]
-    print_rows(rows, columns, form=form)
-    if any(row["state"] == "refused" for row in rows):
-        context.exit(ExitCode.REGRESSION)
 
 
 @datasets.command("add")

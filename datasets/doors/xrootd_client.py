@@ -33,8 +33,8 @@ BLOCK = 2 << 20
 #: Seconds that a server may take to read a file for its checksum.
 CHECKSUM_S = 600
 
-#: Numbers by which servers say that a path is not there, or not for us.
-NOT_FOUND, NOT_AUTHORISED = 3011, 3010
+#: Numbers by which servers say that a path is not there, or not for us, and what they cannot do.
+NOT_FOUND, NOT_AUTHORISED, UNSUPPORTED = 3011, 3010, 3013
 
 
 class _Refused(Exception):
@@ -149,20 +149,38 @@ def _problem(error: _Refused, target: Target) -> Probe:
 
 
 def _stat(url: str) -> Seen:
-    """Size and adler32 as the server tells them; through a redirector, as the data server does."""
-    from XRootD.client.flags import QueryCode
-
+    """Size and adler32 as the server tells them; behind a redirector, as the data server does."""
     system, path = _system(url)
     size = _answer(system.stat(path)).size
-    query = f"{path}?cks.type=adler32"
     try:
-        said = _answer(system.query(QueryCode.CHECKSUM, query, timeout=CHECKSUM_S))
+        try:
+            return Seen(size, _checksum(system, path))
+        except _Refused as error:
+            if error.status.errno != UNSUPPORTED:
+                raise
+            return Seen(size, _checksum(_data_server(url), path))
     except _Refused as error:
         if error.status.errno in (0, NOT_FOUND) or error.is_about_us:
             raise
         return Seen(size=size, message=f"tells no checksum: {error}")
+
+
+def _checksum(system: Any, path: str) -> str:
+    from XRootD.client.flags import QueryCode
+
+    query = f"{path}?cks.type=adler32"
+    said = _answer(system.query(QueryCode.CHECKSUM, query, timeout=CHECKSUM_S))
     kind, _, value = said.decode("ascii", "replace").strip("\0\n ").partition(" ")
-    return Seen(size, adler32_of(value) if kind == "adler32" else "")
+    return adler32_of(value) if kind == "adler32" else ""
+
+
+def _data_server(url: str) -> Any:
+    """The server that a redirector leads a reader to."""
+    from XRootD import client
+
+    with client.File() as file:
+        _answer(file.open(url))
+        return client.FileSystem(f"root://{file.get_property('DataServer')}")
 
 
 def _read(url: str, copy_to: str) -> Seen:

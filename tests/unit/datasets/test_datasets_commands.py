@@ -11,9 +11,9 @@ from treehammer.collectors.job import SoftwareRequest
 from treehammer.config import Settings
 from treehammer.datasets import rootenv
 from treehammer.datasets.catalogue import FolderCatalogue
-from treehammer.datasets.commands import datasets
 from treehammer.datasets.spec import DatasetSpec
 from treehammer.errors import DatasetError
+from treehammer.submit.replica_commands import datasets
 
 
 @pytest.fixture
@@ -28,6 +28,11 @@ def catalogue(settings: Settings) -> FolderCatalogue:
 
 def _run(settings: Settings, *arguments: str) -> Result:
     return CliRunner().invoke(datasets, arguments, obj=settings)
+
+
+def _verify(settings: Settings, *arguments: str) -> Result:
+    words = ["verify", *arguments]
+    return CliRunner().invoke(datasets, words, obj=settings, standalone_mode=False)
 
 
 def test_list_knows_what_is_here_and_what_can_be_made(
@@ -76,10 +81,10 @@ def test_verify_tells_all_and_leaves_with_1(
     source.write_bytes(b"root")
     catalogue.make(plan, software)
     catalogue.add("mine", [source], software)
-    assert _run(settings, "verify").exit_code == 0
+    assert _verify(settings).return_value == 0
     (catalogue.folder("mine") / "a.root").unlink()
-    result = _run(settings, "verify", "--json")
-    assert result.exit_code == 1
+    result = _verify(settings, "--json")
+    assert result.return_value == 1
     states = {row["name"]: row["state"] for row in json.loads(result.stdout)}
     assert states == {"mine": "refused", "tiny": "unchanged"}
     assert isinstance(_run(settings, "verify", "other").exception, DatasetError)
@@ -106,6 +111,6 @@ def test_make_and_add(
     assert "pinned" in refused.message
 
 
-@pytest.mark.parametrize("verb", ["list", "show", "make", "verify", "add"])
+@pytest.mark.parametrize("verb", ["list", "show", "make", "verify", "add", "place", "remove"])
 def test_every_verb_has_an_example(verb: str, settings: Settings) -> None:
     assert f"Example: treehammer datasets {verb}" in _run(settings, verb, "--help").stdout

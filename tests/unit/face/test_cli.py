@@ -98,6 +98,5 @@ def test_a_verb_that_only_looks_imports_nothing_that_plans(tmp_path: Path) -> No
 
 def test_every_room_is_found_through_its_verbs() -> None:
     rooms = {target.partition(".")[0] for target in VERBS.values()} - {"demo:demo"}
-    assert rooms == {
-        "hctests", "datasets", "submit", "collectors", "analysis", "sql", "web", "testbed"
-    }  # fmt: skip
+    assert rooms == {"hctests", "submit", "collectors", "analysis", "sql", "web", "testbed"}
+    assert VERBS["datasets"].startswith("submit.")  # where sites are known, at which datasets are

@@ -1,0 +1,311 @@
+"""Datasets placed through a real Rucio by ordinary accounts, and looked at where they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rucio_users
+from click.testing import CliRunner
+from grid import Grid
+from plain_datasets import lay
+
+from treehammer import config
+from treehammer.cli import cli
+from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.datasets.rucio_answers import Rule
+from treehammer.datasets.rucio_catalogue import RucioCatalogue
+from treehammer.errors import TreehammerError
+from treehammer.sql.store import Store
+from treehammer.testbed import faults, replicas, rucio
+
+SITES = ("SITE_A", "SITE_B", "SITE_C")
+ALL = "treehammer=True"
+
+
+class User:
+    """Somebody with an account, and a machine of their own."""
+
+    def __init__(self, grid: Grid, home: Path, account: str) -> None:
+        self.grid = grid
+        self.home = home
+        self.datasets = home / "cache" / "datasets"
+        self.environ = {
+            "TREEHAMMER_CACHE_DIR": str(home / "cache"),
+            "TREEHAMMER_DATA_DIR": str(home / "data"),
+            "TREEHAMMER_SITES_FILE": str(grid.sites_file),
+            "TREEHAMMER_RUCIO_CONFIG": str(rucio.client_config(grid.box, account)),
+            "TREEHAMMER_RUCIO_SCOPE": "hctest",
+        }
+
+    @property
+    def settings(self) -> config.Settings:
+        return config.load({}, environ=self.environ)
+
+    def give(self, *words: str) -> tuple[int, str, str]:
+        """Give a command; what it leaves with, what it printed, and what it said beside."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RUCIO_CONFIG", "")  # which the command sets
+            done = CliRunner().invoke(
+                cli, ["datasets", *words], env=self.environ, standalone_mode=False
+            )
+        if isinstance(done.exception, TreehammerError):
+            return done.exception.exit_code, done.stdout, str(done.exception)
+        if done.exception is not None:
+            raise done.exception
+        return int(done.return_value or 0), done.stdout, done.stderr
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Give a command that leaves with ``code``; what it printed."""
+        left, printed, said = self.give(*words)
+        assert left == code, printed + said
+        return printed
+
+    def refusal(self, *words: str, code: int) -> str:
+        """Give a command that is refused; what it said."""
+        left, printed, said = self.give(*words)
+        assert left == code, printed + said
+        return said
+
+    def rows(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
+        """Give a command; the rows that it printed for programs."""
+        found: list[dict[str, Any]] = json.loads(self.run(*words, "--json", code=code))
+        return found
+
+    def states(self, name: str, *words: str, where: str = ALL, code: int = 0) -> dict[str, str]:
+        """Site -> the worst that is found of a dataset there."""
+        rows = self.rows("verify", name, "--sites", where, *words, code=code)
+        found: dict[str, str] = {}
+        for row in rows:
+            if found.get(row["site"], "good") == "good":
+                found[row["site"]] = row["state"]
+        return found
+
+    def rules(self, name: str) -> tuple[Rule, ...]:
+        """The user's own rules for a dataset."""
+        return RucioCatalogue(self.settings).rucio.rules(name)
+
+
+@pytest.fixture(scope="module")
+def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> User:
+    return User(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
+
+
+@pytest.fixture(scope="module")
+def guest(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> User:
+    return User(rucio_grid, tmp_path_factory.mktemp("guest"), "guest")
+
+
+@pytest.fixture(scope="module")
+def placed(hammer: User) -> str:
+    """Name of a dataset that is at all sites; what placing it printed is kept beside it."""
+    lay(hammer.datasets, "placed", some())
+    printed = hammer.run("place", "placed", "--sites", "all", "--lifetime", "2d")
+    (hammer.home / "printed").write_text(printed)
+    return "placed"
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of Rucio in this process sets the variable."""
+    monkeypatch.setenv("RUCIO_CONFIG", "")
+
+
+@contextmanager
+def daemon_stopped(grid: Grid, name: str) -> Iterator[None]:
+    with faults.stopped(grid.box, grid.parts, name):
+        yield
+
+
+def some(size: int = 400_000) -> dict[str, bytes]:
+    return {"one.root": os.urandom(size), "two.root": os.urandom(1000)}
+
+
+def on_disk(grid: Grid, site: str, name: str) -> Path:
+    with rucio_users.user(grid, "hammer") as client:
+        did = {"scope": "hctest", "name": name}
+        (pfn,) = rucio_users.pfns(client, did, site).values()
+    return replicas.behind(grid.box, site, pfn)
+
+
+def test_from_nothing_to_verified_replicas_everywhere(hammer: User, placed: str) -> None:
+    printed = (hammer.home / "printed").read_text()
+    assert printed.count("here   3 of 3") == len(SITES)
+    assert "we may add" in printed  # the quota, first
+    assert hammer.states(placed) == dict.fromkeys(SITES, "good")
+    assert hammer.states(placed, "--full") == dict.fromkeys(SITES, "good")
+
+
+def test_doors_to_rucios_storage_are_looked_at(hammer: User, placed: str) -> None:
+    words = ("verify", placed, "--sites", "all", "--door", "rucio", "--door", "rucio-pinned")
+    rows = hammer.rows(*words)
+    assert {(row["site"], row["door"]) for row in rows} == {
+        (site, door) for site in SITES for door in ("rucio", "rucio-pinned")
+    }
+
+
+def test_the_same_command_again_changes_nothing_but_lifetimes(hammer: User, placed: str) -> None:
+    before = {rule.id: rule for rule in hammer.rules(placed)}
+    assert {rule.expression for rule in before.values()} == {f"{site}_DATA" for site in SITES}
+    hammer.run("place", placed, "--sites", "SITE_A,SITE_B", "--lifetime", "3d")
+    again = {rule.id: rule for rule in hammer.rules(placed)}
+    assert set(again) == set(before)
+    ends = sorted(rule.ends - time.time() for rule in again.values() if rule.ends)
+    assert [round(seconds / 86_400) for seconds in ends] == [2, 3, 3]
+
+
+def test_others_can_plan_with_it_who_have_none_of_its_files(
+    hammer: User, placed: str, tmp_path: Path
+) -> None:
+    elsewhere = User(hammer.grid, tmp_path, "hammer")
+    catalogue = RucioCatalogue(elsewhere.settings)
+    manifest = FolderCatalogue(hammer.datasets).manifest(placed)
+    assert catalogue.manifest(placed) == manifest
+    found = catalogue.replicas(placed, "root", ["SITE_A", "SITE_C"])
+    assert [(one.site, one.file) for one in found] == [
+        (site, file.name) for site in ("SITE_A", "SITE_C") for file in manifest.files
+    ]
+    assert all(one.url.endswith(one.path) and one.path.startswith("hctest/") for one in found)
+    assert elsewhere.states(placed) == dict.fromkeys(SITES, "good")
+
+
+def test_one_name_is_one_content(guest: User, placed: str) -> None:
+    lay(guest.datasets, placed, some())
+    said = guest.refusal("place", placed, "--sites", "SITE_A", code=2)
+    assert "has other files than the dataset here" in said
+
+
+def test_a_corrupted_replica_is_found_repaired_and_verified_again(
+    hammer: User, placed: str
+) -> None:
+    replicas.corrupt(on_disk(hammer.grid, "SITE_B", f"{placed}.one.root"))
+    words = ("verify", placed, "--sites", "site=SITE_B", "--full", "--declare")
+    found = {row["file"]: row for row in hammer.rows(*words, code=1)}
+    assert {name: row["state"] for name, row in found.items()} == {
+        "one.root": "wrong",
+        "two.root": "good",
+    }
+    assert found["one.root"]["wrong_reads"] == 2
+    assert found["one.root"]["declared"] == "declared bad: Rucio replaces it"
+
+    verify = ("verify", placed, "--sites", ALL, "--full")
+    hammer.grid.until(lambda: hammer.give(*verify)[0] == 0, "it is repaired", 120)
+    with Store.open(hammer.settings.database) as store:
+        assert store.mark_bad_replicas() == 0  # what was found is there, and measured nothing
+
+
+def test_who_may_not_declare_tells_of_a_suspicion(hammer: User, guest: User) -> None:
+    lay(hammer.datasets, "suspicious", some(1000))
+    hammer.run("place", "suspicious", "--sites", "SITE_A")
+    replicas.corrupt(on_disk(hammer.grid, "SITE_A", "suspicious.two.root"))
+    words = ("verify", "suspicious", "--sites", "rse=SITE_A_DATA", "--full", "--declare")
+    (told,) = [row["declared"] for row in guest.rows(*words, code=1) if row["declared"]]
+    assert "only an administrator" in told
+
+
+def test_a_replica_in_the_catalogue_alone_is_refused(hammer: User) -> None:
+    lay(hammer.datasets, "pretended-b", some(1000))
+    hammer.run("place", "pretended-b", "--sites", "SITE_A,SITE_B")
+    on_disk(hammer.grid, "SITE_B", "pretended-b.one.root").unlink()
+    found = hammer.states("pretended-b", where="site=SITE_A|site=SITE_B", code=1)
+    assert found == {"SITE_A": "good", "SITE_B": "missing"}
+    words = ("verify", "pretended-b", "--sites", "site=SITE_B", "--full", "--declare")
+    assert not any(row["declared"] for row in hammer.rows(*words, code=1))
+
+
+def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: User) -> None:
+    lay(hammer.datasets, "not-at-b-b", some(1000))
+    words = ("place", "not-at-b-b", "--sites", "all", "--patience", "5s")
+    with daemon_stopped(hammer.grid, "xrootd-SITE_B"):
+        found = {row["site"]: row for row in hammer.rows(*words, code=4)}
+        assert {site: row["state"] for site, row in found.items()} == {
+            "SITE_A": "here",
+            "SITE_B": "stuck",
+            "SITE_C": "here",
+        }
+        assert "onnection" in found["SITE_B"]["reason"]
+        assert hammer.states("not-at-b-b", code=1)["SITE_B"] != "good"
+    hammer.rows("place", "not-at-b-b", "--sites", "all", "--patience", "90s")
+    assert hammer.states("not-at-b-b") == dict.fromkeys(SITES, "good")
+
+
+def test_where_there_is_no_quota_nothing_is_written(guest: User) -> None:
+    lay(guest.datasets, "too-much", some(2_000_000))
+    guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "user.guest"
+    try:
+        said = guest.refusal("place", "too-much", "--sites", "SITE_A", code=4)
+        assert "our quota has no room" in said
+        assert not RucioCatalogue(guest.settings).has("too-much")
+    finally:
+        guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "hctest"
+
+
+def test_a_storage_that_takes_nothing_is_respected(hammer: User) -> None:
+    lay(hammer.datasets, "blocked", some(1000))
+    with rucio_users.user(hammer.grid, "root") as admin:
+        admin.update_rse("SITE_A_DATA", {"availability_write": False})
+    try:
+        rows = hammer.rows("place", "blocked", "--sites", "SITE_A,SITE_B", code=4)
+    finally:
+        with rucio_users.user(hammer.grid, "root") as admin:
+            admin.update_rse("SITE_A_DATA", {"availability_write": True})
+    assert {row["site"]: row["state"] for row in rows} == {"SITE_A": "refused", "SITE_B": "here"}
+
+
+def test_our_own_rules_are_withdrawn_and_no_others(hammer: User, guest: User, placed: str) -> None:
+    with rucio_users.user(hammer.grid, "root") as admin:
+        admin.add_replication_rule(
+            [{"scope": "hctest", "name": placed}], 1, "SITE_A_DATA", lifetime=7200
+        )
+    rows = hammer.rows("remove", placed, "--sites", "SITE_A")
+    assert [(row["rse"], row["state"]) for row in rows] == [("SITE_A_DATA", "withdrawn")]
+    ends = {rule.expression: rule.ends or 0 for rule in hammer.rules(placed)}
+    assert ends["SITE_A_DATA"] < time.time() + 7200 < ends["SITE_B_DATA"]
+    with rucio_users.user(hammer.grid, "root") as admin:
+        rules = list(admin.list_did_rules("hctest", placed))
+    assert sum(rule["account"] == "root" for rule in rules) == 1
+    assert "has no rule" in guest.refusal("remove", placed, code=3)
+
+
+def test_tapes_are_never_meant(hammer: User) -> None:
+    lay(hammer.datasets, "no-tape", some(10))
+    said = hammer.refusal("place", "no-tape", "--sites", "rse=SITE_A_TAPE", code=2)
+    assert "no storage on disk" in said
+
+
+def test_what_was_interrupted_goes_on(hammer: User) -> None:
+    lay(hammer.datasets, "interrupted", some(30_000_000))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "treehammer", "datasets", "place", "interrupted", "--sites", "all"],
+        env=os.environ | hammer.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode in (0, 130)
+    assert "Traceback" not in said
+    rows = hammer.rows("place", "interrupted", "--sites", "all")
+    assert {row["state"] for row in rows} == {"here"}
+    assert hammer.states("interrupted", "--full") == dict.fromkeys(SITES, "good")
+
+
+def test_each_account_has_a_token_of_its_own(hammer: User, guest: User) -> None:
+    shared = replace(guest.settings, cache_dir=hammer.settings.cache_dir)
+    assert RucioCatalogue(hammer.settings).rucio.account == "hammer"
+    assert RucioCatalogue(shared).rucio.account == "guest"
+    tokens = list((hammer.settings.rucio_dir / "tokens").iterdir())
+    assert len(tokens) == 2
+    assert {path.stat().st_mode & 0o777 for path in tokens} == {0o600}

@@ -1,0 +1,232 @@
+"""Replicas compared with the manifest, at doors that are folders and a web server."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from plain_datasets import lay
+
+from treehammer import config
+from treehammer.cli import cli
+from treehammer.datasets import doors
+from treehammer.datasets.doors.seen import MISSING, SILENT, UNTRIED, Seen
+from treehammer.datasets.manifest import Manifest
+from treehammer.errors import ConfigError
+from treehammer.sql.store import Store
+from treehammer.submit import replica_findings
+from treehammer.submit.replica_checks import GOOD, UNPROVEN, WRONG, Checked, Place, check
+from treehammer.submit.replica_places import chosen, places
+
+CONTENT = {"one.root": os.urandom(100_000), "two.root": b"two"}
+SITES = """
+[sites.NEAR]
+[[sites.NEAR.doors]]
+name = "file"
+protocol = "file"
+prefix = "{folder}"
+[[sites.NEAR.doors]]
+name = "http"
+protocol = "http"
+prefix = "{http}"
+[pools.far]
+[sites.FAR]
+pool = "far"
+[[sites.FAR.doors]]
+name = "file"
+protocol = "file"
+prefix = "/nowhere/at/all"
+"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """A site's storage with a replica of the dataset ``made``."""
+    lay(tmp_path / "storage", "made", CONTENT)
+    return tmp_path / "storage"
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, storage: Path) -> Manifest:
+    return Manifest.read(storage / "made")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, storage: Path, manifest: Manifest) -> Iterator[config.Settings]:
+    here = tmp_path / "cache" / "datasets" / "made"
+    here.mkdir(parents=True)
+    (here / "manifest.json").write_text(manifest.to_json())
+    with served(storage) as http:
+        (tmp_path / "sites.toml").write_text(SITES.format(folder=storage, http=http))
+        flags = {name: tmp_path / name[:-4] for name in ("cache_dir", "data_dir")}
+        yield config.load({**flags, "sites_file": tmp_path / "sites.toml"}, environ={})
+
+
+def at(settings: config.Settings, manifest: Manifest, site: str, *names: str) -> list[Place]:
+    return places(manifest, chosen(site, settings, None), names, None)
+
+
+def states(found: list[Checked]) -> list[str]:
+    return [one.state for one in found]
+
+
+def test_a_folder_tells_sizes_and_proves_when_it_is_read(
+    settings: config.Settings, manifest: Manifest
+) -> None:
+    wanted = at(settings, manifest, "NEAR", "file")
+    assert states(check(manifest, wanted)) == [UNPROVEN, UNPROVEN]
+    found = check(manifest, wanted, full=True)
+    assert states(found) == [GOOD, GOOD]
+    assert all(one.is_proof for one in found)
+
+
+def test_a_web_server_is_read_too(settings: config.Settings, manifest: Manifest) -> None:
+    wanted = at(settings, manifest, "NEAR", "http")
+    assert states(check(manifest, wanted)) == [UNPROVEN, UNPROVEN]
+    assert states(check(manifest, wanted, full=True)) == [GOOD, GOOD]
+
+
+@pytest.mark.parametrize("door", ["file", "http"])
+def test_other_bytes_are_wrong_when_they_came_twice(
+    settings: config.Settings, manifest: Manifest, storage: Path, door: str
+) -> None:
+    path = storage / "made" / "one.root"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    wanted = at(settings, manifest, "NEAR", door)
+    assert states(check(manifest, wanted)) == [UNPROVEN, UNPROVEN]
+    bad, good = check(manifest, wanted, full=True)
+    assert (bad.state, bad.wrong_reads, bad.is_proof, good.state) == (WRONG, 2, True, GOOD)
+    assert "instead of" in bad.message
+
+
+def test_sizes_tell_without_reading(
+    settings: config.Settings, manifest: Manifest, storage: Path
+) -> None:
+    (storage / "made" / "one.root").write_bytes(b"short")
+    (storage / "made" / "two.root").unlink()
+    for door in ("file", "http"):
+        found = check(manifest, at(settings, manifest, "NEAR", door))
+        assert states(found) == [WRONG, MISSING]
+        assert found[0].message == "5 bytes instead of 100000"
+
+
+def test_what_was_wrong_once_is_no_proof(
+    settings: config.Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = manifest.files[0]
+    other = Seen(file.size, "00000001", "0" * 64)
+    right = Seen(file.size, file.adler32, file.sha256)
+    silent = Seen(trouble=SILENT, message="no answer")
+    place = Place("NEAR", "file", file, "/x")
+    for answers, proof in (
+        ([other, other], True),
+        ([other, right], False),
+        ([other, silent], False),
+    ):
+        left = iter(answers)
+        monkeypatch.setattr(doors, "read", lambda *_, left=left, **__: next(left))
+        (found,) = check(manifest, [place], full=True)
+        assert (found.state, found.is_proof) == (WRONG, proof)
+    monkeypatch.setattr(doors, "read", lambda *_, **__: silent)
+    (found,) = check(manifest, [place], full=True)
+    assert (found.state, found.is_proof) == (SILENT, False)
+
+
+def test_folders_of_other_machines_are_not_tried(
+    settings: config.Settings, manifest: Manifest
+) -> None:
+    assert states(check(manifest, at(settings, manifest, "FAR"))) == [UNTRIED, UNTRIED]
+
+
+def test_a_door_that_no_site_has_is_told(settings: config.Settings, manifest: Manifest) -> None:
+    with pytest.raises(ConfigError, match="no site has a door https"):
+        at(settings, manifest, "all", "https")
+
+
+def test_an_rse_expression_needs_rucio(settings: config.Settings) -> None:
+    with pytest.raises(ConfigError, match="no Rucio is known"):
+        chosen("tier=2", settings, None)
+
+
+def test_proofs_alone_are_remembered(settings: config.Settings, manifest: Manifest) -> None:
+    wanted = at(settings, manifest, "NEAR", "file")
+    assert replica_findings.record(manifest, check(manifest, wanted), settings) == 0
+    assert not (settings.data_dir / "results.db").exists()
+    found = check(manifest, wanted, full=True)
+    bad = replace(found[0], state=WRONG, wrong_reads=2, message="other")
+    assert replica_findings.record(manifest, [bad, found[1]], settings) == 0
+    with Store.open(settings.database) as store:
+        assert store.mark_bad_replicas() == 0  # there are no measurements, and it is asked for them
+
+
+def run(settings: config.Settings, *words: str, alone: bool = False) -> Result:
+    return CliRunner().invoke(cli, [*flags(settings), "datasets", *words], standalone_mode=alone)
+
+
+def flags(settings: config.Settings) -> list[str]:
+    return [
+        f"--cache-dir={settings.cache_dir}",
+        f"--data-dir={settings.data_dir}",
+        f"--sites-file={settings.sites_file}",
+    ]
+
+
+def test_verify_tells_of_doors_and_leaves_with_1(
+    settings: config.Settings, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RUCIO_CONFIG", raising=False)
+    monkeypatch.delenv("TREEHAMMER_RUCIO_CONFIG", raising=False)
+    done = run(settings, "verify", "made", "--sites", "NEAR", "--full")
+    assert "made     NEAR  file  good   2 of 2" in done.output
+    (storage / "made" / "two.root").unlink()
+    done = run(settings, "verify", "made", "--sites", "NEAR", "--full", "--door", "file")
+    assert "missing  1 of 2  two.root: No such file" in done.output
+    assert done.return_value == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("made", "--sites", "NEAR", "--declare"), "--declare needs --full"),
+        (("made", "--full"), "are for replicas at sites"),
+        (("--sites", "NEAR"), "needs the NAME"),
+    ],
+)
+def test_mistakes_of_verify(
+    settings: config.Settings, words: tuple[str, ...], problem: str
+) -> None:
+    done = run(settings, "verify", *words, alone=True)
+    assert done.exit_code == 2
+    assert problem in done.output
+
+
+def test_reading_ends_with_an_interrupt(
+    settings: config.Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> Seen:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doors, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        check(manifest, at(settings, manifest, "NEAR", "file"), full=True)
