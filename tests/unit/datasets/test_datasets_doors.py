@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,8 +19,9 @@ import pytest
 from services import missing
 
 from treehammer.datasets import doors
-from treehammer.datasets.doors import Probe, Target, http, xrootd
+from treehammer.datasets.doors import Probe, Target, http, xrootd, xrootd_client
 from treehammer.datasets.doors.probe import first_file
+from treehammer.datasets.doors.seen import BROKEN, MISSING, REFUSED, SILENT, Seen
 
 CONTENT = bytes(range(256)) * 8
 LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
@@ -48,6 +51,16 @@ class Storage(BaseHTTPRequestHandler):
             time.sleep(1.5)
         else:
             self.answer(206, CONTENT[:1024], **{"Content-Range": f"bytes 0-1023/{whole}"})
+
+    def do_HEAD(self) -> None:
+        self.asked.append((self.path, self.headers["Want-Digest"]))
+        kind = self.path.split("/")[1]
+        told = {} if kind == "plain" else {"Digest": "adler32=1a2b3c,md5=xyz"}
+        self.send_response(int(kind) if kind.isdigit() else 200)
+        for name, value in told.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
 
     def do_PROPFIND(self) -> None:
         if self.path == "/plain/":
@@ -295,3 +308,77 @@ def test_a_file_is_looked_for_in_few_folders() -> None:
 
     assert first_file(entries) == ".h"
     assert asked == ["", "a", "a/b"]
+
+
+def test_a_web_door_tells_size_and_checksum(storage: str) -> None:
+    Storage.asked.clear()
+    assert doors.stat(f"{storage}/store/f") == Seen(len(CONTENT), "001a2b3c")
+    assert Storage.asked == [("/store/f", "adler32")]
+    assert doors.stat(f"{storage}/plain/f") == Seen(len(CONTENT))
+    assert doors.stat(f"{storage}/404/f").trouble == MISSING
+    assert doors.stat(f"{storage}/403/f").trouble == REFUSED
+    assert doors.stat(f"{storage}/500/f").trouble == BROKEN
+
+
+def test_a_web_door_is_read_in_full_and_kept(storage: str, tmp_path: Path) -> None:
+    blocks: list[int] = []
+    seen = doors.read(f"{storage}/whole/f", blocks.append, copy_to=tmp_path / "kept")
+    assert (tmp_path / "kept").read_bytes() == CONTENT
+    assert sum(blocks) == len(CONTENT)
+    assert seen == Seen(
+        len(CONTENT), f"{zlib.adler32(CONTENT):08x}", hashlib.sha256(CONTENT).hexdigest()
+    )
+
+
+def test_a_connection_that_ends_early_is_no_shorter_file(
+    storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(self: Storage) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(CONTENT[:100])
+
+    monkeypatch.setattr(Storage, "do_GET", cut)
+    assert doors.read(f"{storage}/store/f").trouble == SILENT
+
+
+def test_a_dead_door_is_told_at_once() -> None:
+    with listening() as port:
+        pass
+    for url in (f"root://127.0.0.1:{port}//f", f"http://127.0.0.1:{port}/f"):
+        assert (
+            doors.stat(url) == doors.read(url) == Seen(trouble=SILENT, message="Connection refused")
+        )
+
+
+def test_an_xrootd_door_that_stays_silent_says_nothing_of_the_file() -> None:
+    with listening() as port:
+        url = f"root://127.0.0.1:{port}//f"
+        assert doors.read(url).trouble == SILENT
+
+
+def test_a_client_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xrootd, "LIMIT_S", 0.01)
+    with listening() as port:
+        seen = doors.read(f"root://127.0.0.1:{port}//f")
+    assert seen.trouble == SILENT
+    assert "does not answer within" in seen.message
+
+
+def test_what_a_client_that_crashes_said_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xrootd_client, "__name__", "no_such_module")
+    with listening() as port:
+        seen = doors.read(f"root://127.0.0.1:{port}//f")
+    assert seen.trouble == BROKEN
+    assert "ended with 1: " in seen.message
+
+
+def test_other_protocols_are_told_as_such() -> None:
+    assert doors.stat("gsiftp://host/f").message == "gsiftp cannot be spoken from here"
+
+
+def test_a_folder_tells_its_troubles(tmp_path: Path) -> None:
+    assert doors.stat(str(tmp_path / "none")).trouble == MISSING
+    assert doors.read(str(tmp_path / "none")).trouble == MISSING
+    assert doors.read(str(tmp_path)).trouble == BROKEN
