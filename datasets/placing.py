@@ -171,23 +171,25 @@ def _without_replica(
 def _upload(
     missing: Sequence[tuple[DidFile, Path]], through: Sequence[Rse], rucio: Rucio, bars: Bars
 ) -> str:
-    """Write files to the first RSE that takes them; its name."""
+    """Write files to the first RSE that takes them, and what it did not take to the next; its name."""
     refusals = []
-    total = sum(file.size for file, _ in missing)
     quotas = rucio.quotas()
+    left = list(missing)
     for rse in through:
         if not rse.writable:
             refusals.append(f"{rse.name}: takes nothing now")
             continue
+        total = sum(file.size for file, _ in left)
         if rse.name in quotas and quotas[rse.name].free < total:
             refusals.append(f"{rse.name}: our quota has no room for {decimal(total)} more")
             continue
         try:
             with bytes_bar(bars, f"Writing to {rse.name}", total) as advance:
-                for file, path in missing:
-                    _bring_file(file, path, rse.name, rucio, advance)
+                while left:
+                    _bring_file(*left[0], rse.name, rucio, advance)
+                    del left[0]
             return rse.name
-        except (Denied, CatalogueError) as error:
+        except CatalogueError as error:
             refusals.append(f"{rse.name}: {error.message}")
     raise CatalogueError(
         "\n  ".join(["no storage takes the files:", *refusals]),

@@ -10,12 +10,24 @@ import pytest
 from rucio.common import exception as rucios
 
 from treehammer import config
+from treehammer.datasets import placing
 from treehammer.datasets.catalogues import Replica
 from treehammer.datasets.placing import COPYING, HERE, REFUSED, STUCK, WAITING, Standing, follow
 from treehammer.datasets.rucio import Rucio
-from treehammer.datasets.rucio_answers import Absent, Denied, Exists, Rule, rule_of, translated
+from treehammer.datasets.rucio_answers import (
+    Absent,
+    Denied,
+    DidFile,
+    Exists,
+    Quota,
+    Rse,
+    Rule,
+    rule_of,
+    translated,
+)
 from treehammer.datasets.rucio_catalogue import url_for_root
 from treehammer.errors import CatalogueError, ConfigError
+from treehammer.terminal import silent
 
 RULE = Rule("r1", "A_DATA", "me", "REPLICATING", 0, 2, 0, "", None)
 OK = replace(RULE, state="OK", ok=2, copying=0)
@@ -200,3 +212,32 @@ def test_a_replica_is_behind_another_prefix() -> None:
     )
     pinned = "root://door//store/test/xrootd/A/store/rucio"
     assert one.behind(pinned) == one.behind(pinned + "/") == f"{pinned}/s/12/34/f"
+
+
+def test_what_one_storage_has_taken_is_not_written_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[tuple[str, str]] = []
+
+    def bring_file(file: DidFile, path: Path, rse: str, *_: object) -> None:
+        if (file.name, rse) == ("two", "A"):
+            raise CatalogueError("the disk is full")
+        written.append((file.name, rse))
+
+    class Quotas:
+        def quotas(self) -> dict[str, Quota]:
+            return {"SMALL": Quota(1, 0), "A": Quota(100, 0)}
+
+    monkeypatch.setattr(placing, "_bring_file", bring_file)
+    missing = [(DidFile(name, 1, "0" * 8), Path(name)) for name in ("one", "two", "three")]
+    through = [Rse(name, "", "DISK", name != "SHUT", False) for name in ("SHUT", "SMALL", "A", "B")]
+    rucio = cast(Rucio, Quotas())
+    assert placing._upload(missing, through, rucio, silent) == "B"
+    assert written == [("one", "A"), ("two", "B"), ("three", "B")]
+    with pytest.raises(CatalogueError) as refused:
+        placing._upload(missing, through[:3], rucio, silent)
+    assert [line.strip() for line in refused.value.message.splitlines()[1:]] == [
+        "SHUT: takes nothing now",
+        "SMALL: our quota has no room for 3 bytes more",
+        "A: the disk is full",
+    ]
