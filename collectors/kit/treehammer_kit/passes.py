@@ -120,7 +120,7 @@ def is_ntuple(reader: Any, name: str) -> bool:
     """Whether what lies in the file under this name is an RNTuple."""
     folder, _, own = name.rpartition("/")
     directory = reader.current.file.GetDirectory(folder)
-    key = directory.GetKey(own) if directory else None
+    key: Any = directory.GetKey(own) if directory else None
     return bool(key) and str(key.GetClassName()) == "ROOT::RNTuple"
 
 
