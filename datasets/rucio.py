@@ -123,7 +123,7 @@ class Rucio:
         """The RSEs that an expression chooses, sorted by name.
 
         Raises:
-            ConfigError: it is no expression, or chooses none.
+            NoStorage: it is no expression, or chooses none.
         """
         found = self._call(lambda client: [row["rse"] for row in client.list_rses(expression)])
         return tuple(self.rse(name) for name in sorted(found))
@@ -196,7 +196,7 @@ class Rucio:
             domain: ``lan`` for readers at the site itself, ``wan`` for others, ``all`` for both.
 
         Raises:
-            ConfigError: the expression is none.
+            NoStorage: the expression is none, or chooses no RSE.
         """
         dids = [{"scope": self.scope, "name": name} for name in names]
 

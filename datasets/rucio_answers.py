@@ -28,7 +28,6 @@ _SETTINGS = (
     "MissingClientParameter",
     "ClientProtocolNotFound",
     "ClientProtocolNotSupported",
-    "InvalidRSEExpression",
     "InvalidObject",
 )
 _ABSENT = (
@@ -72,6 +71,10 @@ class Absent(DatasetError):
 
 class Exists(DatasetError):
     """Rucio has what was to be made already."""
+
+
+class NoStorage(ConfigError):
+    """An RSE expression is none, or means no storage."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +168,13 @@ def translated(error: Exception, settings: Settings) -> Exception:
     kind = type(error).__name__
     said = " ".join(str(error).replace("Details: ", "").split()).partition(" Failed validating ")[0]
     where, file = "Rucio", str(settings.rucio_config or "rucio.cfg")
+    if kind == "InvalidRSEExpression":
+        return NoStorage(said, where=where)
     if kind in _SETTINGS:
         hint = "Name the client's rucio.cfg: rucio_config in treehammer.toml or TREEHAMMER_RUCIO_CONFIG."
-        where = where if kind.startswith("Invalid") else file
-        return ConfigError(said, where=where, hint="" if kind.startswith("Invalid") else hint)
+        if kind == "InvalidObject":
+            return ConfigError(said, where=where)
+        return ConfigError(said, where=file, hint=hint)
     if kind in _LOGIN:
         who = settings.rucio_account or "your account"
         hint = "Check account, username and password in rucio.cfg, or your proxy or token."

@@ -19,7 +19,7 @@ from treehammer.datasets import doors
 from treehammer.datasets.catalogues import Replica
 from treehammer.datasets.manifest import MANIFEST_NAME, Manifest
 from treehammer.datasets.rucio import Rucio
-from treehammer.datasets.rucio_answers import Absent, DidFile
+from treehammer.datasets.rucio_answers import Absent, DidFile, NoStorage
 from treehammer.errors import CatalogueError, DatasetError
 
 #: Protocol of a door -> what Rucio calls it; the same but for names.
@@ -98,7 +98,10 @@ class RucioCatalogue:
         """
         wanted = {did_of(name, file.name): file for file in self.manifest(name).files}
         expression = "|".join(f"site={site}" for site in sites)
-        found = self.rucio.locations([name], SCHEMES[protocol], expression, domain)
+        try:
+            found = self.rucio.locations([name], SCHEMES[protocol], expression, domain)
+        except NoStorage:
+            return ()
         return tuple(
             Replica(
                 site=self._rse(one.rse).site,

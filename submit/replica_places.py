@@ -10,7 +10,7 @@ from treehammer.datasets.catalogue import FolderCatalogue
 from treehammer.datasets.catalogues import Replica
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio import DISK, Rucio, is_configured
-from treehammer.datasets.rucio_answers import Quota, Rse
+from treehammer.datasets.rucio_answers import NoStorage, Quota, Rse
 from treehammer.datasets.rucio_catalogue import RucioCatalogue
 from treehammer.errors import ConfigError, DatasetError
 from treehammer.submit.replica_checks import Place
@@ -74,7 +74,7 @@ def _of_word(word: str, settings: Settings, rucio: Rucio | None) -> Sequence[Sit
             raise
         try:
             return _of_site(word, rucio)
-        except ConfigError:
+        except NoStorage:
             raise error from None
 
 
@@ -107,8 +107,8 @@ def _of_site(site: str, rucio: Rucio) -> Sequence[Rse]:
     """The storage of a site that we may use; of several, the one with most room for us."""
     try:
         found = rucio.rses(f"site={site}")
-    except ConfigError as error:
-        raise ConfigError(f"Rucio knows no storage with site={site}", where="--sites") from error
+    except NoStorage as error:
+        raise NoStorage(f"Rucio knows no storage with site={site}", where="--sites") from error
     on_disk = [rse for rse in found if _is_disk(rse)]
     if len(on_disk) < 2:
         return on_disk or found

@@ -175,6 +175,7 @@ def test_others_can_plan_with_it_who_have_none_of_its_files(
     assert [(one.site, one.file) for one in found] == [
         (site, file.name) for site in ("SITE_A", "SITE_C") for file in manifest.files
     ]
+    assert catalogue.replicas(placed, "root", ["NOWHERE"]) == ()
     assert all(one.url.endswith(one.path) and one.path.startswith("hctest/") for one in found)
     assert elsewhere.states(placed) == dict.fromkeys(SITES, "good")
 
