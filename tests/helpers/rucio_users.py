@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from grid import Grid
 
+from treehammer import config
+from treehammer.cli import cli
+from treehammer.datasets.rucio_answers import Rule
+from treehammer.datasets.rucio_catalogue import RucioCatalogue
+from treehammer.errors import TreehammerError
 from treehammer.testbed import rucio
 from treehammer.testbed.storage import SUITE, rse_of
 
@@ -78,3 +85,71 @@ def pfns(client: Any, did: dict[str, str], site: str, scheme: str = "root") -> d
     """Name of each file -> where it is at a site, as Rucio knows it."""
     found = client.list_replicas([did], schemes=[scheme], rse_expression=f"site={site}")
     return {row["name"]: pfn for row in found for pfn in row["pfns"]}
+
+
+class Person:
+    """Somebody with an account, and a machine of their own."""
+
+    def __init__(self, grid: Grid, home: Path, account: str) -> None:
+        self.grid = grid
+        self.home = home
+        self.datasets = home / "cache" / "datasets"
+        self.environ = {
+            "TREEHAMMER_CACHE_DIR": str(home / "cache"),
+            "TREEHAMMER_DATA_DIR": str(home / "data"),
+            "TREEHAMMER_SITES_FILE": str(grid.sites_file),
+            "TREEHAMMER_RUCIO_CONFIG": str(rucio.client_config(grid.box, account)),
+            "TREEHAMMER_RUCIO_SCOPE": "hctest",
+        }
+
+    @property
+    def settings(self) -> config.Settings:
+        """What the commands find."""
+        return config.load({}, environ=self.environ)
+
+    def give(self, *words: str) -> tuple[int, str, str]:
+        """Give a command of ``datasets``; see :meth:`types`."""
+        return self.types("datasets", *words)
+
+    def types(self, *words: str) -> tuple[int, str, str]:
+        """Give a command; what it leaves with, what it printed, and what it said beside."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RUCIO_CONFIG", "")  # which the command sets
+            done = CliRunner().invoke(cli, words, env=self.environ, standalone_mode=False)
+        if isinstance(done.exception, TreehammerError):
+            return done.exception.exit_code, done.stdout, str(done.exception)
+        if done.exception is not None:
+            raise done.exception
+        return int(done.return_value or 0), done.stdout, done.stderr
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Give a command of ``datasets`` that leaves with ``code``; what it printed."""
+        left, printed, said = self.give(*words)
+        assert left == code, printed + said
+        return printed
+
+    def refusal(self, *words: str, code: int) -> str:
+        """Give a command of ``datasets`` that is refused; what it said."""
+        left, printed, said = self.give(*words)
+        assert left == code, printed + said
+        return said
+
+    def rows(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
+        """Give a command of ``datasets``; the rows that it printed for programs."""
+        found: list[dict[str, Any]] = json.loads(self.run(*words, "--json", code=code))
+        return found
+
+    def states(
+        self, name: str, *words: str, where: str = "treehammer=True", code: int = 0
+    ) -> dict[str, str]:
+        """Site -> the worst that is found of a dataset there."""
+        rows = self.rows("verify", name, "--sites", where, *words, code=code)
+        found: dict[str, str] = {}
+        for row in rows:
+            if found.get(row["site"], "good") == "good":
+                found[row["site"]] = row["state"]
+        return found
+
+    def rules(self, name: str) -> tuple[Rule, ...]:
+        """The user's own rules for a dataset."""
+        return RucioCatalogue(self.settings).rucio.rules(name)

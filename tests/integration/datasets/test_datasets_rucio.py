@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,102 +11,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import rucio_users
-from click.testing import CliRunner
 from grid import Grid
 from plain_datasets import lay
+from rucio_users import Person
 
-from treehammer import config
-from treehammer.cli import cli
 from treehammer.datasets.catalogue import FolderCatalogue
-from treehammer.datasets.rucio_answers import Rule
 from treehammer.datasets.rucio_catalogue import RucioCatalogue
-from treehammer.errors import TreehammerError
 from treehammer.sql.store import Store
-from treehammer.testbed import faults, replicas, rucio
+from treehammer.testbed import faults, replicas
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
 ALL = "treehammer=True"
 
 
-class User:
-    """Somebody with an account, and a machine of their own."""
-
-    def __init__(self, grid: Grid, home: Path, account: str) -> None:
-        self.grid = grid
-        self.home = home
-        self.datasets = home / "cache" / "datasets"
-        self.environ = {
-            "TREEHAMMER_CACHE_DIR": str(home / "cache"),
-            "TREEHAMMER_DATA_DIR": str(home / "data"),
-            "TREEHAMMER_SITES_FILE": str(grid.sites_file),
-            "TREEHAMMER_RUCIO_CONFIG": str(rucio.client_config(grid.box, account)),
-            "TREEHAMMER_RUCIO_SCOPE": "hctest",
-        }
-
-    @property
-    def settings(self) -> config.Settings:
-        return config.load({}, environ=self.environ)
-
-    def give(self, *words: str) -> tuple[int, str, str]:
-        """Give a command; what it leaves with, what it printed, and what it said beside."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RUCIO_CONFIG", "")  # which the command sets
-            done = CliRunner().invoke(
-                cli, ["datasets", *words], env=self.environ, standalone_mode=False
-            )
-        if isinstance(done.exception, TreehammerError):
-            return done.exception.exit_code, done.stdout, str(done.exception)
-        if done.exception is not None:
-            raise done.exception
-        return int(done.return_value or 0), done.stdout, done.stderr
-
-    def run(self, *words: str, code: int = 0) -> str:
-        """Give a command that leaves with ``code``; what it printed."""
-        left, printed, said = self.give(*words)
-        assert left == code, printed + said
-        return printed
-
-    def refusal(self, *words: str, code: int) -> str:
-        """Give a command that is refused; what it said."""
-        left, printed, said = self.give(*words)
-        assert left == code, printed + said
-        return said
-
-    def rows(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
-        """Give a command; the rows that it printed for programs."""
-        found: list[dict[str, Any]] = json.loads(self.run(*words, "--json", code=code))
-        return found
-
-    def states(self, name: str, *words: str, where: str = ALL, code: int = 0) -> dict[str, str]:
-        """Site -> the worst that is found of a dataset there."""
-        rows = self.rows("verify", name, "--sites", where, *words, code=code)
-        found: dict[str, str] = {}
-        for row in rows:
-            if found.get(row["site"], "good") == "good":
-                found[row["site"]] = row["state"]
-        return found
-
-    def rules(self, name: str) -> tuple[Rule, ...]:
-        """The user's own rules for a dataset."""
-        return RucioCatalogue(self.settings).rucio.rules(name)
+@pytest.fixture(scope="module")
+def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Person:
+    return Person(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
 
 
 @pytest.fixture(scope="module")
-def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> User:
-    return User(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
+def guest(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Person:
+    return Person(rucio_grid, tmp_path_factory.mktemp("guest"), "guest")
 
 
 @pytest.fixture(scope="module")
-def guest(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> User:
-    return User(rucio_grid, tmp_path_factory.mktemp("guest"), "guest")
-
-
-@pytest.fixture(scope="module")
-def placed(hammer: User) -> str:
+def placed(hammer: Person) -> str:
     """Name of a dataset that is at all sites; what placing it printed is kept beside it."""
     lay(hammer.datasets, "placed", some())
     printed = hammer.run("place", "placed", "--sites", "all", "--lifetime", "2d")
@@ -138,7 +69,7 @@ def on_disk(grid: Grid, site: str, name: str) -> Path:
     return replicas.behind(grid.box, site, pfn)
 
 
-def test_from_nothing_to_verified_replicas_everywhere(hammer: User, placed: str) -> None:
+def test_from_nothing_to_verified_replicas_everywhere(hammer: Person, placed: str) -> None:
     printed = (hammer.home / "printed").read_text()
     assert printed.count("here   3 of 3") == len(SITES)
     assert "we may add" in printed  # the quota, first
@@ -146,7 +77,7 @@ def test_from_nothing_to_verified_replicas_everywhere(hammer: User, placed: str)
     assert hammer.states(placed, "--full") == dict.fromkeys(SITES, "good")
 
 
-def test_doors_to_rucios_storage_are_looked_at(hammer: User, placed: str) -> None:
+def test_doors_to_rucios_storage_are_looked_at(hammer: Person, placed: str) -> None:
     words = ("verify", placed, "--sites", "all", "--door", "rucio", "--door", "rucio-pinned")
     rows = hammer.rows(*words)
     assert {(row["site"], row["door"]) for row in rows} == {
@@ -154,7 +85,7 @@ def test_doors_to_rucios_storage_are_looked_at(hammer: User, placed: str) -> Non
     }
 
 
-def test_the_same_command_again_changes_nothing_but_lifetimes(hammer: User, placed: str) -> None:
+def test_the_same_command_again_changes_nothing_but_lifetimes(hammer: Person, placed: str) -> None:
     before = {rule.id: rule for rule in hammer.rules(placed)}
     assert {rule.expression for rule in before.values()} == {f"{site}_DATA" for site in SITES}
     hammer.run("place", placed, "--sites", "SITE_A,SITE_B", "--lifetime", "3d")
@@ -165,9 +96,9 @@ def test_the_same_command_again_changes_nothing_but_lifetimes(hammer: User, plac
 
 
 def test_others_can_plan_with_it_who_have_none_of_its_files(
-    hammer: User, placed: str, tmp_path: Path
+    hammer: Person, placed: str, tmp_path: Path
 ) -> None:
-    elsewhere = User(hammer.grid, tmp_path, "hammer")
+    elsewhere = Person(hammer.grid, tmp_path, "hammer")
     catalogue = RucioCatalogue(elsewhere.settings)
     manifest = FolderCatalogue(hammer.datasets).manifest(placed)
     assert catalogue.manifest(placed) == manifest
@@ -180,14 +111,14 @@ def test_others_can_plan_with_it_who_have_none_of_its_files(
     assert elsewhere.states(placed) == dict.fromkeys(SITES, "good")
 
 
-def test_one_name_is_one_content(guest: User, placed: str) -> None:
+def test_one_name_is_one_content(guest: Person, placed: str) -> None:
     lay(guest.datasets, placed, some())
     said = guest.refusal("place", placed, "--sites", "SITE_A", code=2)
     assert "has other files than the dataset here" in said
 
 
 def test_a_corrupted_replica_is_found_repaired_and_verified_again(
-    hammer: User, placed: str
+    hammer: Person, placed: str
 ) -> None:
     replicas.corrupt(on_disk(hammer.grid, "SITE_B", f"{placed}.one.root"))
     words = ("verify", placed, "--sites", "site=SITE_B", "--full", "--declare")
@@ -205,7 +136,7 @@ def test_a_corrupted_replica_is_found_repaired_and_verified_again(
         assert store.mark_bad_replicas() == 0  # what was found is there, and measured nothing
 
 
-def test_who_may_not_declare_tells_of_a_suspicion(hammer: User, guest: User) -> None:
+def test_who_may_not_declare_tells_of_a_suspicion(hammer: Person, guest: Person) -> None:
     lay(hammer.datasets, "suspicious", some(1000))
     hammer.run("place", "suspicious", "--sites", "SITE_A")
     replicas.corrupt(on_disk(hammer.grid, "SITE_A", "suspicious.two.root"))
@@ -214,7 +145,7 @@ def test_who_may_not_declare_tells_of_a_suspicion(hammer: User, guest: User) -> 
     assert "only an administrator" in told
 
 
-def test_a_replica_in_the_catalogue_alone_is_refused(hammer: User) -> None:
+def test_a_replica_in_the_catalogue_alone_is_refused(hammer: Person) -> None:
     lay(hammer.datasets, "pretended-b", some(1000))
     hammer.run("place", "pretended-b", "--sites", "SITE_A,SITE_B")
     on_disk(hammer.grid, "SITE_B", "pretended-b.one.root").unlink()
@@ -224,7 +155,7 @@ def test_a_replica_in_the_catalogue_alone_is_refused(hammer: User) -> None:
     assert not any(row["declared"] for row in hammer.rows(*words, code=1))
 
 
-def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: User) -> None:
+def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: Person) -> None:
     lay(hammer.datasets, "not-at-b-b", some(1000))
     words = ("place", "not-at-b-b", "--sites", "all", "--patience", "5s")
     with daemon_stopped(hammer.grid, "xrootd-SITE_B"):
@@ -240,7 +171,7 @@ def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: Us
     assert hammer.states("not-at-b-b") == dict.fromkeys(SITES, "good")
 
 
-def test_where_there_is_no_quota_nothing_is_written(guest: User) -> None:
+def test_where_there_is_no_quota_nothing_is_written(guest: Person) -> None:
     lay(guest.datasets, "too-much", some(2_000_000))
     guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "user.guest"
     try:
@@ -251,7 +182,7 @@ def test_where_there_is_no_quota_nothing_is_written(guest: User) -> None:
         guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "hctest"
 
 
-def test_a_storage_that_takes_nothing_is_respected(hammer: User) -> None:
+def test_a_storage_that_takes_nothing_is_respected(hammer: Person) -> None:
     lay(hammer.datasets, "blocked", some(1000))
     with rucio_users.user(hammer.grid, "root") as admin:
         admin.update_rse("SITE_A_DATA", {"availability_write": False})
@@ -263,7 +194,9 @@ def test_a_storage_that_takes_nothing_is_respected(hammer: User) -> None:
     assert {row["site"]: row["state"] for row in rows} == {"SITE_A": "refused", "SITE_B": "here"}
 
 
-def test_our_own_rules_are_withdrawn_and_no_others(hammer: User, guest: User, placed: str) -> None:
+def test_our_own_rules_are_withdrawn_and_no_others(
+    hammer: Person, guest: Person, placed: str
+) -> None:
     with rucio_users.user(hammer.grid, "root") as admin:
         admin.add_replication_rule(
             [{"scope": "hctest", "name": placed}], 1, "SITE_A_DATA", lifetime=7200
@@ -278,13 +211,13 @@ def test_our_own_rules_are_withdrawn_and_no_others(hammer: User, guest: User, pl
     assert "has no rule" in guest.refusal("remove", placed, code=3)
 
 
-def test_tapes_are_never_meant(hammer: User) -> None:
+def test_tapes_are_never_meant(hammer: Person) -> None:
     lay(hammer.datasets, "no-tape", some(10))
     said = hammer.refusal("place", "no-tape", "--sites", "rse=SITE_A_TAPE", code=2)
     assert "no storage on disk" in said
 
 
-def test_what_was_interrupted_goes_on(hammer: User) -> None:
+def test_what_was_interrupted_goes_on(hammer: Person) -> None:
     lay(hammer.datasets, "interrupted", some(30_000_000))
     process = subprocess.Popen(
         [sys.executable, "-m", "treehammer", "datasets", "place", "interrupted", "--sites", "all"],
@@ -303,7 +236,7 @@ def test_what_was_interrupted_goes_on(hammer: User) -> None:
     assert hammer.states("interrupted", "--full") == dict.fromkeys(SITES, "good")
 
 
-def test_each_account_has_a_token_of_its_own(hammer: User, guest: User) -> None:
+def test_each_account_has_a_token_of_its_own(hammer: Person, guest: Person) -> None:
     shared = replace(guest.settings, cache_dir=hammer.settings.cache_dir)
     assert RucioCatalogue(hammer.settings).rucio.account == "hammer"
     assert RucioCatalogue(shared).rucio.account == "guest"

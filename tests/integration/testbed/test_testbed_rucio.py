@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,7 +64,7 @@ def adler32(path: Path) -> int:
 def xrdfs(grid: Grid, url: str, *words: str) -> str:
     server, _, path = url.removeprefix("root://").partition("//")
     program = grid.box.cache / f"xrootd-{SUITE}/root/usr/bin/xrdfs"
-    asked = [program, server, *words, f"/{path}"]
+    asked = [str(program), server, *words, f"/{path}"]
     return subprocess.run(asked, env={}, capture_output=True, check=True, text=True).stdout
 
 
@@ -99,7 +99,7 @@ def test_distant_sites_copy_from_each_other(rucio_grid: Grid, hammer: Any, place
     (distant,) = rucio_users.pfns(hammer, did, "SITE_C").values()
     programs = rucio_grid.box.cache / f"xrootd-{SUITE}/root/usr/bin"
     for source, target in ((near, f"{distant}.copy"), (distant, f"{near}.copy")):
-        command = [programs / "xrdcp", "--silent", "--tpc", "only", source, target]
+        command = [str(programs / "xrdcp"), "--silent", "--tpc", "only", source, target]
         subprocess.run(command, env={}, check=True, timeout=60)
 
 
@@ -173,7 +173,7 @@ def test_a_replica_may_exist_in_the_catalogue_alone(
 
 def test_accounts_are_ordinary(rucio_grid: Grid, placed: Placed, tmp_path: Path) -> None:
     with rucio_users.user(rucio_grid, "guest") as guest:
-        for forbidden in (
+        attempts: tuple[Callable[[], object], ...] = (
             lambda: guest.delete_replication_rule(placed.rule),
             lambda: guest.update_replication_rule(placed.rule, {"lifetime": 1}),
             lambda: guest.declare_bad_file_replicas(
@@ -181,7 +181,8 @@ def test_accounts_are_ordinary(rucio_grid: Grid, placed: Placed, tmp_path: Path)
             ),
             lambda: guest.add_rse("MINE"),
             lambda: guest.set_local_account_limit("guest", "SITE_A_DATA", -1),
-        ):
+        )
+        for forbidden in attempts:
             with pytest.raises(AccessDenied):
                 forbidden()
         with pytest.raises(InsufficientAccountLimit):
