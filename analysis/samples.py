@@ -32,8 +32,13 @@ BUILD_FACTS = (
     "zstd_version",
 )
 
-#: Where an execution ran can be compared like an axis, though a variant does not hold it.
-CONTEXT_AXES: Mapping[str, str] = {"site": "site", "door": "door", "campaign": "campaign_id"}
+#: Where an execution ran, and what it read, can be compared like an axis, though a variant does not hold it.
+CONTEXT_AXES: Mapping[str, str] = {
+    "site": "site",
+    "door": "door",
+    "campaign": "campaign_id",
+    "dataset": "dataset",
+}
 
 _TEXT = (
     "measurement_id",

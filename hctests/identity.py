@@ -84,12 +84,14 @@ def comparison_key(measurement: Mapping[str, Any], *, without: Collection[str]) 
     Args:
         measurement: holds :data:`SERIES_COLUMNS`, and ``content_hash``, which stands in place of
             the dataset's own where formats are compared: each has its dataset.
-        without: axes of the variant, ``site`` or ``door``; with none it is the series.
+        without: axes of the variant, ``site``, ``door`` or ``dataset``; with none it is the series.
     """
     row = {name: measurement.get(name) for name in SERIES_COLUMNS}
     # The database keeps no empty text: no dataset is NULL there and '' in a plan.
     row["dataset_hash"] = row["dataset_hash"] or ""
-    if FORMAT_AXIS in without:
+    if "dataset" in without:
+        row["dataset_hash"] = ""
+    elif FORMAT_AXIS in without:
         row["dataset_hash"] = measurement.get("content_hash") or row["dataset_hash"]
     variant = json.loads(str(row.pop("variant")))
     row["axes"] = {name: value for name, value in variant.items() if name not in without}

@@ -353,6 +353,26 @@ def test_unpaired_jobs_are_compared_and_named_weaker() -> None:
     assert any(note.startswith("Unpaired") for note in found.notes)
 
 
+def test_two_layouts_of_one_content_are_compared_where_the_values_prove_it() -> None:
+    def read(dataset: str, effect: float, content: str) -> list[Sample]:
+        made = Campaign(
+            name=dataset, roots=(A,), jobs=20, job_noise=0.02, effect=effect, checksum={A: content}
+        )
+        return changed(
+            made.samples(), lambda _: True, dataset=dataset, dataset_hash=f"hash of {dataset}"
+        )
+
+    question = Question("dataset", "set", "set-by-entry")
+    slower = read("set", 0.0, "1" * 64), read("set-by-entry", 0.1, "1" * 64)
+    (row,) = rows(ask([*slower[0], *slower[1]], question))
+    assert (row.a, row.b) == ("set", "set-by-entry")
+    assert evidence(row).same_data == "same data proven"
+    assert evidence(row).unpaired
+    other = read("set-by-entry", 0.1, "2" * 64)
+    (row,) = rows(ask([*slower[0], *other], question))
+    assert row.verdict == Verdict.VALUES_DIFFER
+
+
 def test_unpaired_jobs_are_less_certain_than_pairs() -> None:
     def width(bundled: bool) -> float:
         (row,) = rows(ask(Campaign(bundled=bundled, jobs=10, effect=0.1).samples()))
