@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sql_makers import make_measurement
@@ -150,8 +151,8 @@ def test_what_a_release_cannot_do_is_held_against_nobody(tmp_path: Path, store: 
     scene = Scene(tmp_path / "test", store, Breaker(0.5, 3))
     for job in scene.jobs()[:4]:
         scene.batch.ends(job, JobState.DONE)
-        fails = {"failure_class": "software setup", "failure_kind": "not-supported"}
-        here = {"campaign_id": scene.campaign.id, "site": job.site}
+        fails: dict[str, Any] = {"failure_class": "software setup", "failure_kind": "not-supported"}
+        here: dict[str, Any] = {"campaign_id": scene.campaign.id, "site": job.site}
         store.add([make_measurement(job.id, **here, **fails)])
     scene.tracker.refresh(scene.campaign)
     for job in scene.jobs()[:4]:
