@@ -231,6 +231,8 @@ class Tracker:
             # They are out of the way already: nobody will find them again.
             self._account_for(set_aside)
         self._added.update(paths)
+        if added.new:  # a replica that they read may have been found bad meanwhile
+            self.store.mark_bad_replicas()
         return Collected(added.new, added.known, tuple(added.conflicting), tuple(set_aside))
 
     def _jobs_to_read(self, campaign: CampaignRow, thorough: bool) -> list[JobRow]:

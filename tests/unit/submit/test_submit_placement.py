@@ -16,6 +16,7 @@ from treehammer.collectors.job import InputFile, SoftwareRequest
 from treehammer.datasets.catalogues import Replica
 from treehammer.datasets.manifest import Manifest
 from treehammer.errors import DatasetError, NothingToDo
+from treehammer.submit import placement
 from treehammer.submit.placement import EVERYWHERE, Placement, Placing, placed
 from treehammer.submit.plan import make_plan
 from treehammer.submit.replica_checks import Checked
@@ -125,6 +126,33 @@ def test_a_prefix_stands_in_place_of_the_one_of_the_rse(manifest: Manifest) -> N
     assert found.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
 
 
+@pytest.mark.parametrize(("wait_s", "looks", "lacking"), [(0.0, 1, 1), (60.0, 3, 0), (0.05, 6, 1)])
+def test_sites_that_lack_a_replica_are_waited_for_as_long_as_asked(
+    manifest: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_s: float,
+    looks: int,
+    lacking: int,
+) -> None:
+    """The third look finds it, where there is time for one."""
+    asked: list[Placement] = []
+    never = wait_s < 1
+
+    def looked(*_: object) -> Placement:
+        there = len(asked) == 2 and not never
+        asked.append(Placement({}, {} if there else {("A", "root"): "not yet"}))
+        return asked[-1]
+
+    monkeypatch.setattr(placement, "_looked", looked)
+    monkeypatch.setattr(placement, "LOOK_S", 0.01)
+    site = Site("A", "htcondor@p", (ROOT,))
+    settings: Any = None
+    found = placed([manifest], [(site, ROOT)], settings, wait_s=wait_s)
+    assert len(found.lacking) == lacking
+    assert len(asked) <= looks
+    assert len(asked) == looks or never
+
+
 def test_doors_that_know_themselves_ask_nobody(manifest: Manifest) -> None:
     site = Site("A", "htcondor@p", (Door("root", "root", "root://a//d"),))
     settings: Any = None
@@ -137,13 +165,13 @@ def test_a_plan_reads_what_was_found_and_names_who_is_skipped(
     (file,) = manifest.files
     sites = [Site(name, "htcondor@p", (Door("root", "root", rse=f"{name}_DISK"),)) for name in "AB"]
     there = InputFile(file.name, A, file.size, file.adler32)
-    placement = Placement({("A", "root", "tiny"): (there,)}, {("B", "root"): "f: gone"})
+    known = Placement({("A", "root", "tiny"): (there,)}, {("B", "root"): "f: gone"})
     pinned = pinned_test(tmp_path)
     software = {
         str(value): SoftwareRequest(str(value), "wheel", str(value), "")
         for value in pinned.definition.axes["root"]
     }
-    made = make_plan(pinned, sites, manifest, software, created_us=1, placement=placement)
+    made = make_plan(pinned, sites, manifest, software, created_us=1, placement=known)
     assert {job.site.name for job in made.jobs} == {"A"}
     assert {one.files for job in made.jobs for one in job.spec.executions} == {(there,)}
     assert made.notes == ("Site B is skipped at door root, no good replica: f: gone.",)

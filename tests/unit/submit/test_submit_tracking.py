@@ -12,7 +12,8 @@ from submit_makers import CREATED_US, SHELL_TEST, plan
 from treehammer.collectors.metrics import CATALOGUE
 from treehammer.collectors.record import Measurement, measurement_id
 from treehammer.errors import BatchError
-from treehammer.sql.rows import AttemptRow, CampaignRow
+from treehammer.sql.rows import AttemptRow, CampaignRow, ReplicaRow
+from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import AttemptStatus, Description, JobState, JobStatus
 from treehammer.submit.plan import Plan
@@ -161,6 +162,26 @@ def test_records_of_a_running_job_are_collected_early(scene: Scene) -> None:
     assert scene.tracker.collect(scene.campaign).new == 1
     progress = scene.tracker.progress(scene.campaign)
     assert (progress.done, progress.planned, progress.finished) == (1, 4, False)
+
+
+def test_what_read_a_replica_that_was_found_bad_meanwhile_is_marked(scene: Scene) -> None:
+    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
+    here: dict[str, object] = {
+        "dataset_hash": "h",
+        "door": "file",
+        "plausible": True,
+        "started_us": 5,
+    }
+    for position in (1, 2):
+        scene.record(0, position, **here)
+    bad = ReplicaRow("1", 4, "set", "h", "local", "file", "f.root", "/f.root", False, "has 3 bytes")
+    scene.store.add_replicas([bad])
+    scene.tracker.refresh(scene.campaign)
+    assert scene.tracker.collect(scene.campaign).new == 2
+    rows = scene.store.measurements(Selection(), ["plausible", "implausible_why"])
+    assert {(row["plausible"], row["implausible_why"]) for row in rows} == {
+        (False, "bad replica: has 3 bytes")
+    }
 
 
 def test_job_that_left_too_little_is_lost_with_its_reason(scene: Scene) -> None:
