@@ -166,14 +166,8 @@ def test_records_of_a_running_job_are_collected_early(scene: Scene) -> None:
 
 def test_what_read_a_replica_that_was_found_bad_meanwhile_is_marked(scene: Scene) -> None:
     scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
-    here: dict[str, object] = {
-        "dataset_hash": "h",
-        "door": "file",
-        "plausible": True,
-        "started_us": 5,
-    }
     for position in (1, 2):
-        scene.record(0, position, **here)
+        scene.record(0, position, dataset_hash="h", door="file", plausible=True, started_us=5)
     bad = ReplicaRow("1", 4, "set", "h", "local", "file", "f.root", "/f.root", False, "has 3 bytes")
     scene.store.add_replicas([bad])
     scene.tracker.refresh(scene.campaign)
