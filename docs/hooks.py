@@ -7,10 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from treehammer import hctests, submit
+from treehammer.cli import cli
 from treehammer.collectors.metrics import CATALOGUE, OWNERS, owned_by
 
 #: Raw data and plots of the run that the page on benchmarks tells of.
@@ -119,6 +123,21 @@ def schema_page(title: str, path: Path) -> str:
             if rows:
                 parts.append(_table(("key", "type", "default", "meaning"), rows))
     return "\n\n".join(parts) + "\n"
+
+
+def on_startup(**_: object) -> None:
+    """Have all verbs known, which the command line itself imports one by one."""
+    context = click.Context(cli)
+    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    cli.commands = {name: verb for name, verb in found.items() if verb}
+
+
+def on_page_content(html: str, *, page: Page, **_: object) -> None:
+    """Refuse a reference that lacks a verb."""
+    if page.file.src_uri == "reference/commands.md":
+        verbs = cli.list_commands(click.Context(cli))
+        if lacking := [name for name in verbs if f'id="treehammer-{name}"' not in html]:
+            raise PluginError(f"reference/commands.md lacks {', '.join(lacking)}")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
