@@ -49,6 +49,15 @@ SIGQUIT = 3
 #: What daemons find programs by; jobs have no PATH at all.
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
+#: Changes the queue while jobs have been waiting for some seconds, to no effect on them.
+STIR = """#!/bin/sh
+export _CONDOR_SEC_TOKEN_DIRECTORY={tokens} _CONDOR_SEC_TOKEN_SYSTEM_DIRECTORY={tokens}
+while sleep 4; do
+  {programs}/condor_qedit >/dev/null 2>&1 -constraint \\
+    'JobStatus == 1 && JobPrio =?= 0 && time() - EnteredCurrentStatus > 4' JobPrio 0
+done
+"""
+
 
 @dataclass(frozen=True)
 class Pool:
@@ -90,6 +99,14 @@ class Pool:
         Jobs can read them, since they are the same user.
         """
         return self.folder / "etc/tokens.d"
+
+    @property
+    def stir(self) -> Path:
+        """Folder of the program that keeps waiting jobs from being forgotten (see the configuration).
+
+        Jobs do not see it: it has a user's token.
+        """
+        return self.folder / "stir"
 
     @property
     def users(self) -> Path:
@@ -220,6 +237,8 @@ class CondorPool:
             "etc/tokens.d",
             "tokens.d",
             "keys",
+            "stir",
+            "stir/tokens.d",
             "cred",
             "log",
             "spool",
@@ -248,7 +267,11 @@ class CondorPool:
         theirs = self._token(DAEMONS, "-authz", "ADVERTISE_STARTD", "-authz", "READ")
         box.own_file(pool.startd_tokens / "startd", theirs, mode=0o600)
         write_secret(pool.admin_tokens / "condor", ours)
-        write_secret(pool.client / "tokens.d/user", self._token(USER))
+        user = self._token(USER)
+        write_secret(pool.client / "tokens.d/user", user)
+        box.own_file(pool.stir / "tokens.d/user", user, mode=0o600)
+        stir = STIR.format(programs=pool.release / "usr/bin", tokens=pool.stir / "tokens.d")
+        box.own_file(pool.stir / "stir", stir, mode=0o755)
 
     def _site(self, site: str) -> None:
         pool, box = self.pool, self.pool.box
@@ -308,6 +331,7 @@ class CondorPool:
             tokens=pool.tokens,
             startd_tokens=pool.startd_tokens,
             users=pool.users,
+            stir=pool.stir,
             sites=sites,
             slots=pool.slots,
             mark=f"{MARK}={pool.box.folder}",

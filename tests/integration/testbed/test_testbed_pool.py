@@ -79,6 +79,7 @@ def test_a_job_sees_nothing_of_the_user(pool: Grid, tmp_path: Path) -> None:
         "temporary files": tmp_path,
         "key of the pool": pool.pool.folder / "keys/POOL",
         "tokens of daemons": pool.pool.tokens / "condor",
+        "token of stir": pool.pool.stir / "tokens.d/user",
     }
     folder = run(
         pool,
