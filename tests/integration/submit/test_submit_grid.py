@@ -60,10 +60,11 @@ def test_a_campaign_at_many_sites_from_several_shells(user: GridDesk) -> None:
     assert "removed" in user.shell("purge", "last")
 
 
-def test_starts_are_spread_and_bounded(user: GridDesk) -> None:
+@pytest.mark.parametrize("pace", [("--over", "30s"), ("--ramp", "1/10s")])
+def test_starts_are_spread_and_bounded(user: GridDesk, pace: tuple[str, str]) -> None:
     site = user.grid.box.sites[0]
     user.payload_is("true")
-    user.submits("--sites", site, "-S", "repeats=3", "--over", "30s", "--in-flight", "3", "--wait")
+    user.submits("--sites", site, "-S", "repeats=3", *pace, "--in-flight", "3", "--wait")
     started = sorted(attempt.started_us / 1e6 for attempt in _attempts(user))
     gaps = [later - sooner for sooner, later in itertools.pairwise(started)]
     assert len(gaps) == 2
@@ -112,16 +113,18 @@ def test_transient_trouble_is_tried_again_on_a_budget(user: GridDesk, tmp_path: 
         '{% extends "shipped/htcondor.sub.j2" %}\n'
         "{% block worker %}\n{{ super() }}\n"
         "arguments = \"-c 'mkdir $(treehammer_output); "
-        "test $(treehammer_attempt) -eq 2 -a {{ site.name }} = {{ good }} || exit 75; "
+        "test $(treehammer_attempt) -eq 2 -a {{ site.name }} != {{ bad }} || exit 75; "
         "exec {{ site.python }} worker.pyz run job.json --attempt $(treehammer_attempt) "
         "--output $(treehammer_output) >$(treehammer_output)/worker.out 2>&1'\"\n"
-        "{% endblock %}\n".replace("{{ good }}", user.grid.box.sites[0])
+        "{% endblock %}\n".replace("{{ bad }}", user.grid.box.sites[1])
     )
     good, bad = user.grid.box.sites[:2]
-    user.write(**{good: {"templates": folder}, bad: {"templates": folder}})
+    user.write(**{site: {"templates": folder} for site in (good, bad, "FAR")})
     user.payload_is("true")
-    user.submits("--sites", f"{good},{bad}", "-S", "repeats=1", "--wait")
-    assert len(user.rows()) == 2
+    user.submits("--sites", f"{good},{bad},FAR", "-S", "repeats=1", "--wait")
+    assert len(user.rows()) == 4
+    # In the grid universe it is the other pool that tries again.
+    assert [(a.number, a.exit_code) for a in _attempts(user, "FAR")][-1] == (2, 0)
     helped = _attempts(user, good)
     assert [(a.number, a.exit_code) for a in helped] == [(1, 75), (2, 0)]
     assert [a.failure_class for a in helped] == ["upload", ""]
