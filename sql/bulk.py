@@ -24,9 +24,9 @@ from treehammer.collectors.metrics import CATALOGUE
 from treehammer.errors import StoreError
 from treehammer.sql import arrow
 from treehammer.sql.bulk_reader import COUNT, Order, Question
-from treehammer.sql.database import BUSY_SECONDS, refused, shown, sqlite_file
 from treehammer.sql.queries import Questions
 from treehammer.sql.selection import Selection
+from treehammer.sql.troubles import BUSY_SECONDS, refused, shown, sqlite_file
 
 # A row that tells the driver the type of each column, which it takes from the first rows: of a
 # column of NULLs it could not tell.

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 
 import click
+from sqlalchemy.engine import make_url
 
 from treehammer.config import Settings
 from treehammer.sql import migrate
@@ -66,6 +67,8 @@ def db_group() -> None:
 def check_command(settings: Settings, form: str) -> None:
     """Check that the database is whole and of this version; count what it holds.
 
+    Of SQLite every page, index and reference is checked; PostgreSQL's server watches over its own.
+
     Example: treehammer db check
     """
     rows = [{"table": t, "rows": n} for t, n in check_database(settings.database).items()]
@@ -75,11 +78,15 @@ def check_command(settings: Settings, form: str) -> None:
 @db_group.command("upgrade")
 @click.pass_obj
 def upgrade_command(settings: Settings) -> None:
-    """Bring the database to this version's schema; an SQLite file is backed up before.
+    """Bring the database to this version's schema, wholly or not at all.
+
+    An SQLite file is backed up before. Of a PostgreSQL database make a backup yourself: pg_dump.
 
     Example: treehammer db upgrade
     """
     backup = upgrade_database(settings.database)
     if backup:
         click.echo(f"backup: {backup}")
+    elif make_url(settings.database).get_backend_name() != "sqlite":
+        click.echo("no backup was made: an upgrade that fails changes nothing")
     click.echo(f"the database is at revision {migrate.REVISION}")

@@ -1,4 +1,4 @@
-"""How the database is reached: the engine, its transactions, and what its errors mean."""
+"""How the database is reached: the engine and its transactions."""
 
 from __future__ import annotations
 
@@ -6,59 +6,22 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from treehammer.errors import ConfigError, StoreError
+from treehammer.sql import troubles
+from treehammer.sql.troubles import explained, shown
 
-#: Seconds that a writer waits for another before it gives up.
-BUSY_SECONDS = 30.0
-
-# What SQLite says -> what it means and what to do.
-_MEANINGS = (
-    (
-        "locked",
-        f"another process held the database for more than {BUSY_SECONDS:.0f} s",
-        "Nothing was written. Run the command again when the other one has ended.",
-    ),
-    (
-        "full",
-        "there is no room left to write",
-        "Free space where the database lies and run the command again; "
-        "what was recorded before is intact.",
-    ),
-    (
-        "disk i/o",
-        "the disk refused to write or read",
-        "Check space, quota and health of the disk, then run the command again; "
-        "what was committed before is intact.",
-    ),
-    (
-        "readonly",
-        "the database may not be written",
-        "Check the permissions of the file and its folder.",
-    ),
-    (
-        "unable to open",
-        "the database cannot be opened",
-        "Check that its folder exists and is yours to write, or give another with --database.",
-    ),
-    (
-        "malformed",
-        "the database is damaged",
-        "Put it back from a backup, or move it away and run 'treehammer collect': "
-        "the records of jobs stay in the spool.",
-    ),
-    (
-        "not a database",
-        "this file is not an SQLite database",
-        "Check the path given with --database.",
-    ),
-)
+#: The oldest PostgreSQL that is accepted; what has been run stands in docs/databases.md.
+OLDEST_POSTGRESQL = (13,)
+#: Seconds until a server that does not answer is given up, where the URL says nothing else.
+CONNECT_SECONDS = 10
+#: Held by whoever writes to a PostgreSQL database; any number that nobody else uses.
+_WRITER = int.from_bytes(b"treehamm", "big")
 
 
 def parse_url(text: str) -> URL:
@@ -69,21 +32,16 @@ def parse_url(text: str) -> URL:
     """
     try:
         url = make_url(text)
+        if url.drivername in ("postgres", "postgresql"):
+            url = url.set(drivername="postgresql+psycopg")
         url.get_dialect()
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigError(
             f"cannot understand the database's URL ({error})",
             where="database",
-            hint="Give one like sqlite:////home/me/results.db.",
+            hint="Give one like sqlite:////home/me/results.db or postgresql://me@host/results.",
         ) from error
     return url
-
-
-def sqlite_file(url: URL) -> Path | None:
-    """The file of an SQLite URL; ``None`` for other databases and for one in memory."""
-    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
-        return None
-    return Path(str(url.database))
 
 
 def make_engine(url: URL) -> Engine:
@@ -93,7 +51,7 @@ def make_engine(url: URL) -> Engine:
         ConfigError: the driver for this database is not installed.
     """
     try:
-        engine = sa.create_engine(url)
+        engine = _new_engine(url)
     except ImportError as error:
         raise ConfigError(
             f"the driver for {url.drivername} is not installed ({error})", where="database"
@@ -101,14 +59,63 @@ def make_engine(url: URL) -> Engine:
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
+    if engine.dialect.name == "postgresql":
+        sa.event.listen(engine, "begin", _begin_postgresql)
     return engine
+
+
+def _new_engine(url: URL) -> Engine:
+    if url.get_backend_name() != "postgresql":
+        return sa.create_engine(url)
+    ours = {
+        "application_name": "treehammer",
+        "client_encoding": "utf8",
+        "connect_timeout": CONNECT_SECONDS,
+    }
+    wanted = {name: value for name, value in ours.items() if name not in url.query}
+    # A connection that a restart of the server has cut is made anew.
+    return sa.create_engine(url, connect_args=wanted, pool_pre_ping=True)
+
+
+def require_usable(engine: Engine) -> None:
+    """Refuse a server that cannot keep what the store promises.
+
+    Raises:
+        StoreError: it is too old, or its database cannot hold every text.
+    """
+    if engine.dialect.name != "postgresql":
+        return
+    with reading(engine) as connection:
+        version = connection.dialect.server_version_info or ()
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+    if version < OLDEST_POSTGRESQL:
+        raise StoreError(
+            f"the server is PostgreSQL {'.'.join(map(str, version))}; "
+            f"{OLDEST_POSTGRESQL[0]} or later is needed",
+            where=shown(engine.url),
+            hint="Use a newer server; pg_upgrade keeps what an old one holds.",
+        )
+    if encoding != "UTF8":
+        raise StoreError(
+            f"the database's encoding is {encoding}, which cannot hold every text",
+            where=shown(engine.url),
+            hint="Make another: CREATE DATABASE NAME ENCODING 'UTF8' TEMPLATE template0.",
+        )
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    # As on SQLite there is one writer at a time, who sees all that those before have written.
+    if connection.get_execution_options().get("treehammer_write", False):
+        wait = f"SET LOCAL lock_timeout = {troubles.BUSY_SECONDS * 1000:.0f}"
+        connection.exec_driver_sql(wait)
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER})")
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     # The driver must not begin transactions of its own accord: see _begin_sqlite.
     connection.isolation_level = None
     for pragma in (
-        f"busy_timeout={BUSY_SECONDS * 1000:.0f}",
+        f"busy_timeout={troubles.BUSY_SECONDS * 1000:.0f}",
         "foreign_keys=ON",
         # With FULL a commit that was answered survives a power cut, also in WAL mode.
         "synchronous=FULL",
@@ -126,7 +133,7 @@ def switch_to_wal(engine: Engine) -> None:
     """Let one SQLite writer and any number of readers work at once; the file remembers it."""
     if engine.dialect.name != "sqlite":
         return
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + troubles.BUSY_SECONDS
     with explained(engine.url), closing(engine.raw_connection()) as connection:
         while True:
             try:
@@ -142,8 +149,14 @@ def switch_to_wal(engine: Engine) -> None:
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """A connection inside a transaction that sees one state of the database throughout."""
-    with explained(engine.url), engine.connect() as connection, connection.begin():
-        yield connection
+    with explained(engine.url), engine.connect() as plain:
+        connection = plain
+        if engine.dialect.name == "postgresql":
+            connection = plain.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+        with connection.begin():
+            yield connection
 
 
 @contextmanager
@@ -151,6 +164,9 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """A connection inside a transaction that alone may write; committed at the end or undone."""
     with explained(engine.url), engine.connect() as plain:
         connection = plain.execution_options(treehammer_write=True)
+        if engine.dialect.name == "postgresql":
+            # A stricter one would see the state from before it had waited for others.
+            connection = connection.execution_options(isolation_level="READ COMMITTED")
         with connection.begin():
             yield connection
 
@@ -176,28 +192,6 @@ def rebuilding(engine: Engine) -> Iterator[Connection]:
             driver.execute("PRAGMA foreign_keys=ON")
 
 
-@contextmanager
-def explained(url: URL) -> Iterator[None]:
-    """Turn errors of the database into one that says what to do.
-
-    Raises:
-        StoreError: instead of anything SQLAlchemy or the driver raises.
-    """
-    try:
-        yield
-    except (SQLAlchemyError, sqlite3.Error) as error:
-        said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        raise refused(url, said) from error
-
-
-def refused(url: URL, said: str) -> StoreError:
-    """The error for what a database or its driver said."""
-    for sign, message, hint in _MEANINGS:
-        if sign in said.lower():
-            return StoreError(f"{message} ({said})", where=shown(url), hint=hint)
-    return StoreError(f"the database refused: {said}", where=shown(url))
-
-
 def require_whole(connection: Connection) -> None:
     """Have SQLite check every page, index and reference of the file.
 
@@ -221,9 +215,3 @@ def require_whole(connection: Connection) -> None:
             where=shown(connection.engine.url),
             hint="Put it back from a backup, or move it away and run 'treehammer collect'.",
         )
-
-
-def shown(url: URL) -> str:
-    """The database for people: a path, or the URL without its password."""
-    file = sqlite_file(url)
-    return str(file) if file else url.render_as_string(hide_password=True)

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.errors import StoreError
-from treehammer.sql.database import explained, reading, rebuilding, shown, sqlite_file, writing
+from treehammer.sql.database import reading, rebuilding, writing
+from treehammer.sql.troubles import explained, shown, sqlite_file
 
 if TYPE_CHECKING:
     from alembic.config import Config

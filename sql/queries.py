@@ -21,7 +21,8 @@ ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
 
 ORDER = (
     measurement.c.campaign_id,
-    measurement.c.site,
+    # What SQLite does by itself; of the others, some have unknown ones last.
+    measurement.c.site.nulls_first(),
     measurement.c.job_id,
     measurement.c.attempt,
     measurement.c.round,
@@ -104,7 +105,7 @@ class Snapshot:
             sa.select(*by, sa.func.count())
             .where(measurement.c.campaign_id == campaign_id)
             .group_by(*by)
-            .order_by(*by)
+            .order_by(*(column.nulls_first() for column in by))
         )
         return [
             CountRow(site or "", kind or "", failure or "", plausible, count)
@@ -125,4 +126,6 @@ class Snapshot:
         return Questions(selection, self._connection.dialect.name)
 
     def _streamed(self, query: sa.Select[Any]) -> Iterator[Any]:
-        yield from self._connection.execute(query.execution_options(yield_per=FETCH))
+        # Who stops reading in the middle lets go of the server's cursor, too.
+        with self._connection.execute(query.execution_options(yield_per=FETCH)) as rows:
+            yield from rows

@@ -3,7 +3,7 @@
 The measurement table has one column per entry of the metric catalogue.  Everything here is chosen
 so that SQLite, PostgreSQL and Oracle can hold the same rows: names of at most 30 characters, times
 as whole microseconds since 1970 UTC, no empty text ('' is NULL on Oracle, so it is NULL
-everywhere), lists of numbers as JSON text.  Only SQLite is proven by tests so far.
+everywhere), lists of numbers as JSON text.  SQLite and PostgreSQL are proven by tests, Oracle is not.
 """
 
 from __future__ import annotations
@@ -26,10 +26,17 @@ EXTRA_NAME_LENGTH = 64
 
 
 class StoredText(TypeDecorator[str]):
-    """Text of a limited length; '' is stored as NULL."""
+    """Text of a limited length; '' is stored as NULL.  It sorts by code points everywhere."""
 
     impl = sa.String
     cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Have PostgreSQL sort as SQLite and Oracle do, whatever language its database is in."""
+        kind = self.impl_instance
+        if dialect.name == "postgresql" and isinstance(kind, sa.String) and kind.length:
+            return dialect.type_descriptor(sa.String(kind.length, collation="C"))
+        return super().load_dialect_impl(dialect)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Make '' NULL."""

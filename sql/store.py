@@ -20,9 +20,8 @@ from treehammer.sql.database import (
     make_engine,
     parse_url,
     reading,
+    require_usable,
     require_whole,
-    shown,
-    sqlite_file,
     switch_to_wal,
     writing,
 )
@@ -40,6 +39,7 @@ from treehammer.sql.rows import (
 )
 from treehammer.sql.selection import Selection
 from treehammer.sql.tables import Row, from_database, insert_missing, lines, replace_lines, upsert
+from treehammer.sql.troubles import shown, sqlite_file
 
 #: The most values in one IN list (Oracle's limit).
 IN_LIST = 1000
@@ -70,7 +70,10 @@ class Store:
         """
         engine = _engine(url, create=create)
         try:
+            require_usable(engine)
             if migrate.state(engine) is migrate.State.EMPTY:
+                if not create:
+                    raise _no_results(engine.url)
                 switch_to_wal(engine)
                 migrate.create(engine)
             migrate.require_current(engine)
@@ -288,6 +291,7 @@ def upgrade_database(url: str) -> Path | None:
     """
     engine = _engine(url, create=False)
     try:
+        require_usable(engine)
         return migrate.upgrade(engine)
     finally:
         engine.dispose()
@@ -298,13 +302,17 @@ def _engine(url: str, *, create: bool) -> Engine:
     file = sqlite_file(parsed)
     if file and not file.exists():
         if not create:
-            raise NothingToDo(
-                "there are no results yet",
-                where=shown(parsed),
-                hint="Run a test first, or give another database with --database.",
-            )
+            raise _no_results(parsed)
         _make_folder(file)
     return make_engine(parsed)
+
+
+def _no_results(url: URL) -> NothingToDo:
+    return NothingToDo(
+        "there are no results yet",
+        where=shown(url),
+        hint="Run a test first, or give another database with --database.",
+    )
 
 
 def _make_folder(file: Path) -> None:

@@ -1,0 +1,369 @@
+"""What the store promises on every database; each folder of tests brings ``url`` and ``store``.
+
+Imported by the test modules of each database with ``from store_contract import *``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sql_makers
+from sql_makers import campaign_row, full_measurement, job_row, make_measurement
+
+from treehammer.collectors.metrics import CATALOGUE, Value
+from treehammer.errors import ConfigError, NothingToDo, StoreError
+from treehammer.sql.recording import BATCH, Added
+from treehammer.sql.rows import AttemptRow, CountRow, ExtraRow, PairRow, ReplicaRow, VerdictRow
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store, check_database
+
+HELPERS = str(Path(sql_makers.__file__).parent)
+EVERYTHING = Selection()
+
+
+def rows_of(store: Store) -> dict[str, dict[str, Value]]:
+    return {str(row["measurement_id"]): row for row in store.measurements(EVERYTHING)}
+
+
+# Measurements
+
+
+def test_every_column_comes_back_as_it_was(store: Store) -> None:
+    given = full_measurement(3)
+    store.add([given])
+    (row,) = store.measurements(EVERYTHING)
+    assert row == dict(given.values)
+    assert [type(row[m.name]) for m in CATALOGUE] == [type(given.values[m.name]) for m in CATALOGUE]
+
+
+def test_what_was_not_recorded_is_none(store: Store) -> None:
+    given = make_measurement()
+    store.add([given])
+    (row,) = store.measurements(EVERYTHING)
+    assert {name: value for name, value in row.items() if value is not None} == given.values
+
+
+def test_adding_twice_is_harmless(store: Store) -> None:
+    some = [make_measurement(position=p, extras={"hits": p}) for p in (1, 2, 3)]
+    assert store.add(some) == Added(3, 0)
+    assert store.add([*some, make_measurement(position=4)]) == Added(1, 3)
+    assert len(rows_of(store)) == 4
+
+
+def test_the_same_one_twice_in_one_call_is_written_once(store: Store) -> None:
+    assert store.add([make_measurement(), make_measurement()]) == Added(1, 1)
+
+
+def test_how_a_number_or_missing_text_was_spelled_makes_no_conflict(store: Store) -> None:
+    store.add([make_measurement(axis_cache_mb=30, ref="", pass_loop_wall_s=[1, 2])])
+    again = make_measurement(axis_cache_mb=30.0, pass_loop_wall_s=[1.0, 2.0])
+    assert store.add([again]) == Added(0, 1)
+
+
+@pytest.mark.parametrize("other", [{"site": "elsewhere"}, {"extras": {"hits": 2}}])
+def test_a_contradiction_is_reported_and_changes_nothing(
+    store: Store, other: dict[str, Any]
+) -> None:
+    first = make_measurement(extras={"hits": 1})
+    store.add([first])
+    before = rows_of(store)
+    second = make_measurement(**{"extras": {"hits": 1}, **other})
+    assert store.add([second]) == Added(0, 0, (first.id,))
+    assert rows_of(store) == before
+    assert list(store.extras(EVERYTHING)) == [ExtraRow(first.id, "hits", 1.0)]
+
+
+def _finding(at: int, good: bool, **changes: Any) -> ReplicaRow:
+    values: dict[str, Any] = {
+        "id": f"{at}{changes}",
+        "found_us": at,
+        "dataset": "set",
+        "dataset_hash": "h",
+        "site": "local",
+        "door": "d",
+        "file": "f.root",
+        "url": "root://h//f.root",
+        "good": good,
+        "message": "" if good else "has adler32 1, not 2",
+    }
+    return ReplicaRow(**{**values, **changes})
+
+
+def _marked(store: Store) -> dict[int, str]:
+    rows = store.measurements(Selection(), ["started_us", "implausible_why", "plausible"])
+    found = {int(str(row["started_us"])): row for row in rows}
+    assert all(row["plausible"] is (row["implausible_why"] is None) for row in found.values())
+    return {at: str(row["implausible_why"] or "") for at, row in found.items()}
+
+
+def test_what_read_a_replica_while_it_was_bad_is_marked(store: Store) -> None:
+    here: dict[str, Any] = {"dataset_hash": "h", "site": "local", "door": "d", "plausible": True}
+    read = [make_measurement(f"j{at}", started_us=at, **here) for at in (10, 20, 30, 40, 50)]
+    other = make_measurement("other", started_us=25, **{**here, "door": "e"})
+    doubtful = make_measurement(
+        "why", started_us=22, **{**here, "plausible": False}, implausible_why="x"
+    )
+    store.add([*read, other, doubtful])
+    assert store.mark_bad_replicas() == 0
+    store.add_replicas([_finding(15, True), _finding(35, False), _finding(36, False)])
+    assert store.mark_bad_replicas() == 5
+    said = "bad replica: has adler32 1, not 2"
+    assert _marked(store) == {
+        10: "",
+        20: said,
+        22: f"x; {said}",
+        25: "",
+        30: said,
+        40: said,
+        50: said,
+    }
+    assert store.mark_bad_replicas() == 0
+    # What comes home later is marked, too, until the replica is good again.
+    store.add_replicas([_finding(55, True), _finding(55, False, dataset_hash="else")])
+    late = [make_measurement(f"j{at}", started_us=at, **here) for at in (45, 60)]
+    store.add(late)
+    assert store.mark_bad_replicas() == 1
+    assert _marked(store)[45] == said
+    assert _marked(store)[60] == ""
+    # Handed in again, what was marked is the same measurement still.
+    assert store.add([*read, doubtful, *late]) == Added(0, 8)
+
+
+def test_a_replica_never_found_good_was_bad_from_the_beginning(store: Store) -> None:
+    store.add([make_measurement(started_us=1, dataset_hash="h", door="d", plausible=True)])
+    store.add_replicas([_finding(35, False)])
+    store.add_replicas([_finding(35, False)])
+    assert store.mark_bad_replicas() == 1
+
+
+def test_more_than_one_batch(store: Store) -> None:
+    some = [make_measurement(job=f"job {n}") for n in range(2 * BATCH + 3)]
+    assert store.add(iter(some)) == Added(len(some), 0)
+    assert store.add(iter(some)) == Added(0, len(some))
+
+
+HOSTILE = [
+    "'; DROP TABLE measurement; --",
+    '"quoted", and\ncut\r\nin\tlines',
+    "𝕏 中文 العربية \u202e\u200b é e\u0301",
+    "[red]{{ 7 * 7 }}<script>alert(1)</script>%s %(a)s :name ?",
+    " ",
+    "NULL",
+    "x" * 4000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_text(store: Store, text: str) -> None:
+    store.add([make_measurement(host=text, log_excerpt=text)])
+    (row,) = store.measurements(EVERYTHING, ["host", "log_excerpt"])
+    assert row == {"host": text, "log_excerpt": text}
+
+
+def test_the_limits_of_numbers(store: Store) -> None:
+    whole = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
+    real = [5e-324, -0.0, 0.1, sys.float_info.max, -sys.float_info.max]
+    store.add(
+        make_measurement(
+            position=p, retries=i, eff_job=x, read_latency_hist=whole, pass_loop_wall_s=real
+        )
+        for p, (i, x) in enumerate(zip(whole, real, strict=True))
+    )
+    rows = list(store.measurements(EVERYTHING))
+    assert [row["retries"] for row in rows] == whole
+    assert [row["eff_job"] for row in rows] == real
+    assert all(row["read_latency_hist"] == whole for row in rows)
+    assert all(row["pass_loop_wall_s"] == real for row in rows)
+
+
+def test_an_empty_list_is_not_unknown(store: Store) -> None:
+    store.add([make_measurement(read_latency_hist=[])])
+    (row,) = store.measurements(EVERYTHING, ["read_latency_hist", "pass_loop_wall_s"])
+    assert row == {"read_latency_hist": [], "pass_loop_wall_s": None}
+
+
+def test_rows_come_in_the_order_of_execution(store: Store) -> None:
+    places = [("b", 1, 1), ("a", 2, 1), ("a", 1, 2), ("a", 1, 1)]
+    store.add(make_measurement(job=j, round_=r, position=p, extras={"e": p}) for j, r, p in places)
+    rows = list(store.measurements(EVERYTHING, ["job_id", "round", "position", "measurement_id"]))
+    assert [(r["job_id"], r["round"], r["position"]) for r in rows] == sorted(places)
+    assert [e.measurement_id for e in store.extras(EVERYTHING)] == [
+        r["measurement_id"] for r in rows
+    ]
+
+
+def test_a_snapshot_does_not_move(store: Store) -> None:
+    store.add([make_measurement(position=1)])
+    with store.snapshot() as snapshot:
+        assert len(list(snapshot.measurements(EVERYTHING))) == 1
+        store.add([make_measurement(position=2)])
+        assert len(list(snapshot.measurements(EVERYTHING))) == 1
+        assert len(list(snapshot.measurements(EVERYTHING))) == 1
+    assert len(rows_of(store)) == 2
+
+
+def test_a_stream_that_is_abandoned_holds_nothing(store: Store) -> None:
+    store.add(make_measurement(position=p) for p in range(10))
+    next(store.measurements(EVERYTHING))
+    assert store.add([make_measurement(position=11)]).new == 1
+
+
+def test_an_unknown_column_is_an_error(store: Store) -> None:
+    with pytest.raises(KeyError):
+        list(store.measurements(EVERYTHING, ["no_such_column"]))
+
+
+def test_counts(store: Store) -> None:
+    store.add(
+        [
+            make_measurement(position=1),
+            make_measurement(position=2),
+            make_measurement(position=3, plausible=False),
+            make_measurement(position=4, failure_class="open"),
+            make_measurement(position=5, site="far", kind="checksum"),
+            make_measurement(position=6, campaign_id="other"),
+        ]
+    )
+    assert set(store.counts("campaign")) == {
+        CountRow("local", "timed", "", True, 2),
+        CountRow("local", "timed", "", False, 1),
+        CountRow("local", "timed", "open", True, 1),
+        CountRow("far", "checksum", "", True, 1),
+    }
+
+
+# Campaigns, jobs, attempts, comparisons
+
+
+def test_a_campaign_is_added_once(store: Store) -> None:
+    store.add_campaign(campaign_row(), [job_row("a")])
+    store.set_jobs([job_row("a", state="done")])
+    store.add_campaign(campaign_row(name="renamed"), [job_row("a"), job_row("b")])
+    assert store.campaigns() == [campaign_row()]
+    assert store.jobs("campaign") == [job_row("a", state="done"), job_row("b")]
+    assert store.jobs("other") == []
+
+
+def test_a_job_needs_its_campaign(store: Store) -> None:
+    with pytest.raises(StoreError):
+        store.set_jobs([job_row("a")])
+
+
+def test_the_last_word_on_a_row_given_twice_counts(store: Store) -> None:
+    store.add_campaign(campaign_row(), [])
+    store.set_jobs([job_row("a", state="queued"), job_row("a", state="running")])
+    assert [job.state for job in store.jobs("campaign")] == ["running"]
+
+
+def test_attempts_follow_what_is_known(store: Store) -> None:
+    store.add_campaign(campaign_row(), [job_row(f"job {n}") for n in range(1100)])
+    first = AttemptRow("job 1", 1, "running", 5, 0, None, "", "")
+    store.set_attempts([first])
+    ended = AttemptRow("job 1", 1, "lost", 5, 9, 137, "lost", "the node went away")
+    second = AttemptRow("job 1", 2, "done", 10, 20, 0, "", "")
+    store.set_attempts([ended, second])
+    assert store.attempts(f"job {n}" for n in range(1100)) == [ended, second]
+    assert store.attempts([]) == []
+
+
+@pytest.mark.parametrize("reference", ["bb22", "name of bb22", "bb", "name of bb"])
+def test_a_campaign_is_found(store: Store, reference: str) -> None:
+    for place, id_ in enumerate(("aa11", "bb22", "aa33")):
+        store.add_campaign(campaign_row(id_, created_us=place), [])
+    assert store.campaign(reference).id == "bb22"
+    assert store.campaign("last").id == "aa33"
+
+
+@pytest.mark.parametrize("reference", ["aa", "zz", "", "%"])
+def test_a_campaign_that_is_not_clear_is_an_error_with_choices(
+    store: Store, reference: str
+) -> None:
+    for id_ in ("aa11", "aa33"):
+        store.add_campaign(campaign_row(id_), [])
+    with pytest.raises(ConfigError, match="aa11"):
+        store.campaign(reference)
+
+
+def test_no_campaign_at_all(store: Store) -> None:
+    with pytest.raises(NothingToDo):
+        store.campaign("last")
+
+
+def pair(comparison: str, d: float) -> PairRow:
+    return PairRow(
+        comparison, "job", "campaign", "local", "host", "key", "label", "cpu_per_event_s", "root",
+        "6.38.00", "6.40.00", 2, 1.0, 1.1, d,
+    )  # fmt: skip
+
+
+def verdict(comparison: str, **changes: object) -> VerdictRow:
+    row: dict[str, Any] = {
+        "comparison_id": comparison, "created_us": 1, "rule_version": 1, "scope": "release",
+        "site": "", "comparison_key": "", "label": "all", "metric": "cpu_per_event_s",
+        "axis": "root", "a": "6.38.00", "b": "6.40.00", "verdict": "undecided", "effect": None,
+        "low": None, "high": None, "jobs": 3, "hosts": 1, "jobs_needed": None, "evidence": "{}",
+    }  # fmt: skip
+    return VerdictRow(**{**row, **changes})
+
+
+def test_a_comparison_replaces_itself_alone(store: Store) -> None:
+    store.replace_comparison("one", [pair("one", 0.1)], [verdict("one")])
+    store.replace_comparison("two", [pair("two", 0.2)], [verdict("two")])
+    pairs = [pair("one", 0.3), pair("one", 0.2)]
+    verdicts = [verdict("one", effect=0.25, jobs_needed=4), verdict("one", scope="series")]
+    store.replace_comparison("one", pairs, verdicts)
+    assert store.pairs("one") == pairs
+    assert store.verdicts("one") == verdicts
+    assert store.pairs("two") == [pair("two", 0.2)]
+    assert store.verdicts("three") == []
+
+
+# Opening, and others at work
+
+
+def test_a_whole_database_is_counted(url: str) -> None:
+    with Store.open(url) as store:
+        store.add([make_measurement(extras={"a": 1, "b": 2})])
+    counts = check_database(url)
+    assert counts["measurement"] == 1
+    assert counts["extra"] == 2
+    assert counts["campaign"] == 0
+
+
+def run(script: str, *arguments: str) -> subprocess.Popen[str]:
+    code = f"import sys; sys.path.insert(0, {HELPERS!r})\n" + textwrap.dedent(script)
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+ADD = """
+    import json, sys
+    from sql_makers import make_measurement
+    from treehammer.sql.store import Store
+    new = known = 0
+    with Store.open(sys.argv[1]) as store:
+        for start in range(0, 200, 5):
+            added = store.add(
+                make_measurement(job=f"job {n}", extras={"n": n}) for n in range(start, start + 5)
+            )
+            new, known = new + added.new, known + added.known
+    print(json.dumps([new, known]))
+"""
+
+
+def test_two_processes_make_and_fill_one_database(url: str) -> None:
+    processes = [run(ADD, url) for _ in range(2)]
+    results = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], results
+    counts = [json.loads(out) for out, _ in results]
+    assert sum(new for new, _ in counts) == 200
+    assert sum(known for _, known in counts) == 200
+    assert check_database(url)["extra"] == 200

@@ -1,0 +1,3 @@
+"""What conditions select, on PostgreSQL."""
+
+from selection_contract import *  # noqa: F403

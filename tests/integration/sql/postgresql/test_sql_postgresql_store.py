@@ -1,0 +1,3 @@
+"""What the store promises everywhere, on PostgreSQL."""
+
+from store_contract import *  # noqa: F403
