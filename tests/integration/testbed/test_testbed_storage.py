@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import time
 import urllib.request
 import zlib
@@ -24,6 +25,8 @@ from treehammer import config
 from treehammer.datasets import rootenv
 from treehammer.datasets.catalogue import FolderCatalogue
 from treehammer.errors import TestbedError
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
 from treehammer.submit import sites_file
 from treehammer.submit.site import Door, Site
 from treehammer.terminal import silent
@@ -286,6 +289,38 @@ def test_jobs_read_through_every_door_with_every_release(placed: Grid) -> None:
             (name, "http", "6.40.00", None, None),
         }
     assert read == expected, (folder / "SITE_B.err").read_text()
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_a_campaign_reads_the_same_through_an_http_door(
+    placed: Grid, catalogue: FolderCatalogue, tmp_path: Path
+) -> None:
+    """With 6.38, the last release whose wheel has a class for it."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/datasets").symlink_to(catalogue.root)
+    axes = ("root=6.38.00", "door=http,root", "branches=1.0", "cache_mb=30")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path)),
+            *("--sites-file", str(placed.sites_file), "submit", "ttree-read"),
+            *("--sites", "SITE_B", "--wait", "-S", "dataset=tiny"),
+            *("-S", "repeats=1", "-S", "rounds=1", "-S", "passes=2"),
+            *(word for axis in axes for word in ("-P", axis)),
+        ],
+        env={**os.environ, "TREEHAMMER_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        rows = list(store.measurements(Selection.of()))
+    found = {(row["door"], row["file_class"]) for row in rows}
+    assert found == {("http", "TWebFile"), ("root", "TNetXNGFile")}
+    assert not [row for row in rows if row["failure_class"]]
+    assert len({row["value_checksum"] for row in rows} - {None}) == 1
+    assert len({row["bytes_read"] for row in rows} - {None}) == 1
 
 
 # --- Distance, made in both ways
