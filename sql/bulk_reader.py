@@ -15,10 +15,10 @@ from typing import Any
 
 import adbc_driver_manager
 import pyarrow as pa
-from adbc_driver_sqlite import StatementOptions, dbapi
 from pyarrow import compute as pc
 
 from treehammer.sql.arrow import describe
+from treehammer.sql.bulk_drivers import Driver, Question, connect
 from treehammer.sql.queries import ALL_COLUMNS
 from treehammer.sql.rows import ExtraRow
 
@@ -29,31 +29,23 @@ _ID_PLACE = ALL_COLUMNS.index("measurement_id")
 
 
 @dataclass(frozen=True)
-class Question:
-    """One SELECT and its parameters."""
-
-    sql: str
-    parameters: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
 class Order:
     """What to read.
 
     Attributes:
-        file: the database.
-        busy_ms: how long to wait for a lock.
+        backend: the kind of database, as SQLAlchemy calls it.
+        address: where it is; see :func:`treehammer.sql.bulk_drivers.connect`.
         batch: the most rows of one record batch.
         lists_as_text: see :func:`treehammer.sql.arrow.describe`.
         about: what the export says of itself.
         count: one number, how many measurements are selected.
         names: of metrics that tests defined and these measurements have.
         extras: measurement, name and value of these, in the order of the measurements.
-        measurements: every catalogue column; the first row tells the types and is left out.
+        measurements: every catalogue column.
     """
 
-    file: str
-    busy_ms: int
+    backend: str
+    address: str
     batch: int
     lists_as_text: bool
     about: dict[str, str]
@@ -75,27 +67,25 @@ def main() -> None:
     """Answer the order; leave with a message when the database refuses."""
     order = Order.from_json(sys.stdin.read())
     try:
-        # The connection is one transaction: all answers come from one state of the database.
-        with dbapi.connect(order.file) as connection:
-            _send(connection, order)
-    except adbc_driver_manager.Error as error:
-        sys.exit(str(error))
+        with connect(order.backend, order.address) as driver:
+            _send(driver, order)
     except BrokenPipeError:
         sys.exit("nobody reads any more")
+    except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
+        # PostgreSQL's driver repeats the whole question.
+        sys.exit(" ".join(str(error).partition("Query was:")[0].split()))
 
 
-def _send(connection: dbapi.Connection, order: Order) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(f"PRAGMA busy_timeout={order.busy_ms}")
-    count = next(_rows(connection, order.count))[0]
-    names = [row[0] for row in _rows(connection, order.names)] if count else []
+def _send(driver: Driver, order: Order) -> None:
+    ((count,),) = driver.rows(order.count)
+    names = [row[0] for row in driver.rows(order.names)] if count else []
     schema = describe(names, order.about, lists_as_text=order.lists_as_text)
     schema = schema.with_metadata({**schema.metadata, COUNT: str(count)})
     with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
         if not count:
             return
-        extras = _Extras(ExtraRow(*row) for row in _rows(connection, order.extras))
-        for batch in _measurements(connection, order):
+        extras = _Extras(ExtraRow(*row) for row in driver.beside(order.extras))
+        for batch in driver.batches(order.measurements, order.batch):
             columns: list[Any] = list(batch.columns)
             columns += extras.columns(batch.column(_ID_PLACE).to_pylist(), names)
             arrays = [
@@ -103,25 +93,6 @@ def _send(connection: dbapi.Connection, order: Order) -> None:
                 for column, field in zip(columns, schema, strict=True)
             ]
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-
-
-def _rows(connection: dbapi.Connection, question: Question) -> Iterator[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(question.sql, question.parameters)
-        while row := cursor.fetchone():
-            yield row
-
-
-def _measurements(connection: dbapi.Connection, order: Order) -> Iterator[pa.RecordBatch]:
-    """The measurements, with columns of what types the driver found."""
-    question = order.measurements
-    with connection.cursor() as cursor:
-        cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(order.batch)})
-        cursor.execute(question.sql, question.parameters)
-        for number, batch in enumerate(cursor.fetch_record_batch()):
-            whole = batch if number else batch.slice(1)
-            if whole.num_rows:
-                yield whole
 
 
 def _converted(column: Any, wanted: pa.DataType) -> pa.Array:

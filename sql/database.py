@@ -67,14 +67,26 @@ def make_engine(url: URL) -> Engine:
 def _new_engine(url: URL) -> Engine:
     if url.get_backend_name() != "postgresql":
         return sa.create_engine(url)
+    # A connection that a restart of the server has cut is made anew.
+    return sa.create_engine(url, connect_args=_libpq_options(url), pool_pre_ping=True)
+
+
+def _libpq_options(url: URL) -> dict[str, Any]:
     ours = {
         "application_name": "treehammer",
         "client_encoding": "utf8",
         "connect_timeout": CONNECT_SECONDS,
     }
-    wanted = {name: value for name, value in ours.items() if name not in url.query}
-    # A connection that a restart of the server has cut is made anew.
-    return sa.create_engine(url, connect_args=wanted, pool_pre_ping=True)
+    return {name: value for name, value in ours.items() if name not in url.query}
+
+
+def libpq_address(url: URL) -> str:
+    """A PostgreSQL URL as the connection string of its C library; it may hold a password."""
+    # psycopg takes a sixth of a second to load, which SQLite's users need not pay.
+    from psycopg.conninfo import make_conninfo
+
+    _, named = url.get_dialect()().create_connect_args(url)
+    return make_conninfo("", **named, **_libpq_options(url))
 
 
 def require_usable(engine: Engine) -> None:

@@ -137,9 +137,13 @@ class Server:
             )
         )
 
-    def _admin(self, statement: sql.SQL | sql.Composed) -> int:
+    def grant_reading(self, database: str) -> None:
+        """Let :data:`GUEST` read all tables of a database."""
+        self._admin(sql.SQL(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUEST}"), database)
+
+    def _admin(self, statement: sql.SQL | sql.Composed, database: str = "postgres") -> int:
         said = psycopg.connect(
-            host=str(self.folder), dbname="postgres", user="hammer", autocommit=True
+            host=str(self.folder), dbname=database, user="hammer", autocommit=True
         )
         with said as connection:
             found = connection.execute(statement)

@@ -1,127 +1,27 @@
-"""Exports to files that need no ROOT, and what an export refuses."""
+"""Exports from SQLite to files that need no ROOT, and what an export refuses."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from pyarrow import parquet
-from sql_makers import campaign_row, full_measurement, make_measurement
+from export_contract import *  # noqa: F403 - the tests that hold for every database
+from export_contract import Export
+from sql_makers import campaign_row, make_measurement
 from verbs import cli_verb
 
 from treehammer import config
 from treehammer.collectors import software
 from treehammer.collectors.failures import Failure, Fault
-from treehammer.collectors.metrics import BY_NAME, CATALOGUE
 from treehammer.errors import ConfigError, NothingToDo, SoftwareError, StoreError
 from treehammer.sql import arrow
-from treehammer.sql.export import export
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-from treehammer.terminal import Step
-
-Export = Callable[..., int]
-
-
-@pytest.fixture
-def write(store: Store, tmp_path: Path) -> Export:
-    def run(
-        target: Path,
-        selection: Selection = Selection(),  # noqa: B008
-        step: Step = lambda _done, _note="": None,
-    ) -> int:
-        return export(
-            store,
-            selection,
-            target,
-            software_dir=tmp_path / "software",
-            progress=lambda _total: nullcontext(step),
-        )
-
-    return run
-
-
-@pytest.fixture
-def filled(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(arrow, "ROWS", 3)
-    store.add(
-        [
-            *(full_measurement(n) for n in range(5)),
-            make_measurement(job="a", extras={"hits": 2.5, "e": 1}),
-            make_measurement(job="b", host='"a", b\nc', extras={"hits": -0.125}),
-            make_measurement(job="c", retries=-(2**63), bytes_read=2**63 - 1, read_latency_hist=[]),
-        ]
-    )
-    return store
-
-
-def expected(store: Store) -> list[dict[str, Any]]:
-    rows = list(store.measurements(Selection()))
-    extras = {(e.measurement_id, e.name): e.value for e in store.extras(Selection())}
-    for row in rows:
-        for name in ("e", "hits"):
-            row[f"extra_{name}"] = extras.get((str(row["measurement_id"]), name))
-    return rows
-
-
-def test_parquet_is_the_database(filled: Store, write: Export, tmp_path: Path) -> None:
-    assert write(tmp_path / "results.parquet") == 8
-    table = parquet.read_table(tmp_path / "results.parquet", use_threads=False)
-    assert table.to_pylist() == expected(filled)
-    assert table.schema.metadata[b"selection"] == b"all measurements"
-    frame = pd.read_parquet(tmp_path / "results.parquet")
-    assert list(frame["retries"].isna()) == [row["retries"] is None for row in expected(filled)]
-
-
-def test_csv_is_the_database(filled: Store, write: Export, tmp_path: Path) -> None:
-    write(tmp_path / "results.CSV")
-    frame = pd.read_csv(tmp_path / "results.CSV", dtype=str, keep_default_na=False, na_values=[""])
-    convert: dict[str, Callable[[str], Any]] = {
-        "int": int,
-        "float": float,
-        "text": str,
-        "bool": {"true": True, "false": False}.__getitem__,
-        "ints": json.loads,
-        "floats": json.loads,
-    }
-    rows = [
-        {
-            name: None
-            if pd.isna(value)
-            else convert[BY_NAME[name].type if name in BY_NAME else "float"](value)
-            for name, value in row.items()
-        }
-        for row in frame.to_dict("records")
-    ]
-    assert rows == expected(filled)
-
-
-def test_a_column_without_any_value_keeps_its_type(
-    store: Store, write: Export, tmp_path: Path
-) -> None:
-    store.add([make_measurement()])
-    write(tmp_path / "results.parquet")
-    schema = parquet.read_schema(tmp_path / "results.parquet")
-    assert str(schema.field("retries").type) == "int64"
-    assert str(schema.field("eff_loop").type) == "double"
-    assert str(schema.field("host").type) == "string"
-    assert schema.names == [metric.name for metric in CATALOGUE]
-
-
-def test_only_what_is_selected(filled: Store, write: Export, tmp_path: Path) -> None:
-    selection = Selection.of(["campaign"], ["host="])
-    assert write(tmp_path / "results.parquet", selection) == 2
-    table = parquet.read_table(tmp_path / "results.parquet", use_threads=False)
-    assert set(table["job_id"].to_pylist()) == {"a", "c"}
-    assert table.schema.metadata[b"selection"] == str(selection).encode()
-    assert table["extra_hits"].to_pylist() == [2.5, None]
 
 
 def test_refusals(filled: Store, write: Export, tmp_path: Path) -> None:
@@ -134,23 +34,6 @@ def test_refusals(filled: Store, write: Export, tmp_path: Path) -> None:
     with pytest.raises(NothingToDo, match="job_id=nobody"):
         write(tmp_path / "results.csv", Selection.of(wheres=["job_id=nobody"]))
     assert not list(tmp_path.glob("*.xls")) + list(tmp_path.glob("results.csv"))
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_failed_export_leaves_the_last_one(
-    filled: Store, write: Export, tmp_path: Path, suffix: str
-) -> None:
-    target = tmp_path / f"results{suffix}"
-    write(target)
-    before = target.read_bytes()
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(StoreError, match="No space left"):
-        write(target, step=fail)
-    assert target.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
 def test_a_damaged_database_is_told_and_leaves_no_file(
@@ -167,16 +50,6 @@ def test_a_damaged_database_is_told_and_leaves_no_file(
         write(tmp_path / "results.parquet")
     assert str(file) in str(caught.value)
     assert not list(tmp_path.glob("*.parquet*"))
-
-
-def test_an_export_waits_for_no_writer_and_stops_none(
-    filled: Store, write: Export, tmp_path: Path
-) -> None:
-    def add(done: int, _note: str = "") -> None:
-        filled.add([make_measurement(job=f"while {done} rows were written", extras={"new": 1.0})])
-
-    assert write(tmp_path / "results.parquet", step=add) == 8, "one state of the database"
-    assert write(tmp_path / "again.parquet") > 8
 
 
 def test_without_root_the_other_formats_are_named(

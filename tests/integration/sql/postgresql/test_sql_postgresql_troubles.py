@@ -75,9 +75,7 @@ def test_no_such_database_or_user(postgresql: Server, name: str) -> None:
         Store.open(postgresql.url(name, "nobody-here"))
 
 
-def test_who_may_make_no_tables_is_told(
-    postgresql: Server, name: str, url: str, direct: psycopg.Connection
-) -> None:
+def test_who_may_make_no_tables_is_told(postgresql: Server, name: str, url: str) -> None:
     as_guest = postgresql.url(name, GUEST, PASSWORD)
     with pytest.raises(StoreError, match=r"may not make tables(.|\n)*GRANT CREATE") as caught:
         Store.open(as_guest)
@@ -87,7 +85,7 @@ def test_who_may_make_no_tables_is_told(
 
     with Store.open(url) as store:
         store.add([make_measurement()])
-    direct.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUEST}")
+    postgresql.grant_reading(name)
     with Store.open(as_guest) as store:
         assert len(list(store.measurements(EVERYTHING))) == 1, "who may read, reads"
         with pytest.raises(StoreError, match=r"lacks a right(.|\n)*INSERT"):

@@ -1,0 +1,142 @@
+"""Exports from PostgreSQL: what every export promises, and the very files that SQLite gives."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import uproot
+from export_contract import *  # noqa: F403 - the tests that hold for every database
+from export_contract import Export
+from postgres import GUEST, PASSWORD, Server
+from pyarrow import parquet
+from sql_makers import full_measurement, make_measurement
+from sqlalchemy.engine import make_url
+from store_contract import HOSTILE
+
+from treehammer.collectors.job import SoftwareRequest
+from treehammer.collectors.record import Measurement
+from treehammer.errors import StoreError
+from treehammer.sql import arrow
+from treehammer.sql.export import export
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+
+
+def awkward() -> Iterator[Measurement]:
+    whole = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
+    # SQLite has no negative zero.
+    real = [5e-324, -0.25, 0.1, sys.float_info.max, -sys.float_info.max]
+    for place, text in enumerate(HOSTILE):
+        extras = {"hits": place / 3} if place % 2 else {"e": place}
+        yield make_measurement(job=f"text {place}", host=text, log_excerpt=text, extras=extras)
+    for place, (number, fraction) in enumerate(zip(whole, real, strict=True)):
+        yield make_measurement(
+            job="numbers",
+            position=place,
+            site=["b", "", "B", "a", "é"][place],
+            retries=number,
+            eff_job=fraction,
+            read_latency_hist=whole,
+            pass_loop_wall_s=real,
+            plausible=bool(place % 2),
+        )
+    yield from (full_measurement(n) for n in range(7))
+
+
+@pytest.fixture
+def both(store: Store, tmp_path: Path) -> Iterator[tuple[Store, Store]]:
+    """The same rows in SQLite and in PostgreSQL."""
+    with Store.open(f"sqlite:///{tmp_path}/same.db") as other:
+        other.add(awkward())
+        store.add(reversed([*awkward()]))
+        yield other, store
+
+
+SELECTIONS = [
+    Selection(),
+    Selection.of(["campaign"], ["host!=NULL", f"retries>={-(2**63)}"]),
+    Selection.of(["campaign", "it's"], [r"host~*'; DROP*\\*"]),
+    Selection.of(wheres=["host~*%(a)s*"]),
+    Selection.of(wheres=["host~*[red]*"]),
+    Selection.of(wheres=["plausible=true", "eff_job<=0.1"]),
+    Selection.of(wheres=["plausible=no", "site="]),
+    Selection.of(wheres=["eff_job=-1.7976931348623157e308"]),
+]
+
+
+@pytest.mark.parametrize("place", range(len(SELECTIONS)))
+def test_the_same_rows_make_the_same_export(
+    both: tuple[Store, Store], tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow, "ROWS", 5)
+    selection = SELECTIONS[place]
+    if not [*both[0].measurements(selection)]:
+        assert not [*both[1].measurements(selection)]
+        return
+    for suffix in (".parquet", ".csv"):
+        files = [tmp_path / f"{number}{suffix}" for number in (0, 1)]
+        for store, file in zip(both, files, strict=True):
+            assert _write(store, selection, file)
+        if suffix == ".csv":
+            assert files[0].read_bytes() == files[1].read_bytes()
+        else:
+            one, two = (parquet.read_table(file) for file in files)
+            assert one.equals(two)
+            assert one.schema.equals(two.schema, check_metadata=False)
+
+
+def _write(store: Store, selection: Selection, file: Path, software_dir: Path = Path()) -> int:
+    return export(
+        store,
+        selection,
+        file,
+        software_dir=software_dir,
+        progress=lambda _total: nullcontext(lambda _done, _note="": None),
+    )
+
+
+@pytest.mark.root
+def test_the_tree_is_the_same(
+    both: tuple[Store, Store], tmp_path: Path, release: Callable[[str], SoftwareRequest]
+) -> None:
+    software = Path(release("6.40.00").location).parent
+    found = []
+    for number, store in enumerate(both):
+        # No tree can hold what stands for "not known" in it.
+        selection = Selection.of(wheres=[f"retries!={-(2**63)}"])
+        file = tmp_path / f"{number}.root"
+        assert _write(store, selection, file, software) == len([*awkward()]) - 1
+        with uproot.open(file) as opened:
+            tree = opened["results"]
+            names = tree.keys()
+            found.append({name: str(tree[name].array().tolist()) for name in names})
+    assert found[0] == found[1]
+
+
+def test_a_connection_that_is_cut_leaves_no_file(
+    store: Store, postgresql: Server, write: Export, tmp_path: Path, url: str
+) -> None:
+    # More than the driver and the socket hold.
+    store.add(make_measurement(job=str(n), log_excerpt=f"{n:05}" * 8000) for n in range(1500))
+    name = str(make_url(url).database)
+
+    def cut(_done: int, _note: str = "") -> None:
+        postgresql.end_connections(name)
+
+    with pytest.raises(StoreError, match=r"was lost(.|\n)*intact"):
+        write(tmp_path / "results.parquet", step=cut)
+    assert not [p for p in tmp_path.iterdir() if "parquet" in p.name]
+
+
+def test_a_password_reaches_the_reader_and_nobody_else(
+    store: Store, postgresql: Server, tmp_path: Path, url: str
+) -> None:
+    store.add([make_measurement()])
+    name = str(make_url(url).database)
+    postgresql.grant_reading(name)
+    with Store.open(postgresql.url(name, GUEST, PASSWORD), create=False) as as_guest:
+        assert _write(as_guest, Selection(), tmp_path / "results.csv") == 1
