@@ -90,3 +90,26 @@ def upgrade_command(settings: Settings) -> None:
     elif make_url(settings.database).get_backend_name() != "sqlite":
         click.echo("no backup was made: an upgrade that fails changes nothing")
     click.echo(f"the database is at revision {migrate.REVISION}")
+
+
+@db_group.command("copy")
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@output_options
+@leaving("the database to fill is as it was before")
+def copy_command(source: str, target: str, form: str) -> None:
+    """Copy all results of the database FROM into TO, and compare every row of both.
+
+    Both are URLs, as in the setting 'database'. TO is made when there is none. It must be empty;
+    when it holds just these rows already, that is said and nothing is done. What is written to
+    FROM meanwhile is not copied.
+
+    Example: treehammer db copy sqlite:///results.db postgresql://me@host/results
+    """
+    from treehammer.sql.copying import copy_database
+
+    counts, copied = copy_database(source, target, bars=progress_bar)
+    rows = [{"table": t, "rows": n} for t, n in counts.items()]
+    print_rows(rows, [Column("table", "table"), Column("rows", "rows", right=True)], form=form)
+    what = "copied, every row compared" if copied else "every row was there already"
+    click.echo(what, err=True)

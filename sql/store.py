@@ -68,19 +68,7 @@ class Store:
             NothingToDo: there is no database and ``create`` is false.
             StoreError: it cannot be opened, or is not of this version; the message says what to do.
         """
-        engine = _engine(url, create=create)
-        try:
-            require_usable(engine)
-            if migrate.state(engine) is migrate.State.EMPTY:
-                if not create:
-                    raise _no_results(engine.url)
-                switch_to_wal(engine)
-                migrate.create(engine)
-            migrate.require_current(engine)
-        except BaseException:
-            engine.dispose()
-            raise
-        return cls(engine)
+        return cls(open_engine(url, create=create))
 
     def close(self) -> None:
         """Let go of every connection."""
@@ -263,6 +251,23 @@ class Store:
     def _rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
         with reading(self._engine) as connection:
             return [from_database(kind, values) for values in connection.execute(query).mappings()]
+
+
+def open_engine(url: str, *, create: bool) -> Engine:
+    """The engine of a database of this version; see :meth:`Store.open`."""
+    engine = _engine(url, create=create)
+    try:
+        require_usable(engine)
+        if migrate.state(engine) is migrate.State.EMPTY:
+            if not create:
+                raise _no_results(engine.url)
+            switch_to_wal(engine)
+            migrate.create(engine)
+        migrate.require_current(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
 
 
 def check_database(url: str) -> dict[str, int]:

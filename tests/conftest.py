@@ -11,7 +11,9 @@ import pytest
 # that tests start would inherit that: there would be no interrupting them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest.register_assert_rewrite("store_contract", "selection_contract", "export_contract")
+pytest.register_assert_rewrite(
+    "store_contract", "selection_contract", "export_contract", "copy_contract"
+)
 pytest_plugins = ["grid"]
 
 

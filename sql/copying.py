@@ -1,0 +1,123 @@
+"""A whole database into another one, of the same or of another kind, proven row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice, zip_longest
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from treehammer.errors import ConfigError, StoreError
+from treehammer.sql.database import reading, writing
+from treehammer.sql.queries import FETCH
+from treehammer.sql.schema import metadata
+from treehammer.sql.store import open_engine
+from treehammer.sql.troubles import shown
+from treehammer.terminal import Bars, Step
+
+#: Rows that are written at once.
+CHUNK = 500
+
+
+def copy_database(source: str, target: str, *, bars: Bars) -> tuple[dict[str, int], bool]:
+    """Copy all tables, then compare every row; the target has all of it afterwards, or nothing.
+
+    Both sides stay usable: the source is read in one state, whatever is written meanwhile.
+
+    Args:
+        source: SQLAlchemy URL of the database to copy.
+        target: URL of the one to fill; it is made when there is none.
+        bars: opens the bars that move with the rows.
+
+    Returns:
+        how many rows each table has, and whether they were copied: false when the target held
+        just these rows before.
+
+    Raises:
+        ConfigError: a URL is wrong, or both mean the same database.
+        NothingToDo: there is no database to copy.
+        StoreError: the target holds other rows, or a database refuses; the target is as it was.
+    """
+    with _opened(source, create=False) as from_, _opened(target, create=True) as to:
+        if from_.url == to.url:
+            raise ConfigError(
+                "both addresses mean the same database", where=shown(to.url), hint="Give two."
+            )
+        with reading(from_) as old, writing(to) as new:
+            counts = _counts(old)
+            total = sum(counts.values())
+            empty = not any(_counts(new).values())
+            if empty:
+                with bars("Copying", total) as step:
+                    _copy(old, new, step)
+            with bars("Comparing", total) as step:
+                different = _difference(old, new, step)
+            if different:
+                # Leaving by an error undoes what was written.
+                raise StoreError(
+                    f"what came to be differs from what was copied: {different}"
+                    if empty
+                    else f"the database to fill holds other rows: {different}",
+                    where=shown(to.url),
+                    hint="It is as it was before. "
+                    + ("Look for triggers on its tables." if empty else "Give an empty one."),
+                )
+    return counts, empty
+
+
+@contextmanager
+def _opened(url: str, *, create: bool) -> Iterator[Engine]:
+    engine = open_engine(url, create=create)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _counts(connection: Connection) -> dict[str, int]:
+    count = sa.func.count()
+    return {
+        table.name: connection.scalar(sa.select(count).select_from(table)) or 0
+        for table in metadata.sorted_tables
+    }
+
+
+def _copy(old: Connection, new: Connection, step: Step) -> None:
+    done = 0
+    for table in metadata.sorted_tables:
+        rows = _rows(old, table)
+        while some := [
+            dict(zip(table.columns.keys(), row, strict=True)) for row in islice(rows, CHUNK)
+        ]:
+            new.execute(sa.insert(table), some)
+            done += len(some)
+            step(done, table.name)
+
+
+def _difference(old: Connection, new: Connection, step: Step) -> str:
+    """The first row that is not the same, in words; '' when all are."""
+    done = 0
+    for table in metadata.sorted_tables:
+        for one, other in zip_longest(_rows(old, table), _rows(new, table)):
+            if one is None or other is None or tuple(one) != tuple(other):
+                return f"table {table.name}, {_place(table, one if other is None else other)}"
+            done += 1
+            if not done % CHUNK:
+                step(done, table.name)
+    step(done)
+    return ""
+
+
+def _place(table: sa.Table, row: Any) -> str:
+    values = zip(table.columns, row, strict=True)
+    return ", ".join(f"{column.name} {value}" for column, value in values if column.primary_key)
+
+
+def _rows(connection: Connection, table: sa.Table) -> Iterator[sa.Row[Any]]:
+    """All rows by their key, which sorts alike in every database."""
+    query = sa.select(table).order_by(*table.primary_key.columns)
+    with connection.execute(query.execution_options(yield_per=FETCH)) as rows:
+        yield from rows

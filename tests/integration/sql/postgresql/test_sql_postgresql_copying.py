@@ -1,0 +1,32 @@
+"""Copies from SQLite to PostgreSQL and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from copy_contract import *  # noqa: F403 - the tests that hold for every database
+from copy_contract import content, refuses_what_was_changed, spoil
+
+from treehammer.sql.copying import copy_database
+from treehammer.terminal import silent
+
+
+def test_there_and_back_it_is_the_same(source: str, url: str, tmp_path: Path) -> None:
+    back = f"sqlite:///{tmp_path}/back.db"
+    copy_database(source, url, bars=silent)
+    copy_database(url, back, bars=silent)
+    assert content(back) == content(source)
+    assert copy_database(source, back, bars=silent)[1] is False
+
+
+def test_a_row_that_arrives_otherwise_is_noticed(source: str, url: str) -> None:
+    spoil(
+        url,
+        [
+            "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN new.label := 1; RETURN new; END'",
+            "CREATE TRIGGER spoil BEFORE INSERT ON job FOR EACH ROW WHEN (new.id = 'b') "
+            "EXECUTE FUNCTION spoil()",
+        ],
+    )
+    refuses_what_was_changed(source, url)
