@@ -44,10 +44,12 @@ bundle = ["mode"]
 """
 
 # Each payload leaves the pids of itself and of a child that escapes its session.  Whoever meets
-# one of an earlier payload alive was not alone.
+# one of an earlier payload alive was not alone.  A killed one that its new parent has not asked after
+# yet, a zombie, is not alive.
 PAYLOAD = """#!/bin/sh
 for pid in $(cat {folder}/pids 2>/dev/null); do
-  kill -0 "$pid" 2>/dev/null && echo "$$ met $pid" >> {folder}/met
+  state=$(grep State "/proc/$pid/status" 2>/dev/null) || continue
+  case "$state" in *zombie*) ;; *) echo "$$ met $pid: $state" >> {folder}/met ;; esac
 done
 setsid sleep 300 &
 echo "$$ $!" >> {folder}/pids

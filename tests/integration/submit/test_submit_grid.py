@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from credential_makers import proxy, token
@@ -46,16 +47,21 @@ def test_a_campaign_at_many_sites_from_several_shells(user: GridDesk) -> None:
     assert f"{16} of {16} measurements are over" in said, said
     assert len(user.rows()) == 16
     assert not [row for row in user.rows() if row["failure_class"]]
-    ads = user.grid.condor(
-        *("condor_history", "-name", user.grid.pool.schedd, "-json"),
-        *("-constraint", f'TreehammerCampaign == "{campaign}"'),
-    )
-    for ad in json.loads(ads):
+
+    def history() -> list[dict[str, Any]]:
+        ads = user.grid.condor(
+            *("condor_history", "-name", user.grid.pool.schedd, "-json"),
+            *("-constraint", f'TreehammerCampaign == "{campaign}"'),
+        )
+        return list(json.loads(ads))
+
+    # A job enters the history a moment after its log has told that it ended.
+    user.grid.until(lambda: len(history()) == 8, "all jobs are in the history")
+    for ad in history():
         assert [ad[name] for name in attributes][:1] == ['mine "$(x)" $$(DOLLARDOLLAR)(y)']
         assert (ad["RequestMemory"], ad["RequestCpus"]) == (100, 1)
         assert ad["TreehammerContact"]
         assert ad["TreehammerSite"] in user.sites
-    assert len(json.loads(ads)) == 8
     assert "every job is final already" in user.shell("cancel", campaign)
     assert "removed" in user.shell("purge", "last")
 
