@@ -15,7 +15,7 @@ from treehammer.sql.database import reading, writing
 from treehammer.sql.queries import FETCH
 from treehammer.sql.schema import metadata
 from treehammer.sql.store import open_engine
-from treehammer.sql.troubles import shown
+from treehammer.sql.troubles import explained, shown
 from treehammer.terminal import Bars, Step
 
 #: Rows that are written at once.
@@ -79,10 +79,11 @@ def _opened(url: str, *, create: bool) -> Iterator[Engine]:
 
 def _counts(connection: Connection) -> dict[str, int]:
     count = sa.func.count()
-    return {
-        table.name: connection.scalar(sa.select(count).select_from(table)) or 0
-        for table in metadata.sorted_tables
-    }
+    with explained(connection.engine.url):  # each of the two by its own name
+        return {
+            table.name: connection.scalar(sa.select(count).select_from(table)) or 0
+            for table in metadata.sorted_tables
+        }
 
 
 def _copy(old: Connection, new: Connection, step: Step) -> None:
@@ -119,5 +120,8 @@ def _place(table: sa.Table, row: Any) -> str:
 def _rows(connection: Connection, table: sa.Table) -> Iterator[sa.Row[Any]]:
     """All rows by their key, which sorts alike in every database."""
     query = sa.select(table).order_by(*table.primary_key.columns)
-    with connection.execute(query.execution_options(yield_per=FETCH)) as rows:
+    with (
+        explained(connection.engine.url),
+        connection.execute(query.execution_options(yield_per=FETCH)) as rows,
+    ):
         yield from rows

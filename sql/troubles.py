@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from treehammer.config import masked
 from treehammer.errors import StoreError
 
 #: Seconds that a writer waits for another before it gives up.
@@ -204,8 +205,4 @@ def sqlite_file(url: URL) -> Path | None:
 def shown(url: URL) -> str:
     """The database for people: a path, or the URL without its password."""
     file = sqlite_file(url)
-    if file:
-        return str(file)
-    if "password" in url.query:
-        url = url.update_query_dict({"password": "***"})
-    return url.render_as_string(hide_password=True)
+    return str(file) if file else masked(url)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from treehammer.errors import ConfigError, did_you_mean
@@ -243,5 +243,12 @@ def shown(settings: Settings, name: str) -> str:
     """The value of a setting for people, with any password in it masked; '' where there is none."""
     value = getattr(settings, name)
     if name == "database":
-        return make_url(value).render_as_string(hide_password=True)
+        return masked(make_url(value))
     return "" if value is None else str(value)
+
+
+def masked(url: URL) -> str:
+    """A database's URL for people, without a password in either of the places it may stand in."""
+    if "password" in url.query:
+        url = url.update_query_dict({"password": "***"})
+    return url.render_as_string(hide_password=True)

@@ -97,6 +97,17 @@ def test_a_copy_that_ends_early_leaves_nothing(source: str, url: str) -> None:
     assert copy_database(source, url, bars=silent)[1]
 
 
+def test_a_damaged_source_is_called_that(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "damaged.db"
+    fill(f"sqlite:///{file}")
+    with file.open("r+b") as stream:
+        stream.seek(file.stat().st_size // 2)
+        stream.write(b"\xff" * 200_000)
+    with pytest.raises(StoreError, match=r"damaged\.db: the database is damaged"):
+        copy_database(f"sqlite:///{file}", url, bars=silent)
+    assert not any(content(url).values())
+
+
 def test_a_copy_onto_itself_and_from_nowhere(source: str, url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the same database"):
         copy_database(source, source, bars=silent)

@@ -78,9 +78,10 @@ def test_a_wrong_environment_value_names_its_variable(tmp_path: Path) -> None:
 
 
 def test_a_password_is_masked_when_shown(tmp_path: Path) -> None:
-    settings = load(tmp_path, flags={"database": "postgresql://me:secret@host/results"})
-    assert "secret" not in config.shown(settings, "database")
-    assert "secret" not in repr(settings)
+    for url in ("postgresql://me:secret@host/results", "postgresql://host/results?password=secret"):
+        settings = load(tmp_path, flags={"database": url})
+        assert "secret" not in config.shown(settings, "database")
+        assert "secret" not in repr(settings)
 
 
 def test_a_wrong_database_url_is_a_configuration_error(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psycopg
@@ -16,6 +18,7 @@ from sql_makers import make_measurement
 
 from treehammer.errors import ExitCode, NothingToDo, StoreError
 from treehammer.sql import database, migrate, troubles
+from treehammer.sql.export import export
 from treehammer.sql.recording import Added
 from treehammer.sql.schema import metadata
 from treehammer.sql.selection import Selection
@@ -164,6 +167,34 @@ def test_the_order_is_that_of_code_points(store: Store) -> None:
     store.add(make_measurement(job=site or "none", site=site) for site in sites)
     found = [row["site"] or "" for row in store.measurements(EVERYTHING, ["site"])]
     assert found == sorted(sites)
+
+
+def test_a_name_longer_than_an_index_holds(store: Store) -> None:
+    # What can be compressed would fit.
+    name = "".join(hashlib.sha256(bytes([n])).hexdigest() for n in range(62))
+    store.add([make_measurement(log_excerpt=name, host=name[:2000])])
+    with pytest.raises(StoreError, match=r"longer than PostgreSQL can index(.|\n)*Shorten"):
+        store.add([make_measurement(position=2), make_measurement(position=3, site=name)])
+    assert len(list(store.measurements(EVERYTHING))) == 1
+
+
+def test_a_schema_of_its_own(
+    postgresql: Server, url: str, direct: psycopg.Connection, tmp_path: Path
+) -> None:
+    direct.execute("CREATE TABLE recipes (cake TEXT)")
+    direct.execute("CREATE SCHEMA hammer")
+    with Store.open(f"{url}&options=-csearch_path%3Dhammer") as store:
+        store.add([make_measurement()])
+        rows = export(
+            store,
+            EVERYTHING,
+            tmp_path / "results.csv",
+            software_dir=tmp_path,
+            progress=lambda _total: nullcontext(lambda _done, _note="": None),
+        )
+    assert rows == 1
+    found = direct.execute("SELECT count(*) FROM hammer.measurement").fetchone()
+    assert found == (1,)
 
 
 # The schema
