@@ -38,7 +38,7 @@ from treehammer.sql.rows import (
     VerdictRow,
 )
 from treehammer.sql.selection import Selection
-from treehammer.sql.tables import Row, from_database, insert_missing, lines, replace_lines, upsert
+from treehammer.sql.tables import Row, fetch, insert_missing, lines, replace_lines, upsert
 from treehammer.sql.troubles import shown, sqlite_file
 
 #: The most values in one IN list (Oracle's limit).
@@ -250,7 +250,7 @@ class Store:
 
     def _rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
         with reading(self._engine) as connection:
-            return [from_database(kind, values) for values in connection.execute(query).mappings()]
+            return fetch(connection, kind, query)
 
 
 def open_engine(url: str, *, create: bool) -> Engine:

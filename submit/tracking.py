@@ -158,7 +158,7 @@ class Tracker:
             for job in queued:
                 status = statuses.get(job.batch_id)
                 if status is not None:
-                    jobs[job.id] = replace(job, state=status.state.value)
+                    jobs[job.id] = _in_state(job, status.state.value)
                     attempts += _attempt_rows(job, status, batch, stored)
                 elif not JobState(job.state).final and (job.batch_id or not being_submitted):
                     jobs[job.id], attempt = _gone(job, _last(stored, job.id))
@@ -348,7 +348,12 @@ def _with_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
     """Fill in the batch ids that a killed submitter could not store."""
     missing = [job.id for job in jobs if not job.batch_id]
     found = batch.find(missing) if missing else {}
-    return [replace(job, batch_id=job.batch_id or found.get(job.id, "")) for job in jobs]
+    return [replace(job, batch_id=found[job.id]) if job.id in found else job for job in jobs]
+
+
+def _in_state(job: JobRow, state: str) -> JobRow:
+    """The job; the same one where nothing has changed, as in most of ten thousand."""
+    return job if job.state == state else replace(job, state=state)
 
 
 def _read(path: Path, job: JobRow, attempt: int, set_aside: list[SetAside]) -> Measurement | None:
