@@ -33,8 +33,9 @@ BLOCK = 2 << 20
 #: Seconds that a server may take to read a file for its checksum.
 CHECKSUM_S = 600
 
-#: Numbers by which servers say that a path is not there, or not for us, and what they cannot do.
-NOT_FOUND, NOT_AUTHORISED, UNSUPPORTED = 3011, 3010, 3013
+#: Numbers by which servers say that a path is not there, not for us, or a folder, and what they
+#: cannot do.
+NOT_FOUND, NOT_AUTHORISED, IS_DIRECTORY, UNSUPPORTED = 3011, 3010, 3016, 3013
 
 
 class _Refused(Exception):
@@ -124,12 +125,23 @@ def _lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str
     flags = DirListFlags.STAT | (DirListFlags.LOCATE if "manager" in role else 0)
 
     def entries(path: str) -> list[tuple[str, bool]]:
-        folder = f"{base}/{path}".rstrip("/")
-        listed = _answer(system.dirlist("/" + folder.lstrip("/"), flags))
-        return [
-            (item.name, bool(item.statinfo and item.statinfo.flags & StatInfoFlags.IS_DIR))
-            for item in listed
-        ]
+        folder = "/" + f"{base}/{path}".strip("/")
+        try:
+            listed = _answer(system.dirlist(folder, flags))
+        except _Refused as error:
+            if error.status.errno != IS_DIRECTORY:
+                raise
+            listed = _answer(system.dirlist(folder, flags & ~DirListFlags.STAT))
+        return [(item.name, is_folder(folder, item)) for item in listed]
+
+    def is_folder(folder: str, item: Any) -> bool:
+        if item.statinfo:
+            return bool(item.statinfo.flags & StatInfoFlags.IS_DIR)
+        # A cache has folders of its own as soon as it has files, and cannot look at them.
+        status, info = system.stat(f"{folder}/{item.name}")
+        return bool(
+            info.flags & StatInfoFlags.IS_DIR if status.ok else status.errno == IS_DIRECTORY
+        )
 
     return entries
 

@@ -19,12 +19,14 @@ from click.testing import CliRunner, Result
 from grid import Grid
 from submit_makers import settings_for
 
+from treehammer.datasets import doors
 from treehammer.datasets.doors import Target
 from treehammer.errors import ExitCode
 from treehammer.submit import sites_file
 from treehammer.submit.site import Pool, Site
 from treehammer.submit.site_commands import sites as verbs
 from treehammer.submit.site_trials import OK, UNTRIED, WRONG, Trial, try_sites
+from treehammer.testbed.storage import EXPORT, storage_of
 
 
 @pytest.fixture
@@ -61,6 +63,22 @@ def test_all_of_a_testbed_is_well(grid: Grid, tmp_path: Path) -> None:
     assert all(row["found"].startswith("read ") for row in doors)
     far = next(row for row in doors if row["site"] == grid.box.sites[-1])
     assert far["rtt_s"] > 0.005
+
+
+def test_a_cache_that_has_files_is_well(
+    known: sites_file.SitesFile, grid: Grid, tmp_path: Path
+) -> None:
+    """It cannot look at the folders that it has of its own then."""
+    site = next(s for s in known.sites.values() if s.door("cache") and not s.grid_resource)
+    cache = site.door("cache")
+    assert cache is not None
+    folder = storage_of(grid.box, site.name) / EXPORT.lstrip("/") / "cached"
+    grid.box.own_folder(folder)
+    grid.box.own_file(folder / "one.bin", "x" * 2000)
+    assert doors.read(cache.url("cached", "one.bin")).size == 2000
+    rows = json.loads(run(grid, tmp_path, site.name, "--json").stdout)
+    (row,) = [row for row in rows if row["check"] == "door cache"]
+    assert row["result"] == OK, row
 
 
 def test_sites_are_chosen_by_label(grid: Grid, tmp_path: Path) -> None:
