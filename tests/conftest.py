@@ -12,7 +12,7 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite(
-    "store_contract", "selection_contract", "export_contract", "copy_contract"
+    "store_contract", "selection_contract", "export_contract", "copy_contract", "scale_contract"
 )
 pytest_plugins = ["grid"]
 

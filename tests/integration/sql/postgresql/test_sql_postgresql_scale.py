@@ -1,0 +1,3 @@
+"""Exports of any size from PostgreSQL."""
+
+from scale_contract import *  # noqa: F403
