@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The revision that :mod:`treehammer.sql.schema` describes.
-REVISION = "0001"
+REVISION = "0002"
 FOLDER = Path(__file__).parent / "migrations"
 UPGRADE = "treehammer db upgrade"
 

@@ -282,3 +282,26 @@ verdict = sa.Table(
     sa.Column("jobs_needed", sa.BigInteger),
     sa.Column("evidence", LongText),
 )
+
+# A key to the results service; its secret is derived from the service's master key, whose
+# fingerprint ``made_with`` is, and stands nowhere.
+access_key = sa.Table(
+    "access_key",
+    metadata,
+    sa.Column("kid", StoredText(ID_LENGTH), primary_key=True),
+    sa.Column("role", StoredText(ID_LENGTH), nullable=False),
+    sa.Column("name", StoredText(MAX_TEXT), nullable=False),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
+    sa.Column("expires_us", sa.BigInteger),
+    sa.Column("revoked_us", sa.BigInteger),
+    sa.Column("made_with", StoredText(ID_LENGTH), nullable=False),
+)
+
+# Campaigns and jobs whose tokens no longer count; ``scope`` is 'campaign' or 'job'.
+access_revocation = sa.Table(
+    "access_revocation",
+    metadata,
+    sa.Column("scope", StoredText(ID_LENGTH), primary_key=True),
+    sa.Column("subject", StoredText(ID_LENGTH), primary_key=True),
+    sa.Column("revoked_us", sa.BigInteger, nullable=False),
+)

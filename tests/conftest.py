@@ -12,7 +12,12 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite(
-    "store_contract", "selection_contract", "export_contract", "copy_contract", "scale_contract"
+    "store_contract",
+    "selection_contract",
+    "export_contract",
+    "copy_contract",
+    "scale_contract",
+    "old_databases",
 )
 pytest_plugins = ["grid"]
 

@@ -34,6 +34,7 @@ VERBS = {
     "summary": "analysis.summary_command:summary_command",
     "testbed": "testbed.commands:testbed",
     "tests": "hctests.commands:tests",
+    "token": "web.token_commands:token",
     "worker": "collectors.commands:worker",
 }
 

@@ -5,13 +5,15 @@ Every value remembers where it came from, so that ``treehammer config show`` can
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+from urllib.parse import urlsplit
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -20,6 +22,7 @@ from treehammer.errors import ConfigError, did_you_mean
 
 ENVIRONMENT_PREFIX = "TREEHAMMER_"
 CONFIG_FILE = "treehammer.toml"
+OPEN, CLOSED = "open", "closed"
 
 
 def _xdg(variable: str, fallback: str) -> Path:
@@ -62,7 +65,52 @@ class Settings:
             "help": "Rucio scope of datasets [default: user.ACCOUNT, or the account's only one]"
         },
     )
+    service_url: str = field(
+        default="",
+        metadata={
+            "help": "results service that jobs report to, https://HOST:PORT "
+            "[default: none; results come back with the jobs alone]"
+        },
+    )
+    service_ca: Path | None = field(
+        default=None,
+        metadata={"help": "certificates that the service's is signed by [default: the node's own]"},
+    )
+    service_token_file: Path | None = field(
+        default=None,
+        metadata={
+            "help": "file with our key to the service [default: environment "
+            "TREEHAMMER_SERVICE_TOKEN]"
+        },
+    )
+    service_key_file: Path | None = field(
+        default=None,
+        metadata={"help": "serve: the service's master key [default: service.key in data_dir]"},
+    )
+    serve_host: str = field(
+        default="127.0.0.1", metadata={"help": "serve: address to listen at; 0.0.0.0 for every one"}
+    )
+    serve_port: int = field(default=8443, metadata={"help": "serve: port to listen at"})
+    serve_certificate: Path | None = field(
+        default=None, metadata={"help": "serve: certificate with its chain, PEM"}
+    )
+    serve_certificate_key: Path | None = field(
+        default=None, metadata={"help": "serve: private key of the certificate, PEM, no passphrase"}
+    )
+    serve_behind_proxy: bool = field(
+        default=False,
+        metadata={"help": "serve: without a certificate, as a proxy in front speaks TLS"},
+    )
+    serve_reading: str = field(
+        default=CLOSED,
+        metadata={"help": "serve: 'open' lets everybody read results, 'closed' only keys that may"},
+    )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def master_key_file(self) -> Path:
+        """The results service's master key."""
+        return self.service_key_file or self.data_dir / "service.key"
 
     @property
     def software_dir(self) -> Path:
@@ -110,18 +158,21 @@ MEANINGS: Mapping[str, str] = {
 }
 SETTING_NAMES: tuple[str, ...] = tuple(MEANINGS)
 
+_MOST = {"serve_port": 65535}
+_SIGNS = {
+    "rucio_account": "'.', '_' and '-'",
+    "rucio_scope": "'.', '_' and '-'",
+    "serve_host": "'.', '-' and ':'",
+}
+
 
 def _defaults() -> dict[str, Any]:
     return {
+        **{f.name: f.default for f in fields(Settings) if f.name in MEANINGS},
         "cache_dir": _xdg("XDG_CACHE_HOME", ".cache"),
         "data_dir": _xdg("XDG_DATA_HOME", ".local/share"),
         "database": "",
         "slots": 1,
-        "sources_dir": None,
-        "sites_file": None,
-        "rucio_config": None,
-        "rucio_account": "",
-        "rucio_scope": "",
     }
 
 
@@ -146,28 +197,85 @@ def _from_file(path: Path) -> dict[str, Any]:
     return document
 
 
+_KINDS: Mapping[str, Any] = get_type_hints(Settings)
+
+
 def _convert(name: str, value: Any, origin: str, base: Path) -> Any:
-    if name in ("cache_dir", "data_dir", "sources_dir", "sites_file", "rucio_config"):
-        if not isinstance(value, str | Path) or not str(value):
-            raise ConfigError(f"{name} must be a path, not {value!r}", where=origin)
-        return (base / Path(value).expanduser()).resolve()
-    if name == "slots":
-        try:
-            number = int(value)
-        except (TypeError, ValueError):
-            number = 0
-        if number < 1 or isinstance(value, bool) or str(number) != str(value).strip():
+    if name == "database":
+        return _database(value, origin)
+    if name == "service_url":
+        return _service_url(value, origin)
+    if name == "serve_reading":
+        if value not in (OPEN, CLOSED):
+            raise ConfigError(f"{name} must be 'open' or 'closed', not {value!r}", where=origin)
+        return value
+    if name in ("rucio_account", "rucio_scope", "serve_host"):
+        letters = "A-Za-z0-9._:-" if name == "serve_host" else "A-Za-z0-9._-"
+        if not isinstance(value, str) or not re.fullmatch(f"[{letters}]*", value):
             raise ConfigError(
-                f"slots must be a whole number of at least 1, not {value!r}", where=origin
-            )
-        return number
-    if name in ("rucio_account", "rucio_scope"):
-        if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]*", value):
-            raise ConfigError(
-                f"{name} must be letters, digits, '.', '_' and '-', not {value!r}", where=origin
+                f"{name} must be letters, digits, {_SIGNS[name]}, not {value!r}", where=origin
             )
         return value
-    return _database(value, origin)
+    if _KINDS[name] is bool:
+        return _truth(name, value, origin)
+    if _KINDS[name] is int:
+        return _number(name, value, origin)
+    if not isinstance(value, str | Path) or not str(value):
+        raise ConfigError(f"{name} must be a path, not {value!r}", where=origin)
+    return (base / Path(value).expanduser()).resolve()
+
+
+def _number(name: str, value: Any, origin: str) -> int:
+    most = _MOST.get(name)
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = 0
+    exact = not isinstance(value, bool) and str(number) == str(value).strip()
+    if not exact or number < 1 or (most and number > most):
+        limit = f"from 1 to {most}" if most else "of at least 1"
+        raise ConfigError(f"{name} must be a whole number {limit}, not {value!r}", where=origin)
+    return number
+
+
+def _truth(name: str, value: Any, origin: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    found = value if isinstance(value, bool) else known.get(str(value).strip().lower())
+    if found is None or not isinstance(value, bool | str):
+        raise ConfigError(f"{name} must be true or false, not {value!r}", where=origin)
+    return found
+
+
+def _service_url(value: Any, origin: str) -> str:
+    try:
+        parts = urlsplit(value if isinstance(value, str) else "?")
+        host, port, plain = parts.hostname, parts.port, parts.scheme == "http"
+    except ValueError:
+        host, port, plain, parts = None, None, False, urlsplit("?")
+    if not value and isinstance(value, str):
+        return ""
+    right = parts.scheme in ("http", "https") and host and port != 0
+    if not right or parts.username is not None or parts.query or parts.fragment:
+        # The value itself may hold a password: it is not repeated.
+        raise ConfigError(
+            "service_url must be https://HOST:PORT, without a user and without '?'", where=origin
+        )
+    if plain and not is_loopback(str(host)):
+        raise ConfigError(
+            f"service_url must begin with https:// (tokens would travel to {host} for all to read)",
+            where=origin,
+        )
+    return str(value).rstrip("/")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is only of this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _database(value: Any, origin: str) -> str:
@@ -244,6 +352,8 @@ def shown(settings: Settings, name: str) -> str:
     value = getattr(settings, name)
     if name == "database":
         return masked(make_url(value))
+    if isinstance(value, bool):
+        return str(value).lower()
     return "" if value is None else str(value)
 
 

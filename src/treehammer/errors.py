@@ -125,6 +125,10 @@ class StoreError(TreehammerError):
     exit_code = ExitCode.INFRASTRUCTURE
 
 
+class TokenError(TreehammerError):
+    """The results service does not accept a token."""
+
+
 class NothingToDo(TreehammerError):
     """The request is valid and selects nothing."""
 

@@ -18,6 +18,7 @@ from verbs import cli_verb
 
 from treehammer.errors import ConfigError, NothingToDo, StoreError
 from treehammer.sql.copying import copy_database
+from treehammer.sql.keyring import Keyring
 from treehammer.sql.recording import Added
 from treehammer.sql.rows import AttemptRow, ReplicaRow
 from treehammer.sql.schema import metadata
@@ -38,6 +39,9 @@ def fill(url: str) -> None:
         store.add([make_measurement(retries=-(2**63), eff_job=sys.float_info.max, site="")])
         store.add_replicas([ReplicaRow("r", 1, "set", "h", "s", "d", "f", "root://", False, "")])
         store.replace_comparison("c", [pair("c", 0.1), pair("c", 5e-324)], [verdict("c")])
+        keyring = Keyring(store._engine)
+        keyring.create(b"master", "read", HOSTILE[2], now_us=1)
+        keyring.revoke_tokens("job", "a", now_us=2)
 
 
 @pytest.fixture(scope="module")

@@ -102,3 +102,49 @@ def test_a_folder_that_is_gone_is_a_configuration_error(
     gone.rmdir()
     with pytest.raises(ConfigError, match="the current folder no longer exists"):
         config.load(environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("service_url = 'http://results.example.org'", ("https://", "for all to read")),
+        ("service_url = 'https://me:secret@host'", ("without a user",)),
+        ("service_url = 'https://host/?a=1'", ("without '?'",)),
+        ("service_url = 'https://host:99999'", ("service_url",)),
+        ("service_url = 'host:8443'", ("https://HOST:PORT",)),
+        ("service_url = 3", ("https://HOST:PORT",)),
+        ("service_ca = ''", ("service_ca", "path")),
+        ("serve_port = 0", ("serve_port", "1 to 65535")),
+        ("serve_port = 65536", ("serve_port", "1 to 65535")),
+        ("serve_host = 'a b'", ("serve_host", "letters")),
+        ("serve_reading = 'all'", ("serve_reading", "'open' or 'closed'")),
+        ("serve_behind_proxy = 2", ("serve_behind_proxy", "true or false")),
+    ],
+)
+def test_a_wrong_setting_of_the_service_is_told(
+    tmp_path: Path, text: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    for word in words:
+        assert word in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_settings_of_the_service(tmp_path: Path) -> None:
+    assert load(tmp_path).service_url == ""
+    assert load(tmp_path).master_key_file == load(tmp_path).data_dir / "service.key"
+    settings = load(
+        tmp_path,
+        "service_url = 'https://host:8443/'\nserve_behind_proxy = true\nservice_key_file = 'k'",
+        environ={"TREEHAMMER_SERVE_PORT": "443"},
+    )
+    assert settings.service_url == "https://host:8443"
+    assert settings.serve_behind_proxy
+    assert settings.serve_port == 443
+    assert settings.master_key_file == tmp_path / "k"
+    environ = {"TREEHAMMER_SERVE_BEHIND_PROXY": "no"}
+    assert not load(tmp_path, environ=environ).serve_behind_proxy
+    assert config.shown(settings, "serve_behind_proxy") == "true"
+    for local in ("http://127.0.0.1:8000", "http://[::1]:8000", "http://localhost:1"):
+        assert load(tmp_path, environ={"TREEHAMMER_SERVICE_URL": local}).service_url == local

@@ -19,7 +19,7 @@ from treehammer import config
 from treehammer.collectors import software
 from treehammer.collectors.failures import Failure, Fault
 from treehammer.errors import ConfigError, NothingToDo, SoftwareError, StoreError
-from treehammer.sql import arrow
+from treehammer.sql import arrow, migrate
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 
@@ -87,7 +87,7 @@ def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> N
 
     counts = json.loads(verb(settings, "db", "check", "--json").output)
     assert {"table": "measurement", "rows": 2} in counts
-    assert "at revision 0001" in verb(settings, "db", "upgrade").output
+    assert f"at revision {migrate.REVISION}" in verb(settings, "db", "upgrade").output
 
 
 def test_the_verbs_refuse_by_errors_of_ours(settings: config.Settings, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from old_databases import EARLIER, check_an_upgrade_keeps_all
 from sql_makers import make_measurement
 from sqlalchemy.dialects import oracle, postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -24,6 +25,7 @@ from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database, upgrade_database
 
 ORACLE_NAME = 30
+HEAD = migrate.REVISION
 
 
 @pytest.fixture
@@ -123,14 +125,19 @@ def test_listings_need_no_sorting(engine: sa.Engine) -> None:
     assert "TEMP B-TREE" not in plan
 
 
+@pytest.mark.parametrize("revision", EARLIER)
+def test_every_earlier_database_comes_up_to_date_with_its_data(url: str, revision: str) -> None:
+    check_an_upgrade_keeps_all(url, revision)
+
+
 # A later revision, as the next version of Treehammer will bring one.
 
-SECOND = """
+LATER = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "9999"
+down_revision = "{HEAD}"
 branch_labels = None
 depends_on = None
 
@@ -144,14 +151,14 @@ def upgrade():
 
 @pytest.fixture
 def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What is run from here on is of a version that needs revision 0002."""
+    """What is run from here on is of a version that needs a revision more."""
     folder = tmp_path / "mi%grations"
     shutil.copytree(migrate.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    second = folder / "versions" / "0002_second.py"
-    second.write_text(SECOND)
+    later = folder / "versions" / "9999_later.py"
+    later.write_text(LATER)
     monkeypatch.setattr(migrate, "FOLDER", folder)
-    monkeypatch.setattr(migrate, "REVISION", "0002")
-    return second
+    monkeypatch.setattr(migrate, "REVISION", "9999")
+    return later
 
 
 def test_an_older_database_says_what_to_run(
@@ -184,7 +191,7 @@ def test_an_upgrade_keeps_everything_and_a_backup(url: str, request: pytest.Fixt
 def test_an_upgrade_that_fails_changes_nothing(
     url: str, engine: sa.Engine, later_version: Path
 ) -> None:
-    later_version.write_text(SECOND + '    op.execute("SELECT * FROM no_such_table")\n')
+    later_version.write_text(LATER + '    op.execute("SELECT * FROM no_such_table")\n')
     with pytest.raises(StoreError, match="no_such_table"):
         upgrade_database(url)
     inspector = sa.inspect(engine)
@@ -192,7 +199,7 @@ def test_an_upgrade_that_fails_changes_nothing(
     assert not [t for t in inspector.get_table_names() if t.startswith("_alembic_tmp")]
     with engine.connect() as connection:
         version = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
-    assert version == "0001"
+    assert version == HEAD
 
 
 def test_a_newer_database_is_left_alone(url: str, engine: sa.Engine) -> None:

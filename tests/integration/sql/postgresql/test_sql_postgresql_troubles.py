@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from old_databases import EARLIER, check_an_upgrade_keeps_all
 from postgres import GUEST, PASSWORD, Server
 from sql_makers import make_measurement
 
@@ -206,12 +207,17 @@ def test_the_head_of_the_history_is_the_schema(store: Store) -> None:
         assert compare_metadata(context, metadata) == []
 
 
-SECOND = """
+@pytest.mark.parametrize("revision", EARLIER)
+def test_every_earlier_database_comes_up_to_date_with_its_data(url: str, revision: str) -> None:
+    check_an_upgrade_keeps_all(url, revision)
+
+
+LATER = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "9999"
+down_revision = "{migrate.REVISION}"
 branch_labels = None
 depends_on = None
 
@@ -229,10 +235,10 @@ def test_an_upgrade_is_one_transaction(
     before = list(store.measurements(EVERYTHING))
     folder = tmp_path / "migrations"
     shutil.copytree(migrate.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    second = folder / "versions" / "0002_second.py"
-    second.write_text(SECOND + '    op.execute("SELECT * FROM no_such_table")\n')
+    later = folder / "versions" / "9999_later.py"
+    later.write_text(LATER + '    op.execute("SELECT * FROM no_such_table")\n')
     monkeypatch.setattr(migrate, "FOLDER", folder)
-    monkeypatch.setattr(migrate, "REVISION", "0002")
+    monkeypatch.setattr(migrate, "REVISION", "9999")
 
     def columns() -> list[str]:
         return [c["name"] for c in sa.inspect(store._engine).get_columns("measurement")]
@@ -242,7 +248,7 @@ def test_an_upgrade_is_one_transaction(
     with pytest.raises(StoreError, match="no_such_table"):
         upgrade_database(url)
     assert "later" not in columns()
-    second.write_text(SECOND)
+    later.write_text(LATER)
     assert upgrade_database(url) is None
     assert "later" in columns()
     assert check_database(url)["measurement"] == 1

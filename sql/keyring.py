@@ -1,0 +1,167 @@
+"""The keys that a results service knows, in its database, and the master key in a file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from treehammer.errors import ConfigError
+from treehammer.sql.database import reading, writing
+from treehammer.sql.schema import access_key, access_revocation
+from treehammer.sql.tokens import (
+    CAMPAIGN,
+    JOB,
+    ROLES,
+    Access,
+    Key,
+    KeyRow,
+    derive,
+    fingerprint,
+)
+
+_MASTER_BYTES = 32
+_COLUMNS = [access_key.c[field.name] for field in fields(KeyRow)]
+
+
+class Keyring:
+    """Makes, lists and revokes keys; ``engine`` is of a database of this version."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def create(
+        self, master: bytes, role: str, name: str, *, now_us: int, expires_us: int | None = None
+    ) -> Key:
+        """Make a key; only its holder will have its text.
+
+        Args:
+            master: the service's master key.
+            role: one of :data:`~treehammer.sql.tokens.ROLES`.
+            name: who will hold it, for people.
+            now_us: the time, in microseconds since 1970 UTC.
+            expires_us: when it ends; never when None.
+
+        Raises:
+            StoreError: the database refuses.
+        """
+        if role not in ROLES:
+            raise ValueError(role)
+        key = derive(master, secrets.token_hex(6))
+        row = KeyRow(key.kid, role, name, now_us, expires_us, None, fingerprint(master))
+        with writing(self._engine) as connection:
+            connection.execute(sa.insert(access_key), [asdict(row)])
+        return key
+
+    def known(self) -> Sequence[KeyRow]:
+        """Every key ever made, the oldest first."""
+        query = sa.select(*_COLUMNS).order_by(access_key.c.created_us, access_key.c.kid)
+        with reading(self._engine) as connection:
+            return [KeyRow(*row) for row in connection.execute(query)]
+
+    def access(self) -> Access:
+        """Everything that decides about a token, in one state of the database."""
+        revoked: dict[str, set[str]] = {CAMPAIGN: set(), JOB: set()}
+        with reading(self._engine) as connection:
+            keys = {row.kid: KeyRow(*row) for row in connection.execute(sa.select(*_COLUMNS))}
+            columns = access_revocation.c
+            for scope, subject in connection.execute(sa.select(columns.scope, columns.subject)):
+                revoked[scope].add(subject)
+        return Access(keys, frozenset(revoked[CAMPAIGN]), frozenset(revoked[JOB]))
+
+    def revoke_key(self, kid: str, *, now_us: int) -> bool:
+        """Have a key and all tokens made with it count no more, at once and for good.
+
+        Returns:
+            whether it counted until now.
+
+        Raises:
+            ConfigError: there is no such key.
+        """
+        mine = access_key.c.kid == kid
+        with writing(self._engine) as connection:
+            if connection.execute(sa.select(access_key.c.kid).where(mine)).first() is None:
+                raise ConfigError(
+                    "there is no such key",
+                    where=f"key {kid!r}",
+                    hint="Those there are: treehammer token list",
+                )
+            change = sa.update(access_key).where(mine, access_key.c.revoked_us.is_(None))
+            return connection.execute(change.values(revoked_us=now_us)).rowcount > 0
+
+    def revoke_tokens(self, scope: str, subject: str, *, now_us: int) -> bool:
+        """Have the tokens of a campaign or of a job count no more.
+
+        Args:
+            scope: :data:`~treehammer.sql.tokens.CAMPAIGN` or :data:`~treehammer.sql.tokens.JOB`.
+            subject: its identity, whether the database knows it or not.
+            now_us: the time, in microseconds since 1970 UTC.
+
+        Returns:
+            whether they counted until now.
+        """
+        columns = access_revocation.c
+        known = sa.select(columns.subject).where(columns.scope == scope, columns.subject == subject)
+        with writing(self._engine) as connection:
+            if connection.execute(known).first() is not None:
+                return False
+            row = {"scope": scope, "subject": subject, "revoked_us": now_us}
+            connection.execute(sa.insert(access_revocation), [row])
+            return True
+
+
+def master_key(path: Path) -> bytes:
+    """The service's master key, which is made when there is none.
+
+    Raises:
+        ConfigError: it cannot be read or made, others may read it, or the file holds no key.
+    """
+    where = f"service_key_file {path}"
+    try:
+        if not path.exists():
+            _make_master(path)
+        with path.open(encoding="ascii") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            text = stream.read(1000).strip()
+    except OSError as error:
+        raise ConfigError(f"cannot be read or made ({error.strerror})", where=where) from error
+    except UnicodeDecodeError:
+        text = ""
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(
+            "others may read the master key", where=where, hint=f"Run: chmod 600 {path}"
+        )
+    try:
+        master = bytes.fromhex(text)
+    except ValueError:
+        master = b""
+    if len(master) != _MASTER_BYTES:
+        raise ConfigError(
+            "this is no master key",
+            where=where,
+            hint="Put it back from a backup; a new one would make every key that was given worthless.",
+        )
+    return master
+
+
+def _make_master(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A link to a finished file: of two processes that do this at once, one wins, and both read it.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write(secrets.token_bytes(_MASTER_BYTES).hex() + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        with suppress(FileExistsError):
+            path.hardlink_to(temporary)
+    finally:
+        temporary.unlink(missing_ok=True)

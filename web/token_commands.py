@@ -1,0 +1,175 @@
+"""The verbs of the keys to the results service: ``token``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treehammer.collectors.worker.credentials import moment
+from treehammer.config import Settings
+from treehammer.errors import ConfigError
+from treehammer.sql.keyring import Keyring, master_key
+from treehammer.sql.store import open_engine
+from treehammer.sql.tokens import CAMPAIGN, JOB, ROLES, Key, KeyRow, fingerprint, parse_key
+from treehammer.submit.pace import seconds
+from treehammer.terminal import Column, output_options, print_rows
+
+MICRO = 1_000_000
+#: The longest name of a holder, in characters.
+MAX_NAME = 200
+
+
+@click.group("token")
+def token() -> None:
+    """Keys to the results service (treehammer serve): who may read, submit and administer."""
+
+
+@token.command("create")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="What its holder may do.")
+@click.option("--name", required=True, help="Who will hold it, for the list.")
+@click.option("--expires", metavar="90d", help="When it ends, from now [default: never].")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A new file to write it to, readable for you alone, rather than printing it.",
+)
+@click.pass_obj
+def create_command(
+    settings: Settings, role: str, name: str, expires: str | None, output: Path | None
+) -> None:
+    """Make a key and show it, this once: neither the service nor the database keeps it.
+
+    Example: treehammer token create --role submit --name alice --expires 365d
+    """
+    if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+        raise ConfigError(f"must be printable text of 1 to {MAX_NAME} characters", where="--name")
+    now_us = _now_us()
+    end_us = now_us + seconds(expires, "--expires") * MICRO if expires else None
+    if output is not None and output.exists():
+        raise ConfigError("is there already", where=str(output), hint="Give another name.")
+    master = master_key(settings.master_key_file)
+    with _keyring(settings) as keyring:
+        key = keyring.create(master, role, name.strip(), now_us=now_us, expires_us=end_us)
+    until = f"until {moment(end_us / MICRO)}" if end_us else "until it is revoked"
+    click.echo(f"key {key.kid} for {name.strip()}, role {role}, {until}", err=True)
+    if output is None:
+        click.echo("it is shown this once; keep it in a file that nobody else can read:", err=True)
+        click.echo(key.text)
+        return
+    _write(output, key)
+    click.echo(f"{output}: key written; name it in service_token_file", err=True)
+
+
+def _write(path: Path, key: Key) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write(key.text + "\n")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be written ({error.strerror})",
+            where=str(path),
+            hint=f"Nobody has the key: treehammer token revoke {key.kid}, and make another.",
+        ) from error
+
+
+@token.command("list")
+@output_options
+@click.pass_obj
+def list_command(settings: Settings, form: str) -> None:
+    """List every key ever made, without its secret.
+
+    Example: treehammer token list
+    """
+    master = master_key(settings.master_key_file)
+    with _keyring(settings, create=False) as keyring:
+        rows = [_listed(row, master) for row in keyring.known()]
+    columns = [
+        Column("kid", "key"),
+        Column("role", "role"),
+        Column("name", "for"),
+        Column("created_us", "created", _day),
+        Column("expires_us", "expires", _day),
+        Column("state", "state"),
+    ]
+    print_rows(rows, columns, form=form)
+
+
+def _listed(row: KeyRow, master: bytes) -> dict[str, Any]:
+    state = "counts"
+    if row.revoked_us is not None:
+        state = f"revoked {_day(row.revoked_us)}"
+    elif row.made_with != fingerprint(master):
+        state = "of another master key"
+    elif row.expires_us is not None and row.expires_us < _now_us():
+        state = "expired"
+    return {
+        "kid": row.kid,
+        "role": row.role,
+        "name": row.name,
+        "created_us": row.created_us,
+        "expires_us": row.expires_us,
+        "revoked_us": row.revoked_us,
+        "state": state,
+    }
+
+
+@token.command("revoke")
+@click.argument("kid", required=False)
+@click.option("--campaign", metavar="ID", help="The tokens of all jobs of this campaign.")
+@click.option("--job", metavar="ID", help="The token of this job.")
+@click.pass_obj
+def revoke_command(
+    settings: Settings, kid: str | None, campaign: str | None, job: str | None
+) -> None:
+    """Have a key count no more, with all tokens made with it; or those of a campaign or a job.
+
+    It cannot be undone. Every service on this database knows within a few seconds.
+
+    Example: treehammer token revoke 3f9c0a61b2d4
+    """
+    if [kid, campaign, job].count(None) != 2:
+        raise click.UsageError("Give one of KID, --campaign and --job.")
+    with _keyring(settings) as keyring:
+        if kid is not None:
+            # Somebody may have the whole key at hand, rather than its id.
+            kid = parse_key(kid).kid if kid.startswith("th1.") else kid
+            done = keyring.revoke_key(kid, now_us=_now_us())
+            what = f"key {kid}, with all tokens made with it,"
+        else:
+            scope, subject = (CAMPAIGN, campaign) if campaign is not None else (JOB, job)
+            done = keyring.revoke_tokens(scope, _identity(subject, scope), now_us=_now_us())
+            what = f"tokens of {scope} {subject}"
+    click.echo(f"{what} revoked" if done else f"{what} revoked already")
+
+
+def _identity(text: str | None, scope: str) -> str:
+    if not text or len(text) > 128 or not text.isprintable():
+        raise ConfigError(
+            f"this is no identity of a {scope}", where=f"--{scope}", hint="See: treehammer status"
+        )
+    return text
+
+
+@contextmanager
+def _keyring(settings: Settings, *, create: bool = True) -> Iterator[Keyring]:
+    engine = open_engine(settings.database, create=create)
+    try:
+        yield Keyring(engine)
+    finally:
+        engine.dispose()
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _day(time_us: int) -> str:
+    return moment(time_us / MICRO)[:10]
