@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from treehammer.collectors.metrics import CATALOGUE
+from treehammer.collectors.metrics import BY_NAME, CATALOGUE
 
 #: Rows of one record batch: some tens of MB of memory while it is made; larger ones are no faster.
 ROWS = 2_000
 #: What comes before the names of metrics that tests defined.
 EXTRA_PREFIX = "extra_"
+#: The column that extras are joined by.
+ID = "measurement_id"
 
 _TYPES: dict[str, pa.DataType] = {
     "int": pa.int64(),
@@ -24,29 +26,37 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 def describe(
-    extra_names: Sequence[str], about: Mapping[str, str], *, lists_as_text: bool = False
+    columns: Sequence[str], about: Mapping[str, str], *, lists_as_text: bool = False
 ) -> pa.Schema:
-    """Every catalogue column and one for each of ``extra_names``; metadata say kind and meaning.
+    """The columns of an export; metadata say kind and meaning.
 
     Args:
-        extra_names: names of metrics that tests defined.
+        columns: names of the catalogue, and :data:`EXTRA_PREFIX` with names of metrics that tests
+            defined.
         about: what the export says of itself.
         lists_as_text: leave lists as the JSON that the database holds, for formats without lists.
     """
-    fields = [
-        _field(m.name, m.type, f"{m.meaning} [{m.unit}]" if m.unit else m.meaning)
-        for m in CATALOGUE
-    ]
-    fields += [
-        _field(EXTRA_PREFIX + name, "float", f"Metric {name} that the test defines.")
-        for name in extra_names
-    ]
+    fields = [_described(name) for name in columns]
     if lists_as_text:
         fields = [
             field.with_type(pa.string()) if pa.types.is_list(field.type) else field
             for field in fields
         ]
     return pa.schema(fields, metadata=dict(about))
+
+
+def every_column(extra_names: Sequence[str]) -> list[str]:
+    """The columns of a whole export: the catalogue, and one for each of ``extra_names``."""
+    return [*(metric.name for metric in CATALOGUE), *(EXTRA_PREFIX + name for name in extra_names)]
+
+
+def _described(name: str) -> pa.Field:
+    metric = BY_NAME.get(name)
+    if metric is None:
+        title = f"Metric {name.removeprefix(EXTRA_PREFIX)} that the test defines."
+        return _field(name, "float", title)
+    title = f"{metric.meaning} [{metric.unit}]" if metric.unit else metric.meaning
+    return _field(name, metric.type, title)
 
 
 def _field(name: str, kind: str, title: str) -> pa.Field:

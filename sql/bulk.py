@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
@@ -21,13 +21,13 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from treehammer.collectors.metrics import CATALOGUE
+from treehammer.collectors.metrics import BY_NAME
 from treehammer.errors import StoreError
 from treehammer.sql import arrow
 from treehammer.sql.bulk_drivers import BACKENDS, Question
 from treehammer.sql.bulk_reader import COUNT, Order
 from treehammer.sql.database import libpq_address
-from treehammer.sql.queries import Questions
+from treehammer.sql.queries import ALL_COLUMNS, Questions
 from treehammer.sql.selection import Selection
 from treehammer.sql.troubles import refused, shown, sqlite_file
 
@@ -48,7 +48,12 @@ class Source:
 
 @contextmanager
 def read(
-    url: URL, selection: Selection, about: Mapping[str, str], *, lists_as_text: bool = False
+    url: URL,
+    selection: Selection,
+    about: Mapping[str, str],
+    *,
+    columns: Sequence[str] | None = None,
+    lists_as_text: bool = False,
 ) -> Iterator[Source]:
     """Read one state of the database.
 
@@ -56,12 +61,14 @@ def read(
         url: of the database.
         selection: which measurements.
         about: what goes into the schema's metadata.
+        columns: nothing else is read: names of the catalogue and ``extra_NAME``, in this order; by
+            default the catalogue, and all metrics of tests that the measurements have.
         lists_as_text: see :func:`treehammer.sql.arrow.describe`.
 
     Raises:
         StoreError: the database refuses, or there is no bulk reader for it.
     """
-    order = _order(url, selection, about, lists_as_text)
+    order = _order(url, selection, about, columns, lists_as_text)
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "treehammer.sql.bulk_reader"],
@@ -116,7 +123,13 @@ def _failed(url: URL, child: subprocess.Popen[bytes], said: IO[bytes]) -> StoreE
     return refused(url, why.strip())
 
 
-def _order(url: URL, selection: Selection, about: Mapping[str, str], lists_as_text: bool) -> Order:
+def _order(
+    url: URL,
+    selection: Selection,
+    about: Mapping[str, str],
+    columns: Sequence[str] | None,
+    lists_as_text: bool,
+) -> Order:
     backend = url.get_backend_name()
     file = sqlite_file(url)
     if backend not in BACKENDS or (backend == "sqlite" and file is None):
@@ -128,26 +141,41 @@ def _order(url: URL, selection: Selection, about: Mapping[str, str], lists_as_te
     ask = Questions(selection, backend)
     ask_in = _sqlite_question if file else _postgresql_question
     question = functools.partial(ask_in, dialect=url.get_dialect()())
+    fetched, extras = _parted(columns)
+    measurements = _with_examples(ask, fetched) if file else ask.measurements(fetched)
     return Order(
         backend=backend,
         address=str(file.absolute()) if file else libpq_address(url),
         batch=arrow.ROWS,
+        columns=None if columns is None else [*columns],
+        fetched=fetched,
         lists_as_text=lists_as_text,
         about=dict(about),
         count=question(ask.count()),
         names=question(ask.extra_names()),
-        extras=question(ask.extras()),
-        measurements=question(_with_examples(ask) if file else ask.measurements()),
+        extras=question(ask.extras(extras)),
+        measurements=question(measurements),
     )
 
 
-def _with_examples(ask: Questions) -> Query:
+def _parted(columns: Sequence[str] | None) -> tuple[list[str], list[str] | None]:
+    """What is asked of the measurements, and of which metrics of tests: None means all."""
+    if columns is None:
+        return [*ALL_COLUMNS], None
+    fetched = [name for name in columns if name in BY_NAME]
+    extras = [name.removeprefix(arrow.EXTRA_PREFIX) for name in columns if name not in BY_NAME]
+    if extras and arrow.ID not in fetched:
+        fetched.append(arrow.ID)  # what extras are joined by
+    return fetched, extras
+
+
+def _with_examples(ask: Questions, columns: Sequence[str]) -> Query:
     literals: list[sa.ColumnClause[Any]] = [
-        sa.literal_column(repr(_EXAMPLES[metric.type])) for metric in CATALOGUE
+        sa.literal_column(repr(_EXAMPLES[BY_NAME[name].type])) for name in columns
     ]
     examples: sa.Select[Any] = sa.select(*literals)
     # A limit, so that SQLite cannot leave out the order, which means nothing outside otherwise.
-    ordered = ask.measurements().limit(-1).subquery()
+    ordered = ask.measurements(columns).limit(-1).subquery()
     return sa.union_all(examples, sa.select(ordered))
 
 

@@ -8,8 +8,9 @@ the :class:`Order`, written by :mod:`treehammer.sql.bulk`.
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +18,13 @@ import adbc_driver_manager
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from treehammer.sql.arrow import describe
-from treehammer.sql.bulk_drivers import Driver, Question, connect
-from treehammer.sql.queries import ALL_COLUMNS
+from treehammer.sql.arrow import EXTRA_PREFIX, ID, describe, every_column
+from treehammer.sql.bulk_drivers import Driver, Question, Row, connect
 from treehammer.sql.rows import ExtraRow
 
 #: In the schema's metadata: how many rows will follow.
 COUNT = b"rows"
-
-_ID_PLACE = ALL_COLUMNS.index("measurement_id")
+_QUESTION = re.compile(r"\nquery:|query was:", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -36,17 +35,21 @@ class Order:
         backend: the kind of database, as SQLAlchemy calls it.
         address: where it is; see :func:`treehammer.sql.bulk_drivers.connect`.
         batch: the most rows of one record batch.
+        columns: of the stream; None for every column.
+        fetched: columns that ``measurements`` gives; the identity among them when there are extras.
         lists_as_text: see :func:`treehammer.sql.arrow.describe`.
         about: what the export says of itself.
         count: one number, how many measurements are selected.
         names: of metrics that tests defined and these measurements have.
         extras: measurement, name and value of these, in the order of the measurements.
-        measurements: every catalogue column.
+        measurements: what is fetched of them.
     """
 
     backend: str
     address: str
     batch: int
+    columns: list[str] | None
+    fetched: list[str]
     lists_as_text: bool
     about: dict[str, str]
     count: Question
@@ -72,26 +75,27 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit("nobody reads any more")
     except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
-        # PostgreSQL's driver repeats the whole question.
-        sys.exit(" ".join(str(error).partition("Query was:")[0].split()))
+        # The drivers repeat the whole question.
+        sys.exit(" ".join(_QUESTION.split(str(error), maxsplit=1)[0].split()))
 
 
 def _send(driver: Driver, order: Order) -> None:
     ((count,),) = driver.rows(order.count)
-    names = [row[0] for row in driver.rows(order.names)] if count else []
-    schema = describe(names, order.about, lists_as_text=order.lists_as_text)
+    columns = order.columns
+    if columns is None:
+        columns = every_column([row[0] for row in driver.rows(order.names)] if count else [])
+    names = [name for name in columns if name not in order.fetched]
+    schema = describe(columns, order.about, lists_as_text=order.lists_as_text)
     schema = schema.with_metadata({**schema.metadata, COUNT: str(count)})
     with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
         if not count:
             return
-        extras = _Extras(ExtraRow(*row) for row in driver.beside(order.extras))
+        extras = _Extras(driver.beside(order.extras)) if names else None
         for batch in driver.batches(order.measurements, order.batch):
-            columns: list[Any] = list(batch.columns)
-            columns += extras.columns(batch.column(_ID_PLACE).to_pylist(), names)
-            arrays = [
-                _converted(column, field.type)
-                for column, field in zip(columns, schema, strict=True)
-            ]
+            found: dict[str, Any] = dict(zip(order.fetched, batch.columns, strict=True))
+            if extras:
+                found |= extras.columns(found[ID].to_pylist(), names)
+            arrays = [_converted(found[field.name], field.type) for field in schema]
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
@@ -119,17 +123,18 @@ def _lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
 class _Extras:
     """Joins the stream of extras to batches of measurements, which come in the same order."""
 
-    def __init__(self, extras: Iterator[ExtraRow]) -> None:
-        self._extras = extras
-        self._next = next(extras, None)
+    def __init__(self, rows: Iterator[Row]) -> None:
+        self._extras = (ExtraRow(*row) for row in rows)
+        self._next = next(self._extras, None)
 
-    def columns(self, ids: Sequence[str], names: Sequence[str]) -> list[list[float | None]]:
+    def columns(self, ids: Sequence[str], names: Sequence[str]) -> Mapping[str, list[float | None]]:
         places = {id_: place for place, id_ in enumerate(ids)}
         columns: dict[str, list[float | None]] = {name: [None] * len(ids) for name in names}
         while self._next is not None and self._next.measurement_id in places:
-            columns[self._next.name][places[self._next.measurement_id]] = self._next.value
+            column = columns[EXTRA_PREFIX + self._next.name]
+            column[places[self._next.measurement_id]] = self._next.value
             self._next = next(self._extras, None)
-        return list(columns.values())
+        return columns
 
 
 if __name__ == "__main__":

@@ -59,9 +59,11 @@ class Questions:
         query = sa.select(extra.c.name).distinct().join(measurement).order_by(extra.c.name)
         return self._selected(query)
 
-    def extras(self) -> sa.Select[Any]:
-        """What the selected measurements recorded of metrics that tests defined."""
+    def extras(self, names: Sequence[str] | None = None) -> sa.Select[Any]:
+        """What the selected measurements recorded of metrics that tests defined: all, or these."""
         query = sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).join(measurement)
+        if names is not None:
+            query = query.where(extra.c.name.in_(names))
         return self._selected(query).order_by(*ORDER, extra.c.name)
 
     def _selected(self, query: sa.Select[Any]) -> sa.Select[Any]:
@@ -92,6 +94,15 @@ class Snapshot:
         """What the selected measurements recorded of metrics that tests defined."""
         for row in self._streamed(self._ask(selection).extras()):
             yield ExtraRow(*row)
+
+    def extra_names(self, selection: Selection) -> list[str]:
+        """Names of the metrics that tests defined and the selected measurements have, sorted."""
+        return [*self._connection.scalars(self._ask(selection).extra_names())]
+
+    def knows_extra(self, name: str) -> bool:
+        """Whether any measurement has this metric that a test defined; one is looked for."""
+        query = sa.select(extra.c.name).where(extra.c.name == name).limit(1)
+        return self._connection.scalar(query) is not None
 
     def counts(self, campaign_id: str) -> list[CountRow]:
         """Measurements of a campaign by site, kind, class of failure and plausibility."""

@@ -1,5 +1,20 @@
 """Treehammer: identical ROOT TTree read tests at many grid sites, compared honestly."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from treehammer.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from treehammer.sql.results import result_batches, results
+
+__all__ = ["__version__", "result_batches", "results"]
+
+
+def __getattr__(name: str) -> Any:
+    # The command line imports this package, too: it shall not pay for Arrow and SQLAlchemy.
+    if name in ("result_batches", "results"):
+        return getattr(import_module("treehammer.sql.results"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

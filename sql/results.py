@@ -1,0 +1,104 @@
+"""Measurements for Python programs: ``treehammer.results``, as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+
+from treehammer import config
+from treehammer.collectors.metrics import BY_NAME
+from treehammer.errors import ConfigError, did_you_mean
+from treehammer.sql import bulk
+from treehammer.sql.arrow import EXTRA_PREFIX
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+
+Some = str | Iterable[str]
+
+
+def results(
+    campaign: Some = (),
+    where: Some = (),
+    columns: Some | None = None,
+    *,
+    database: str | None = None,
+    data_dir: str | Path | None = None,
+) -> pa.Table:
+    """The selected measurements as one Arrow table, a row each.
+
+    What is not known is null.  Units and meanings are in the reference, and in the metadata of
+    the schema's fields.  Rows come by campaign, site, job, attempt, round and position.  A
+    selection that nothing meets gives a table without rows.
+
+    Args:
+        campaign: one or several: their identities, names, a prefix of either, or ``"last"``; of
+            all campaigns by default.
+        where: one or several conditions such as ``"kind=timed"``, as ``export --where`` takes them;
+            all must hold.
+        columns: nothing else is read from the database: names of the catalogue, and ``extra_NAME``
+            for metrics that tests define; every column by default.
+        database: SQLAlchemy URL; by default what ``treehammer config show`` tells.
+        data_dir: where ``results.db`` is looked for when no setting names a database.
+
+    Raises:
+        ConfigError: a campaign, condition, column or setting is wrong.
+        NothingToDo: there is no database, or no campaign to choose from.
+        StoreError: the database refuses.
+    """
+    found = result_batches(campaign, where, columns, database=database, data_dir=data_dir)
+    with found as batches:
+        return batches.read_all()
+
+
+def result_batches(
+    campaign: Some = (),
+    where: Some = (),
+    columns: Some | None = None,
+    *,
+    database: str | None = None,
+    data_dir: str | Path | None = None,
+) -> pa.RecordBatchReader:
+    """The same as :func:`results` in batches, for more rows than memory holds.
+
+    All come from one state of the database, whatever is written meanwhile.  Use the reader as a
+    context manager, or close it: it holds a connection until then, or until its last batch.
+    """
+    flags = {"database": database, "data_dir": data_dir}
+    settings = config.load(flags)
+    with Store.open(settings.database, create=False) as store:
+        chosen = (store.campaign(reference).id for reference in _several(campaign))
+        selection = Selection.of(chosen, _several(where))
+        wanted = None if columns is None else _known(store, _several(columns))
+        with ExitStack() as stack:
+            source = stack.enter_context(bulk.read(store.url, selection, {}, columns=wanted))
+            rest = stack.pop_all()
+    return pa.RecordBatchReader.from_batches(source.schema, _until_closed(source.batches, rest))
+
+
+def _several(words: Some) -> list[str]:
+    return list(dict.fromkeys([words] if isinstance(words, str) else words))
+
+
+def _until_closed(batches: Iterator[pa.RecordBatch], held: ExitStack) -> Iterator[pa.RecordBatch]:
+    with held:
+        yield from batches
+
+
+def _known(store: Store, columns: list[str]) -> list[str]:
+    if not columns:
+        raise ConfigError("no column is asked for", where="columns", hint="Name one, or give none.")
+    with store.snapshot() as snapshot:
+        for name in columns:
+            extra = name.removeprefix(EXTRA_PREFIX)
+            if name not in BY_NAME and (extra == name or not snapshot.knows_extra(extra)):
+                extras = (EXTRA_PREFIX + extra for extra in snapshot.extra_names(Selection()))
+                raise ConfigError(
+                    f"there is no column {name!r}",
+                    where="columns",
+                    hint=f"{did_you_mean(name, [*BY_NAME, *extras])}The reference lists every "
+                    f"column; metrics that tests define are called {EXTRA_PREFIX}NAME.",
+                )
+    return columns

@@ -1,0 +1,29 @@
+"""Results for Python programs, from SQLite."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from results_contract import *  # noqa: F403 - the tests that hold for every database
+
+import treehammer
+from treehammer.sql.store import Store
+
+
+def test_settings_say_where_the_database_is(
+    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert treehammer.results(columns="site", data_dir=tmp_path).num_rows == 7
+    monkeypatch.setenv("TREEHAMMER_DATA_DIR", str(tmp_path))
+    assert treehammer.results(columns="site").num_rows == 7
+
+
+def test_who_imports_treehammer_does_not_pay_for_arrow() -> None:
+    code = "import sys, treehammer; assert not {'pyarrow', 'sqlalchemy'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert treehammer.results.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'result'"):
+        treehammer.result  # noqa: B018
