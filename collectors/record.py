@@ -18,13 +18,24 @@ from .metrics import BY_NAME, CATALOGUE, LONG_TEXTS, Metric, Value
 #: Version of the record's layout, in every record.
 RECORD_VERSION = 1
 
-#: Longest text in characters: Oracle's VARCHAR2, and what :data:`LONG_TEXTS` may hold.
+#: What names other rows, and words of a small vocabulary: databases index them, so they are short.
+IDENTITIES = ("measurement_id", "campaign_id", "job_id", "series")
+WORDS = ("kind", "failure_class")
+#: Longest text in characters: of identities, of words, of any other (Oracle's VARCHAR2), and what
+#: :data:`LONG_TEXTS` may hold.
+MAX_IDENTITY = 128
+MAX_WORD = 64
 MAX_TEXT = 4000
 MAX_LONG_TEXT = 1_000_000
 INT64 = 2**63
 
 #: Names of metrics that a test defines: they become names of branches and columns.
 EXTRA_NAME = "^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+_LENGTHS: Dict[str, int] = {
+    **dict.fromkeys(IDENTITIES, MAX_IDENTITY),
+    **dict.fromkeys(WORDS, MAX_WORD),
+    **dict.fromkeys(LONG_TEXTS, MAX_LONG_TEXT),
+}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -105,7 +116,7 @@ def problems_of(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[st
 
 def max_length(metric: Metric) -> int:
     """Longest text, in characters, that a metric of type ``text`` may hold."""
-    return MAX_LONG_TEXT if metric.name in LONG_TEXTS else MAX_TEXT
+    return _LENGTHS.get(metric.name, MAX_TEXT)
 
 
 def wrong_type(metric: Metric, value: Any) -> str:

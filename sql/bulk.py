@@ -27,13 +27,15 @@ from treehammer.sql import arrow
 from treehammer.sql.bulk_drivers import BACKENDS, Question
 from treehammer.sql.bulk_reader import COUNT, Order
 from treehammer.sql.database import libpq_address
-from treehammer.sql.queries import ALL_COLUMNS, Questions
+from treehammer.sql.queries import Questions
 from treehammer.sql.selection import Selection
 from treehammer.sql.troubles import refused, shown, sqlite_file
+from treehammer.sql.wide import ALL_COLUMNS, stored
 
 # A row that tells SQLite's driver the type of each column, which it takes from the first rows: of a
 # column of NULLs it could not tell.
-_EXAMPLES = {"int": 0, "float": 0.5, "text": "text", "bool": 0, "ints": "[]", "floats": "[]"}
+_EXAMPLES = {"int": "0", "float": "0.5", "text": "'text'", "bool": "0", "ints": "'[]'"}
+_PACKED_EXAMPLE = "x'00'"
 Query = sa.Select[Any] | sa.CompoundSelect[Any]
 
 
@@ -148,7 +150,7 @@ def _order(
         address=str(file.absolute()) if file else libpq_address(url),
         batch=arrow.ROWS,
         columns=None if columns is None else [*columns],
-        fetched=fetched,
+        fetched=[*stored(fetched)],
         lists_as_text=lists_as_text,
         about=dict(about),
         count=question(ask.count()),
@@ -171,7 +173,8 @@ def _parted(columns: Sequence[str] | None) -> tuple[list[str], list[str] | None]
 
 def _with_examples(ask: Questions, columns: Sequence[str]) -> Query:
     literals: list[sa.ColumnClause[Any]] = [
-        sa.literal_column(repr(_EXAMPLES[BY_NAME[name].type])) for name in columns
+        sa.literal_column(_EXAMPLES[BY_NAME[name].type] if name in BY_NAME else _PACKED_EXAMPLE)
+        for name in stored(columns)
     ]
     examples: sa.Select[Any] = sa.select(*literals)
     # A limit, so that SQLite cannot leave out the order, which means nothing outside otherwise.

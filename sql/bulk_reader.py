@@ -15,12 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import adbc_driver_manager
+import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
 
+from treehammer.collectors.metrics import BY_NAME
+from treehammer.sql import packing
 from treehammer.sql.arrow import EXTRA_PREFIX, ID, describe, every_column
 from treehammer.sql.bulk_drivers import Driver, Question, Row, connect
 from treehammer.sql.rows import ExtraRow
+from treehammer.sql.wide import PASSES
 
 #: In the schema's metadata: how many rows will follow.
 COUNT = b"rows"
@@ -36,7 +40,8 @@ class Order:
         address: where it is; see :func:`treehammer.sql.bulk_drivers.connect`.
         batch: the most rows of one record batch.
         columns: of the stream; None for every column.
-        fetched: columns that ``measurements`` gives; the identity among them when there are extras.
+        fetched: columns that ``measurements`` gives, as :func:`treehammer.sql.wide.stored` says; the
+            identity among them when there are extras.
         lists_as_text: see :func:`treehammer.sql.arrow.describe`.
         about: what the export says of itself.
         count: one number, how many measurements are selected.
@@ -84,7 +89,7 @@ def _send(driver: Driver, order: Order) -> None:
     columns = order.columns
     if columns is None:
         columns = every_column([row[0] for row in driver.rows(order.names)] if count else [])
-    names = [name for name in columns if name not in order.fetched]
+    names = [name for name in columns if name not in BY_NAME]
     schema = describe(columns, order.about, lists_as_text=order.lists_as_text)
     schema = schema.with_metadata({**schema.metadata, COUNT: str(count)})
     with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
@@ -93,6 +98,8 @@ def _send(driver: Driver, order: Order) -> None:
         extras = _Extras(driver.beside(order.extras)) if names else None
         for batch in driver.batches(order.measurements, order.batch):
             found: dict[str, Any] = dict(zip(order.fetched, batch.columns, strict=True))
+            if PASSES in found:
+                found |= _passes(found[PASSES], as_text=order.lists_as_text)
             if extras:
                 found |= extras.columns(found[ID].to_pylist(), names)
             arrays = [_converted(found[field.name], field.type) for field in schema]
@@ -100,10 +107,29 @@ def _send(driver: Driver, order: Order) -> None:
 
 
 def _converted(column: Any, wanted: pa.DataType) -> pa.Array:
-    """A column of the database, or of extras, in the type of the export."""
+    """A column of the database, of lists that were packed, or of extras, in the type of the export."""
     if not isinstance(column, pa.Array):
         return pa.array(column, wanted)
-    return _lists(column, wanted) if pa.types.is_list(wanted) else column.cast(wanted)
+    if pa.types.is_list(wanted) and not pa.types.is_list(column.type):
+        return _lists(column, wanted)
+    return column.cast(wanted)
+
+
+def _passes(packed: pa.BinaryArray, *, as_text: bool) -> dict[str, pa.Array]:
+    """The lists that share one column of the database."""
+    lengths, numbers = packing.columns(packed.to_pylist())
+    known = np.maximum(lengths, 0)
+    # Numbers come row by row, and in each row list by list.
+    owner = np.repeat(np.tile(np.arange(len(packing.PACKED)), len(lengths)), known.ravel())
+    columns: dict[str, pa.Array] = {}
+    for place, name in enumerate(packing.PACKED):
+        ends = np.concatenate([[0], np.cumsum(known[:, place])]).astype("i4")
+        lists = pa.ListArray.from_arrays(
+            pa.array(ends), pa.array(numbers[owner == place]), mask=pa.array(lengths[:, place] < 0)
+        )
+        texts = map(packing.as_text, lists.to_pylist()) if as_text else None
+        columns[name] = lists if texts is None else pa.array(texts, pa.string())
+    return columns
 
 
 def _lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:

@@ -13,6 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record import MAX_TEXT
+from treehammer.sql import wide
+from treehammer.sql.dimensions import DIMENSION_OF
 from treehammer.sql.rows import ReplicaRow
 from treehammer.sql.schema import measurement
 
@@ -34,9 +36,7 @@ def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
         done = connection.execute(
             sa.update(measurement)
             .where(
-                measurement.c.dataset_hash == finding.dataset_hash,
-                measurement.c.site == finding.site,
-                measurement.c.door == finding.door,
+                _read_there(finding),
                 measurement.c.started_us > after_us,
                 measurement.c.started_us <= until_us,
                 sa.or_(known.is_(None), known.not_like(f"%{BAD_REPLICA}%")),
@@ -45,6 +45,12 @@ def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
         )
         marked += done.rowcount
     return marked
+
+
+def _read_there(finding: ReplicaRow) -> sa.ColumnElement[bool]:
+    columns = ("dataset_hash", "site", "door")
+    same = sa.and_(*(wide.column(name) == getattr(finding, name) for name in columns))
+    return wide.in_dimension(DIMENSION_OF["site"], same)
 
 
 def without(why: str | None) -> str | None:

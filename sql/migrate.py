@@ -14,15 +14,25 @@ from sqlalchemy.engine import Connection, Engine
 
 from treehammer.errors import StoreError
 from treehammer.sql.database import reading, rebuilding, writing
+from treehammer.sql.schema import metadata
 from treehammer.sql.troubles import explained, shown, sqlite_file
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The revision that :mod:`treehammer.sql.schema` describes.
-REVISION = "0002"
+REVISION = "0005"
 FOLDER = Path(__file__).parent / "migrations"
 UPGRADE = "treehammer db upgrade"
+
+
+# Where Alembic keeps the revision, as Alembic makes it.
+_VERSION = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 class State(Enum):
@@ -79,7 +89,7 @@ def create(engine: Engine) -> None:
     """Lay the tables in an empty database; harmless when another process just has."""
     with writing(engine) as connection:
         if _state(connection) is State.EMPTY:
-            _upgrade(connection)
+            _lay(connection)
 
 
 def upgrade(engine: Engine) -> Path | None:
@@ -92,19 +102,22 @@ def upgrade(engine: Engine) -> Path | None:
         StoreError: the database is newer, not Treehammer's, or refused; it is as it was before.
     """
     found = state(engine)
-    if found not in (State.OLDER, State.EMPTY):
+    if found is State.EMPTY:
+        create(engine)
+        return None
+    if found is not State.OLDER:
         require_current(engine)
         return None
-    backup = _back_up(engine) if found is State.OLDER else None
+    backup = _back_up(engine)
     with rebuilding(engine) as connection:
-        _upgrade(connection)
+        run(connection, REVISION)
     return backup
 
 
 def _revision(connection: Connection) -> str:
     if not sa.inspect(connection).has_table("alembic_version"):
         return ""
-    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar() or ""
+    return connection.scalar(sa.select(_VERSION.c.version_num)) or ""
 
 
 def _state(connection: Connection) -> State:
@@ -132,12 +145,20 @@ def _known_revisions() -> set[str]:
     return {script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()}
 
 
-def _upgrade(connection: Connection) -> None:
+def _lay(connection: Connection) -> None:
+    # As they are now, without going through history; a test proves that both lead to the same.
+    metadata.create_all(connection)
+    _VERSION.create(connection)
+    connection.execute(sa.insert(_VERSION).values(version_num=REVISION))
+
+
+def run(connection: Connection, target: str) -> None:
+    """Go through history to a revision, inside the transaction of ``connection``."""
     from alembic import command
 
     configured = config()
     configured.attributes["connection"] = connection
-    command.upgrade(configured, REVISION)
+    command.upgrade(configured, target)
 
 
 def _back_up(engine: Engine) -> Path | None:

@@ -9,20 +9,19 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.metrics import BY_NAME, CATALOGUE, Value
+from treehammer.collectors.metrics import BY_NAME, Value
+from treehammer.sql import wide
+from treehammer.sql.packing import PACKED, unpack
 from treehammer.sql.rows import CountRow, ExtraRow
 from treehammer.sql.schema import extra, measurement
 from treehammer.sql.selection import Selection, conditions
+from treehammer.sql.wide import ALL_COLUMNS
 
 #: Rows that are fetched at a time.
 FETCH = 2000
 
-ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
-
 ORDER = (
     measurement.c.campaign_id,
-    # What SQLite does by itself; of the others, some have unknown ones last.
-    measurement.c.site.nulls_first(),
     measurement.c.job_id,
     measurement.c.attempt,
     measurement.c.round,
@@ -35,7 +34,7 @@ ORDER = (
 class Questions:
     """The SELECTs behind a selection, for a dialect (``sqlite``, ``postgresql``, …).
 
-    Everything is ordered by campaign, site, job, attempt, round and position.
+    Everything is ordered by campaign, job, attempt, round and position.
     """
 
     selection: Selection
@@ -46,12 +45,12 @@ class Questions:
         return self._selected(sa.select(sa.func.count()).select_from(measurement))
 
     def measurements(self, columns: Sequence[str] = ALL_COLUMNS) -> sa.Select[Any]:
-        """These columns of the selected measurements.
+        """These columns of the selected measurements, as :func:`treehammer.sql.wide.stored` says.
 
         Raises:
             KeyError: a column is not in the catalogue.
         """
-        query = sa.select(*(measurement.c[BY_NAME[name].name] for name in columns))
+        query = wide.select(BY_NAME[name].name for name in columns)
         return self._selected(query).order_by(*ORDER)
 
     def extra_names(self) -> sa.Select[Any]:
@@ -87,8 +86,13 @@ class Snapshot:
         Raises:
             KeyError: a column is not in the catalogue.
         """
+        names = wide.stored(columns)
+        packed = any(name in PACKED for name in columns)
         for row in self._streamed(self._ask(selection).measurements(columns)):
-            yield dict(zip(columns, row, strict=True))
+            values = dict(zip(names, row, strict=True))
+            if packed:
+                values.update(unpack(values.pop(names[-1])))
+            yield {name: values[name] for name in columns} if packed else values
 
     def extras(self, selection: Selection) -> Iterator[ExtraRow]:
         """What the selected measurements recorded of metrics that tests defined."""
@@ -106,14 +110,11 @@ class Snapshot:
 
     def counts(self, campaign_id: str) -> list[CountRow]:
         """Measurements of a campaign by site, kind, class of failure and plausibility."""
-        by = (
-            measurement.c.site,
-            measurement.c.kind,
-            measurement.c.failure_class,
-            measurement.c.plausible,
-        )
+        names = ("site", "kind", "failure_class", "plausible")
+        by = [wide.column(name) for name in names]
         query = (
-            sa.select(*by, sa.func.count())
+            wide.select(names)
+            .add_columns(sa.func.count())
             .where(measurement.c.campaign_id == campaign_id)
             .group_by(*by)
             .order_by(*(column.nulls_first() for column in by))
@@ -129,7 +130,7 @@ class Snapshot:
         query = (
             sa.select(job, sa.func.count())
             .where(measurement.c.campaign_id == campaign_id)
-            .group_by(measurement.c.site, job)
+            .group_by(job)
         )
         return {str(job_id): int(count) for job_id, count in self._connection.execute(query)}
 

@@ -11,13 +11,17 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from treehammer.collectors.metrics import CATALOGUE, TYPES, Value
 from treehammer.collectors.record import Measurement
-from treehammer.sql import marks
-from treehammer.sql.schema import extra, measurement
+from treehammer.sql import marks, wide
+from treehammer.sql.dimensions import DIMENSIONS, Dimension
+from treehammer.sql.packing import pack, unpack
+from treehammer.sql.schema import dimension_tables, extra, measurement
+from treehammer.sql.wide import ALL_COLUMNS, PASSES
 
 #: Measurements that are written in one transaction; an IN list may hold 1000 on Oracle.
 BATCH = 500
 
 _NOTHING: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE), None)
+_OWN = tuple(name for name in ALL_COLUMNS if name in measurement.c)
 _NAMES = {kind: [m.name for m in CATALOGUE if m.type == kind] for kind in TYPES}
 
 
@@ -76,17 +80,19 @@ def _content(values: Mapping[str, Any], extras: Mapping[str, float]) -> _Content
 
 
 def _recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Content]:
-    wanted = list(set(ids))
+    id_ = measurement.c.measurement_id
+    # Most are new, which the key's index alone tells.
+    known = list(connection.scalars(sa.select(id_).where(id_.in_(set(ids)))))
+    if not known:
+        return {}
     extras: dict[str, dict[str, float]] = {}
-    for id_, name, value in connection.execute(
+    for owner, name, value in connection.execute(
         sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).where(
-            extra.c.measurement_id.in_(wanted)
+            extra.c.measurement_id.in_(known)
         )
     ):
-        extras.setdefault(id_, {})[name] = value
-    rows = connection.execute(
-        sa.select(measurement).where(measurement.c.measurement_id.in_(wanted))
-    ).mappings()
+        extras.setdefault(owner, {})[name] = value
+    rows = connection.execute(wide.select(ALL_COLUMNS).where(id_.in_(known))).mappings()
     return {
         row["measurement_id"]: _Content(_unmarked(row), extras.get(row["measurement_id"], {}))
         for row in rows
@@ -96,14 +102,22 @@ def _recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Content]
 def _unmarked(row: RowMapping) -> dict[str, Value]:
     """The values as they were handed in: a mark came later."""
     why = marks.without(row["implausible_why"])
+    values = {**row, **unpack(row[PASSES])}
+    del values[PASSES]
     marked = why != row["implausible_why"]
-    return {**row, "implausible_why": why, "plausible": why is None} if marked else dict(row)
+    return {**values, "implausible_why": why, "plausible": why is None} if marked else values
 
 
 def _insert(connection: Connection, new: Mapping[str, _Content]) -> None:
     if not new:
         return
-    connection.execute(sa.insert(measurement), [dict(content.values) for content in new.values()])
+    rows = [_row(content.values) for content in new.values()]
+    for dimension in DIMENSIONS:
+        found = [dimension.of(content.values) for content in new.values()]
+        for row, of_it in zip(rows, found, strict=True):
+            row[dimension.key] = of_it["id"]
+        insert_dimension(connection, dimension, found)
+    connection.execute(sa.insert(measurement), rows)
     extras = [
         {"measurement_id": id_, "name": name, "value": value}
         for id_, content in new.items()
@@ -111,3 +125,20 @@ def _insert(connection: Connection, new: Mapping[str, _Content]) -> None:
     ]
     if extras:
         connection.execute(sa.insert(extra), extras)
+
+
+def _row(values: Mapping[str, Value]) -> dict[str, Any]:
+    """The measurement's own columns, without those of dimensions."""
+    return {**{name: values[name] for name in _OWN}, PASSES: pack(values)}
+
+
+def insert_dimension(
+    connection: Connection, dimension: Dimension, rows: Iterable[Mapping[str, Any]]
+) -> None:
+    """Write the rows of a dimension, at most :data:`BATCH` different ones, that are not there yet."""
+    by_id = {row["id"]: row for row in rows}
+    table = dimension_tables[dimension.name]
+    there = set(connection.scalars(sa.select(table.c.id).where(table.c.id.in_(by_id))))
+    missing = [row for id_, row in by_id.items() if id_ not in there]
+    if missing:
+        connection.execute(sa.insert(table), missing)

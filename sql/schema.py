@@ -1,9 +1,11 @@
 """The tables of the results database, as SQLAlchemy Core metadata.
 
-The measurement table has one column per entry of the metric catalogue.  Everything here is chosen
+Every entry of the metric catalogue has one column: in the measurement table, or in that of its
+dimension (:mod:`treehammer.sql.dimensions`), except the lists of passes, which share the column
+``passes`` (:mod:`treehammer.sql.packing`).  Everything here is chosen
 so that SQLite, PostgreSQL and Oracle can hold the same rows: names of at most 30 characters, times
 as whole microseconds since 1970 UTC, no empty text ('' is NULL on Oracle, so it is NULL
-everywhere), lists of numbers as JSON text.  SQLite and PostgreSQL are proven by tests, Oracle is not.
+everywhere).  SQLite and PostgreSQL are proven by tests, Oracle is not.
 """
 
 from __future__ import annotations
@@ -16,11 +18,10 @@ from sqlalchemy.dialects import oracle
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from treehammer.collectors.metrics import CATALOGUE, LONG_TEXTS, Metric
-from treehammer.collectors.record import MAX_TEXT
+from treehammer.collectors.metrics import BY_NAME, CATALOGUE, LONG_TEXTS, Metric
+from treehammer.collectors.record import IDENTITIES, MAX_IDENTITY, MAX_TEXT, max_length
+from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 
-#: Characters of an identity: hashes, and ids of batch systems.
-ID_LENGTH = 128
 #: Characters of the name of a metric that a test defines; see ``record.EXTRA_NAME``.
 EXTRA_NAME_LENGTH = 64
 
@@ -73,11 +74,7 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "float": REAL,
     "bool": sa.Boolean(),
     "ints": NumberList(),
-    "floats": NumberList(),
 }
-
-# Columns that name other rows; all other text may be '' and so must be able to be NULL.
-_IDENTITIES = ("measurement_id", "campaign_id", "job_id", "series")
 
 metadata = sa.MetaData(
     naming_convention={
@@ -89,16 +86,14 @@ metadata = sa.MetaData(
 
 def column_type(metric: Metric) -> TypeEngine[Any]:
     """The database's type for values of a metric."""
-    if metric.name in _IDENTITIES:
-        return StoredText(ID_LENGTH)
     if metric.type == "text":
-        return LongText() if metric.name in LONG_TEXTS else StoredText(MAX_TEXT)
+        return LongText() if metric.name in LONG_TEXTS else StoredText(max_length(metric))
     return _TYPES[metric.type]
 
 
-def _measurement_column(metric: Metric) -> sa.Column[Any]:
-    identity = metric.name in _IDENTITIES
-    optional_text = metric.type == "text" and not identity
+def _column(metric: Metric) -> sa.Column[Any]:
+    # Text that names no row may be '', which is NULL.
+    optional_text = metric.type == "text" and metric.name not in IDENTITIES
     return sa.Column(
         metric.name,
         column_type(metric),
@@ -107,36 +102,62 @@ def _measurement_column(metric: Metric) -> sa.Column[Any]:
     )
 
 
-measurement = sa.Table("measurement", metadata, *map(_measurement_column, CATALOGUE))
+def _dimension_table(dimension: Dimension) -> sa.Table:
+    return sa.Table(
+        dimension.name,
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+        *(_column(BY_NAME[name]) for name in dimension.columns),
+    )
+
+
+def _dimension_key(dimension: Dimension) -> sa.Column[Any]:
+    return sa.Column(
+        dimension.key,
+        sa.BigInteger,
+        sa.ForeignKey(dimension_tables[dimension.name].c.id),
+        nullable=False,
+    )
+
+
+dimension_tables = {dimension.name: _dimension_table(dimension) for dimension in DIMENSIONS}
+
+measurement = sa.Table(
+    "measurement",
+    metadata,
+    *(
+        _column(metric)
+        for metric in CATALOGUE
+        if metric.name not in DIMENSION_OF and metric.type != "floats"
+    ),
+    sa.Column("passes", sa.LargeBinary),
+    *map(_dimension_key, DIMENSIONS),
+)
 
 # The order of every listing and export.
 sa.Index(
     "ix_measurement_order",
     measurement.c.campaign_id,
-    measurement.c.site,
     measurement.c.job_id,
     measurement.c.attempt,
     measurement.c.round,
     measurement.c.position,
     measurement.c.measurement_id,
 )
-# Counts of a campaign, answered from the index alone.
+# Counts of a campaign, answered from the index and the few subjects alone.
 sa.Index(
     "ix_measurement_counts",
     measurement.c.campaign_id,
-    measurement.c.site,
+    measurement.c.subject_id,
     measurement.c.kind,
     measurement.c.failure_class,
     measurement.c.plausible,
 )
-# One figure at a site over days and releases, answered from the index alone.
+# All that was measured on some days, answered from the index alone.
 sa.Index(
-    "ix_measurement_site_day",
-    measurement.c.test_name,
-    measurement.c.site,
+    "ix_measurement_day",
     measurement.c.day,
-    measurement.c.variant_label,
-    measurement.c.axis_root,
+    measurement.c.subject_id,
     measurement.c.kind,
     measurement.c.plausible,
     measurement.c.failure_class,
@@ -144,27 +165,27 @@ sa.Index(
     measurement.c.cpu_per_event_s,
     measurement.c.wall_per_event_s,
 )
-# The history of one series, answered from the index alone.
+# The history of one subject, answered from the index alone.
 sa.Index(
-    "ix_measurement_series",
-    measurement.c.series,
+    "ix_measurement_subject",
+    measurement.c.subject_id,
     measurement.c.started_us,
     measurement.c.kind,
     measurement.c.plausible,
     measurement.c.failure_class,
-    measurement.c.host,
-    measurement.c.payload_wall_s,
     measurement.c.eff_job,
     measurement.c.cpu_per_event_s,
     measurement.c.wall_per_event_s,
 )
+# The history of a series, whatever door's address or label it had.
+sa.Index("ix_subject_series", dimension_tables["subject"].c.series)
 
 extra = sa.Table(
     "extra",
     metadata,
     sa.Column(
         "measurement_id",
-        StoredText(ID_LENGTH),
+        StoredText(MAX_IDENTITY),
         sa.ForeignKey(measurement.c.measurement_id),
         primary_key=True,
     ),
@@ -175,12 +196,12 @@ extra = sa.Table(
 campaign = sa.Table(
     "campaign",
     metadata,
-    sa.Column("id", StoredText(ID_LENGTH), primary_key=True),
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
     sa.Column("name", StoredText(MAX_TEXT)),
     sa.Column("created_us", sa.BigInteger, nullable=False),
     sa.Column("repository", StoredText(MAX_TEXT)),
     sa.Column("ref", StoredText(MAX_TEXT)),
-    sa.Column("commit_id", StoredText(ID_LENGTH)),
+    sa.Column("commit_id", StoredText(MAX_IDENTITY)),
     sa.Column("dirty", sa.Boolean, nullable=False),
     sa.Column("test_name", StoredText(MAX_TEXT)),
     sa.Column("test_path", StoredText(MAX_TEXT)),
@@ -193,15 +214,17 @@ campaign = sa.Table(
 job = sa.Table(
     "job",
     metadata,
-    sa.Column("id", StoredText(ID_LENGTH), primary_key=True),
-    sa.Column("campaign_id", StoredText(ID_LENGTH), sa.ForeignKey(campaign.c.id), nullable=False),
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column(
+        "campaign_id", StoredText(MAX_IDENTITY), sa.ForeignKey(campaign.c.id), nullable=False
+    ),
     sa.Column("site", StoredText(MAX_TEXT)),
     sa.Column("door", StoredText(MAX_TEXT)),
     sa.Column("kind", StoredText(MAX_TEXT)),
     sa.Column("repeat", sa.BigInteger, nullable=False),
     sa.Column("label", StoredText(MAX_TEXT)),
     sa.Column("batch_system", StoredText(MAX_TEXT)),
-    sa.Column("batch_id", StoredText(ID_LENGTH)),
+    sa.Column("batch_id", StoredText(MAX_IDENTITY)),
     sa.Column("planned_measurements", sa.BigInteger, nullable=False),
     sa.Column("state", StoredText(MAX_TEXT)),
     sa.Index("ix_job_campaign", "campaign_id", "site"),
@@ -210,7 +233,7 @@ job = sa.Table(
 attempt = sa.Table(
     "attempt",
     metadata,
-    sa.Column("job_id", StoredText(ID_LENGTH), sa.ForeignKey(job.c.id), primary_key=True),
+    sa.Column("job_id", StoredText(MAX_IDENTITY), sa.ForeignKey(job.c.id), primary_key=True),
     # NUMBER is a reserved word on Oracle.
     sa.Column("attempt", sa.BigInteger, key="number", primary_key=True, autoincrement=False),
     sa.Column("state", StoredText(MAX_TEXT)),
@@ -225,7 +248,7 @@ attempt = sa.Table(
 replica = sa.Table(
     "replica",
     metadata,
-    sa.Column("id", StoredText(ID_LENGTH), primary_key=True),
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
     sa.Column("found_us", sa.BigInteger, nullable=False),
     sa.Column("dataset", StoredText(MAX_TEXT)),
     sa.Column("dataset_hash", StoredText(MAX_TEXT)),
@@ -241,7 +264,7 @@ replica = sa.Table(
 def _comparison_columns() -> tuple[sa.Column[Any], ...]:
     # ``line`` keeps the order in which the comparison gave its rows.
     return (
-        sa.Column("comparison_id", StoredText(ID_LENGTH), primary_key=True),
+        sa.Column("comparison_id", StoredText(MAX_IDENTITY), primary_key=True),
         sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("site", StoredText(MAX_TEXT)),
         sa.Column("comparison_key", StoredText(MAX_TEXT)),
@@ -257,8 +280,8 @@ pair = sa.Table(
     "pair",
     metadata,
     *_comparison_columns(),
-    sa.Column("job_id", StoredText(ID_LENGTH)),
-    sa.Column("campaign_id", StoredText(ID_LENGTH)),
+    sa.Column("job_id", StoredText(MAX_IDENTITY)),
+    sa.Column("campaign_id", StoredText(MAX_IDENTITY)),
     sa.Column("host", StoredText(MAX_TEXT)),
     sa.Column("rounds", sa.BigInteger, nullable=False),
     sa.Column("a_value", REAL, nullable=False),
@@ -288,20 +311,20 @@ verdict = sa.Table(
 access_key = sa.Table(
     "access_key",
     metadata,
-    sa.Column("kid", StoredText(ID_LENGTH), primary_key=True),
-    sa.Column("role", StoredText(ID_LENGTH), nullable=False),
+    sa.Column("kid", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("role", StoredText(MAX_IDENTITY), nullable=False),
     sa.Column("name", StoredText(MAX_TEXT), nullable=False),
     sa.Column("created_us", sa.BigInteger, nullable=False),
     sa.Column("expires_us", sa.BigInteger),
     sa.Column("revoked_us", sa.BigInteger),
-    sa.Column("made_with", StoredText(ID_LENGTH), nullable=False),
+    sa.Column("made_with", StoredText(MAX_IDENTITY), nullable=False),
 )
 
 # Campaigns and jobs whose tokens no longer count; ``scope`` is 'campaign' or 'job'.
 access_revocation = sa.Table(
     "access_revocation",
     metadata,
-    sa.Column("scope", StoredText(ID_LENGTH), primary_key=True),
-    sa.Column("subject", StoredText(ID_LENGTH), primary_key=True),
+    sa.Column("scope", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("subject", StoredText(MAX_IDENTITY), primary_key=True),
     sa.Column("revoked_us", sa.BigInteger, nullable=False),
 )

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from treehammer.collectors.metrics import BY_NAME, Metric
 from treehammer.collectors.record import INT64
 from treehammer.errors import ConfigError
+from treehammer.sql import wide
 from treehammer.sql.schema import measurement
 
 Scalar = int | float | str | bool | None
@@ -81,12 +82,12 @@ def conditions(selection: Selection, dialect: str) -> list[sa.ColumnElement[bool
     found: list[sa.ColumnElement[bool]] = []
     if selection.campaigns:
         found.append(measurement.c.campaign_id.in_(selection.campaigns))
-    found += [_condition(where, dialect) for where in selection.wheres]
+    found += [wide.having(w.column, _condition(w, dialect)) for w in selection.wheres]
     return found
 
 
 def _condition(where: Where, dialect: str) -> sa.ColumnElement[bool]:
-    column = measurement.c[where.column]
+    column = wide.column(where.column)
     value = where.value
     if where.operator == "~":
         return _matches(column, str(value), dialect)

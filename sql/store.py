@@ -25,7 +25,7 @@ from treehammer.sql.database import (
     switch_to_wal,
     writing,
 )
-from treehammer.sql.queries import ALL_COLUMNS, Snapshot
+from treehammer.sql.queries import Snapshot
 from treehammer.sql.recording import BATCH, Added, add_batch
 from treehammer.sql.rows import (
     AttemptRow,
@@ -40,6 +40,7 @@ from treehammer.sql.rows import (
 from treehammer.sql.selection import Selection
 from treehammer.sql.tables import Row, fetch, insert_missing, lines, replace_lines, upsert
 from treehammer.sql.troubles import shown, sqlite_file
+from treehammer.sql.wide import ALL_COLUMNS
 
 #: The most values in one IN list (Oracle's limit).
 IN_LIST = 1000

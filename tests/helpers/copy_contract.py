@@ -73,7 +73,7 @@ def test_a_copy_is_the_database_and_works_on(source: str, url: str) -> None:
     assert copy_database(source, url, bars=silent) == (counts, False)
     with Store.open(url) as store:
         assert store.add(full_measurement(n) for n in (599, 600)) == Added(1, 1)
-    with pytest.raises(StoreError, match=r"holds other rows: table measurement, measurement_id"):
+    with pytest.raises(StoreError, match=r"holds other rows: table \w+, id"):
         copy_database(source, url, bars=silent)
 
 

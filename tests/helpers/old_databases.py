@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -29,13 +28,11 @@ EARLIER = sorted(
 )
 
 
-def lay(url: str, revision: str) -> None:
-    """Make a database of that revision, empty."""
+def go_to(url: str, revision: str) -> None:
+    """Bring an older or an empty database to that revision."""
     engine = make_engine(parse_url(url))
     with rebuilding(engine) as connection:
-        configured = migrate.config()
-        configured.attributes["connection"] = connection
-        command.upgrade(configured, revision)
+        migrate.run(connection, revision)
     engine.dispose()
 
 
@@ -63,8 +60,9 @@ def fill_first(url: str, measurements: int) -> None:
 
 def check_an_upgrade_keeps_all(url: str, revision: str) -> None:
     """A database of an earlier revision is refused, comes up to date, and holds what it held."""
-    lay(url, revision)
+    go_to(url, EARLIER[0])
     fill_first(url, 20)
+    go_to(url, revision)
     with pytest.raises(StoreError, match=f"at revision {revision}.*(.|\n)*treehammer db upgrade"):
         Store.open(url)
     upgrade_database(url)

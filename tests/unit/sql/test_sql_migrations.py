@@ -20,9 +20,13 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from treehammer.collectors.metrics import CATALOGUE
 from treehammer.errors import NothingToDo, StoreError
 from treehammer.sql import migrate
-from treehammer.sql.schema import measurement, metadata
+from treehammer.sql.database import make_engine, rebuilding
+from treehammer.sql.dimensions import DIMENSIONS
+from treehammer.sql.packing import PACKED
+from treehammer.sql.schema import metadata
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database, upgrade_database
+from treehammer.sql.wide import ALL_COLUMNS
 
 ORACLE_NAME = 30
 HEAD = migrate.REVISION
@@ -36,11 +40,39 @@ def engine(url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def test_the_head_of_the_history_is_the_schema(engine: sa.Engine) -> None:
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, metadata) == []
+@pytest.fixture
+def old_engine(tmp_path: Path) -> Iterator[sa.Engine]:
+    """A database that came to the head through all of history."""
+    engine = make_engine(sa.make_url(f"sqlite:///{tmp_path / 'history.db'}"))
+    with rebuilding(engine) as connection:
+        migrate.run(connection, migrate.REVISION)
+    yield engine
+    engine.dispose()
+
+
+def test_history_and_the_schema_lead_to_the_same(engine: sa.Engine, old_engine: sa.Engine) -> None:
+    for one in (engine, old_engine):
+        with one.connect() as connection:
+            context = MigrationContext.configure(connection, opts={"compare_type": True})
+            assert compare_metadata(context, metadata) == []
+        assert migrate.state(one) is migrate.State.CURRENT
     assert ScriptDirectory.from_config(migrate.config()).get_current_head() == migrate.REVISION
+    new, old = (described(one) for one in (engine, old_engine))
+    assert new == old
+
+
+def described(engine: sa.Engine) -> dict[str, object]:
+    """All that SQLAlchemy sees of a database, but for the order of columns."""
+    inspector = sa.inspect(engine)
+    return {
+        table: (
+            {c["name"]: (str(c["type"]), c["nullable"]) for c in inspector.get_columns(table)},
+            inspector.get_pk_constraint(table),
+            sorted(inspector.get_foreign_keys(table), key=lambda key: str(key["name"])),
+            sorted(inspector.get_indexes(table), key=lambda index: str(index["name"])),
+        )
+        for table in inspector.get_table_names()
+    }
 
 
 def test_the_comparison_above_can_fail(engine: sa.Engine) -> None:
@@ -50,10 +82,17 @@ def test_the_comparison_above_can_fail(engine: sa.Engine) -> None:
         assert len(compare_metadata(context, metadata)) == 1
 
 
-def test_measurements_have_the_columns_of_the_catalogue(engine: sa.Engine) -> None:
-    found = [column["name"] for column in sa.inspect(engine).get_columns("measurement")]
-    assert found == [metric.name for metric in CATALOGUE]
-    assert list(measurement.c.keys()) == found
+def test_every_column_of_the_catalogue_has_one_place(engine: sa.Engine) -> None:
+    inspector = sa.inspect(engine)
+    places = [
+        column["name"]
+        for table in ("measurement", *(dimension.name for dimension in DIMENSIONS))
+        for column in inspector.get_columns(table)
+    ]
+    keys = [dimension.key for dimension in DIMENSIONS]
+    others = ["passes", *keys, *("id" for _ in DIMENSIONS)]
+    assert sorted([*places, *PACKED]) == sorted([*ALL_COLUMNS, *others])
+    assert {metric.name for metric in CATALOGUE if metric.type == "floats"} == set(PACKED)
 
 
 def test_every_constraint_has_a_name_that_fits(engine: sa.Engine) -> None:
@@ -93,19 +132,19 @@ def test_other_databases_have_words_for_it(dialect: sa.Dialect) -> None:
     ("query", "index"),
     [
         (
-            "SELECT kind, failure_class, plausible, count(*) FROM measurement "
-            "WHERE campaign_id = 'c' AND site = 's' GROUP BY 1, 2, 3",
+            "SELECT subject_id, kind, failure_class, plausible, count(*) FROM measurement "
+            "WHERE campaign_id = 'c' GROUP BY 1, 2, 3, 4",
             "ix_measurement_counts",
         ),
         (
-            "SELECT variant_label, axis_root, avg(eff_job) FROM measurement WHERE test_name = 't' "
-            "AND site = 's' AND day >= 20260101 AND plausible GROUP BY 1, 2",
-            "ix_measurement_site_day",
+            "SELECT subject_id, avg(eff_job) FROM measurement WHERE day = 20260101 AND plausible "
+            "AND kind = 'timed' GROUP BY 1",
+            "ix_measurement_day",
         ),
         (
-            "SELECT started_us, cpu_per_event_s FROM measurement WHERE series = 's' "
-            "AND plausible AND failure_class IS NULL ORDER BY started_us",
-            "ix_measurement_series",
+            "SELECT started_us, cpu_per_event_s FROM measurement WHERE subject_id IN "
+            "(SELECT id FROM subject WHERE series = 's') AND plausible AND failure_class IS NULL",
+            "ix_measurement_subject",
         ),
     ],
 )
@@ -118,7 +157,7 @@ def test_usual_questions_touch_an_index_alone(engine: sa.Engine, query: str, ind
 def test_listings_need_no_sorting(engine: sa.Engine) -> None:
     query = (
         "SELECT * FROM measurement WHERE campaign_id = 'c' "
-        "ORDER BY campaign_id, site, job_id, attempt, round, position, measurement_id"
+        "ORDER BY campaign_id, job_id, attempt, round, position, measurement_id"
     )
     with engine.connect() as connection:
         plan = str(connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}")).all())
@@ -144,7 +183,7 @@ depends_on = None
 
 def upgrade():
     with op.batch_alter_table("measurement") as batch:
-        batch.alter_column("site", existing_type=sa.String(4000), type_=sa.Text())
+        batch.alter_column("slot", existing_type=sa.String(4000), type_=sa.Text())
         batch.add_column(sa.Column("later", sa.BigInteger()))
 """
 

@@ -1,0 +1,97 @@
+"""The seconds of every pass of a measurement, all lists of them in one packed column.
+
+A version byte, then zlib of: the number of lists as int32, the length of each as int32 (-1 where it
+is not known), and the numbers of all of them as float64; little-endian.  A list is known by its
+place in :data:`PACKED`.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: What every packed value begins with.
+VERSION = b"\x01"
+#: The lists in their order, which is history: new ones are added at the end, none is taken away.
+PACKED = (
+    "pass_open_wall_s",
+    "pass_open_user_s",
+    "pass_open_sys_s",
+    "pass_get_tree_wall_s",
+    "pass_get_tree_user_s",
+    "pass_get_tree_sys_s",
+    "pass_prepare_wall_s",
+    "pass_prepare_user_s",
+    "pass_prepare_sys_s",
+    "pass_loop_wall_s",
+    "pass_loop_user_s",
+    "pass_loop_sys_s",
+    "pass_close_wall_s",
+    "pass_close_user_s",
+    "pass_close_sys_s",
+    "pass_loop_run_queue_s",
+)
+_UNKNOWN = -1
+
+
+def pack(lists: Mapping[str, object]) -> bytes | None:
+    """The lists among these values; ``None`` when there are none."""
+    found = [lists.get(name) for name in PACKED]
+    if all(one is None for one in found):
+        return None
+    lengths = [len(one) if isinstance(one, list) else _UNKNOWN for one in found]
+    numbers = [number for one in found if isinstance(one, list) for number in one]
+    body = np.array([len(PACKED), *lengths], "<i4").tobytes() + np.array(numbers, "<f8").tobytes()
+    return VERSION + zlib.compress(body)
+
+
+def unpack(packed: bytes | None) -> dict[str, list[float] | None]:
+    """Every list by its name; ``None`` where it is not known.
+
+    Raises:
+        ValueError: it was packed by a later version of Treehammer.
+    """
+    lengths, numbers = columns([packed])
+    lists: dict[str, list[float] | None] = {}
+    start = 0
+    for name, length in zip(PACKED, lengths[0].tolist(), strict=True):
+        end = start + max(length, 0)
+        lists[name] = None if length < 0 else numbers[start:end].tolist()
+        start = end
+    return lists
+
+
+def columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Many packed values at once.
+
+    Returns:
+        lengths, shape (values, lists), -1 where a list is not known; and the numbers of all lists
+        of the first value, then of the second, and so on.
+
+    Raises:
+        ValueError: one was packed by a later version of Treehammer.
+    """
+    lengths = np.full((len(packed), len(PACKED)), _UNKNOWN, "<i4")
+    numbers: list[bytes] = []
+    for row, one in enumerate(packed):
+        if one is None:
+            continue
+        if one[:1] != VERSION:
+            raise ValueError("passes are packed in a way that this version does not know")
+        body = zlib.decompress(one[1:])
+        count = int.from_bytes(body[:4], "little")
+        if count > len(PACKED):
+            raise ValueError("passes hold lists that this version does not know")
+        end = 4 * (1 + count)
+        lengths[row, :count] = np.frombuffer(body[4:end], "<i4")
+        numbers.append(body[end:])
+    return lengths, np.frombuffer(b"".join(numbers), "<f8")
+
+
+def as_text(numbers: Sequence[float] | None) -> str | None:
+    """A list as JSON, which keeps every bit of a float."""
+    return None if numbers is None else json.dumps(numbers, separators=(",", ":"), allow_nan=False)

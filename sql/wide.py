@@ -1,0 +1,57 @@
+"""Every catalogue column of a measurement, wherever the tables keep it: the one place that joins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from treehammer.collectors.metrics import CATALOGUE
+from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
+from treehammer.sql.packing import PACKED
+from treehammer.sql.schema import dimension_tables, measurement
+
+ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
+#: The column that holds the packed lists.
+PASSES = measurement.c.passes.name
+
+
+def column(name: str) -> sa.Column[Any]:
+    """The column of a catalogue name; packed lists have none.
+
+    Raises:
+        KeyError: there is no such column.
+    """
+    dimension = DIMENSION_OF.get(name)
+    return measurement.c[name] if dimension is None else dimension_tables[dimension.name].c[name]
+
+
+def stored(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of what is fetched for these columns: packed lists come together, last, as ``passes``."""
+    wanted = list(names)
+    plain = tuple(name for name in wanted if name not in PACKED)
+    return plain if len(plain) == len(wanted) else (*plain, PASSES)
+
+
+def select(names: Iterable[str]) -> sa.Select[Any]:
+    """These columns, as :func:`stored` gives them, of all measurements."""
+    wanted = stored(names)
+    tables = {DIMENSION_OF[name].name for name in wanted if name in DIMENSION_OF}
+    joined: sa.FromClause = measurement
+    for dimension in DIMENSIONS:
+        if dimension.name in tables:
+            joined = joined.join(dimension_tables[dimension.name])
+    return sa.select(*(column(name) for name in wanted)).select_from(joined)
+
+
+def having(name: str, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """A condition on :func:`column` of ``name`` as one on measurements, without a join."""
+    dimension = DIMENSION_OF.get(name)
+    return condition if dimension is None else in_dimension(dimension, condition)
+
+
+def in_dimension(dimension: Dimension, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """The measurements whose row in a dimension meets a condition."""
+    rows = sa.select(dimension_tables[dimension.name].c.id).where(condition)
+    return measurement.c[dimension.key].in_(rows)

@@ -1,0 +1,99 @@
+"""What measurements have in common is kept once; lists of passes come back bit by bit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from sql_makers import full_measurement, make_measurement
+
+from treehammer.sql import schema, wide
+from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, content_id
+from treehammer.sql.packing import PACKED, columns, pack, unpack
+from treehammer.sql.store import Store
+
+LISTS = st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=9)
+
+
+def rows(store: Store, table: sa.Table) -> int:
+    engine = sa.create_engine(store.url)
+    with engine.connect() as connection:
+        count = connection.scalar(sa.select(sa.func.count()).select_from(table))
+    engine.dispose()
+    return int(count or 0)
+
+
+def test_what_measurements_share_is_there_once(store: Store) -> None:
+    store.add(make_measurement(job=str(n), site="SITE_A", host=f"node{n % 2}") for n in range(9))
+    store.add([make_measurement(job="more", site="SITE_A", host="node2")])
+    counts = {d.name: rows(store, schema.dimension_tables[d.name]) for d in DIMENSIONS}
+    assert counts == {
+        "subject": 1,
+        "origin": 1,
+        "software": 1,
+        "inventory": 1,
+        "node": 3,
+        "storage": 1,
+    }
+    assert rows(store, schema.measurement) == 10
+
+
+def test_a_number_follows_from_what_is_known() -> None:
+    row = {"host": "n", "cpu_model": None, "cores_online": 4}
+    assert content_id(row) == content_id({"cores_online": 4, "host": "n", "later": None})
+    assert content_id(row) != content_id({**row, "cores_online": 5})
+    # For good: these numbers stand in databases.
+    assert content_id(row) == 7093405148890041269
+    assert 0 <= content_id({}) < 2**63
+
+
+def test_text_stays_in_a_dimension_unless_it_varies() -> None:
+    own = {c.name for c in schema.measurement.c if isinstance(c.type, schema.StoredText)}
+    assert own == {
+        *("measurement_id", "campaign_id", "job_id", "kind", "slot", "value_checksum"),
+        *("failure_class", "failure_kind", "failure_phase", "failure_message"),
+        *("implausible_why", "log_excerpt", "checksum_uncovered"),
+    }
+
+
+@given(st.fixed_dictionaries(dict.fromkeys(PACKED, LISTS)))
+def test_lists_come_back_as_they_were(lists: dict[str, list[float] | None]) -> None:
+    packed = pack(lists)
+    assert (packed is None) == all(one is None for one in lists.values())
+    back = unpack(packed)
+    assert back == lists
+    for name, numbers in lists.items():
+        for before, after in zip(numbers or [], back[name] or [], strict=True):
+            assert math.copysign(1, before) == math.copysign(1, after)
+
+
+def test_lists_that_came_later_are_not_known_of_what_was_packed_before() -> None:
+    few = pack({PACKED[0]: [0.5]})
+    assert few is not None
+    lengths, numbers = columns([None, few])
+    assert lengths.shape == (2, len(PACKED))
+    assert lengths[1, 0] == 1
+    assert numbers.tolist() == [0.5]
+
+
+def test_what_a_later_version_packed_is_not_guessed_at() -> None:
+    with pytest.raises(ValueError, match="does not know"):
+        unpack(b"\x02whatever")
+
+
+def test_only_the_tables_that_are_asked_for_are_joined() -> None:
+    assert "JOIN" not in str(wide.select(["job_id", "eff_job", "passes_done"]))
+    query = str(wide.select(["job_id", "site", "host", "pass_loop_wall_s"]))
+    assert query.count("JOIN") == 2
+    assert "measurement.passes" in query
+
+
+def test_a_dimension_of_a_condition_is_looked_up_first(store: Store, tmp_path: Path) -> None:
+    store.add(full_measurement(n) for n in range(3))
+    condition = wide.having("site", wide.column("site") == "text 21")
+    assert "IN (SELECT subject.id" in str(condition)
+    assert DIMENSION_OF["site"].name == "subject"
