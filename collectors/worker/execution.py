@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import shutil
-import signal
 import time
 from dataclasses import asdict, replace
 from typing import Any, Dict, List, Mapping, Optional, Union
@@ -14,11 +13,12 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 from .. import plausibility, software
 from ..failures import Failure, Fault
 from ..files import NO_ROOM, write_atomically
-from ..job import JOB_MARK, ExecutionSpec, JobSpec, Limits, Scalar
+from ..job import JOB_MARK, ExecutionSpec, JobSpec, Scalar
 from ..metrics import BY_NAME
 from ..record import Measurement, max_length, measurement_id
 from . import child, credentials, derived, door, inputs, node, pagecache, remote, result
 from .cgroup import Cgroup
+from .judgement import failure_of, on_full_disk, version_failure
 from .logs import BoundedLog
 from .stop import Signals
 
@@ -27,9 +27,6 @@ PAYLOAD_JOB_FORMAT = 1
 
 #: Characters of the payload's output that a record of a failed execution keeps.
 EXCERPT = 2000
-
-#: With less bytes free, a disk is called full: some are kept back, and files take whole blocks.
-FULL_BYTES = 65536
 
 
 class Context:
@@ -47,6 +44,7 @@ class Context:
         self, job: JobSpec, job_folder: str, output: str, kit: str, attempt: int, signals: Signals
     ) -> None:
         self.job = job
+        self.job_folder = job_folder
         self.output = output
         self.kit = kit
         self.attempt = attempt
@@ -349,84 +347,3 @@ def _figures(outcome: child.Outcome) -> Dict[str, Any]:
     if outcome.io is not None:
         figures.update({f"io_{name}": value for name, value in asdict(outcome.io).items()})
     return figures
-
-
-def failure_of(
-    outcome: child.Outcome,
-    reported: result.Result,
-    limits: Limits,
-    out_of_memory: bool,
-) -> Optional[Failure]:
-    """The failure of a payload that was run, or None.
-
-    What the worker did to the payload comes first, then what the payload itself reports, then how
-    it ended.  ``out_of_memory``: the kernel ended a process for want of memory meanwhile.
-    """
-
-    def failure(kind: str, message: str, *, transient: bool = False) -> Failure:
-        return Failure("payload", kind, "payload", message, transient)
-
-    if outcome.ended_by == "stop":
-        message = "The worker was asked to stop and ended the payload."
-        return Failure("evicted", "stopped", "payload", message, transient=True)
-    if outcome.ended_by == "timeout":
-        message = (
-            f"The payload ran longer than its wall limit of {limits.wall_s:g} s and was ended. "
-            "Raise wall_limit_s in test.toml or read less."
-        )
-        return failure("timeout", message, transient=True)
-    if outcome.ended_by == "memory":
-        message = (
-            f"The payload's processes used more than their limit of {limits.memory_bytes} bytes "
-            "and were ended. Raise memory_limit_mb in test.toml or use less."
-        )
-        return failure("memory", message)
-    # A shell tells of a child that was killed by its exit code.
-    killed = outcome.exit_signal == signal.SIGKILL or outcome.exit_code == 128 + signal.SIGKILL
-    if killed and out_of_memory:
-        message = (
-            "The kernel ended the payload for want of memory (its OOM counter rose meanwhile)."
-        )
-        return failure("memory", message, transient=True)
-    if reported.failure:
-        return reported.failure
-    if outcome.exit_signal is not None:
-        core = ", core dumped" if outcome.core_dumped else ""
-        message = f"The payload was ended by {_signal_name(outcome.exit_signal)}{core}."
-        return failure("signal", message)
-    if outcome.exit_code:
-        return failure("exit", f"The payload ended with exit code {outcome.exit_code}.")
-    return reported.problem
-
-
-def on_full_disk(failure: Failure, folder: str) -> Failure:
-    """The failure of a payload, with a full disk named as its cause where its folder has no room."""
-    full = shutil.disk_usage(folder).free < FULL_BYTES
-    if not full or failure.failure_class != "payload" or failure.kind == "memory":
-        return failure
-    disk = os.path.realpath(folder)
-    while not os.path.ismount(disk):
-        disk = os.path.dirname(disk)
-    message = (
-        f"{failure.message} Its work folder is on a disk that is full, {disk}: make room there, or "
-        "let the payload write less."
-    )
-    return replace(failure, kind="disk-full", message=message, transient=True)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def version_failure(asked: str, found: Optional[str]) -> Optional[Failure]:
-    """The refusal of a measurement whose ROOT is not the one that was asked for."""
-    if not asked or found is None or found == asked:
-        return None
-    message = (
-        f"ROOT {asked} was asked for, but the payload ran with ROOT {found}: the measurement is "
-        "refused. Check what the set-up of this ROOT puts on the path."
-    )
-    return Failure("software setup", "version", "payload", message)

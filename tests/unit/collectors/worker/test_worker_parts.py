@@ -15,7 +15,7 @@ import pytest
 
 from treehammer.collectors.failures import Failure, Fault
 from treehammer.collectors.job import InputFile, Limits
-from treehammer.collectors.worker import door, execution, inputs, pagecache, proc, result, table
+from treehammer.collectors.worker import door, inputs, judgement, pagecache, proc, result, table
 from treehammer.collectors.worker.cgroup import Cgroup
 from treehammer.collectors.worker.child import Outcome
 from treehammer.collectors.worker.door import DoorLock
@@ -52,7 +52,7 @@ NO_RESULT = result.Result(problem=Failure("payload", "no-result", "result", "not
 def kind_of(
     ended: Outcome, reported: result.Result = NO_RESULT, out_of_memory: bool = False
 ) -> str | None:
-    failure = execution.failure_of(ended, reported, Limits(5, 5), out_of_memory)
+    failure = judgement.failure_of(ended, reported, Limits(5, 5), out_of_memory)
     return failure.kind if failure else None
 
 
@@ -72,9 +72,9 @@ def test_what_is_said_of_an_end() -> None:
 
 
 def test_version_is_refused_only_when_another_was_asked_for() -> None:
-    assert execution.version_failure("6.40.00", "6.40.00") is None
-    assert execution.version_failure("", "6.40.00") is None
-    refused = execution.version_failure("6.40.00", "6.38.00")
+    assert judgement.version_failure("6.40.00", "6.40.00") is None
+    assert judgement.version_failure("", "6.40.00") is None
+    refused = judgement.version_failure("6.40.00", "6.38.00")
     assert refused is not None
     assert refused.failure_class == "software setup"
 
