@@ -11,7 +11,17 @@ from treehammer.errors import TreehammerError
 #: The package inside the archive: its own name, so that it never meets an installed Treehammer.
 PACKAGE = "treehammer_node"
 
-_MODULES = ("__init__", "metrics", "failures", "files", "job", "record", "software", "plausibility")
+_MODULES = (
+    "__init__",
+    "metrics",
+    "failures",
+    "files",
+    "job",
+    "record",
+    "service",
+    "software",
+    "plausibility",
+)
 _FOLDERS = ("providers", "worker", "kit")
 _MAIN = f'''"""Starts the worker."""
 

@@ -79,7 +79,7 @@ def become_subreaper() -> None:
         raise OSError(error, os.strerror(error))
 
 
-def _end_with_worker() -> None:
+def end_with_worker() -> None:
     """In the new process: end it when the worker is killed with no chance to do so."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -108,7 +108,7 @@ def run(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=_end_with_worker,  # noqa: PLW1509 - the worker has one thread
+            preexec_fn=end_with_worker,  # noqa: PLW1509 - the worker has one thread
         )
     except OSError as error:
         raise Fault(

@@ -6,8 +6,9 @@ import importlib.resources
 import json
 import os
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from ..failures import CLASSES
 from ..files import write_atomically
@@ -19,6 +20,7 @@ from .door import DoorLock
 from .execution import Context, Execution
 from .logs import say
 from .stop import Signals
+from .uploader import Uploader
 
 #: Version of the layout of ``attempt.json``.
 ATTEMPT_FORMAT = 1
@@ -27,7 +29,8 @@ ATTEMPT_FORMAT = 1
 def run(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
     """Run the job's executions in order; True when each ended without failure.
 
-    Leaves ``records/``, ``logs/`` and ``attempt.json`` in ``output``, whatever happens.
+    Leaves ``records/``, ``logs/`` and ``attempt.json`` in ``output``, whatever happens.  Where a results
+    service lies beside the job, records are sent there as well.
 
     Raises:
         OSError: ``output`` cannot be written.
@@ -40,12 +43,14 @@ def run(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         context = Context(job, os.path.abspath(job_folder), output, kit, attempt, signals)
         account = Account(context)
         account.write()
+        uploader = Uploader(context.job_folder, output, signals)
         labels = [table.label({**spec.identity, "kind": spec.kind}) for spec in job.executions]
         say(table.heading(labels))
         calibration: Optional[float] = calibrate()
         for spec in job.executions:
             if signals.stopped_by:
                 break
+            uploader.between()
             execution = Execution(context, spec)
             others, before = lock.others(), calibration
             execution.run()
@@ -64,7 +69,11 @@ def run(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
             account.add(measurement)
             account.write()
             say(table.line(measurement.values, labels))
-        return account.finish()
+        # Closed before the rest is sent: whoever ends us meanwhile ends a job that is complete.
+        good = account.finish()
+        uploader.finish()
+        account.sent(uploader.summary())
+        return good
 
 
 def unpack_kit(target: str) -> str:
@@ -93,6 +102,20 @@ def _write_record(measurement: Measurement, output: str) -> None:
     write_atomically(path, measurement.to_json() + "\n")
 
 
+def told(upload: Mapping[str, Any]) -> str:
+    """What did not get to the results service, and why; '' when all did."""
+    lines = [f"{name}: refused: {why}" for name, why in upload.get("refused", {}).items()]
+    if upload.get("left"):
+        lines.append(f"{upload['left']} measurements stay here")
+    if upload["problem"]:
+        lines.append(upload["problem"])
+    return (
+        "; ".join([f"results service {upload.get('service', '')}".rstrip(), *lines])
+        if lines
+        else ""
+    )
+
+
 class Account:
     """``attempt.json``: what became of this attempt so far.
 
@@ -106,6 +129,7 @@ class Account:
         self._ended_us: Optional[int] = None
         self._records: List[str] = []
         self._failures: Counter[str] = Counter()
+        self._upload: Optional[Dict[str, Any]] = None
 
     def add(self, measurement: Measurement) -> None:
         """Count a measurement."""
@@ -119,6 +143,17 @@ class Account:
         self._ended_us = node.now_us()
         self.write()
         return not self._failures and len(self._records) == len(self._context.job.executions)
+
+    def sent(self, upload: Optional[Dict[str, Any]]) -> None:
+        """Note what became of the records at the results service, and say what did not arrive."""
+        if upload is None:
+            return
+        self._upload = upload
+        with suppress(OSError):  # complete without it
+            self.write()
+        line = told(upload)
+        if line:
+            say(line, "stderr")
 
     def write(self) -> None:
         """Write the file as things stand."""
@@ -138,5 +173,6 @@ class Account:
             "failures": {name: self._failures[name] for name in CLASSES if name in self._failures},
             "stopped_by": self._context.signals.stopped_by or None,
             "records": self._records,
+            "upload": self._upload,
         }
         write_atomically(self._path, json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,109 @@
+"""``python worker.pyz upload SANDBOX…``: sends what stayed behind to a results service."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any, Mapping
+
+from ..service import TOKEN_NAME, WAIT_S
+from .logs import say
+from .outbox import Outbox, service_of
+from .posting import Endpoint, UnusableService
+from .runner import told
+from .sending import Result, send
+from .uploader import authorities, read_service
+
+#: Variable that may hold the token.
+TOKEN_VARIABLE = "TREEHAMMER_SERVICE_TOKEN"
+
+
+def add_verb(verbs: Any) -> None:
+    """Add the verb to a parser's sub-parsers."""
+    verb = verbs.add_parser(
+        "upload",
+        help="send the records of sandboxes to a results service",
+        epilog="example: python worker.pyz upload attempt-1 --token-file token",
+    )
+    verb.add_argument("sandboxes", nargs="+", help="folders that hold records/")
+    verb.add_argument(
+        "--service",
+        default="",
+        help="URL [default: the one that the sandbox names, or was sent to]",
+    )
+    verb.add_argument("--ca", default="", help="file with the authorities that vouch for it")
+    verb.add_argument(
+        "--token-file",
+        default="",
+        help=f"file with a token for these jobs [default: {TOKEN_VARIABLE}, {TOKEN_NAME} in the sandbox]",
+    )
+    verb.add_argument(
+        "--wait",
+        type=_seconds,
+        default=WAIT_S,
+        help="seconds for each sandbox [default: %(default)g]",
+    )
+
+
+def upload(options: argparse.Namespace) -> int:
+    """Send what waits in each sandbox; the worst of the results.
+
+    Raises:
+        UnusableService: a sandbox, its service or the token cannot be used; what came before is sent.
+    """
+    worst = Result.DONE.value
+    for folder in options.sandboxes:
+        endpoint = _endpoint(folder, options)
+        outbox = Outbox(folder, endpoint.url)
+        before = len(outbox.acknowledged)
+        result = send(outbox, endpoint, time.monotonic() + options.wait, patient=True)
+        summary = outbox.summary()
+        say(_line(folder, summary, before))
+        if told(summary):
+            say(told(summary), "stderr")
+        worst = max(worst, result.value, 1 if summary["refused"] else 0)
+    return 1 if worst else 0
+
+
+def _line(folder: str, summary: Mapping[str, Any], before: int) -> str:
+    return (
+        f"{folder}: {summary['acknowledged'] - before} sent, {before} sent before, "
+        f"{len(summary['refused'])} refused, {summary['left']} left"
+    )
+
+
+def _endpoint(folder: str, options: argparse.Namespace) -> Endpoint:
+    if not os.path.isdir(os.path.join(folder, "records")):
+        raise UnusableService(f"{folder}: there is no folder 'records' in it")
+    spec = read_service(folder)
+    url = options.service or (spec.url if spec else service_of(folder))
+    if not url:
+        raise UnusableService(f"{folder}: it names no results service. Name one: --service URL")
+    if not url.startswith(("https://", "http://")):
+        raise UnusableService(f"--service {url}: must begin with https://")
+    token = _token(folder, options.token_file)
+    if not token:
+        raise UnusableService(f"{folder}: there is no token. Give one: --token-file FILE")
+    return Endpoint(url, token, options.ca or authorities(folder))
+
+
+def _token(folder: str, file: str) -> str:
+    """The token to show, '' for none."""
+    path = file or os.path.join(folder, TOKEN_NAME)
+    if not file and os.environ.get(TOKEN_VARIABLE):
+        return os.environ[TOKEN_VARIABLE].strip()
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError as error:
+        if not file:
+            return ""
+        raise UnusableService(f"--token-file {path}: cannot be read ({error.strerror})") from error
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not number >= 1:
+        raise argparse.ArgumentTypeError("at least one second")
+    return number

@@ -1,0 +1,137 @@
+"""Empties an outbox into the results service: in batches, again and again, until a time is up."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from enum import Enum
+from typing import Callable, Deque, Dict, Iterator, Optional, Sequence, Tuple
+
+from .outbox import Outbox
+from .posting import Answer, Endpoint
+
+#: Records and bytes of JSON, before they are packed, in one request; a single record may be larger.
+BATCH, BATCH_BYTES = 100, 2_000_000
+#: Seconds that the network may keep one request waiting.
+REQUEST_S = 20.0
+#: Seconds before the second try, doubled for each one that follows, and the most between two.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+
+
+class Result(Enum):
+    """How a sending ended; the values are exit codes of a process."""
+
+    #: Nothing waits any more: acknowledged, or refused for good.
+    DONE = 0
+    #: The service did not take all; later it may.
+    LATER = 1
+    #: The service will not take more of this from us.
+    OVER = 2
+
+
+def pause_s(tries: int, retry_after_s: float = 0.0) -> float:
+    """Seconds to wait after so many tries in vain, with jitter; never less than the service asks for.
+
+    Thousands of workers that lost their service at the same moment must not come back at the same
+    moment.
+    """
+    grown: float = min(FIRST_PAUSE_S * 2 ** min(tries - 1, 30), LONGEST_PAUSE_S)
+    if retry_after_s >= grown:
+        return retry_after_s * random.uniform(1.0, 1.25)
+    return max(retry_after_s, grown * random.uniform(0.5, 1.0))
+
+
+def send(
+    outbox: Outbox,
+    endpoint: Endpoint,
+    until: float,
+    *,
+    patient: bool,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Result:
+    """Send what waits in an outbox and note there what became of it.
+
+    Args:
+        outbox: whose records.
+        endpoint: where to.
+        until: when to stop, as ``clock`` tells it.
+        patient: whether to try again until then; otherwise once.
+        clock: seconds.
+        sleep: waits so many.
+    """
+    tries = 0
+    while True:
+        waiting = outbox.waiting()
+        trouble = _send_all(outbox, endpoint, waiting, until, clock)
+        outbox.problem = trouble.said if trouble else ""
+        outbox.retry_after_s = trouble.retry_after_s if trouble else 0.0
+        outbox.save()
+        if trouble is None:
+            return Result.DONE
+        if trouble.final:
+            return Result.OVER
+        tries = tries + 1 if len(outbox.waiting()) == len(waiting) else 1
+        pause = pause_s(tries, trouble.retry_after_s)
+        if not patient or clock() + pause >= until:
+            return Result.LATER
+        sleep(pause)
+
+
+def _send_all(
+    outbox: Outbox,
+    endpoint: Endpoint,
+    waiting: Sequence[str],
+    until: float,
+    clock: Callable[[], float],
+) -> Optional[Answer]:
+    """Send these records once; the answer that ended it, None when each has its own."""
+    for first in _batches(outbox, waiting):
+        parts: Deque[Dict[str, str]] = deque([first])
+        while parts:
+            part = parts.popleft()
+            names = list(part)
+            left = until - clock()
+            if left <= 0:
+                return Answer(0, "it was too slow")
+            answer = endpoint.post(list(part.values()), min(left, REQUEST_S))
+            refused = answer.refused(len(names))
+            if answer.stored:
+                outbox.acknowledged.update(names)
+                outbox.conflicting.update(set(answer.conflicting).intersection(names))
+                outbox.save()
+            elif refused:
+                outbox.refused.update({names[i]: reason for i, reason in refused.items()})
+                rest = [name for i, name in enumerate(names) if i not in refused]
+                parts.extendleft([{name: part[name] for name in rest}] if rest else [])
+            elif answer.status in (413, 422) and len(names) > 1:
+                # Too much at once, or one of them is wrong: whichever it is shows alone.
+                halves = (names[: len(names) // 2], names[len(names) // 2 :])
+                parts.extendleft({name: part[name] for name in half} for half in reversed(halves))
+            elif answer.status in (413, 422):
+                outbox.refused[names[0]] = answer.said
+            else:
+                return answer
+    return None
+
+
+def _batches(outbox: Outbox, names: Sequence[str]) -> Iterator[Dict[str, str]]:
+    """Identity -> text of the records, so many at a time."""
+    batch: Dict[str, str] = {}
+    size = 0
+    for name, text in _texts(outbox, names):
+        if batch and (len(batch) == BATCH or size + len(text) > BATCH_BYTES):
+            yield batch
+            batch, size = {}, 0
+        batch[name] = text
+        size += len(text)
+    if batch:
+        yield batch
+
+
+def _texts(outbox: Outbox, names: Sequence[str]) -> Iterator[Tuple[str, str]]:
+    for name in names:
+        text = outbox.text(name)
+        if text:
+            yield name, text

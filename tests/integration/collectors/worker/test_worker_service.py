@@ -1,0 +1,234 @@
+"""The worker and the results service: what is sent when, what it costs, and what stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ingest_stub import TOKEN, IngestStub, Reply
+
+from treehammer.collectors.job import ExecutionSpec
+from treehammer.collectors.service import (
+    CA_NAME,
+    PLACEHOLDER,
+    SERVICE_NAME,
+    TOKEN_NAME,
+    ServiceSpec,
+)
+
+Spec = Callable[..., ExecutionSpec]
+
+DONE = "open(os.environ['TREEHAMMER_RESULT'], 'w').write('{\"format\": 1}')"
+QUICK = f"import os; {DONE}"
+NAP = f"import os, time; time.sleep(0.3); {DONE}"
+#: The worker, but one that sends after every execution.
+EAGER = """
+import sys
+from treehammer.collectors.worker import __main__, uploader
+uploader.EVERY_S = 0.0
+uploader.pause_s = lambda *_: 0.0
+sys.exit(__main__.main(["run", "job.json"]))
+"""
+
+
+@pytest.fixture
+def ingest(tmp_path: Path) -> Iterator[IngestStub]:
+    stub = IngestStub(tmp_path / "service")
+    yield stub
+    stub.stop()
+
+
+def beside(bench: Any, ingest: IngestStub, wait_s: float = 30.0, token: str = TOKEN) -> None:
+    """Lay beside the job what names the service."""
+    (bench.folder / SERVICE_NAME).write_text(ServiceSpec(ingest.url, wait_s).to_json())
+    (bench.folder / CA_NAME).write_bytes(ingest.ca.read_bytes())
+    path = bench.folder / TOKEN_NAME
+    path.write_text(token)
+    path.chmod(0o600)
+
+
+def holders(folder: Path) -> list[str]:
+    """Files that hold the token's signature."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return [str(path) for path in files if b"5ecretSignature" in path.read_bytes()]
+
+
+def test_records_are_sent_and_stay(bench: Any, spec: Spec, ingest: IngestStub) -> None:
+    beside(bench, ingest)
+    ran = bench.run(QUICK, spec(1), spec(2))
+    assert ran.exit_code == 0, ran.errors
+    assert sorted(ingest.records) == sorted(record.id for record in ran.records)
+    sent = {name: record["values"] for name, record in ingest.records.items()}
+    assert sent == {record.id: dict(record.values) for record in ran.records}
+    upload = ran.attempt["upload"]
+    assert (upload["acknowledged"], upload["left"], upload["problem"]) == (2, 0, "")
+    assert upload["service"] == ingest.url
+    assert ran.errors == ""
+    assert ingest.tokens == {TOKEN}
+    assert holders(bench.folder) == [], "what comes back holds no token"
+
+
+def test_payloads_see_no_token(bench: Any, ingest: IngestStub) -> None:
+    beside(bench, ingest)
+    ran = bench.run(
+        f"import os; assert not os.path.exists({str(bench.folder / TOKEN_NAME)!r}); {DONE}"
+    )
+    assert ran.exit_code == 0, ran.records
+
+
+def test_nothing_is_sent_while_anything_runs(bench: Any, spec: Spec, ingest: IngestStub) -> None:
+    beside(bench, ingest)
+    bench.write(NAP, *(spec(n) for n in range(1, 5)))
+    done = subprocess.run([sys.executable, "-c", EAGER], cwd=bench.folder, timeout=60, check=False)
+    ran = bench.read(done.returncode)
+    assert ran.exit_code == 0
+    assert ingest.posts == [1, 1, 1, 1]
+    spans = [(r.values["started_us"], r.values["ended_us"]) for r in ran.records]
+    for when in ingest.times:
+        during = [span for span in spans if span[0] < when * 1e6 < span[1]]
+        assert not during, "a request came while an execution was under way"
+    first, last = min(start for start, _ in spans), max(end for _, end in spans)
+    assert first < ingest.times[0] * 1e6 < last < ingest.times[-1] * 1e6
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_dead_service_costs_its_time_and_nothing_else(
+    bench: Any, ingest: IngestStub, hangs: bool
+) -> None:
+    beside(bench, ingest, wait_s=3.0)
+    if hangs:
+        ingest.script = lambda _: Reply(200, after_s=20)
+    else:
+        ingest.stop()
+    bench.write(QUICK)
+    without = time.monotonic()
+    ran = bench.run(QUICK)
+    took = time.monotonic() - without
+    assert ran.exit_code == 0, "the measurement is whole"
+    assert took < 3 + 3, took
+    upload = ran.attempt["upload"]
+    assert (upload["acknowledged"], upload["left"]) == (0, 1)
+    assert ("it did not answer within 3 s" if hangs else "Connection refused") in upload["problem"]
+    assert "1 measurements stay here" in ran.errors
+    assert len(ran.records) == 1
+    assert holders(bench.folder) == []
+
+
+def test_what_stayed_behind_is_sent_by_hand(
+    bench: Any, spec: Spec, ingest: IngestStub, tmp_path: Path
+) -> None:
+    beside(bench, ingest, wait_s=1.0)
+    ingest.stop()
+    ran = bench.run(QUICK, spec(1), spec(2))
+    ingest.start()
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+
+    def upload(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(bench.worker), "upload", str(bench.folder), *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    refused = upload()
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "there is no token. Give one: --token-file FILE" in refused.stderr
+    done = upload("--token-file", str(token))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 sent, 0 sent before, 0 refused, 0 left" in done.stdout
+    assert sorted(ingest.records) == sorted(record.id for record in ran.records)
+    assert "0 sent, 2 sent before" in upload("--token-file", str(token)).stdout
+    assert token.exists()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for folder, said in ((empty, "no folder 'records'"), (tmp_path / "none", "no folder")):
+        command = [sys.executable, str(bench.worker), "upload", str(folder)]
+        failed = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (failed.returncode, said in failed.stderr) == (2, True)
+        assert "Traceback" not in failed.stderr
+
+
+def test_a_token_that_is_refused_is_not_tried_for_ever(bench: Any, ingest: IngestStub) -> None:
+    beside(bench, ingest)
+    ingest.script = lambda _: Reply(401, {"error": "the token of this job was revoked"})
+    ran = bench.run(QUICK)
+    assert ran.exit_code == 0
+    assert ran.attempt["upload"]["problem"] == "the token of this job was revoked (401)"
+    assert len(ingest.posts) == 1
+
+
+@pytest.mark.parametrize(
+    "files, said",
+    [
+        ({}, None),
+        ({SERVICE_NAME: ServiceSpec("https://127.0.0.1:9").to_json()}, "there is no token"),
+        (
+            {SERVICE_NAME: ServiceSpec("https://127.0.0.1:9").to_json(), TOKEN_NAME: PLACEHOLDER},
+            "there is no token",
+        ),
+        ({SERVICE_NAME: '{"format": 2}'}, "format 1 is expected"),
+    ],
+)
+def test_a_job_alone_needs_no_service(bench: Any, files: dict[str, str], said: str | None) -> None:
+    for name, text in files.items():
+        (bench.folder / name).write_text(text)
+    ran = bench.run(QUICK)
+    assert ran.exit_code == 0
+    upload: dict[str, Any] | None = ran.attempt["upload"]
+    assert (said in str(upload)) if said else upload is None
+    for name in files:
+        assert (bench.folder / name).exists(), "what is no token is left alone"
+
+
+@pytest.mark.parametrize("when", ["payload", "upload"])
+def test_a_worker_that_is_asked_to_stop_is_not_kept_by_its_service(
+    bench: Any, ingest: IngestStub, when: str
+) -> None:
+    beside(bench, ingest)
+    ingest.script = lambda _: Reply(200, after_s=20)
+    bench.write("import time; time.sleep(600)" if when == "payload" else QUICK)
+    worker = subprocess.Popen(
+        bench.command(), cwd=bench.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    ready = bench.folder / "work" / "1-1" if when == "payload" else None
+    until = time.monotonic() + 30
+    while not (ready.exists() if ready else ingest.posts):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    time.sleep(0.3)
+    asked = time.monotonic()
+    os.kill(worker.pid, signal.SIGTERM)
+    output, errors = worker.communicate(timeout=30)
+    assert time.monotonic() - asked < 6
+    ran = bench.read(worker.returncode, output, errors)
+    assert len(ran.records) == 1
+    assert ran.attempt["ended_us"] is not None
+    assert ran.attempt["upload"]["left"] == 1
+    assert len(ingest.posts) == 1, "one last try"
+
+
+def test_an_evicted_record_gets_home_as_well(bench: Any, ingest: IngestStub) -> None:
+    beside(bench, ingest)
+    bench.write("import time; time.sleep(600)")
+    worker = subprocess.Popen(bench.command(), cwd=bench.folder, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 30
+    while not (bench.folder / "work" / "1-1").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    time.sleep(0.3)
+    worker.terminate()
+    worker.wait(timeout=30)
+    (record,) = ingest.records.values()
+    assert record["values"]["failure_class"] == "evicted"
+
+
+def test_a_proxy_of_the_environment_is_used(bench: Any, ingest: IngestStub) -> None:
+    beside(bench, ingest, wait_s=1.0)
+    (bench.folder / SERVICE_NAME).write_text(ServiceSpec("https://service.invalid", 1.0).to_json())
+    ran = bench.run(QUICK, env={"https_proxy": "http://127.0.0.1:9", "no_proxy": ""})
+    assert "Connection refused" in ran.attempt["upload"]["problem"], "the proxy was asked"
