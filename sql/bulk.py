@@ -24,9 +24,9 @@ from sqlalchemy.engine import URL
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.errors import StoreError
 from treehammer.sql import arrow
+from treehammer.sql.backends.postgresql import libpq_address
 from treehammer.sql.bulk_drivers import BACKENDS, Question
 from treehammer.sql.bulk_reader import COUNT, Order
-from treehammer.sql.database import libpq_address
 from treehammer.sql.queries import Questions
 from treehammer.sql.selection import Selection
 from treehammer.sql.troubles import refused, shown, sqlite_file

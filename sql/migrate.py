@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.errors import StoreError
-from treehammer.sql.database import reading, rebuilding, writing
+from treehammer.sql.backends import backend_of
+from treehammer.sql.database import reading, rebuilding
 from treehammer.sql.schema import metadata
 from treehammer.sql.troubles import explained, shown, sqlite_file
 
@@ -87,7 +88,7 @@ def require_current(engine: Engine) -> None:
 
 def create(engine: Engine) -> None:
     """Lay the tables in an empty database; harmless when another process just has."""
-    with writing(engine) as connection:
+    with rebuilding(engine) as connection:
         if _state(connection) is State.EMPTY:
             _lay(connection)
 
@@ -125,7 +126,9 @@ def _state(connection: Connection) -> State:
     if found == REVISION:
         return State.CURRENT
     if not found:
-        return State.FOREIGN if sa.inspect(connection).get_table_names() else State.EMPTY
+        there = set(sa.inspect(connection).get_table_names())
+        others = there - backend_of(connection.engine).helping_tables
+        return State.FOREIGN if others else State.EMPTY
     return State.OLDER if found in _known_revisions() else State.NEWER
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -169,7 +170,170 @@ _POSTGRESQL = (
         )
     ),
 )
-_MEANINGS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
+# The same of Oracle's server (ORA) and of python-oracledb (DPY).
+_ORACLE = (
+    *(
+        (
+            sign,
+            f"another process held the database for more than {BUSY_SECONDS:.0f} s",
+            _AGAIN,
+        )
+        for sign in ("ora-30006", "ora-00054", "ora-00060")
+    ),
+    *(
+        (
+            sign,
+            "the server refuses the user's name or password",
+            "Check both; the URL holds them (oracle://USER:PASSWORD@HOST/?service_name=NAME). Put "
+            "it into TREEHAMMER_DATABASE or a file that you alone may read.",
+        )
+        for sign in ("ora-01017", "dpy-4001", "ora-01005", "dpy-3001")
+    ),
+    (
+        "ora-28000",
+        "the server has locked this user's account",
+        "Have it unlocked: ALTER USER NAME ACCOUNT UNLOCK.",
+    ),
+    (
+        "ora-28001",
+        "this user's password has expired",
+        "Have a new one set: ALTER USER NAME IDENTIFIED BY ….",
+    ),
+    (
+        "dpy-3015",
+        "this user's password is kept in an old way that the driver does not know (10G)",
+        "Have it set anew: ALTER USER NAME IDENTIFIED BY ….",
+    ),
+    (
+        "dpy-3010",
+        "the server is too old",
+        "Use a server of 19c or later.",
+    ),
+    *(
+        (
+            sign,
+            "the server has no service of this name",
+            "Check ?service_name=NAME in the URL; 'lsnrctl services' on the server lists them.",
+        )
+        for sign in ("dpy-6001", "ora-12514")
+    ),
+    *(
+        (
+            sign,
+            "the server has no database of this SID",
+            "What stands behind the / of the URL is a SID. A service is named by "
+            "oracle://USER:PASSWORD@HOST/?service_name=NAME.",
+        )
+        for sign in ("dpy-6003", "ora-12505")
+    ),
+    *(
+        (
+            sign,
+            "the URL names no database",
+            "Give one like oracle://USER:PASSWORD@HOST/?service_name=NAME (port 1521 if none is "
+            "named). A name of tnsnames.ora needs ?config_dir=FOLDER.",
+        )
+        for sign in ("dpy-4027", "dpy-4000", "dpy-4026", "ora-12154")
+    ),
+    *(
+        (
+            sign,
+            "the server has no connection left",
+            "Try again later, or have PROCESSES and SESSIONS raised.",
+        )
+        for sign in ("ora-00018", "ora-00020", "ora-12516", "ora-12518", "ora-12519", "ora-12520")
+    ),
+    *(
+        (sign, "the server does not answer", "Check that it runs, and host and port in the URL.")
+        for sign in (
+            "dpy-6000",
+            "dpy-6002",
+            "dpy-6005",
+            "ora-12541",
+            "ora-12170",
+            "ora-01033",
+            "ora-01034",
+            "ora-01089",
+            "name or service not known",
+            "temporary failure in name resolution",
+            "no address associated",
+        )
+    ),
+    *(
+        (
+            sign,
+            "the connection to the server was lost",
+            f"Run the command again when the server is back; {_KEPT}",
+        )
+        for sign in (
+            "ora-03113",
+            "ora-03114",
+            "ora-03135",
+            "ora-00028",
+            "ora-02396",
+            "ora-12537",
+            "ora-12547",
+            "dpy-4011",
+            "dpy-1001",
+            "dpy-4024",
+        )
+    ),
+    *(
+        (
+            sign,
+            "there is no room left to write on the server",
+            f"Have space added (ALTER TABLESPACE … ADD DATAFILE) and run the command again; {_KEPT}",
+        )
+        for sign in ("ora-01653", "ora-01654", "ora-01691", "ora-01658", "ora-01652", "ora-19809")
+    ),
+    *(
+        (
+            sign,
+            "this user may use no more room on the server",
+            "Have it given: ALTER USER NAME QUOTA UNLIMITED ON TABLESPACE.",
+        )
+        for sign in ("ora-01536", "ora-01950")
+    ),
+    (
+        "ora-01555",
+        "the server kept the old state of the database for less time than reading took",
+        "Run the command again when less is written, or have UNDO_RETENTION raised.",
+    ),
+    *(
+        (
+            sign,
+            "a text is longer than its column on Oracle (4000 bytes)",
+            "Shorten it: letters beyond ASCII take two to four bytes.",
+        )
+        for sign in ("ora-12899", "ora-01461", "ora-12911")
+    ),
+    (
+        "ora-01450",
+        "an index is wider than this tablespace's blocks allow",
+        "Use a tablespace with blocks of 8 kB or more.",
+    ),
+    (
+        "ora-01031",
+        "this user may not do that",
+        "Have the right given: GRANT CREATE SESSION, CREATE TABLE TO NAME makes its own tables.",
+    ),
+    (
+        "ora-01045",
+        "this user may not log in",
+        "Have the right given: GRANT CREATE SESSION TO NAME.",
+    ),
+    (
+        "ora-00942",
+        "a table is not there, or this user may not see it",
+        "Use the user who owns the tables: Treehammer looks for them under the user's own name.",
+    ),
+    (
+        "ora-16000",
+        "the database may not be written",
+        "Give the primary server's address: this is a standby, or was opened read only.",
+    ),
+)
+_MEANINGS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL, "oracle": _ORACLE}
 
 
 @contextmanager
@@ -181,7 +345,7 @@ def explained(url: URL) -> Iterator[None]:
     """
     try:
         yield
-    except (SQLAlchemyError, sqlite3.Error) as error:
+    except (SQLAlchemyError, sqlite3.Error, socket.gaierror) as error:
         said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
         raise refused(url, said) from error
 

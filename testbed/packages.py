@@ -146,8 +146,10 @@ def _download(
         _run(["apt-get", *apt, "-qq", "update"])
         kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
         without = [f"--no-{kind}" for kind in kinds]
-        listed = _run(["apt-cache", *apt, "depends", "--recurse", *without, *packages])
-        names = {line for line in listed.splitlines() if re.match(r"[a-z0-9]", line)}
+        names: set[str] = set()
+        if packages:
+            listed = _run(["apt-cache", *apt, "depends", "--recurse", *without, *packages])
+            names = {line for line in listed.splitlines() if re.match(r"[a-z0-9]", line)}
         wanted = sorted({*alone, *(n for n in names if not _NEEDLESS.fullmatch(n))})
         uris = _run(["apt-get", *apt, "-qq", "download", "--print-uris", *wanted])
         # apt looks at a file of that name, and takes what is whole, and the rest of what is not.
@@ -199,7 +201,10 @@ def _make(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, Any]) ->
 
 def _adapt(root: Path, final: Path, names: Mapping[str, Path]) -> None:
     """Have all programs below ``root`` use the libraries that will be below ``final``."""
-    (loader,) = root.glob("usr/lib/*-linux-gnu/ld-linux-*.so.*")
+    loaders = [*root.glob("usr/lib/*-linux-gnu/ld-linux-*.so.*")]
+    if not loaders:
+        return  # without the C library nothing here is a program
+    (loader,) = loaders
     libraries = [loader.parent, root / "usr/lib"]
     libraries += [path for folder in libraries for n in names if (path := folder / n).is_dir()]
     rpath = ":".join(str(final / path.relative_to(root)) for path in libraries)

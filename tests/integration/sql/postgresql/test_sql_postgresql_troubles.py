@@ -22,6 +22,7 @@ from treehammer.collectors.metrics import CATALOGUE
 from treehammer.collectors.record import MAX_TEXT, max_length
 from treehammer.errors import ExitCode, NothingToDo, StoreError
 from treehammer.sql import database, migrate, troubles
+from treehammer.sql.backends import postgresql as postgresql_backend
 from treehammer.sql.export import export
 from treehammer.sql.recording import Added
 from treehammer.sql.schema import metadata
@@ -106,7 +107,7 @@ def test_an_old_server_and_a_narrow_encoding(
     with pytest.raises(StoreError, match=r"encoding is LATIN1(.|\n)*UTF8"):
         Store.open(postgresql.url(narrow))
     postgresql.drop_database(narrow)
-    monkeypatch.setattr(database, "OLDEST_POSTGRESQL", (99,))
+    monkeypatch.setattr(postgresql_backend, "OLDEST", (99,))
     for act in (Store.open, upgrade_database):
         with pytest.raises(StoreError, match=r"PostgreSQL \d+\.\d+; 99 or later"):
             act(url)

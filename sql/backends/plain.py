@@ -1,0 +1,70 @@
+"""What every kind of database has in common: the seam between ours and theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine
+
+#: The execution option of connections that says what their transactions are for.
+ACCESS = "treehammer_access"
+#: Reading what is there (where nothing else is said), writing rows, or changing the tables.
+Access = Literal["read", "write", "alter"]
+#: Seconds until a server that does not answer is given up, where the URL says nothing else.
+CONNECT_SECONDS = 10
+
+
+class Backend:
+    """A database that does nothing in its own way."""
+
+    #: Execution options of connections that read, and of those that write.
+    reading_options: ClassVar[Mapping[str, Any]] = {}
+    writing_options: ClassVar[Mapping[str, Any]] = {}
+    #: Tables that are there beside those of the schema, for the database's own sake.
+    helping_tables: ClassVar[frozenset[str]] = frozenset()
+
+    def named(self, url: URL) -> URL:
+        """The URL with the driver that is meant."""
+        return url
+
+    def engine(self, url: URL) -> Engine:
+        """An engine whose transactions begin by :meth:`begin`.
+
+        Raises:
+            ImportError: the driver is not installed.
+        """
+        engine = sa.create_engine(url, **self.engine_options(url))
+        sa.event.listen(engine, "begin", self._begin)
+        return engine
+
+    def engine_options(self, url: URL) -> dict[str, Any]:
+        """Arguments of ``create_engine`` beside the URL."""
+        return {}
+
+    def _begin(self, connection: Connection) -> None:
+        self.begin(connection, connection.get_execution_options().get(ACCESS, "read"))
+
+    def begin(self, connection: Connection, access: Access) -> None:
+        """What is said at the beginning of a transaction."""
+
+    def require_usable(self, connection: Connection) -> None:
+        """Refuse a server that cannot keep what the store promises.
+
+        Raises:
+            StoreError: it is too old, or its database cannot hold every text.
+        """
+
+    @contextmanager
+    def altering(self, plain: Connection) -> Iterator[Connection]:
+        """The connection, before its transaction, on which tables may be changed inside."""
+        yield plain.execution_options(**{ACCESS: "alter", **self.writing_options})
+
+    def require_whole(self, connection: Connection) -> None:
+        """Check everything that the database does not check by itself.
+
+        Raises:
+            StoreError: something is wrong.
+        """

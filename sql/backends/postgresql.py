@@ -1,0 +1,78 @@
+"""PostgreSQL, in its own way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.engine import URL, Connection
+
+from treehammer.errors import StoreError
+from treehammer.sql import troubles
+from treehammer.sql.backends.plain import CONNECT_SECONDS, Access, Backend
+from treehammer.sql.troubles import shown
+
+#: The oldest server that is accepted; what has been run stands in docs/databases.md.
+OLDEST = (13,)
+#: Held by whoever writes to a database; any number that nobody else uses.
+_WRITER = int.from_bytes(b"treehamm", "big")
+
+
+class PostgreSQL(Backend):
+    """A server, reached by psycopg."""
+
+    reading_options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    # A stricter one would see the state from before it had waited for others.
+    writing_options = {"isolation_level": "READ COMMITTED"}
+
+    def named(self, url: URL) -> URL:
+        """The URL with psycopg as its driver where it names none."""
+        bare = url.drivername in ("postgres", "postgresql")
+        return url.set(drivername="postgresql+psycopg") if bare else url
+
+    def engine_options(self, url: URL) -> dict[str, Any]:
+        """A connection that a restart of the server has cut is made anew."""
+        return {"connect_args": libpq_options(url), "pool_pre_ping": True}
+
+    def begin(self, connection: Connection, access: Access) -> None:
+        """Have one writer at a time, as on SQLite, who sees all that those before have written."""
+        if access != "read":
+            wait = f"SET LOCAL lock_timeout = {troubles.BUSY_SECONDS * 1000:.0f}"
+            connection.exec_driver_sql(wait)
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER})")
+
+    def require_usable(self, connection: Connection) -> None:
+        """Refuse a server that is too old, or a database that cannot hold every text."""
+        version = connection.dialect.server_version_info or ()
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        if version < OLDEST:
+            raise StoreError(
+                f"the server is PostgreSQL {'.'.join(map(str, version))}; "
+                f"{OLDEST[0]} or later is needed",
+                where=shown(connection.engine.url),
+                hint="Use a newer server; pg_upgrade keeps what an old one holds.",
+            )
+        if encoding != "UTF8":
+            raise StoreError(
+                f"the database's encoding is {encoding}, which cannot hold every text",
+                where=shown(connection.engine.url),
+                hint="Make another: CREATE DATABASE NAME ENCODING 'UTF8' TEMPLATE template0.",
+            )
+
+
+def libpq_options(url: URL) -> dict[str, Any]:
+    """Parameters of PostgreSQL's C library that the URL leaves to us."""
+    ours = {
+        "application_name": "treehammer",
+        "client_encoding": "utf8",
+        "connect_timeout": CONNECT_SECONDS,
+    }
+    return {name: value for name, value in ours.items() if name not in url.query}
+
+
+def libpq_address(url: URL) -> str:
+    """A PostgreSQL URL as the connection string of its C library; it may hold a password."""
+    # psycopg takes a sixth of a second to load, which SQLite's users need not pay.
+    from psycopg.conninfo import make_conninfo
+
+    _, named = url.get_dialect()().create_connect_args(url)
+    return make_conninfo("", **named, **libpq_options(url))
