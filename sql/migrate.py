@@ -90,6 +90,7 @@ def create(engine: Engine) -> None:
     """Lay the tables in an empty database; harmless when another process just has."""
     with rebuilding(engine) as connection:
         if _state(connection) is State.EMPTY:
+            _take_away(connection)
             _lay(connection)
 
 
@@ -126,10 +127,16 @@ def _state(connection: Connection) -> State:
     if found == REVISION:
         return State.CURRENT
     if not found:
-        there = set(sa.inspect(connection).get_table_names())
-        others = there - backend_of(connection.engine).helping_tables
-        return State.FOREIGN if others else State.EMPTY
+        return State.EMPTY if _is_to_be_laid(connection) else State.FOREIGN
     return State.OLDER if found in _known_revisions() else State.NEWER
+
+
+def _is_to_be_laid(connection: Connection) -> bool:
+    """Whether nothing is here, or what was left where laying the tables cannot be undone."""
+    there = set(sa.inspect(connection).get_table_names())
+    helping = backend_of(connection.engine).helping_tables
+    others = there - helping
+    return not others or (helping < there and others <= {*metadata.tables, "alembic_version"})
 
 
 def config() -> Config:
@@ -162,6 +169,16 @@ def run(connection: Connection, target: str) -> None:
     configured = config()
     configured.attributes["connection"] = connection
     command.upgrade(configured, target)
+
+
+def _take_away(connection: Connection) -> None:
+    # Without a revision nobody could write into them: they are empty.
+    left = sa.inspect(connection).get_table_names()
+    for table in reversed(metadata.sorted_tables):
+        if table.name in left:
+            table.drop(connection)
+    if "alembic_version" in left:
+        _VERSION.drop(connection)
 
 
 def _back_up(engine: Engine) -> Path | None:

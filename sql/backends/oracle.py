@@ -30,6 +30,7 @@ _LAY_LOCK = (
     "CREATE TABLE writer_lock (id NUMBER(1) NOT NULL, CONSTRAINT pk_writer_lock PRIMARY KEY (id))"
 )
 _FILL_LOCK = "INSERT INTO writer_lock (id) VALUES (1)"
+_SEE_LOCK = "SELECT id FROM writer_lock"
 _TAKE_LOCK = "SELECT id FROM writer_lock WHERE id = 1 FOR UPDATE WAIT"
 
 # Text is compared and sorted by its bytes, and numbers have a point, whatever country the server
@@ -117,18 +118,20 @@ def _keep_to_19c(dialect: Any, _connection: Any, _record: Any) -> None:
 
 
 def _lay_lock(plain: Connection) -> None:
+    """Make the table of the lock and its row; harmless when another process just does the same."""
     connection = plain.execution_options(**{ACCESS: "alter"})
     with connection.begin():
-        if sa.inspect(connection).has_table(LOCK):
-            return
+        if not sa.inspect(connection).has_table(LOCK):
+            try:
+                connection.exec_driver_sql(_LAY_LOCK)
+            except DatabaseError as error:
+                if _NAME_IS_TAKEN not in str(error.orig):
+                    raise
+    with connection.begin():
+        filled = connection.exec_driver_sql(_SEE_LOCK).all()
+    if not filled:
         try:
-            connection.exec_driver_sql(_LAY_LOCK)
-        except DatabaseError as error:
-            # Another process has come first.
-            if _NAME_IS_TAKEN not in str(error.orig):
-                raise
-    try:
-        with connection.begin():
-            connection.exec_driver_sql(_FILL_LOCK)
-    except IntegrityError:
-        pass
+            with connection.begin():
+                connection.exec_driver_sql(_FILL_LOCK)
+        except IntegrityError:
+            pass  # the other one's row has come first

@@ -1,3 +1,34 @@
 """What the store promises everywhere, in H2's Oracle mode."""
 
-from store_contract import *  # noqa: F403
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from sql_makers import make_measurement
+from store_contract import *  # noqa: F403 - the tests that hold for every database
+
+from treehammer.sql.store import Store, check_database
+
+
+# In place of the contract's own.
+def test_two_processes_make_and_fill_one_database(  # type: ignore[no-redef]
+    url: str,
+) -> None:
+    """Two threads: a database in memory is this process's alone."""
+
+    def add(_who: int) -> tuple[int, int]:
+        new = known = 0
+        with Store.open(url) as store:
+            for start in range(0, 200, 5):
+                added = store.add(
+                    make_measurement(job=f"job {n}", extras={"n": n})
+                    for n in range(start, start + 5)
+                )
+                new, known = new + added.new, known + added.known
+        return new, known
+
+    with ThreadPoolExecutor(2) as both:
+        results = list(both.map(add, range(2)))
+    assert sum(new for new, _ in results) == 200
+    assert sum(known for _, known in results) == 200
+    assert check_database(url)["extra"] == 200
