@@ -230,22 +230,27 @@ class Cursor:
             for var in rows[0].values():
                 var.values.append([match[2]])
             rows = [{}]
-        positional, names = _positional(statement)
         with translated():
-            self._statement = self._connection.java.prepareStatement(positional)
-            for row in rows:
-                if set(row) != set(names):
-                    raise refusal(f"DPY-4008: no bind placeholder: {set(row) ^ set(names)}")
-                for number, name in enumerate(names, 1):
-                    self._bind(number, row[name], sizes.get(name))
-                if len(rows) > 1:
-                    self._statement.addBatch()
+            self._execute(statement, rows, sizes)
+
+    def _execute(
+        self, statement: str, rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, Any]
+    ) -> None:
+        positional, names = _positional(statement)
+        self._statement = self._connection.java.prepareStatement(positional)
+        for row in rows:
+            if set(row) != set(names):
+                raise refusal(f"DPY-4008: no bind placeholder: {set(row) ^ set(names)}")
+            for number, name in enumerate(names, 1):
+                self._bind(number, row[name], sizes.get(name))
             if len(rows) > 1:
-                self.rowcount = sum(self._statement.executeBatch())
-            elif self._statement.execute():
-                self._fetch()
-            else:
-                self.rowcount = int(self._statement.getUpdateCount())
+                self._statement.addBatch()
+        if len(rows) > 1:
+            self.rowcount = sum(self._statement.executeBatch())
+        elif self._statement.execute():
+            self._fetch()
+        else:
+            self.rowcount = int(self._statement.getUpdateCount())
 
     def _answer(self, value: str | None) -> None:
         if value is not None:
