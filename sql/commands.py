@@ -68,6 +68,7 @@ def check_command(settings: Settings, form: str) -> None:
     """Check that the database is whole and of this version; count what it holds.
 
     Of SQLite every page, index and reference is checked; PostgreSQL's server watches over its own.
+    Of both the roll-ups are compared with the measurements.
 
     Example: treehammer db check
     """
@@ -90,6 +91,20 @@ def upgrade_command(settings: Settings) -> None:
     elif make_url(settings.database).get_backend_name() != "sqlite":
         click.echo("no backup was made: an upgrade that fails changes nothing")
     click.echo(f"the database is at revision {migrate.REVISION}")
+
+
+@db_group.command("rebuild")
+@click.pass_obj
+def rebuild_command(settings: Settings) -> None:
+    """Make the roll-ups again from the measurements.
+
+    They are kept up to date with every measurement; 'db check' compares them.
+
+    Example: treehammer db rebuild
+    """
+    with Store.open(settings.database, create=False) as store:
+        store.remake_rollups()
+    click.echo("the roll-ups are made again from the measurements")
 
 
 @db_group.command("copy")

@@ -43,31 +43,33 @@ def content_id(row: Mapping[str, Any]) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
+#: What was asked for: the series, where it runs and what it reads.
+SUBJECT = Dimension(
+    "subject",
+    (
+        "series",
+        "test_name",
+        "variant",
+        "variant_label",
+        "site",
+        "door",
+        "door_protocol",
+        "dataset",
+        "dataset_hash",
+        "content_hash",
+        "axis_root",
+        "axis_branches",
+        "axis_cache_mb",
+        "axis_events",
+        "axis_access",
+        "axis_cache",
+        "passes_planned",
+    ),
+)
+
 #: In the order in which they are joined.
 DIMENSIONS = (
-    # What was asked for: the series, where it runs and what it reads.
-    Dimension(
-        "subject",
-        (
-            "series",
-            "test_name",
-            "variant",
-            "variant_label",
-            "site",
-            "door",
-            "door_protocol",
-            "dataset",
-            "dataset_hash",
-            "content_hash",
-            "axis_root",
-            "axis_branches",
-            "axis_cache_mb",
-            "axis_events",
-            "axis_access",
-            "axis_cache",
-            "passes_planned",
-        ),
-    ),
+    SUBJECT,
     # Where the test came from.
     Dimension(
         "origin",

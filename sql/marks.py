@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record import MAX_TEXT
-from treehammer.sql import wide
+from treehammer.sql import rollups, wide
 from treehammer.sql.dimensions import DIMENSION_OF
 from treehammer.sql.rows import ReplicaRow
 from treehammer.sql.schema import measurement
@@ -29,21 +29,26 @@ NEVER_US = 2**62
 def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
     """Mark what read bad replicas, inside the transaction of ``connection``; how many are new."""
     marked = 0
+    owners: set[tuple[int, int]] = set()
     for finding, after_us, until_us in _bad(findings):
         why = BAD_REPLICA + finding.message
         known = measurement.c.implausible_why
         both = sa.func.substr(known, 1, MAX_TEXT - len(AFTER) - len(why)) + AFTER + why
+        meant = sa.and_(
+            _read_there(finding),
+            measurement.c.started_us > after_us,
+            measurement.c.started_us <= until_us,
+            sa.or_(known.is_(None), known.not_like(f"%{BAD_REPLICA}%")),
+        )
+        whose = sa.select(measurement.c.day, measurement.c.subject_id).where(meant).distinct()
+        owners |= {(day, subject_id) for day, subject_id in connection.execute(whose)}
         done = connection.execute(
             sa.update(measurement)
-            .where(
-                _read_there(finding),
-                measurement.c.started_us > after_us,
-                measurement.c.started_us <= until_us,
-                sa.or_(known.is_(None), known.not_like(f"%{BAD_REPLICA}%")),
-            )
+            .where(meant)
             .values(plausible=False, implausible_why=sa.case((known.is_(None), why), else_=both))
         )
         marked += done.rowcount
+    rollups.remake(connection, sorted(owners))
     return marked
 
 

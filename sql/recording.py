@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from treehammer.collectors.metrics import CATALOGUE, TYPES, Value
 from treehammer.collectors.record import Measurement
-from treehammer.sql import marks, wide
-from treehammer.sql.dimensions import DIMENSIONS, Dimension
+from treehammer.sql import marks, rollups, wide
+from treehammer.sql.dimensions import DIMENSIONS, SUBJECT, Dimension
 from treehammer.sql.packing import pack, unpack
 from treehammer.sql.schema import dimension_tables, extra, measurement
 from treehammer.sql.wide import ALL_COLUMNS, PASSES
@@ -118,6 +118,8 @@ def _insert(connection: Connection, new: Mapping[str, _Content]) -> None:
             row[dimension.key] = of_it["id"]
         insert_dimension(connection, dimension, found)
     connection.execute(sa.insert(measurement), rows)
+    subjects = (row[SUBJECT.key] for row in rows)
+    rollups.add(connection, zip(subjects, (c.values for c in new.values()), strict=True))
     extras = [
         {"measurement_id": id_, "name": name, "value": value}
         for id_, content in new.items()

@@ -11,7 +11,7 @@ everywhere).  SQLite and PostgreSQL are proven by tests, Oracle is not.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import oracle
@@ -19,7 +19,13 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE, LONG_TEXTS, Metric
-from treehammer.collectors.record import IDENTITIES, MAX_IDENTITY, MAX_TEXT, max_length
+from treehammer.collectors.record import (
+    IDENTITIES,
+    MAX_IDENTITY,
+    MAX_TEXT,
+    MAX_WORD,
+    max_length,
+)
 from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 
 #: Characters of the name of a metric that a test defines; see ``record.EXTRA_NAME``.
@@ -179,6 +185,88 @@ sa.Index(
 )
 # The history of a series, whatever door's address or label it had.
 sa.Index("ix_subject_series", dimension_tables["subject"].c.series)
+
+#: The measured figures that are rolled up by day.
+ROLLED = (
+    "eff_job",
+    "eff_payload",
+    "eff_loop",
+    "eff_access",
+    "cpu_per_event_s",
+    "wall_per_event_s",
+    "event_rate_hz",
+    "access_rate_hz",
+    "setup_wall_s",
+    "stagein_wall_s",
+    "payload_wall_s",
+    "payload_run_queue_s",
+    "loop_wall_s",
+    "loop_cpu_s",
+    "first_byte_s",
+    "bytes_read",
+    "bytes_read_extra",
+    "read_calls",
+    "read_fraction",
+    "kernel_read_bytes",
+    "cache_efficiency_rel",
+    "perf_disk_s",
+    "perf_unzip_s",
+    "tree_peak_rss_bytes",
+    "retries",
+    "door_rtt_s",
+    "load1_start",
+)
+
+
+class RolledColumns(NamedTuple):
+    """Names of the columns of a figure: how many had it, their sum, the sum of their squares."""
+
+    number: str
+    total: str
+    squares: str
+
+
+def rolled_columns(name: str) -> RolledColumns:
+    """The columns of a figure of :data:`ROLLED`."""
+    return RolledColumns(f"n_{name}", f"s_{name}", f"q_{name}")
+
+
+def _rollup_key() -> tuple[sa.Column[Any], ...]:
+    subject_id = sa.ForeignKey(dimension_tables["subject"].c.id)
+    return (
+        sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("subject_id", sa.BigInteger, subject_id, primary_key=True, autoincrement=False),
+        sa.Column("kind", StoredText(MAX_WORD), primary_key=True),
+        sa.Column("outcome", StoredText(MAX_WORD), primary_key=True),
+    )
+
+
+def _figure_columns(name: str) -> tuple[sa.Column[Any], ...]:
+    names = rolled_columns(name)
+    return (
+        sa.Column(names.number, sa.BigInteger, nullable=False),
+        sa.Column(names.total, REAL, nullable=False),
+        sa.Column(names.squares, REAL, nullable=False),
+    )
+
+
+rollup_day = sa.Table(
+    "rollup_day",
+    metadata,
+    *_rollup_key(),
+    sa.Column("measurements", sa.BigInteger, nullable=False),
+    *(column for name in ROLLED for column in _figure_columns(name)),
+    sa.Index("ix_rollup_day_subject", "subject_id", "day"),
+)
+
+# Histograms merge by adding up their bins, so that percentiles of any selection can be had.
+rollup_latency = sa.Table(
+    "rollup_latency",
+    metadata,
+    *_rollup_key(),
+    sa.Column("bin", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("reads", sa.BigInteger, nullable=False),
+)
 
 extra = sa.Table(
     "extra",

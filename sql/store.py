@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL, Engine
 from treehammer.collectors.metrics import Value
 from treehammer.collectors.record import Measurement
 from treehammer.errors import ConfigError, NothingToDo, StoreError
-from treehammer.sql import marks, migrate, schema
+from treehammer.sql import marks, migrate, rollups, schema
 from treehammer.sql.database import (
     make_engine,
     parse_url,
@@ -231,6 +231,13 @@ class Store:
         with writing(self._engine) as connection:
             return marks.mark(connection, findings)
 
+    # Roll-ups
+
+    def remake_rollups(self) -> None:
+        """Make all roll-ups again from the measurements."""
+        with writing(self._engine) as connection:
+            rollups.remake(connection)
+
     # Comparisons
 
     def replace_comparison(
@@ -283,6 +290,12 @@ def check_database(url: str) -> dict[str, int]:
     """
     with Store.open(url, create=False) as store, reading(store._engine) as connection:
         require_whole(connection)
+        if different := rollups.difference(connection):
+            raise StoreError(
+                f"a roll-up is not what the measurements say: {different}",
+                where=shown(store.url),
+                hint="Run: treehammer db rebuild",
+            )
         tables = schema.metadata.sorted_tables
         count = sa.func.count()
         return {t.name: connection.scalar(sa.select(count).select_from(t)) or 0 for t in tables}

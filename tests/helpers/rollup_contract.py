@@ -1,0 +1,132 @@
+"""Roll-ups are what the measurements say, on every database; see :mod:`store_contract`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sql_makers import make_measurement
+
+from treehammer.collectors.record import Measurement
+from treehammer.errors import StoreError
+from treehammer.sql import rollups
+from treehammer.sql.database import reading, writing
+from treehammer.sql.rows import ReplicaRow
+from treehammer.sql.schema import ROLLED, rollup_day, rollup_latency
+from treehammer.sql.store import Store, check_database
+
+FAILURES = ("", "", "", "", "open", "read")
+
+
+def some(seed: int, count: int) -> Iterator[Measurement]:
+    """Measurements of a few days, sites and outcomes, in which anything may be missing."""
+    random = Random(seed)
+    for number in range(count):
+        values: dict[str, Any] = {
+            name: random.lognormvariate(0, 9) for name in ROLLED if random.random() < 0.9
+        }
+        for name in ("bytes_read", "bytes_read_extra", "read_calls", "retries"):
+            values[name] = random.randrange(2**50)
+        values["kernel_read_bytes"] = values["tree_peak_rss_bytes"] = -(2**63)
+        yield make_measurement(
+            job=f"job {seed} {number}",
+            day=20260101 + random.randrange(3),
+            site=random.choice(("SITE_A", "SITE_B")),
+            kind=random.choice(("timed", "checksum", "")),
+            plausible=random.random() < 0.9,
+            failure_class=random.choice(FAILURES),
+            read_latency_hist=[random.randrange(3) for _ in range(random.randrange(9))],
+            **values,
+        )
+
+
+def rows(store: Store) -> list[dict[str, Any]]:
+    with reading(store._engine) as connection:
+        return [dict(row) for row in connection.execute(sa.select(rollup_day)).mappings()]
+
+
+def difference(store: Store) -> str:
+    with reading(store._engine) as connection:
+        return rollups.difference(connection)
+
+
+def test_they_are_the_raw_rows_whatever_order_those_came_in(store: Store) -> None:
+    for seed in range(4):
+        store.add(some(seed, 150))
+        assert difference(store) == ""
+    store.add(some(0, 150))  # again: nothing is counted twice
+    assert difference(store) == ""
+    assert sum(row["measurements"] for row in rows(store)) == 600
+    assert {row["kind"] for row in rows(store)} == {"timed", "checksum", "-"}
+    assert {row["outcome"] for row in rows(store)} == {"good", "implausible", "open", "read"}
+
+
+def test_a_row_holds_counts_sums_and_squares(store: Store) -> None:
+    store.add(
+        make_measurement(job=str(n), eff_job=x, read_latency_hist=[n, 0, 1])
+        for n, x in enumerate((0.5, 0.75, None))
+    )
+    (row,) = rows(store)
+    assert (row["day"], row["kind"], row["outcome"]) == (20260301, "timed", "good")
+    assert row["measurements"] == 3
+    assert (row["n_eff_job"], row["s_eff_job"], row["q_eff_job"]) == (2, 1.25, 0.8125)
+    assert (row["n_eff_loop"], row["s_eff_loop"]) == (0, 0)
+    with reading(store._engine) as connection:
+        query = sa.select(rollup_latency.c.bin, rollup_latency.c.reads).order_by("bin")
+        assert [*map(tuple, connection.execute(query))] == [(0, 3), (2, 3)]
+
+
+def test_made_again_they_are_the_same(store: Store) -> None:
+    store.add(some(1, 100))
+    before = rows(store)
+    store.remake_rollups()
+    assert difference(store) == ""
+    assert len(rows(store)) == len(before)
+
+
+def test_figures_too_large_to_be_true_are_left_out_of_sums(store: Store) -> None:
+    store.add(make_measurement(job=str(x), eff_job=x) for x in (1e308, -1e300, 0.25))
+    (row,) = rows(store)
+    assert (row["measurements"], row["n_eff_job"], row["s_eff_job"]) == (3, 1, 0.25)
+    assert difference(store) == ""
+
+
+def test_measurements_of_a_bad_replica_leave_the_good_ones(store: Store) -> None:
+    common: dict[str, Any] = {"dataset_hash": "d", "site": "SITE_A", "door": "root"}
+    store.add(
+        make_measurement(job=str(n), started_us=n, eff_job=0.5, **common) for n in (10, 20, 30)
+    )
+    found = ReplicaRow("f1", 15, "data", "d", "SITE_A", "root", "f", "root://x", True, "")
+    bad = ReplicaRow("f2", 25, "data", "d", "SITE_A", "root", "f", "root://x", False, "adler32")
+    store.add_replicas([found, bad])
+    assert store.mark_bad_replicas() == 2
+    assert {row["outcome"]: row["measurements"] for row in rows(store)} == {
+        "good": 1,
+        "implausible": 2,
+    }
+    assert difference(store) == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE rollup_day SET measurements = measurements + 1 WHERE day = 20260101",
+        "UPDATE rollup_day SET s_eff_job = 2 * s_eff_job + 1 WHERE day = 20260102",
+        "DELETE FROM rollup_day WHERE day = 20260101",
+        "UPDATE rollup_day SET day = 20270101 WHERE day = 20260101",
+        "UPDATE rollup_latency SET reads = reads + 1 WHERE day = 20260101",
+        "DELETE FROM rollup_latency",
+    ],
+)
+def test_what_differs_is_told_and_can_be_mended(store: Store, url: str, change: str) -> None:
+    store.add(some(1, 100))
+    assert check_database(url)["measurement"] == 100
+    with writing(store._engine) as connection:
+        assert connection.execute(sa.text(change)).rowcount
+    with pytest.raises(StoreError, match=r"Key\(day=202.*(.|\n)*treehammer db rebuild"):
+        check_database(url)
+    store.remake_rollups()
+    assert check_database(url)["measurement"] == 100

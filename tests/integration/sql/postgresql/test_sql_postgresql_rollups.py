@@ -1,0 +1,3 @@
+"""Roll-ups on PostgreSQL."""
+
+from rollup_contract import *  # noqa: F403

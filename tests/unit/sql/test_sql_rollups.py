@@ -1,0 +1,3 @@
+"""Roll-ups on SQLite."""
+
+from rollup_contract import *  # noqa: F403
