@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 from sqlalchemy.engine import make_url
 
 from treehammer.config import Settings
+from treehammer.errors import ConfigError
 from treehammer.sql import migrate
+from treehammer.sql.retention import first_day
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database, upgrade_database
 from treehammer.terminal import Column, counted, leaving, output_options, print_rows, progress_bar
+
+PASSES_HELP = (
+    "The seconds of every single pass, of measurements older than this; their medians stay."
+)
+LOGS_HELP = "What payloads printed last, of measurements older than this."
 
 
 @click.command("export")
@@ -105,6 +113,43 @@ def rebuild_command(settings: Settings) -> None:
     with Store.open(settings.database, create=False) as store:
         store.remake_rollups()
     click.echo("the roll-ups are made again from the measurements")
+
+
+@db_group.command("prune")
+@click.option("--passes-after", "passes", type=click.IntRange(1), metavar="DAYS", help=PASSES_HELP)
+@click.option("--logs-after", "logs", type=click.IntRange(1), metavar="DAYS", help=LOGS_HELP)
+@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@output_options
+@click.pass_obj
+@leaving("what has gone so far stays gone, the rest is untouched")
+def prune_command(
+    settings: Settings, passes: int | None, logs: int | None, dry_run: bool, form: str
+) -> None:
+    """Take from old measurements what is large and soon of no use.
+
+    Figures, histograms, failures, inventories, verdicts and roll-ups stay for good. A measurement
+    that comes home once more is known as before. SQLite uses the room again; its file does not
+    shrink.
+
+    Example: treehammer db prune --passes-after 365 --logs-after 90 --dry-run
+    """
+    ages = {what: days for what, days in (("passes", passes), ("logs", logs)) if days}
+    if not ages:
+        raise ConfigError(
+            "nothing to prune was named", hint="Give --passes-after DAYS or --logs-after DAYS."
+        )
+    with Store.open(settings.database, create=False) as store:
+        act = store.prunable if dry_run else store.prune
+        found = [act(what, first_day(days)) for what, days in ages.items()]
+    rows = [{**asdict(one), "before": f"{one.before}"} for one in found]
+    columns = [
+        Column("what", "what"),
+        Column("before", "of days before"),
+        Column("measurements", "measurements", right=True),
+        Column("bytes", "bytes", right=True),
+    ]
+    print_rows(rows, columns, form=form)
+    click.echo("nothing was changed: a dry run" if dry_run else "gone", err=True)
 
 
 @db_group.command("copy")

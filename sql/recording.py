@@ -14,6 +14,7 @@ from treehammer.collectors.record import Measurement
 from treehammer.sql import marks, rollups, wide
 from treehammer.sql.dimensions import DIMENSIONS, SUBJECT, Dimension
 from treehammer.sql.packing import pack, unpack
+from treehammer.sql.retention import PRUNED_COLUMNS
 from treehammer.sql.schema import dimension_tables, extra, measurement
 from treehammer.sql.wide import ALL_COLUMNS, PASSES
 
@@ -29,7 +30,7 @@ _NAMES = {kind: [m.name for m in CATALOGUE if m.type == kind] for kind in TYPES}
 class Added:
     """What became of measurements that were handed in.
 
-    ``known`` were there already, with the same content.  ``conflicting`` are identities that were
+    ``known`` were there already, with the same content, or with what retention left of it.  ``conflicting`` are identities that were
     there with other content: what was recorded first stays.
     """
 
@@ -57,12 +58,18 @@ def add_batch(connection: Connection, batch: Sequence[Measurement]) -> Added:
         before = seen.setdefault(item.id, content)
         if before is content:
             new[item.id] = content
-        elif before == content:
+        elif before == content or _pruned(before, content):
             known += 1
         else:
             conflicting.append(item.id)
     _insert(connection, new)
     return Added(len(new), known, tuple(conflicting))
+
+
+def _pruned(before: _Content, content: _Content) -> bool:
+    """Whether what is there is the content, but for what has gone by age."""
+    gone = {name: None for name in PRUNED_COLUMNS if before.values[name] is None}
+    return before == _Content({**content.values, **gone}, content.extras)
 
 
 def _content(values: Mapping[str, Any], extras: Mapping[str, float]) -> _Content:

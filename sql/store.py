@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from sqlalchemy.engine import URL, Engine
 from treehammer.collectors.metrics import Value
 from treehammer.collectors.record import Measurement
 from treehammer.errors import ConfigError, NothingToDo, StoreError
-from treehammer.sql import marks, migrate, rollups, schema
+from treehammer.sql import marks, migrate, retention, rollups, schema
 from treehammer.sql.database import (
     make_engine,
     parse_url,
@@ -27,6 +28,7 @@ from treehammer.sql.database import (
 )
 from treehammer.sql.queries import Snapshot
 from treehammer.sql.recording import BATCH, Added, add_batch
+from treehammer.sql.retention import Pruned
 from treehammer.sql.rows import (
     AttemptRow,
     CampaignRow,
@@ -237,6 +239,26 @@ class Store:
         """Make all roll-ups again from the measurements."""
         with writing(self._engine) as connection:
             rollups.remake(connection)
+
+    # Retention
+
+    def prunable(self, what: str, before: date) -> Pruned:
+        """What :meth:`prune` would take; ``what`` is a key of ``retention.PRUNABLE``."""
+        with reading(self._engine) as connection:
+            return retention.what_goes(connection, what, before)
+
+    def prune(self, what: str, before: date) -> Pruned:
+        """Take what is large from measurements that began before a day (UTC), a day at a time.
+
+        Their figures, histograms, failures and roll-ups stay.  Others may write in between.
+        """
+        with reading(self._engine) as connection:
+            pruned = retention.what_goes(connection, what, before)
+            days = retention.days(connection, what, before)
+        for day in days:
+            with writing(self._engine) as connection:
+                retention.prune_day(connection, what, day)
+        return pruned
 
     # Comparisons
 

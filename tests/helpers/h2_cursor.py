@@ -313,6 +313,7 @@ _KINDS = {
     "CHARACTER LARGE OBJECT": oracledb.DB_TYPE_CLOB,
     "BINARY LARGE OBJECT": oracledb.DB_TYPE_BLOB,
     "DOUBLE PRECISION": oracledb.DB_TYPE_BINARY_DOUBLE,
+    "DECFLOAT": oracledb.DB_TYPE_BINARY_DOUBLE,  # H2's sum of doubles; Oracle's is a double
     **dict.fromkeys(("NUMERIC", "BIGINT", "INTEGER", "SMALLINT"), oracledb.DB_TYPE_NUMBER),
 }
 

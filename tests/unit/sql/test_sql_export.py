@@ -88,12 +88,26 @@ def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> N
     counts = json.loads(verb(settings, "db", "check", "--json").output)
     assert {"table": "measurement", "rows": 2} in counts
     assert f"at revision {migrate.REVISION}" in verb(settings, "db", "upgrade").output
+    assert "made again" in verb(settings, "db", "rebuild").output
+
+
+def test_the_verb_prunes(settings: config.Settings, store: Store) -> None:
+    store.add([make_measurement(day=20200101, log_excerpt="said")])
+    told = {"what": "logs", "measurements": 1, "bytes": 4}
+    for arguments, last in ((["--dry-run"], "nothing was changed: a dry run"), ([], "gone")):
+        result = verb(settings, "db", "prune", "--logs-after", "90", "--json", *arguments)
+        (row,) = json.loads(result.stdout)
+        assert row | told == row
+        assert last in result.stderr
+    result = verb(settings, "db", "prune", "--logs-after", "90", "--passes-after", "1", "--json")
+    assert [row["measurements"] for row in json.loads(result.stdout)] == [0, 0]
 
 
 def test_the_verbs_refuse_by_errors_of_ours(settings: config.Settings, tmp_path: Path) -> None:
     assert isinstance(verb(settings, "export", "results.csv").exception, NothingToDo)
     assert isinstance(verb(settings, "db", "check").exception, NothingToDo)
     Store.open(settings.database).close()
+    assert isinstance(verb(settings, "db", "prune").exception, ConfigError)
     wrong = verb(settings, "export", "results.csv", "--where", "hots=x").exception
     assert isinstance(wrong, ConfigError)
     unknown = verb(settings, "export", "results.csv", "--campaign", "zz").exception

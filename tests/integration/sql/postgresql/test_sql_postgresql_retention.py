@@ -1,0 +1,3 @@
+"""Retention on PostgreSQL."""
+
+from retention_contract import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""Retention on SQLite."""
+
+from retention_contract import *  # noqa: F403
