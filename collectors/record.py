@@ -11,7 +11,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 from .metrics import BY_NAME, CATALOGUE, LONG_TEXTS, Metric, Value
 
@@ -40,7 +40,11 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class RecordError(ValueError):
-    """A record is not valid; the message names every wrong field."""
+    """A record is not valid; the message names every wrong field, ``problems`` are the same apart."""
+
+    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems) or (message,)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Measurement:
     def __post_init__(self) -> None:
         problems = problems_of(self.values, self.extras)
         if problems:
-            raise RecordError("; ".join(problems))
+            raise RecordError("; ".join(problems), problems)
 
     @property
     def id(self) -> str:
@@ -81,6 +85,15 @@ class Measurement:
             document = json.loads(text)
         except ValueError as error:
             raise RecordError(f"not JSON: {error}") from error
+        return cls.from_document(document)
+
+    @classmethod
+    def from_document(cls, document: Any) -> Measurement:
+        """The record that was read from JSON.
+
+        Raises:
+            RecordError: a field is unknown, missing or of the wrong type.
+        """
         if not isinstance(document, dict) or set(document) != {"values", "extras"}:
             raise RecordError("an object with exactly 'values' and 'extras' is expected")
         if not isinstance(document["values"], dict) or not isinstance(document["extras"], dict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,13 +30,15 @@ _NAMES = {kind: [m.name for m in CATALOGUE if m.type == kind] for kind in TYPES}
 class Added:
     """What became of measurements that were handed in.
 
-    ``known`` were there already, with the same content, or with what retention left of it.  ``conflicting`` are identities that were
-    there with other content: what was recorded first stays.
+    ``known`` were there already, with the same content, or with what retention left of it.
+    ``conflicting`` are identities that were there with other content: what was recorded first stays.
+    ``known_ids`` names the known ones, as often as each was handed in.
     """
 
     new: int
     known: int
     conflicting: tuple[str, ...] = ()
+    known_ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def add_batch(connection: Connection, batch: Sequence[Measurement]) -> Added:
     """Write at most :data:`BATCH` measurements inside the transaction of ``connection``."""
     seen = _recorded(connection, [item.id for item in batch])
     new: dict[str, _Content] = {}
-    known = 0
+    known: list[str] = []
     conflicting: list[str] = []
     for item in batch:
         content = _content(item.values, item.extras)
@@ -59,11 +61,11 @@ def add_batch(connection: Connection, batch: Sequence[Measurement]) -> Added:
         if before is content:
             new[item.id] = content
         elif before == content or _pruned(before, content):
-            known += 1
+            known.append(item.id)
         else:
             conflicting.append(item.id)
     _insert(connection, new)
-    return Added(len(new), known, tuple(conflicting))
+    return Added(len(new), len(known), tuple(conflicting), tuple(known))
 
 
 def _pruned(before: _Content, content: _Content) -> bool:

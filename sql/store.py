@@ -101,16 +101,17 @@ class Store:
         They are written in transactions of :data:`~treehammer.sql.recording.BATCH`: after an error all earlier batches are
         kept, and handing in everything again is harmless.
         """
-        new = known = 0
+        new = 0
+        known: list[str] = []
         conflicting: list[str] = []
         waiting = iter(measurements)
         while batch := list(islice(waiting, BATCH)):
             with writing(self._engine) as connection:
                 added = add_batch(connection, batch)
             new += added.new
-            known += added.known
+            known += added.known_ids
             conflicting += added.conflicting
-        return Added(new, known, tuple(conflicting))
+        return Added(new, len(known), tuple(conflicting), tuple(known))
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:

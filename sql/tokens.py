@@ -243,7 +243,7 @@ def _claims(claims: Mapping[str, Any]) -> tuple[str, str, int]:
 def _valid_row(kid: str, access: Access, master: bytes) -> KeyRow:
     row = access.keys.get(kid)
     if row is None:
-        raise TokenError("the service knows no such key")
+        raise TokenError("the service knows no such key", may_be_new=True)
     if row.revoked_us is not None:
         raise TokenError(f"key {kid} was revoked at {_moment(row.revoked_us)}")
     if row.made_with != fingerprint(master):

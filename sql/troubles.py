@@ -9,16 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from treehammer.config import masked
-from treehammer.errors import StoreError
+from treehammer.errors import ContentError, StoreError
 
 #: Seconds that a writer waits for another before it gives up.
 BUSY_SECONDS = 30.0
 
 _AGAIN = "Nothing was written. Run the command again when the other one has ended."
 _KEPT = "what was committed before is intact."
+
+# PostgreSQL calls this an error of operation.
+_TOO_LONG = "index row"
 
 # What SQLite says -> what it means and what to do.
 _SQLITE = (
@@ -133,7 +136,7 @@ _POSTGRESQL = (
         f"Have space made there and run the command again; {_KEPT}",
     ),
     (
-        "index row",
+        _TOO_LONG,
         "a name is longer than PostgreSQL can index (2700 bytes)",
         "Shorten the names of sites, tests and axes.",
     ),
@@ -347,16 +350,22 @@ def explained(url: URL) -> Iterator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error, socket.gaierror) as error:
         said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        raise refused(url, said) from error
+        raise refused(url, said, _kind(error, said)) from error
 
 
-def refused(url: URL, said: str) -> StoreError:
+def _kind(error: Exception, said: str) -> type[StoreError]:
+    """Whether the fault lies with what was to be written, rather than with the database."""
+    content = isinstance(error, DataError | IntegrityError) or _TOO_LONG in said
+    return ContentError if content else StoreError
+
+
+def refused(url: URL, said: str, kind: type[StoreError] = StoreError) -> StoreError:
     """The error for what a database or its driver said."""
     said = " ".join(said.split())
     for sign, message, hint in _MEANINGS.get(url.get_backend_name(), ()):
         if sign in said.lower():
-            return StoreError(f"{message} ({said})", where=shown(url), hint=hint)
-    return StoreError(f"the database refused: {said}", where=shown(url))
+            return kind(f"{message} ({said})", where=shown(url), hint=hint)
+    return kind(f"the database refused: {said}", where=shown(url))
 
 
 def sqlite_file(url: URL) -> Path | None:

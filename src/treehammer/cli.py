@@ -28,6 +28,7 @@ VERBS = {
     "render": "submit.commands:render",
     "report": "web.commands:report_command",
     "resume": "submit.watch_commands:resume",
+    "serve": "web.serve_command:serve_command",
     "sites": "submit.site_commands:sites",
     "status": "submit.watch_commands:status",
     "submit": "submit.commands:submit",

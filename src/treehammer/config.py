@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -345,6 +345,26 @@ def load(
     if not values["database"]:
         values["database"] = f"sqlite:///{values['data_dir'] / 'results.db'}"
     return Settings(**values, origins=origins)
+
+
+def with_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
+    """Settings with the values that a verb's own flags give; ``None`` values are ignored.
+
+    Args:
+        settings: as resolved before.
+        flags: setting -> value; the flag is called like the setting without ``serve_``.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+    values: dict[str, Any] = {}
+    origins = dict(settings.origins)
+    for name, value in flags.items():
+        if value is not None:
+            option = "--" + name.removeprefix("serve_").replace("_", "-")
+            values[name] = _convert(name, value, option, _current_folder())
+            origins[name] = f"flag ({option})"
+    return replace(settings, **values, origins=origins)
 
 
 def shown(settings: Settings, name: str) -> str:

@@ -125,8 +125,21 @@ class StoreError(TreehammerError):
     exit_code = ExitCode.INFRASTRUCTURE
 
 
+class ContentError(StoreError):
+    """The database cannot hold what was to be written: trying again does not help."""
+
+
 class TokenError(TreehammerError):
-    """The results service does not accept a token."""
+    """The results service does not accept a token.
+
+    Args:
+        message: why not.
+        may_be_new: whether its key is not known, which may have been made just now.
+    """
+
+    def __init__(self, message: str, *, may_be_new: bool = False) -> None:
+        super().__init__(message)
+        self.may_be_new = may_be_new
 
 
 class NothingToDo(TreehammerError):

@@ -1,0 +1,405 @@
+"""The endpoint: what it takes, what it refuses and in which words."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+import zlib
+from typing import Any
+
+import pytest
+from sql_makers import make_measurement
+from web_service import Service, Start, body
+
+from treehammer.collectors.record import Measurement
+from treehammer.errors import ContentError, StoreError
+from treehammer.sql.recording import Added
+from treehammer.sql.rows import ReplicaRow
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+from treehammer.sql.tokens import mint_job_token
+from treehammer.web.bodies import Limits
+
+DAY_US = 86400 * 1_000_000
+
+
+@pytest.fixture
+def key(service: Service) -> str:
+    return service.make_key("submit").text
+
+
+def stored(service: Service) -> int:
+    with Store.open(service.url) as store:
+        return sum(store.recorded("campaign").values())
+
+
+def test_measurements_are_new_known_or_conflicting(service: Service, key: str) -> None:
+    some = [make_measurement(position=p, extras={"a": 1.5}) for p in (1, 2, 3)]
+    answer = service.post(body(some[:2]), key)
+    assert (answer.status_code, answer.json()) == (200, {"new": 2, "known": 0, "conflicting": []})
+    other = make_measurement(position=1, host="elsewhere")
+    answer = service.post(body([*some, other]), key)
+    assert answer.json() == {"new": 1, "known": 2, "conflicting": [other.id]}
+    assert service.post(body([]), key).json() == {"new": 0, "known": 0, "conflicting": []}
+    assert stored(service) == 3
+
+
+def test_a_packed_body(service: Service, key: str) -> None:
+    data = gzip.compress(json.dumps(body([make_measurement()])).encode())
+    assert service.post(data, key, Content_Encoding="gzip").json()["new"] == 1
+    assert service.post(data, key, Content_Encoding="GZIP").json()["known"] == 1
+    plain = {"Content_Type": 'Application/JSON; charset="UTF-8"', "Content_Encoding": "identity"}
+    assert service.post(body([make_measurement()]), key, **plain).json()["known"] == 1
+    # Exactly as much comes out as is unpacked at once.
+    filler = json.dumps({"measurements": []})
+    even = gzip.compress(filler.ljust(65536).encode())
+    assert service.post(even, key, Content_Encoding="gzip").status_code == 200
+
+
+RECORD = body([make_measurement()])["measurements"][0]
+GOOD = json.dumps(body([make_measurement()])).encode()
+
+
+def changed(**values: Any) -> Any:
+    return {"measurements": [{**RECORD, "values": {**RECORD["values"], **values}}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "word"),
+    [
+        pytest.param(content, status, word, id=f"{status}-{word}-{number}")
+        for number, (content, status, word) in enumerate(
+            [
+                (b"", 400, "not JSON"),
+                (b"{", 400, "line 1, column 2"),
+                (b"\xef\xbb\xbf{}", 400, "not JSON"),
+                (b'{"measurements": ["\xff"]}', 400, "UTF-8"),
+                (b'{"measurements": [NaN]}', 400, "NaN"),
+                (b'{"measurements": [-Infinity]}', 400, "-Infinity"),
+                (b'{"measurements": [1%s]}' % (b"0" * 5000), 400, "digits"),
+                (b'{"measurements": [], "measurements": []}', 400, "'measurements' stands twice"),
+                (b'{"a": {"b\\ud800": 1, "b\\ud800": 2}}', 400, "stands twice"),
+                (b"[" * 200_000, 400, "deep"),
+                (b'{"a":' * 50_000, 400, "deep"),
+                (b"[]", 422, "exactly 'measurements'"),
+                (b"null", 422, "exactly 'measurements'"),
+                (b"{}", 422, "exactly 'measurements'"),
+                (b'{"measurements": {}}', 422, "exactly 'measurements'"),
+                (b'{"measurements": [], "more": 1}', 422, "exactly 'measurements'"),
+                (b'{"measurements": [1]}', 422, "'values' and 'extras'"),
+                (b'{"measurements": [{"values": {}, "extras": []}]}', 422, "objects"),
+                (b'{"measurements": [{"values": {}, "extras": {}}]}', 422, "series is missing"),
+                (changed(host="a\x00b"), 422, "host must not contain NUL"),
+                (changed(host="\ud800"), 422, "lone surrogates"),
+                (changed(**{"\ud800": 1}), 422, "unknown field"),
+                (changed(nonsense=1), 422, "unknown field 'nonsense'"),
+                (changed(retries=2**63), 422, "retries must be a 64-bit"),
+                (changed(retries=1.5), 422, "retries must be"),
+                (changed(retries=True), 422, "retries must be"),
+                (changed(eff_job="1"), 422, "eff_job must be a finite"),
+                (changed(read_latency_hist=3), 422, "must be a list"),
+                (changed(pass_loop_wall_s=[1, "a"]), 422, "finite numbers only"),
+                (changed(host="x" * 4001), 422, "longer than 4000"),
+                (changed(campaign_id=""), 422, ""),
+                (changed(series=None), 422, "series is missing"),
+                (changed(measurement_id="mine"), 422, "measurement_id is not that of"),
+                (changed(implausible_why="bad replica: no"), 422, "may not contain 'bad replica:'"),
+                (GOOD.replace(b"20260301", b"1e400"), 422, "day must be"),
+                (
+                    GOOD.replace(b'"extras": {}', b'"extras": {"a": 1e400}'),
+                    422,
+                    "a must be a finite",
+                ),
+                (GOOD.replace(b'"extras": {}', b'"extras": {"a-b": 1}'), 422, "not a name"),
+                (GOOD.replace(b'"extras": {}', b'"extras": {"a": 1, "a": 1}'), 400, "'a' stands"),
+            ]
+        )
+    ],
+)
+def test_nonsense_is_refused_with_the_reason(
+    shared: Service, shared_key: str, content: Any, status: int, word: str
+) -> None:
+    answer = shared.post(content, shared_key)
+    assert answer.status_code == status
+    said = answer.json()
+    reasons = [r for e in said.get("errors", []) for r in e["reasons"]]
+    assert word in " ".join([said["error"], *reasons])
+    assert stored(shared) == 0
+
+
+def test_one_wrong_measurement_keeps_its_request_out_and_is_named(
+    shared: Service, shared_key: str
+) -> None:
+    document = body([make_measurement(position=p) for p in (1, 2, 3)])
+    document["measurements"][1]["values"]["day"] = "today"
+    document["measurements"][2]["extras"]["-"] = 1
+    answer = shared.post(document, shared_key)
+    assert answer.status_code == 422
+    errors = answer.json()["errors"]
+    assert [error["index"] for error in errors] == [1, 2]
+    assert errors[0]["reasons"] == ["day must be a 64-bit whole number"]
+    assert stored(shared) == 0
+
+
+def test_the_answer_stays_short(shared: Service, shared_key: str) -> None:
+    item = {"values": {"x" * 1000 + str(n): n for n in range(50)}, "extras": {}}
+    answer = shared.post({"measurements": [item] * 200}, shared_key)
+    errors = answer.json()["errors"]
+    assert len(errors) == 100
+    assert len(errors[0]["reasons"]) == 20
+    assert max(len(reason) for reason in errors[0]["reasons"]) == 300
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "word"),
+    [
+        ({"Content_Type": "text/plain"}, 415, "application/json"),
+        ({"Content_Type": ""}, 415, "application/json"),
+        ({"Content_Type": "application/json; charset=latin-1"}, 415, "UTF-8"),
+        ({"Content_Encoding": "br"}, 415, "gzip"),
+        ({"Content_Encoding": "gzip, gzip"}, 415, "gzip"),
+        ({"Content_Encoding": "gzip"}, 400, "no gzip data"),
+    ],
+)
+def test_headers(
+    shared: Service, shared_key: str, headers: dict[str, str], status: int, word: str
+) -> None:
+    answer = shared.post(GOOD, shared_key, **headers)
+    assert answer.status_code == status
+    assert word in answer.json()["error"]
+
+
+def test_damaged_gzip_data(shared: Service, shared_key: str) -> None:
+    packed = gzip.compress(GOOD)
+    spoiled = bytearray(packed)
+    spoiled[len(packed) // 2] ^= 0xFF
+    for data, word in (
+        (packed[:-1], "end too early"),
+        (packed[:10], "end too early"),
+        (b"", "end too early"),
+        (bytes(spoiled), "damaged"),
+        (packed + packed, "follows the end"),
+        (packed + b"\x00", "follows the end"),
+        (zlib.compress(GOOD), "no gzip data"),
+    ):
+        answer = shared.post(data, shared_key, Content_Encoding="gzip")
+        assert answer.status_code == 400
+        assert word in answer.json()["error"]
+    assert stored(shared) == 0
+
+
+def test_bodies_have_limits(start: Start) -> None:
+    limits = Limits(packed_bytes=50_000, unpacked_bytes=100_000, measurements=3)
+    with start(limits=limits) as service:
+        key = service.make_key("submit").text
+        big = b" " * 50_001
+        assert service.post(big, key).status_code == 413
+        packed = gzip.compress(b" " * 100_001)
+        assert service.post(packed, key, Content_Encoding="gzip").status_code == 413
+        bomb = gzip.compress(b" " * 30_000_000)
+        assert len(bomb) < 50_000
+        assert service.post(bomb, key, Content_Encoding="gzip").status_code == 413
+
+        def unannounced() -> Any:
+            for _ in range(60):
+                yield b" " * 1000
+
+        answer = service.client.post(
+            "/api/v1/measurements",
+            content=unannounced(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
+        )
+        assert answer.status_code == 413
+        answer = service.post(body([make_measurement(position=p) for p in range(1, 5)]), key)
+        assert answer.status_code == 413
+        assert "at most 3" in answer.json()["error"]
+
+
+def test_there_is_room_for_so_much_at_once(start: Start) -> None:
+    with start(limits=Limits(waiting_bytes=len(GOOD) - 1)) as service:
+        key = service.make_key("submit").text
+        answer = service.post(GOOD, key)
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) > 0
+        assert service.post(b'{"measurements": []}', key).status_code == 200
+
+
+# Who may
+
+
+def test_nobody_writes_without_a_token(service: Service) -> None:
+    reader = service.make_key("read").text
+    for token, status, word in (
+        ("", 401, "a token is needed"),
+        ("nonsense", 401, "is no token"),
+        ("th1.ffffffffffff." + "x" * 43, 401, "knows no such key"),
+        (reader, 403, "role 'read'"),
+    ):
+        answer = service.post(GOOD, token)
+        assert answer.status_code == status
+        assert word in answer.json()["error"]
+        assert ("WWW-Authenticate" in answer.headers) == (status == 401)
+    answer = service.post(GOOD, "x", Authorization="Basic eDp5")
+    assert answer.status_code == 401
+    assert stored(service) == 0
+
+
+def test_a_job_hands_in_its_own_alone(service: Service) -> None:
+    key = service.make_key("submit")
+    token = mint_job_token(key, "campaign", "job", service.clock[0] + DAY_US)
+    assert service.post(body([make_measurement()]), token).json()["new"] == 1
+    for other in (
+        make_measurement(job="other"),
+        make_measurement(position=2, campaign_id="another"),
+    ):
+        mixed = body([make_measurement(position=3), other])
+        answer = service.post(mixed, token)
+        assert answer.status_code == 403
+        assert "measurement 1 is not of the job" in answer.json()["error"]
+    assert stored(service) == 1
+    said = service.get("/api/v1/token", token).json()
+    assert (said["role"], said["campaign_id"], said["job_id"]) == ("submit", "campaign", "job")
+    service.clock[0] += 2 * DAY_US
+    answer = service.post(body([make_measurement()]), token)
+    assert answer.status_code == 401
+    assert "expired" in answer.json()["error"]
+    service.clock[0] -= 2 * DAY_US
+    assert service.post(body([make_measurement()]), token).json()["known"] == 1
+
+
+def test_what_is_revoked_is_refused_soon(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = service.make_key("submit")
+    token = mint_job_token(key, "campaign", "job", service.clock[0] + DAY_US)
+    other = mint_job_token(key, "campaign", "job2", service.clock[0] + DAY_US)
+    assert service.post(body([make_measurement()]), token).status_code == 200
+    assert service.keyring().revoke_tokens("job", "job", now_us=1)
+
+    def until_refused(token: str) -> str:
+        for _ in range(60):
+            answer = service.post(body([]), token)
+            if answer.status_code == 401:
+                return str(answer.json()["error"])
+            time.sleep(0.1)
+        raise AssertionError
+
+    assert "this job" in until_refused(token)
+    assert service.post(body([]), other).status_code == 200
+    assert service.keyring().revoke_key(key.kid, now_us=1)
+    assert "was revoked" in until_refused(other)
+
+
+def test_reading_is_closed_or_open(service: Service, start: Start) -> None:
+    submitter, reader = service.make_key("submit").text, service.make_key("read").text
+    record = make_measurement(host="", retries=3, extras={"a": 2})
+    assert service.post(body([record]), submitter).status_code == 200
+    address = f"/api/v1/measurements/{record.id}"
+    assert service.get(address).status_code == 401
+    assert service.get(address, submitter).status_code == 403
+    found = service.get(address, reader).json()
+    assert found["extras"] == {"a": 2.0}
+    assert "host" not in found["values"]
+    assert found["values"]["retries"] == 3
+    for unknown in ("nix", "x" * 200, "a%00b", "%F0%9F%98%80", "%ff"):
+        answer = service.get(f"/api/v1/measurements/{unknown}", reader)
+        assert answer.status_code == 404
+    with start(reading_open=True) as open_one:
+        assert open_one.get(address).status_code == 200
+
+
+# What else it answers
+
+
+def test_it_describes_itself(service: Service) -> None:
+    assert service.get("/api/v1/health").json()["status"] == "ok"
+    described = service.get("/api/v1/openapi.json").json()
+    assert described["openapi"] == "3.1.0"
+    assert "/api/v1/measurements" in described["paths"]
+    answer = service.get("/nowhere")
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error": "there is nothing at this address"},
+    )
+    answer = service.client.delete("/api/v1/measurements")
+    assert answer.status_code == 405
+    assert answer.headers["Allow"] == "POST"
+
+
+def test_what_read_a_bad_replica_is_marked(start: Start) -> None:
+    with start() as service:
+        key = service.make_key("submit").text
+        with Store.open(service.url) as store:
+            bad = ReplicaRow("r", 5, "set", "hash", "local", "x", "f", "root://", False, "rotten")
+            store.add_replicas([bad])
+        record = make_measurement(dataset_hash="hash", door="x", plausible=True)
+        assert service.post(body([record]), key).json()["new"] == 1
+    with Store.open(service.url) as store:
+        (row,) = store.measurements(Selection())
+    assert row["implausible_why"] == "bad replica: rotten"
+
+
+# The database
+
+
+class Odd:
+    """A store that behaves otherwise."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error: Exception | None = error
+        self.seen: list[int] = []
+
+    def add(self, measurements: Any) -> Added:
+        some = list(measurements)
+        self.seen.append(len(some))
+        if self.error:
+            raise self.error
+        return Added(len(some), 0)
+
+
+def test_a_database_that_is_away_is_told_and_tried_again(start: Start) -> None:
+    odd = Odd(StoreError("the server does not answer (secret-host)"))
+    with start(odd) as service:
+        key = service.make_key("submit").text
+        answer = service.post(body([make_measurement()]), key)
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) > 0
+        assert "secret-host" not in answer.text
+        health = service.get("/api/v1/health")
+        assert health.status_code == 503
+        assert health.json()["status"] == "unavailable"
+        odd.error = None
+        assert service.post(body([make_measurement()]), key).status_code == 200
+        assert service.get("/api/v1/health").status_code == 200
+
+
+def test_what_the_database_cannot_hold_is_the_clients_fault(start: Start) -> None:
+    with start(Odd(ContentError("too long a name"))) as service:
+        key = service.make_key("submit").text
+        answer = service.post(body([make_measurement()]), key)
+        assert answer.status_code == 422
+        assert answer.json()["errors"] == [
+            {"index": 0, "reasons": ["the database cannot hold it: too long a name"]}
+        ]
+        assert service.get("/api/v1/health").status_code == 200
+
+
+def test_a_bug_is_no_secret_and_no_end(start: Start) -> None:
+    odd = Odd(RuntimeError("boom"))
+    with start(odd) as service:
+        key = service.make_key("submit").text
+        answer = service.post(body([make_measurement()]), key)
+        assert (answer.status_code, "boom" in answer.text) == (500, False)
+        odd.error = None
+        assert service.post(body([make_measurement()]), key).status_code == 200
+
+
+def test_a_store_that_is_switched_off(start: Start) -> None:
+    class Off:
+        def add(self, measurements: Any) -> Added:
+            return Added(len(list(measurements)), 0)
+
+    with start(Off()) as service:
+        key = service.make_key("submit").text
+        some: list[Measurement] = [make_measurement(position=p) for p in (1, 2)]
+        assert service.post(body(some), key).json()["new"] == 2
+    assert stored(service) == 0

@@ -1,0 +1,219 @@
+"""The writer: what it commits together, and what becomes of each request."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sql_makers import make_measurement
+
+from treehammer.collectors.record import Measurement
+from treehammer.errors import ContentError, StoreError
+from treehammer.sql.recording import Added
+from treehammer.sql.store import Store
+from treehammer.web import writer as module
+from treehammer.web.writer import Closed, Full, NotWritten, Unwritable, Writer
+
+
+class Gate:
+    """A store that writes only while it is open, and remembers what it was given at once."""
+
+    def __init__(self, behind: Store | None = None) -> None:
+        self.open = threading.Event()
+        self.batches: list[int] = []
+        self.refuses: dict[str, Exception] = {}
+        self.behind = behind
+
+    def add(self, measurements: Iterable[Measurement]) -> Added:
+        self.open.wait(30)
+        some = list(measurements)
+        self.batches.append(len(some))
+        for item in some:
+            if str(item.values["host"]) in self.refuses:
+                raise self.refuses[str(item.values["host"])]
+        return self.behind.add(some) if self.behind else Added(len(some), 0)
+
+
+def some(count: int, job: str = "job", host: str = "x") -> list[Measurement]:
+    return [make_measurement(job=job, position=p, host=host) for p in range(count)]
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def closed(writer: Writer) -> None:
+    await asyncio.to_thread(writer.close)
+
+
+def test_many_requests_share_a_transaction() -> None:
+    async def work() -> None:
+        gate = Gate()
+        writer = Writer(gate)
+        writer.start()
+        first = writer.put(some(1, "first"))
+        await asyncio.sleep(0.05)  # it is at work on this one
+        rest = [writer.put(some(100, f"job {n}")) for n in range(12)]
+        gate.open.set()
+        assert await first == Added(1, 0)
+        assert await asyncio.gather(*rest) == [Added(100, 0)] * 12
+        assert gate.batches == [1, 500, 500, 200]
+        await closed(writer)
+
+    run(work())
+
+
+def test_each_learns_what_became_of_its_own(tmp_path: Path) -> None:
+    async def work() -> None:
+        with Store.open(f"sqlite:///{tmp_path / 'r.db'}") as store:
+            store.add(some(2))
+            gate = Gate(store)
+            writer = Writer(gate)
+            writer.start()
+            asked = [
+                writer.put(some(1, "plug")),
+                writer.put([*some(3), *some(1, "a")]),
+                writer.put(some(2, "b")),
+                writer.put(some(1, "a", host="other")),
+                writer.put([*some(1, "a"), *some(1, "c"), *some(1, "c")]),
+            ]
+            gate.open.set()
+            answers = await asyncio.gather(*asked)
+            conflict = some(1, "a")[0].id
+            assert answers == [
+                Added(1, 0),
+                Added(2, 2),
+                Added(2, 0),
+                Added(0, 0, (conflict,)),
+                Added(1, 2),
+            ]
+            # What two requests both hold is written one after the other.
+            assert gate.batches in ([1, 6, 1, 3], [7, 1, 3])
+            await closed(writer)
+
+    run(work())
+
+
+def test_one_bad_request_does_not_fail_the_others() -> None:
+    async def work() -> None:
+        gate = Gate()
+        gate.refuses = {"bad": ContentError("too long"), "bug": RuntimeError("boom")}
+        writer = Writer(gate)
+        writer.start()
+        hosts = ["x", "bad", "x", "bug", "x"]
+        asked = [writer.put(some(2, str(n), host)) for n, host in enumerate(hosts)]
+        gate.open.set()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        kinds = [type(answer) for answer in answers]
+        assert kinds == [Added, Unwritable, Added, RuntimeError, Added]
+        assert await writer.put(some(1, "after")) == Added(1, 0)
+        await closed(writer)
+
+    run(work())
+
+
+def test_when_the_database_is_away_nobody_waits_for_it() -> None:
+    async def work() -> None:
+        gate = Gate()
+        gate.refuses = {"x": StoreError("no answer")}
+        writer = Writer(gate)
+        writer.start()
+        asked = [writer.put(some(400, str(n))) for n in range(8)]
+        gate.open.set()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {NotWritten}
+        assert len(gate.batches) <= 2, "one attempt tells enough"
+        assert writer.trouble == "no answer"
+        gate.refuses.clear()
+        assert await writer.put(some(1)) == Added(1, 0)
+        assert writer.trouble == ""
+        await closed(writer)
+
+    run(work())
+
+
+def test_only_so_much_waits() -> None:
+    async def work() -> None:
+        gate = Gate()
+        writer = Writer(gate, waiting=1000)
+        writer.start()
+        asked = [writer.put(some(1, "plug"))]
+        await asyncio.sleep(0.05)
+        asked += [writer.put(some(500, str(n))) for n in range(2)]
+        with pytest.raises(Full):
+            writer.put(some(1, "more"))
+        gate.open.set()
+        await asyncio.gather(*asked)
+        assert await writer.put(some(1, "more")) == Added(1, 0)
+        await closed(writer)
+
+    run(work())
+
+
+def test_what_waits_is_written_before_it_ends() -> None:
+    async def work() -> None:
+        gate = Gate()
+        writer = Writer(gate)
+        writer.start()
+        asked = [writer.put(some(300, str(n))) for n in range(5)]
+        ending = asyncio.create_task(closed(writer))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Closed):
+            writer.put(some(1, "late"))
+        gate.open.set()
+        assert await asyncio.gather(*asked) == [Added(300, 0)] * 5
+        await ending
+        await closed(writer)
+
+    run(work())
+
+
+def test_marks_follow_new_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MARK_EVERY_S", 0.1)
+    marked: list[float] = []
+    troubles: list[Exception] = [StoreError("away"), RuntimeError("bug")]
+
+    def mark() -> None:
+        marked.append(time.monotonic())
+        if troubles:
+            raise troubles.pop(0)
+
+    async def work() -> None:
+        gate = Gate()
+        gate.open.set()
+        writer = Writer(gate, mark=mark)
+        writer.start()
+        while len(marked) < 3:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert len(marked) == 3, "after a trouble it is tried again, and then no more"
+        assert marked[1] - marked[0] >= 0.09
+        await writer.put(some(1))
+        await writer.put(some(1, "b"))
+        await closed(writer)
+        assert 4 <= len(marked) <= 5
+
+    run(work())
+
+
+def test_whoever_has_gone_disturbs_nobody() -> None:
+    async def work() -> None:
+        gate = Gate()
+        writer = Writer(gate)
+        writer.start()
+        gone, patient = writer.put(some(1, "gone")), writer.put(some(1, "patient"))
+        gone.cancel()
+        gate.open.set()
+        assert await patient == Added(1, 0)
+        await closed(writer)
+
+    run(work())
+
+
+def test_a_writer_that_never_began_ends_too() -> None:
+    Writer(Gate()).close()

@@ -1,0 +1,65 @@
+"""One line of log for each request: who, what, how it ended and how long it took; never a token.
+
+Mistakes of ours are logged with their traceback, and answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from treehammer.web.answers import JSONAnswer
+
+_ACCESS = logging.getLogger("treehammer.access")
+_LOG = logging.getLogger("treehammer.service")
+
+#: Characters of an address that are logged.
+_PATH = 200
+
+
+class AccessLog:
+    """Logs requests at the level INFO; addresses without what follows '?'."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        status = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception:
+            _LOG.exception("a request failed, which is our fault")
+            if not status:
+                sentence = "the service has made a mistake; its log says more"
+                await JSONAnswer({"error": sentence}, 500)(scope, receive, noting)
+        if _ACCESS.isEnabledFor(logging.INFO):
+            _tell(scope, status, time.monotonic() - began)
+
+
+def _tell(scope: Scope, status: int, seconds: float) -> None:
+    client = scope.get("client") or ("-", 0)
+    path = scope.get("raw_path", b"?")[:_PATH].decode("ascii", "replace")
+    note = scope.get("state", {}).get("note", "")
+    _ACCESS.info(
+        "%s %s %s %d %.1f ms%s",
+        client[0],
+        scope["method"],
+        path if path.isprintable() else ascii(path),
+        status,
+        1000 * seconds,
+        f" ({note})" if note else "",
+    )

@@ -1,0 +1,71 @@
+"""What the service answers: JSON, and for whatever is refused one sentence why."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+#: Seconds after which a refused client may try again: between these, so that not all come at once.
+RETRY_S = (5, 15)
+
+_SENTENCES = {404: "there is nothing at this address", 405: "this address knows no such method"}
+
+
+class JSONAnswer(Response):
+    """JSON in ASCII: what was sent to us and is repeated may hold any character."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+class Refusal(Exception):
+    """A request that is not done.
+
+    Args:
+        status: of HTTP.
+        sentence: why.
+        headers: of the answer.
+        beside: more members of its body.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        sentence: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **beside: Any,
+    ) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.headers = dict(headers or {})
+        self.body = {"error": sentence, **beside}
+
+
+def unavailable(sentence: str) -> Refusal:
+    """Cannot be done now: the client is to try again."""
+    # Spread, so that thousands of jobs do not come back in the same second; not for secrets.
+    seconds = random.randint(*RETRY_S)  # noqa: S311
+    return Refusal(503, sentence, headers={"Retry-After": str(seconds)})
+
+
+async def on_refusal(_request: Request, error: Exception) -> Response:
+    """The answer to a :class:`Refusal`."""
+    assert isinstance(error, Refusal)
+    return JSONAnswer(error.body, error.status, error.headers)
+
+
+async def on_http_error(_request: Request, error: Exception) -> Response:
+    """The answer to what Starlette refuses: unknown addresses and methods."""
+    assert isinstance(error, HTTPException)
+    sentence = _SENTENCES.get(error.status_code, error.detail)
+    return JSONAnswer({"error": sentence}, error.status_code, error.headers)

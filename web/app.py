@@ -1,0 +1,125 @@
+"""The service as an ASGI application, which pages can be added to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from treehammer.errors import StoreError
+from treehammer.version import __version__
+from treehammer.web.access_log import AccessLog
+from treehammer.web.answers import (
+    JSONAnswer,
+    Refusal,
+    on_http_error,
+    on_refusal,
+    unavailable,
+)
+from treehammer.web.bodies import Limits
+from treehammer.web.doorkeeper import Doorkeeper
+from treehammer.web.ingest import Ingest
+from treehammer.web.openapi import description
+from treehammer.web.writer import AddsMeasurements, Writer
+
+#: The longest identity of a measurement.
+MAX_ID = 128
+
+
+def create_app(
+    store: AddsMeasurements,
+    doorkeeper: Doorkeeper,
+    *,
+    find: Callable[[str], dict[str, Any] | None] = lambda _: None,
+    mark: Callable[[], object] | None = None,
+    limits: Limits | None = None,
+    pages: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """The application of one process.
+
+    Args:
+        store: where measurements go; used by one thread of the application's own.
+        doorkeeper: tells who may do what; its watch is kept while the application runs.
+        find: gives a stored measurement by its identity, as ``values`` and ``extras``.
+        mark: see :class:`~treehammer.web.writer.Writer`.
+        limits: of requests.
+        pages: routes to be served beside the interface.
+    """
+    limits = limits or Limits()
+    writer = Writer(store, mark=mark)
+    ingest = Ingest(doorkeeper, writer, limits)
+    described = JSONAnswer(description(limits)).body
+
+    async def openapi(_request: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    async def health(_request: Request) -> Response:
+        well = doorkeeper.knows and not writer.trouble
+        status = "ok" if well else "unavailable"
+        body = {"status": status, "version": __version__, "time_us": time.time_ns() // 1000}
+        if well:
+            return JSONAnswer(body)
+        return JSONAnswer(body, 503, unavailable("").headers)
+
+    async def token(request: Request) -> Response:
+        grant = await doorkeeper.bearer(request)
+        return JSONAnswer(
+            {
+                "role": grant.role,
+                "key": grant.kid,
+                "name": grant.name,
+                "expires_us": grant.expires_us,
+                "campaign_id": grant.campaign_id,
+                "job_id": grant.job_id,
+            }
+        )
+
+    async def measurement(request: Request) -> Response:
+        await doorkeeper.reader(request)
+        id_ = str(request.path_params["measurement_id"])
+        try:
+            sensible = len(id_) <= MAX_ID and id_.isprintable()
+            found = await asyncio.to_thread(find, id_) if sensible else None
+        except StoreError:
+            raise unavailable("the database cannot be read now") from None
+        if found is None:
+            raise Refusal(404, "there is no measurement of this identity")
+        return JSONAnswer(found)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        watch = asyncio.create_task(doorkeeper.watch())
+        writer.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(writer.close)
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    return Starlette(
+        routes=[
+            Route("/api/v1/measurements", ingest.post, methods=["POST"]),
+            Route("/api/v1/measurements/{measurement_id}", measurement),
+            Route("/api/v1/token", token),
+            Route("/api/v1/health", health),
+            Route("/api/v1/openapi.json", openapi),
+            *pages,
+        ],
+        middleware=[Middleware(AccessLog)],
+        exception_handlers={
+            Refusal: on_refusal,
+            HTTPException: on_http_error,
+        },
+        lifespan=lifespan,
+    )

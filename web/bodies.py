@@ -1,0 +1,200 @@
+"""Bodies of requests, read within limits: unpacked, and strictly JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from starlette.requests import ClientDisconnect, Request
+
+from treehammer.web.answers import Refusal, unavailable
+
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request, and all at once, may take.
+
+    Attributes:
+        packed_bytes: of a body as it was sent.
+        unpacked_bytes: of a body as it was meant; the largest record is 16 MB.
+        measurements: of one request.
+        waiting_bytes: of all unpacked bodies that are not answered yet.
+        body_s: seconds until a body has arrived.
+        answer_s: seconds until a request is answered, written or not.
+    """
+
+    packed_bytes: int = 16_000_000
+    unpacked_bytes: int = 32_000_000
+    measurements: int = 500
+    waiting_bytes: int = 128_000_000
+    body_s: float = 60.0
+    answer_s: float = 40.0
+
+
+class Room:
+    """The bytes of bodies that may wait at once."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.taken = 0
+
+    @contextmanager
+    def lease(self) -> Iterator[Lease]:
+        """Room for one body, given back at the end."""
+        lease = Lease(self)
+        try:
+            yield lease
+        finally:
+            self.taken -= lease.taken
+
+    def take(self, count: int) -> None:
+        """Take some bytes.
+
+        Raises:
+            Refusal: there are not so many left.
+        """
+        if self.taken + count > self._limit:
+            raise unavailable("the service holds as much as it can; try again later")
+        self.taken += count
+
+
+class Lease:
+    """What one body takes of a :class:`Room`."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.taken = 0
+
+    def take(self, count: int) -> None:
+        """Take more; see :meth:`Room.take`."""
+        self._room.take(count)
+        self.taken += count
+
+
+async def read_body(request: Request, limits: Limits, lease: Lease) -> bytes:
+    """The unpacked body.
+
+    Raises:
+        Refusal: it is of the wrong type, too large, damaged or too slow.
+    """
+    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    charset = parameters.strip().lower().replace('"', "")
+    if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
+        raise Refusal(415, "the body must be application/json in UTF-8")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", "gzip"):
+        raise Refusal(
+            415,
+            "the body may be packed with gzip or not at all",
+            headers={"Accept-Encoding": "gzip, identity"},
+        )
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > limits.packed_bytes:
+        raise _too_large(limits.packed_bytes)
+    unpacker = _Gunzip() if coding == "gzip" else None
+    try:
+        async with asyncio.timeout(limits.body_s):
+            return await _collect(request, limits, lease, unpacker)
+    except TimeoutError:
+        raise Refusal(408, f"the body did not arrive within {limits.body_s:.0f} s") from None
+    except ClientDisconnect:
+        # Nobody reads it.
+        raise Refusal(400, "the connection ended before the body did") from None
+
+
+async def _collect(
+    request: Request, limits: Limits, lease: Lease, unpacker: _Gunzip | None
+) -> bytes:
+    body = bytearray()
+    packed = 0
+    async for chunk in request.stream():
+        packed += len(chunk)
+        if packed > limits.packed_bytes:
+            raise _too_large(limits.packed_bytes)
+        for piece in unpacker.feed(chunk) if unpacker else (chunk,):
+            if len(body) + len(piece) > limits.unpacked_bytes:
+                raise _too_large(limits.unpacked_bytes)
+            lease.take(len(piece))
+            body += piece
+    if unpacker:
+        unpacker.finish()
+    return bytes(body)
+
+
+class _Gunzip:
+    """One gzip member, unpacked piece by piece: no more is ever unpacked than was asked for."""
+
+    PIECE = 65536
+
+    def __init__(self) -> None:
+        self._unpacker = zlib.decompressobj(_GZIP)
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        full = False
+        while chunk or full:
+            if self._unpacker.eof and chunk:
+                raise Refusal(400, "something follows the end of the gzip data")
+            try:
+                piece = self._unpacker.decompress(chunk, self.PIECE)
+            except zlib.error:
+                raise Refusal(400, "the body is no gzip data, or damaged") from None
+            yield piece
+            # With all of the chunk taken, some of what it meant may still be to come.
+            full = len(piece) == self.PIECE
+            chunk = self._unpacker.unconsumed_tail or self._unpacker.unused_data
+
+    def finish(self) -> None:
+        if not self._unpacker.eof:
+            raise Refusal(400, "the gzip data end too early")
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {limit} bytes; send fewer measurements at a time")
+
+
+class _NotStrict(ValueError):
+    """JSON that says something twice, or what is no number."""
+
+
+def parse_json(body: bytes) -> Any:
+    """Read strict JSON.
+
+    Raises:
+        Refusal: it is none: not UTF-8, a key that stands twice, NaN or Infinity, nested too deeply.
+    """
+    try:
+        return _DECODER.decode(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        why = f"not UTF-8 at byte {error.start}"
+    except json.JSONDecodeError as error:
+        why = f"{error.msg} at line {error.lineno}, column {error.colno}"
+    except RecursionError:
+        why = "nested too deeply"
+    except _NotStrict as error:
+        why = str(error)
+    except ValueError:
+        why = "a number has too many digits"
+    raise Refusal(400, f"the body is not JSON: {why}")
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise _NotStrict(f"the key {twice[:100]!r} stands twice in one object")
+    return members
+
+
+def _no_number(word: str) -> NoReturn:
+    raise _NotStrict(f"{word} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_no_number)

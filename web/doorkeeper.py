@@ -1,0 +1,136 @@
+"""Who is let in: keys and revocations as the database has them, never older than a few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from starlette.requests import Request
+
+from treehammer.errors import StoreError, TokenError
+from treehammer.sql.tokens import Access, Grant, verify
+from treehammer.web.answers import Refusal, unavailable
+
+_LOG = logging.getLogger("treehammer.service")
+
+#: Seconds between two looks at keys and revocations.
+LOOK_EVERY_S = 2.0
+#: Seconds after which what was seen counts no more.
+OLD_S = 20.0
+#: Seconds between two looks for keys that are not known yet.
+PAUSE_S = 0.2
+
+
+class Doorkeeper:
+    """Lets requests in by their tokens.
+
+    Args:
+        look: reads keys and revocations from the database; runs in a thread.
+        master: the service's master key.
+        reading_open: whether everybody may read.
+        now_us: the time, in microseconds since 1970 UTC.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], Access],
+        master: bytes,
+        *,
+        reading_open: bool = False,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.reading_open = reading_open
+        self._look = look
+        self._master = master
+        self._now_us = now_us
+        self._access = Access({})
+        self._looked_s = -OLD_S
+        self._looking = asyncio.Lock()
+
+    @property
+    def knows(self) -> bool:
+        """Whether what the doorkeeper knows is fresh enough to decide by."""
+        return time.monotonic() - self._looked_s < OLD_S
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled."""
+        told = ""
+        while True:
+            try:
+                await self._refresh()
+                if told:
+                    _LOG.info("keys can be read again")
+                told = ""
+            except StoreError as error:
+                if error.message != told:
+                    _LOG.warning("keys cannot be read: %s", error)
+                told = error.message
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _refresh(self) -> None:
+        """Know what holds now; however many ask, the database is not asked at every turn."""
+        asked_s = time.monotonic()
+        async with self._looking:
+            if self._looked_s >= asked_s:
+                return
+            await asyncio.sleep(self._looked_s + PAUSE_S - time.monotonic())
+            began = time.monotonic()
+            self._access = await asyncio.to_thread(self._look)
+            self._looked_s = began
+
+    async def bearer(self, request: Request) -> Grant:
+        """What the bearer of the request's token may do.
+
+        Raises:
+            Refusal: there is no token, it does not count, or that cannot be told now.
+        """
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise _unauthorized("a token is needed: Authorization: Bearer TOKEN")
+        if not self.knows:
+            raise unavailable("keys cannot be checked now: the database does not answer")
+        try:
+            return self._verified(token.strip())
+        except TokenError as error:
+            if not error.may_be_new:
+                raise _unauthorized(error.message) from None
+        try:
+            await self._refresh()
+            return self._verified(token.strip())
+        except TokenError as error:
+            raise _unauthorized(error.message) from None
+        except StoreError:
+            raise unavailable("keys cannot be checked now: the database does not answer") from None
+
+    def _verified(self, token: str) -> Grant:
+        return verify(token, self._access, self._master, self._now_us())
+
+    async def submitter(self, request: Request) -> Grant:
+        """Who hands in measurements.
+
+        Raises:
+            Refusal: the bearer may not.
+        """
+        grant = await self.bearer(request)
+        if not grant.may_submit:
+            raise Refusal(403, f"a token of the role '{grant.role}' may not hand in measurements")
+        return grant
+
+    async def reader(self, request: Request) -> Grant | None:
+        """Who reads; None for anybody where reading is open.
+
+        Raises:
+            Refusal: the bearer may not.
+        """
+        if self.reading_open:
+            return None
+        grant = await self.bearer(request)
+        if not grant.may_read:
+            raise Refusal(403, f"a token of the role '{grant.role}' may not read results")
+        return grant
+
+
+def _unauthorized(sentence: str) -> Refusal:
+    return Refusal(401, sentence, headers={"WWW-Authenticate": 'Bearer realm="treehammer"'})

@@ -1,0 +1,218 @@
+"""The OpenAPI description of the service, generated from the catalogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treehammer.collectors.record import json_schema
+from treehammer.version import __version__
+from treehammer.web.bodies import Limits
+
+#: Raised with every change of the interface: the first number when clients must change.
+API_VERSION = "1.0.0"
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+
+
+def description(limits: Limits) -> dict[str, Any]:
+    """The description, as one JSON object of OpenAPI 3.1."""
+    record = json_schema()
+    del record["$schema"]
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Treehammer results service",
+            "version": API_VERSION,
+            "description": "Takes measurements in and answers once they are safe. "
+            f"Treehammer {__version__}.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": {
+            "/api/v1/measurements": {"post": _post(limits)},
+            "/api/v1/measurements/{measurement_id}": {"get": _get()},
+            "/api/v1/token": {"get": _token()},
+            "/api/v1/health": {"get": _health()},
+            "/api/v1/openapi.json": {"get": _openapi()},
+        },
+        "components": {
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A job's token, or a key as 'treehammer token create' prints it.",
+                }
+            },
+            "schemas": {
+                "Record": record,
+                "StoredRecord": _stored(record),
+                "Error": _error(),
+                "Invalid": _error(
+                    errors={
+                        "type": "array",
+                        "items": _object(index=_COUNT, reasons={"type": "array", "items": _TEXT}),
+                    }
+                ),
+                "Outcome": _object(
+                    new=_COUNT, known=_COUNT, conflicting={"type": "array", "items": _TEXT}
+                ),
+                "Token": _token_schema(),
+                "Health": _object(
+                    status={"enum": ["ok", "unavailable"]}, version=_TEXT, time_us=_COUNT
+                ),
+            },
+        },
+    }
+
+
+def _post(limits: Limits) -> dict[str, Any]:
+    body = _object(
+        measurements={
+            "type": "array",
+            "maxItems": limits.measurements,
+            "items": {"$ref": "#/components/schemas/Record"},
+        }
+    )
+    return {
+        "operationId": "addMeasurements",
+        "summary": "Hand in measurements",
+        "description": "All or none are stored. What was handed in before is known, and harmless; of "
+        "one identity with other content the first stays. After 503, 408 or no answer, send the same "
+        f"again. At most {limits.measurements} measurements and {limits.packed_bytes} bytes "
+        f"({limits.unpacked_bytes} unpacked); measurement_id must be that of job_id, attempt, round "
+        "and position.",
+        "security": [{"token": []}],
+        "parameters": [
+            {
+                "name": "Content-Encoding",
+                "in": "header",
+                "description": "How the body is packed.",
+                "schema": {"enum": ["identity", "gzip"]},
+            }
+        ],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": {
+            "200": _answer("They are safe.", "Outcome"),
+            "400": _answer("The body is damaged or not strict JSON.", "Error"),
+            "401": _unauthorized(),
+            "403": _answer("The token is for something else.", "Error"),
+            "408": _answer("The body did not arrive in time.", "Error"),
+            "413": _answer("Too much at once.", "Error"),
+            "415": _answer("Not JSON in UTF-8, or packed otherwise than with gzip.", "Error"),
+            "422": _answer("Measurements are not valid; none was stored.", "Invalid"),
+            "503": _unavailable(),
+        },
+    }
+
+
+def _get() -> dict[str, Any]:
+    return {
+        "operationId": "getMeasurement",
+        "summary": "One measurement as it was stored",
+        "security": [{"token": []}, {}],
+        "parameters": [
+            {
+                "name": "measurement_id",
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+            }
+        ],
+        "responses": {
+            "200": _answer("The measurement.", "StoredRecord"),
+            "401": _unauthorized(),
+            "403": _answer("The token may not read.", "Error"),
+            "404": _answer("There is none of this identity.", "Error"),
+            "503": _unavailable(),
+        },
+    }
+
+
+def _token() -> dict[str, Any]:
+    return {
+        "operationId": "getToken",
+        "summary": "What the token may do that is shown",
+        "security": [{"token": []}],
+        "responses": {
+            "200": _answer("It counts.", "Token"),
+            "401": _unauthorized(),
+            "503": _unavailable(),
+        },
+    }
+
+
+def _health() -> dict[str, Any]:
+    return {
+        "operationId": "getHealth",
+        "summary": "Whether measurements can be taken in now",
+        "responses": {
+            "200": _answer("They can.", "Health"),
+            "503": _unavailable("Health"),
+        },
+    }
+
+
+def _openapi() -> dict[str, Any]:
+    return {
+        "operationId": "getDescription",
+        "summary": "This description",
+        "responses": {
+            "200": {
+                "description": "OpenAPI 3.1.",
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            }
+        },
+    }
+
+
+def _token_schema() -> dict[str, Any]:
+    nothing_or_text = {"type": ["string", "null"]}
+    return _object(
+        role={"enum": ["read", "submit", "admin"]},
+        key=_TEXT,
+        name=_TEXT,
+        expires_us={"type": ["integer", "null"]},
+        campaign_id=nothing_or_text,
+        job_id=nothing_or_text,
+    )
+
+
+def _stored(record: dict[str, Any]) -> dict[str, Any]:
+    """A record as it comes back: text that was empty is absent."""
+    values = {**record["properties"]["values"]}
+    del values["required"]
+    return {**record, "properties": {**record["properties"], "values": values}}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": properties,
+    }
+
+
+def _error(**beside: Any) -> dict[str, Any]:
+    return _object(error={"type": "string", "description": "One sentence."}, **beside)
+
+
+def _answer(meaning: str, schema: str) -> dict[str, Any]:
+    content = {"schema": {"$ref": f"#/components/schemas/{schema}"}}
+    return {"description": meaning, "content": {"application/json": content}}
+
+
+def _unauthorized() -> dict[str, Any]:
+    return {
+        **_answer("The token is missing or does not count, and why.", "Error"),
+        "headers": {"WWW-Authenticate": {"schema": _TEXT}},
+    }
+
+
+def _unavailable(schema: str = "Error") -> dict[str, Any]:
+    seconds = {"description": "Seconds until trying again makes sense.", "schema": _COUNT}
+    return {
+        **_answer("Not now: too much to do, the database away, or stopping.", schema),
+        "headers": {"Retry-After": seconds},
+    }
