@@ -124,15 +124,16 @@ class Snapshot:
             for site, kind, failure, plausible, count in self._connection.execute(query)
         ]
 
-    def recorded(self, campaign_id: str) -> dict[str, int]:
-        """Job id -> how many measurements of it are here."""
-        job = measurement.c.job_id
+    def recorded(self, campaign_id: str) -> dict[tuple[str, int], int]:
+        """Job id and number of the attempt -> how many measurements of it are here."""
+        by = (measurement.c.job_id, measurement.c.attempt)
         query = (
-            sa.select(job, sa.func.count())
+            sa.select(*by, sa.func.count())
             .where(measurement.c.campaign_id == campaign_id)
-            .group_by(job)
+            .group_by(*by)
         )
-        return {str(job_id): int(count) for job_id, count in self._connection.execute(query)}
+        rows = self._connection.execute(query)
+        return {(str(job_id), int(number)): int(count) for job_id, number, count in rows}
 
     def _ask(self, selection: Selection) -> Questions:
         return Questions(selection, self._connection.dialect.name)

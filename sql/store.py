@@ -136,8 +136,8 @@ class Store:
         with self.snapshot() as snapshot:
             return snapshot.counts(campaign_id)
 
-    def recorded(self, campaign_id: str) -> dict[str, int]:
-        """How many measurements of each job of a campaign are here; jobs without any are absent."""
+    def recorded(self, campaign_id: str) -> dict[tuple[str, int], int]:
+        """How many measurements of each job and attempt are here; those without any are absent."""
         with self.snapshot() as snapshot:
             return snapshot.recorded(campaign_id)
 

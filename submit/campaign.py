@@ -19,6 +19,7 @@ from treehammer.hctests.options import load_pinned
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit import ceilings, credentials, estimate
+from treehammer.submit.attempts import lost_job
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.estimate import Cost, SiteCost
 from treehammer.submit.following import how_it_stands, tracker_for, wait
@@ -31,7 +32,7 @@ from treehammer.submit.site import Site
 from treehammer.submit.sites import batch_system, choose_sites
 from treehammer.submit.submissions import Submissions
 from treehammer.submit.terms import USUAL, Terms
-from treehammer.submit.tracking import Progress, lost_job
+from treehammer.submit.tracking import Progress
 from treehammer.terminal import Bars, silent
 
 

@@ -14,7 +14,8 @@ from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.following import tracker_for
-from treehammer.submit.tracking import REFUSED, Tracker
+from treehammer.submit.sandboxes import REFUSED
+from treehammer.submit.tracking import Tracker
 from treehammer.terminal import leaving
 
 _DAY_US = 86_400_000_000

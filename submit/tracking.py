@@ -6,19 +6,26 @@ added once by their identity, and what cannot be added stays on disk.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from treehammer.collectors.job import TEMPORARY
 from treehammer.collectors.record import Measurement
 from treehammer.errors import BatchError
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
-from treehammer.submit.batch.base import AttemptStatus, BatchSystem, JobState, JobStatus
+from treehammer.submit.attempts import (
+    NOT_A_RECORD,
+    Recorded,
+    attempt_rows,
+    gone,
+    last_of,
+    made_good,
+)
+from treehammer.submit.batch.base import BatchSystem, JobState
+from treehammer.submit.sandboxes import Collected, SetAside, read_record, record_files
 from treehammer.submit.submissions import GRACE_S
 from treehammer.submit.troubles import (
     FAILURE_COLUMNS,
@@ -27,46 +34,6 @@ from treehammer.submit.troubles import (
     is_last,
     last_attempts,
 )
-
-#: Folder of an attempt for what lay among its records and is none.
-REFUSED = "records-refused"
-#: No record is larger: what is, was not written by the worker.
-MAX_RECORD_BYTES = 16_000_000
-#: Characters of the worker's error output that a lost attempt is explained with.
-TAIL = 500
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """A file among the records of an attempt that is none; it was moved to ``path``."""
-
-    job_id: str
-    attempt: int
-    path: Path
-    reason: str
-
-
-@dataclass(frozen=True)
-class Collected:
-    """What a collection brought: new and already known measurements.
-
-    ``conflicting`` are identities that the store has with other content, which it kept.
-    """
-
-    new: int
-    known: int
-    conflicting: tuple[str, ...]
-    set_aside: tuple[SetAside, ...]
-
-    def remarks(self) -> list[str]:
-        """A line for each file or identity that was not taken in."""
-        return [
-            *(f"not a record ({file.reason}): {file.path}" for file in self.set_aside),
-            *(
-                f"{identity} came with other content than before; the first stays"
-                for identity in self.conflicting
-            ),
-        ]
 
 
 @dataclass(frozen=True)
@@ -128,6 +95,7 @@ class Tracker:
         self.under_way = under_way
         self._added: set[Path] = set()
         self._told: list[str] = []
+        self._counted: dict[str, int] = {}
         self._unanswered: dict[str, BatchError] = {}
 
     def refresh(self, campaign: CampaignRow) -> list[JobRow]:
@@ -146,6 +114,7 @@ class Tracker:
         stored = {(a.job_id, a.number): a for a in self.store.attempts(j.id for j in open_jobs)}
         jobs = {job.id: job for job in before}
         attempts: list[AttemptRow] = []
+        recorded = self.store.recorded(campaign.id) if open_jobs else {}
         for name, group in _by_batch_system(open_jobs):
             try:
                 batch = self.batch_system(name)
@@ -157,14 +126,15 @@ class Tracker:
             self._unanswered.pop(name, None)
             for job in queued:
                 status = statuses.get(job.batch_id)
+                now, rows = job, []
                 if status is not None:
-                    jobs[job.id] = _in_state(job, status.state.value)
-                    attempts += _attempt_rows(job, status, batch, stored)
+                    now = _in_state(job, status.state.value)
+                    rows = attempt_rows(job, status, batch, stored)
                 elif not JobState(job.state).final and (job.batch_id or not being_submitted):
-                    jobs[job.id], attempt = _gone(job, _last(stored, job.id))
-                    attempts.append(attempt)
-                else:
-                    jobs[job.id] = job
+                    now, row = gone(job, last_of(stored, job.id))
+                    rows = [row]
+                jobs[job.id], rows = made_good(now, rows, recorded)
+                attempts += rows
         # Attempts first: a job that is stored as final is not looked at again.
         self.store.set_attempts(set(attempts) - set(stored.values()))
         self.store.set_jobs(set(jobs.values()) - set(before))
@@ -220,7 +190,7 @@ class Tracker:
         def valid() -> Iterator[Measurement]:
             for job in self._jobs_to_read(campaign, thorough):
                 for attempt, path in self._new_records(job):
-                    measurement = _read(path, job, attempt, set_aside)
+                    measurement = read_record(path, job, attempt, set_aside)
                     if measurement is not None:
                         paths.append(path)
                         yield measurement
@@ -231,8 +201,7 @@ class Tracker:
             # They are out of the way already: nobody will find them again.
             self._account_for(set_aside)
         self._added.update(paths)
-        if added.new:  # a replica that they read may have been found bad meanwhile
-            self.store.mark_bad_replicas()
+        self._settle(campaign)
         return Collected(added.new, added.known, tuple(added.conflicting), tuple(set_aside))
 
     def _jobs_to_read(self, campaign: CampaignRow, thorough: bool) -> list[JobRow]:
@@ -241,21 +210,44 @@ class Tracker:
         started = [job for job in jobs if starts[job.id]]
         if thorough:
             return started
-        recorded = self.store.recorded(campaign.id)
+        recorded = _by_job(self.store.recorded(campaign.id))
 
         def is_whole(job: JobRow) -> bool:
             # Of several attempts not only the last brings records.
             alone = starts[job.id] == 1 and JobState(job.state).final
-            return alone and recorded.get(job.id, 0) >= job.planned_measurements
+            return alone and recorded[job.id] >= job.planned_measurements
 
         return [job for job in started if not is_whole(job)]
+
+    def _settle(self, campaign: CampaignRow) -> None:
+        """Do what new measurements call for, whether they came with the jobs or by the service."""
+        recorded = self.store.recorded(campaign.id)
+        count = sum(recorded.values())
+        if count == self._counted.get(campaign.id, 0):
+            return
+        self._counted[campaign.id] = count
+        self.store.mark_bad_replicas()  # one that they read may have been found bad meanwhile
+        jobs = {job.id: job for job in self.store.jobs(campaign.id)}
+        attempts: dict[str, list[AttemptRow]] = defaultdict(list)
+        for attempt in self.store.attempts(jobs):
+            attempts[attempt.job_id].append(attempt)
+        mended: list[AttemptRow] = []
+        done: list[JobRow] = []
+        for job_id, before in attempts.items():
+            if JobState(jobs[job_id].state).final:
+                job, after = made_good(jobs[job_id], before, recorded)
+                mended += [row for row in after if row not in before]
+                done += [job] if job != jobs[job_id] else []
+        if mended or done:
+            self.store.set_attempts(mended)
+            self.store.set_jobs(done)
 
     def _account_for(self, set_aside: Sequence[SetAside]) -> None:
         """Make attempts fail whose records did not come back whole."""
         for item in set_aside:
             for attempt in self.store.attempts([item.job_id]):
                 if attempt.number == item.attempt and not attempt.failure_class:
-                    message = f"not a record ({item.reason}): {item.path}"
+                    message = f"{NOT_A_RECORD} ({item.reason}): {item.path}"
                     failed = replace(attempt, failure_class="upload", message=message)
                     self.store.set_attempts([failed])
 
@@ -283,10 +275,12 @@ class Tracker:
         failures: dict[str, Counter[str]] = defaultdict(Counter)
         jobs = {job.id: job for job in self.store.jobs(campaign.id)}
         last = last_attempts(self.store, jobs.values())
+        recorded = self.store.recorded(campaign.id)
         done = 0
         for job in jobs.values():
             states[job.site][job.state] += 1
-            done += self._done(job)
+            attempt = last.get(job.id)
+            done += self._done(job, recorded.get((job.id, attempt.number), 0) if attempt else 0)
         for attempt in last.values():
             if attempt.failure_class:
                 failures[jobs[attempt.job_id].site][attempt.failure_class] += 1
@@ -301,42 +295,20 @@ class Tracker:
             remaining = (self.now_us() - started) / 1e6 / done * (planned - done)
         return Progress(states, done, planned, failures, remaining)
 
-    def _done(self, job: JobRow) -> int:
+    def _done(self, job: JobRow, recorded: int) -> int:
+        """Of how many measurements no more is expected; ``recorded`` are those of its last attempt."""
         if JobState(job.state).final:
             return job.planned_measurements
         if job.state != JobState.RUNNING.value:
             return 0
         sandboxes = self.batch_system(job.batch_system).sandboxes(job.batch_id)
-        return len(record_files(sandboxes[max(sandboxes)])) if sandboxes else 0
+        # What runs elsewhere has no sandbox here yet, but may have reported.
+        return max(recorded, len(record_files(sandboxes[max(sandboxes)])) if sandboxes else 0)
 
 
 def _is_open(job: JobRow) -> bool:
     """Whether its batch system may have news of a job."""
     return not (job.batch_id and JobState(job.state).final)
-
-
-def lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow, AttemptRow]:
-    """A job that no batch system has, and the attempt that says why."""
-    lost = JobState.LOST.value
-    attempt = AttemptRow(job.id, 1, lost, 0, 0, None, failure_class, message)
-    return replace(job, state=lost), attempt
-
-
-def _gone(job: JobRow, last: AttemptRow | None) -> tuple[JobRow, AttemptRow]:
-    """A job that disappeared, or never arrived, and its last attempt."""
-    if not job.batch_id:
-        return lost_job(job, "submission", "the submission ended before this job was queued")
-    lost, attempt = lost_job(
-        job, "lost", f"{job.batch_system} does not know {job.batch_id} any more"
-    )
-    if last is not None:
-        attempt = replace(attempt, number=last.number, started_us=last.started_us)
-    return lost, attempt
-
-
-def record_files(sandbox: Path) -> list[Path]:
-    """The complete records in a sandbox."""
-    return sorted((sandbox / "records").glob("*.json"))
 
 
 def _by_batch_system(jobs: Sequence[JobRow]) -> Iterator[tuple[str, list[JobRow]]]:
@@ -351,110 +323,14 @@ def _with_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
     return [replace(job, batch_id=found[job.id]) if job.id in found else job for job in jobs]
 
 
+def _by_job(recorded: Recorded) -> Counter[str]:
+    """Job id -> how many of its measurements the store has, of all attempts."""
+    found: Counter[str] = Counter()
+    for (job_id, _), count in recorded.items():
+        found[job_id] += count
+    return found
+
+
 def _in_state(job: JobRow, state: str) -> JobRow:
     """The job; the same one where nothing has changed, as in most of ten thousand."""
     return job if job.state == state else replace(job, state=state)
-
-
-def _read(path: Path, job: JobRow, attempt: int, set_aside: list[SetAside]) -> Measurement | None:
-    """A valid record of this job; anything else is moved aside and reported."""
-    try:
-        if path.is_symlink() or path.stat().st_size > MAX_RECORD_BYTES:
-            raise ValueError(f"a link, or larger than {MAX_RECORD_BYTES} bytes")
-        measurement = Measurement.from_json(path.read_text(encoding="utf-8"))
-        owner = (measurement.values["campaign_id"], measurement.values["job_id"])
-        if owner != (job.campaign_id, job.id):
-            raise ValueError(f"belongs to campaign {owner[0]}, job {owner[1]}")
-    except FileNotFoundError:
-        return None  # another collection has just moved it aside
-    except ValueError as error:
-        set_aside.append(SetAside(job.id, attempt, _move_aside(path), str(error)))
-        return None
-    return measurement
-
-
-def _move_aside(path: Path) -> Path:
-    folder = path.parent.parent / REFUSED
-    folder.mkdir(exist_ok=True)
-    return path.rename(folder / path.name)
-
-
-def _last(stored: Mapping[tuple[str, int], AttemptRow], job_id: str) -> AttemptRow | None:
-    mine = [attempt for (owner, _), attempt in stored.items() if owner == job_id]
-    return max(mine, key=lambda attempt: attempt.number, default=None)
-
-
-def _attempt_rows(
-    job: JobRow,
-    status: JobStatus,
-    batch: BatchSystem,
-    stored: Mapping[tuple[str, int], AttemptRow],
-) -> list[AttemptRow]:
-    """The attempts of a job as the store keeps them; what it has of one without news stays."""
-    known = [stored.get((job.id, item.number)) for item in status.attempts]
-    if not status.state.final and all(map(_is_known, status.attempts, known)):
-        return [row for row in known if row is not None]
-    sandboxes = batch.sandboxes(job.batch_id) if status.attempts else {}
-    rows = [_attempt_row(job, item, sandboxes.get(item.number)) for item in status.attempts]
-    if not rows and status.state is JobState.LOST:
-        _, row = lost_job(job, status.failure_class or "lost", status.reason)
-        rows.append(row)
-    return rows
-
-
-def _is_known(attempt: AttemptStatus, row: AttemptRow | None) -> bool:
-    """Whether a batch system says nothing new of an attempt."""
-    return row is not None and (row.state, row.started_us, row.ended_us, row.exit_code) == (
-        attempt.state.value,
-        attempt.started_us,
-        attempt.ended_us,
-        attempt.exit_code,
-    )
-
-
-def _attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> AttemptRow:
-    """An attempt as the store keeps it, with a failure where records alone do not tell of one."""
-    kind = message = ""
-    if attempt.state is JobState.CANCELLED:
-        message = attempt.reason
-    elif attempt.state.final:
-        came = len(record_files(sandbox)) if sandbox else 0
-        if attempt.state is JobState.LOST or came < job.planned_measurements:
-            stopped_by = _stopped_by(sandbox) if sandbox else ""
-            kind = "evicted" if stopped_by and attempt.state is JobState.DONE else "lost"
-            kind = "upload" if attempt.exit_code == TEMPORARY else kind
-            kind = attempt.failure_class or kind
-            why = attempt.reason or (
-                f"stopped by {stopped_by}" if stopped_by else _how_it_left(attempt, sandbox)
-            )
-            host = f" at {attempt.host}" if attempt.host and attempt.host not in why else ""
-            message = f"{came} of {job.planned_measurements} measurements came back{host}: {why}"
-    return AttemptRow(
-        job_id=job.id,
-        number=attempt.number,
-        state=attempt.state.value,
-        started_us=attempt.started_us,
-        ended_us=attempt.ended_us,
-        exit_code=attempt.exit_code,
-        failure_class=kind,
-        message=message,
-    )
-
-
-def _stopped_by(sandbox: Path) -> str:
-    """The signal on which the worker stopped, as it says itself; '' for none."""
-    try:
-        account = json.loads((sandbox / "attempt.json").read_text(encoding="utf-8"))
-        return str(account["stopped_by"] or "")
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def _how_it_left(attempt: AttemptStatus, sandbox: Path | None) -> str:
-    code = "an unknown exit code" if attempt.exit_code is None else f"exit code {attempt.exit_code}"
-    try:
-        said = (sandbox / "worker.err").read_text("utf-8", "replace").strip() if sandbox else ""
-    except OSError:
-        said = ""
-    said = said[-TAIL:].replace("\x00", "?")
-    return f"the worker left with {code}" + (f" and said: {said}" if said else "")

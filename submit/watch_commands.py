@@ -17,8 +17,9 @@ from treehammer.submit import resume as resuming
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.credentials import Credentials
 from treehammer.submit.live import counts, shown_states, summary, watching
+from treehammer.submit.sandboxes import Collected
 from treehammer.submit.terms_options import credential_options
-from treehammer.submit.tracking import Collected, Progress, Tracker
+from treehammer.submit.tracking import Progress, Tracker
 from treehammer.submit.troubles import Trouble, troubles
 from treehammer.terminal import TABLE, Column, counted, leaving, output_options, print_rows
 

@@ -7,7 +7,7 @@ tests, variants or databases.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -82,6 +82,10 @@ class JobStatus:
     reason: str = ""
 
 
+#: Given a job id and what the job was sent before (name in the sandbox -> file): what it is sent now.
+Inputs = Callable[[str, Mapping[str, Path]], Mapping[str, Path]]
+
+
 class BatchSystem(Protocol):
     """What ``submit`` and tracking need of a batch system."""
 
@@ -119,12 +123,12 @@ class BatchSystem(Protocol):
         """Let held jobs go on and return how many were held."""
         ...
 
-    def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
+    def again(self, earlier: Mapping[str, int], inputs: Inputs) -> Mapping[str, str]:
         """Queue jobs anew that are final, as they were submitted; asking twice queues them once.
 
         Args:
             earlier: batch id -> number of the job's last attempt so far; the next has the next.
-            inputs: name in the sandbox -> file in place of what was sent before.
+            inputs: gives what a job is sent now.
 
         Returns:
             Old batch id -> new one, of the jobs that this batch system can queue anew.

@@ -3,127 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from submit_makers import CREATED_US, SHELL_TEST, plan
+from submit_makers import CREATED_US
+from tracking_scene import NOW_US, Scene, attempt
 
-from treehammer.collectors.metrics import CATALOGUE
-from treehammer.collectors.record import Measurement, measurement_id
 from treehammer.errors import BatchError
-from treehammer.sql.rows import AttemptRow, CampaignRow, ReplicaRow
+from treehammer.sql.rows import ReplicaRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-from treehammer.submit.batch.base import AttemptStatus, Description, JobState, JobStatus
-from treehammer.submit.plan import Plan
+from treehammer.submit.batch.base import (
+    AttemptStatus,
+    JobState,
+    JobStatus,
+)
 from treehammer.submit.submissions import GRACE_S
-from treehammer.submit.tracking import Tracker
-
-TWO_ROUNDS = SHELL_TEST.replace("[matrix]", "rounds = 2\n[matrix]")
-NOW_US = CREATED_US + 10_000_000
-
-
-class FakeBatch:
-    """A batch system whose answers a test sets."""
-
-    name = "local"
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.statuses: dict[str, JobStatus] = {}
-        self.jobs: dict[str, str] = {}
-
-    def submit(self, campaign_id: str, jobs: Sequence[Description]) -> Mapping[str, str]:
-        raise NotImplementedError
-
-    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        return {job_id: self.jobs[job_id] for job_id in job_ids if job_id in self.jobs}
-
-    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        return {b: self.statuses[b] for b in batch_ids if b in self.statuses}
-
-    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
-        attempts = self.statuses[batch_id].attempts if batch_id in self.statuses else ()
-        found = {a.number: self.folder / f"{batch_id}-{a.number}" for a in attempts}
-        return {number: path for number, path in found.items() if path.exists()}
-
-    def cancel(self, batch_ids: Iterable[str]) -> int:
-        return len(list(batch_ids))
-
-    def release(self, batch_ids: Iterable[str]) -> int:
-        return 0
-
-    def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
-        return {}
-
-    def notes(self, batch_ids: Iterable[str]) -> Sequence[str]:
-        return ()
-
-    def purge(self, batch_ids: Iterable[str]) -> int:
-        raise NotImplementedError
-
-    def says(self, batch_id: str, state: JobState, *attempts: AttemptStatus) -> None:
-        self.statuses[batch_id] = JobStatus(batch_id, state, attempts)
-
-    def sandbox(self, batch_id: str, attempt: int = 1) -> Path:
-        folder = self.folder / f"{batch_id}-{attempt}"
-        (folder / "records").mkdir(parents=True, exist_ok=True)
-        return folder
-
-
-class Scene:
-    """A campaign of two jobs with two measurements each, its fake batch system and its tracker."""
-
-    def __init__(self, folder: Path, store: Store) -> None:
-        self.plan: Plan = plan(folder / "test", TWO_ROUNDS)
-        self.store = store
-        self.batch = FakeBatch(folder / "batch")
-        self.now_us = NOW_US
-        self.campaign: CampaignRow = self.plan.campaign_row()
-        store.add_campaign(self.campaign, self.plan.job_rows())
-        self.ids = [job.spec.job_id for job in self.plan.jobs]
-        self.batch.jobs = {job_id: f"b.{n}" for n, job_id in enumerate(self.ids, start=1)}
-        for batch_id in self.batch.jobs.values():
-            self.batch.says(batch_id, JobState.QUEUED)
-
-    @property
-    def tracker(self) -> Tracker:
-        return Tracker(self.store, lambda _name: self.batch, lambda: self.now_us)
-
-    def record(self, job: int, position: int, attempt: int = 1, **changes: object) -> Path:
-        required = {m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}.get(m.type)
-                    for m in CATALOGUE if m.required}  # fmt: skip
-        id_ = measurement_id(self.ids[job], attempt, 1, position)
-        values = {
-            **required,
-            "measurement_id": id_,
-            "campaign_id": self.campaign.id,
-            "job_id": self.ids[job],
-            "attempt": attempt,
-            "position": position,
-            "site": "local",
-            **changes,
-        }
-        path = self.batch.sandbox(f"b.{job + 1}", attempt) / "records" / f"{id_}.json"
-        path.write_text(Measurement(values).to_json())  # type: ignore[arg-type]
-        return path
-
-    def attempts(self, job: int) -> list[AttemptRow]:
-        return self.store.attempts([self.ids[job]])
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         yield Scene(tmp_path, store)
-
-
-def attempt(
-    state: JobState, number: int = 1, code: int | None = 0, reason: str = ""
-) -> AttemptStatus:
-    ended = NOW_US if state.final else 0
-    return AttemptStatus(number, state, CREATED_US + 1, ended, code, reason)
 
 
 def test_batch_ids_that_a_killed_submitter_could_not_store_are_found(scene: Scene) -> None:

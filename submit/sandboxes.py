@@ -1,0 +1,77 @@
+"""What came home in the sandboxes of jobs: records, and files among them that are none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from treehammer.collectors.record import Measurement
+from treehammer.sql.rows import JobRow
+
+#: Folder of an attempt for what lay among its records and is none.
+REFUSED = "records-refused"
+#: No record is larger: what is, was not written by the worker.
+MAX_RECORD_BYTES = 16_000_000
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A file among the records of an attempt that is none; it was moved to ``path``."""
+
+    job_id: str
+    attempt: int
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collection brought: new and already known measurements.
+
+    ``conflicting`` are identities that the store has with other content, which it kept.
+    """
+
+    new: int
+    known: int
+    conflicting: tuple[str, ...]
+    set_aside: tuple[SetAside, ...]
+
+    def remarks(self) -> list[str]:
+        """A line for each file or identity that was not taken in."""
+        return [
+            *(f"not a record ({file.reason}): {file.path}" for file in self.set_aside),
+            *(
+                f"{identity} came with other content than before; the first stays"
+                for identity in self.conflicting
+            ),
+        ]
+
+
+def record_files(sandbox: Path) -> list[Path]:
+    """The complete records in a sandbox."""
+    return sorted((sandbox / "records").glob("*.json"))
+
+
+def read_record(
+    path: Path, job: JobRow, attempt: int, set_aside: list[SetAside]
+) -> Measurement | None:
+    """A valid record of this job; anything else is moved aside and reported."""
+    try:
+        if path.is_symlink() or path.stat().st_size > MAX_RECORD_BYTES:
+            raise ValueError(f"a link, or larger than {MAX_RECORD_BYTES} bytes")
+        measurement = Measurement.from_json(path.read_text(encoding="utf-8"))
+        owner = (measurement.values["campaign_id"], measurement.values["job_id"])
+        if owner != (job.campaign_id, job.id):
+            raise ValueError(f"belongs to campaign {owner[0]}, job {owner[1]}")
+    except FileNotFoundError:
+        return None  # another collection has just moved it aside
+    except ValueError as error:
+        set_aside.append(SetAside(job.id, attempt, _move_aside(path), str(error)))
+        return None
+    return measurement
+
+
+def _move_aside(path: Path) -> Path:
+    folder = path.parent.parent / REFUSED
+    folder.mkdir(exist_ok=True)
+    return path.rename(folder / path.name)
