@@ -30,6 +30,10 @@ WAIT_S = 60.0
 #: What lies in place of a token where nothing is submitted.
 PLACEHOLDER = "(a token is minted for each job when it is submitted)\n"
 
+#: Variables that name proxies -> those that the worker alone is told the same by: a payload that reads
+#: through HTTP must not find a proxy where it found none without the service.
+PROXIES = {"https_proxy": "TREEHAMMER_HTTPS_PROXY", "no_proxy": "TREEHAMMER_NO_PROXY"}
+
 #: Beside ``records/``: what became of these, see ``worker/outbox.py``.
 OUTBOX_NAME = "outbox.json"
 

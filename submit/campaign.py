@@ -18,7 +18,7 @@ from treehammer.hctests.definition import TestDefinition
 from treehammer.hctests.options import load_pinned
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
-from treehammer.submit import ceilings, credentials, estimate
+from treehammer.submit import ceilings, credentials, estimate, reporting
 from treehammer.submit.attempts import lost_job
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.estimate import Cost, SiteCost
@@ -200,19 +200,20 @@ def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
     In this order, so that whatever ends this process, no job runs that the store does not know.
 
     Raises:
-        ConfigError: the plan is above a site's ceiling, or a credential does not hold until its end;
-            nothing was submitted.
+        ConfigError: the plan is above a site's ceiling, a credential does not hold until its end, or
+            there is no key to the results service; nothing was submitted.
         BatchError: a batch system took nothing; its jobs are remembered as lost.
         TreehammerError: the store or a template refuses; nothing was submitted.
     """
     require_terms(plan, settings)
+    service = reporting.of(settings, plan.terms)
     campaign = plan.campaign_row()
     rows = {row.id: row for row in plan.job_rows()}
     with (
         Store.open(settings.database) as store,
         Submissions(settings.submissions_dir).making(plan.campaign_id) as folder,
     ):
-        descriptions = tuple(describe(plan, folder))
+        descriptions = tuple(describe(plan, folder, service=service, slots=settings.slots))
         # The clock of the submission starts here: fetching software may have taken an hour.
         store.add_campaign(replace(campaign, created_us=time.time_ns() // 1000), rows.values())
         for name in sorted({row.batch_system for row in rows.values()}):

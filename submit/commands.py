@@ -17,7 +17,7 @@ from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.options import definition_options
 from treehammer.sql.store import Store
 from treehammer.submit import campaign as campaigns
-from treehammer.submit import preview
+from treehammer.submit import preview, reporting
 from treehammer.submit.following import tracker_for
 from treehammer.submit.plan import Plan
 from treehammer.submit.render import describe
@@ -83,6 +83,9 @@ def submit(
     Example: treehammer submit ttree-read -P cache_mb=0,30 --wait
     """
     with leaving("nothing was submitted"):
+        # Before anything is fetched for jobs that could not report.
+        for line in reporting.checked(settings, request.terms):
+            click.echo(line, err=True)
         plan = campaigns.plan_request(request, settings, fetch=not dry_run, bars=progress_bar)
         _print_plan(plan, settings, form)
         if dry_run:
@@ -146,7 +149,8 @@ def render(settings: Settings, request: campaigns.Request, full: bool, output: P
     for note in plan.notes:
         click.echo(note, err=True)
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
-        descriptions = describe(plan, Path(folder))
+        service = reporting.shown(settings, plan.terms)
+        descriptions = describe(plan, Path(folder), service=service, slots=settings.slots)
         if output is not None:
             number = preview.write(plan, descriptions, settings, output)
             click.echo(f"{counted(number, 'job')} in {output}")

@@ -86,6 +86,15 @@ class Pace:
             delays.append(f"({step}) * {self.ramp.every_s}")
         return " + ".join(delays) or "0"
 
+    def latest_s(self, in_flight: int) -> float:
+        """Seconds from submission after which no job has to wait for its earliest start any more.
+
+        Args:
+            in_flight: how many jobs are in the queue at a time.
+        """
+        ramp = (in_flight - 1) / self.ramp.jobs * self.ramp.every_s if self.ramp else 0.0
+        return self.over_s + ramp
+
 
 @dataclass(frozen=True)
 class Breaker:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from treehammer.collectors import pack
 from treehammer.collectors.providers.script import CVMFS_VARIABLE
+from treehammer.collectors.service import TOKEN_NAME
 from treehammer.errors import SourceError
 from treehammer.hctests.definition import PinnedTest
-from treehammer.submit import grid_text
+from treehammer.submit import grid_text, reporting
 from treehammer.submit.batch.base import Description
 from treehammer.submit.classes import site_classes
 from treehammer.submit.plan import Plan
 from treehammer.submit.planner import PAYLOAD_FOLDER, PlannedJob
+from treehammer.submit.reporting import Deadlines, Reporting
 from treehammer.submit.templating import render
 
 LOCAL_TEMPLATE = "local.job.j2"
@@ -60,6 +63,8 @@ def describe(
     jobs: Iterable[PlannedJob] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
+    service: Reporting | None = None,
+    slots: int = 1,
 ) -> Iterator[Description]:
     """Render jobs of a plan one by one, and write what they need into ``folder``.
 
@@ -68,6 +73,8 @@ def describe(
         folder: an empty folder; it must last until the jobs are submitted.
         jobs: of this plan; by default all.
         environ: the environment jobs are submitted from, ``os.environ`` by default.
+        service: the results service that jobs report to; None for none.
+        slots: how many jobs this machine runs at once.
 
     Raises:
         ConfigError: a template is wrong.
@@ -76,14 +83,26 @@ def describe(
     worker = pack.build(folder / WORKER_NAME)
     payload = copy_payload(plan.pinned, folder / PAYLOAD_FOLDER)
     shared = {WORKER_NAME: worker, PAYLOAD_FOLDER: payload}
-    environment = job_environment(os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    environment = job_environment(environ)
+    if service is not None:
+        shared |= service.inputs(folder)
+        environment |= reporting.environment(environ)
+    deadlines = Deadlines(plan, slots)
+
+    def tokens(job: PlannedJob) -> dict[str, Path]:
+        if service is None:
+            return {}
+        expires_us = time.time_ns() // 1000 + round(deadlines.seconds(job) * 1e6)
+        return {TOKEN_NAME: service.token(folder, plan.campaign_id, job.spec.job_id, expires_us)}
+
     # One text for all jobs of a class: only so does HTCondor take them as one cluster.
     texts: dict[tuple[str, str], str] = {}
     for made in site_classes(plan):
         text = grid_text.grid_text(plan, made)
         texts.update({(made.site.name, door): text for door in made.doors})
     return (
-        _describe(plan, job, folder, shared, texts, environment)
+        _describe(plan, job, folder, shared | tokens(job), texts, environment)
         for job in (plan.jobs if jobs is None else jobs)
     )
 

@@ -5,6 +5,8 @@ Every attempt so far is kept, and the next has the next number, so that nothing 
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +15,9 @@ from pathlib import Path
 from treehammer.collectors.files import locked
 from treehammer.config import Settings
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.submit.batch.base import JobState
+from treehammer.submit.batch.base import Inputs, JobState
+from treehammer.submit.planner import OVERHEAD_S
+from treehammer.submit.reporting import Renewal, Reporting
 from treehammer.submit.tracking import Tracker
 from treehammer.submit.troubles import failing, is_last, last_attempts
 
@@ -48,6 +52,7 @@ def resume(
     sites: Collection[str] = (),
     failed: bool = False,
     inputs: Mapping[str, Path] | None = None,
+    service: Reporting | None = None,
 ) -> Resumed:
     """Release held jobs and queue those anew that ended without all their measurements.
 
@@ -60,6 +65,7 @@ def resume(
         sites: only jobs of these; by default of all.
         failed: also jobs whose payload failed.
         inputs: name in the sandbox -> file in place of what was sent before, e.g. a new proxy.
+        service: the results service that the jobs report to, if they did before; None for none.
 
     Raises:
         BatchError: a batch system does not answer or refuses; what it took before goes on.
@@ -73,8 +79,21 @@ def resume(
         last = last_attempts(tracker.store, wanted)
         spent = [j for j in wanted if j.id in last and last[j.id].number >= MOST_ATTEMPTS]
         left = [job for job in wanted if job not in spent]
-        again = _again(tracker, left, last, inputs or {})
+        with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
+            walls_s = _walls_s(campaign, left)
+            renewal = Renewal(service, Path(folder), campaign.id, walls_s)
+            again = _again(
+                tracker, left, last, lambda job, sent: {**renewal(job, sent), **(inputs or {})}
+            )
         return Resumed(released, again, len(spent), len(left) - again)
+
+
+def _walls_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str, float]:
+    """Job id -> seconds after which its batch system ends it."""
+    limit = float(json.loads(campaign.plan)["definition"]["wall_limit_s"])
+    most = max((job.planned_measurements for job in jobs), default=0)
+    # Jobs that share a description share the longest limit.
+    return {job.id: most * (limit + OVERHEAD_S) for job in jobs}
 
 
 def _release(tracker: Tracker, jobs: Collection[JobRow]) -> int:
@@ -107,7 +126,7 @@ def _again(
     tracker: Tracker,
     jobs: Collection[JobRow],
     last: Mapping[str, AttemptRow],
-    inputs: Mapping[str, Path],
+    inputs: Inputs,
 ) -> int:
     """Queue jobs anew and remember where; how many could be."""
     count = 0

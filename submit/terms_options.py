@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from treehammer.collectors.service import WAIT_S
 from treehammer.collectors.worker.credentials import PROXY, TOKEN
 from treehammer.errors import ConfigError
 from treehammer.submit.credentials import Credentials
@@ -30,6 +31,17 @@ def credential_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+#: Adds ``--no-service``; the verb receives ``service``.
+service_option = click.option(
+    "--no-service",
+    "service",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Do not let jobs report to the results service.",
+)
+
+
 def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all of them; the verb receives ``terms``."""
 
@@ -45,6 +57,12 @@ def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Wait so long for sites without a good replica, e.g. 6h; then they are skipped "
         "[default: they are skipped at once].",
     )
+    @service_option
+    @click.option(
+        "--service-wait",
+        metavar="TIME",
+        help="What each job spends on a results service that does not answer [default: 60s].",
+    )
     @credential_options
     @functools.wraps(function)
     def wrapper(
@@ -54,11 +72,15 @@ def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ramp: str | None,
         breaker: str,
         wait_for_replicas: str | None,
+        service: bool,
+        service_wait: str | None,
         credentials: Credentials,
         **kwargs: Any,
     ) -> Any:
         wait_s = seconds(wait_for_replicas, "--wait-for-replicas") if wait_for_replicas else 0
-        terms = Terms(_pace(in_flight, over, ramp), Breaker.read(breaker), credentials, wait_s)
+        patience_s = seconds(service_wait, "--service-wait") if service_wait else WAIT_S
+        pace = _pace(in_flight, over, ramp)
+        terms = Terms(pace, Breaker.read(breaker), credentials, wait_s, service, patience_s)
         return function(*args, terms=terms, **kwargs)
 
     return wrapper

@@ -13,12 +13,12 @@ from treehammer.errors import BatchError, ConfigError, NothingToDo, did_you_mean
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit import breaker, following
-from treehammer.submit import resume as resuming
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.credentials import Credentials
 from treehammer.submit.live import counts, shown_states, summary, watching
 from treehammer.submit.sandboxes import Collected
-from treehammer.submit.terms_options import credential_options
+from treehammer.submit.terms import Terms
+from treehammer.submit.terms_options import credential_options, service_option
 from treehammer.submit.tracking import Progress, Tracker
 from treehammer.submit.troubles import Trouble, troubles
 from treehammer.terminal import TABLE, Column, counted, leaving, output_options, print_rows
@@ -175,9 +175,15 @@ def cancel(settings: Settings, campaign: str) -> None:
 @click.option("--sites", default="", help="Only at these sites, comma separated.")
 @click.option("--failed", is_flag=True, help="Also jobs whose payload failed.")
 @credential_options
+@service_option
 @click.pass_obj
 def resume(
-    settings: Settings, campaign: str, sites: str, failed: bool, credentials: Credentials
+    settings: Settings,
+    campaign: str,
+    sites: str,
+    failed: bool,
+    credentials: Credentials,
+    service: bool,
 ) -> None:
     """Let held jobs go on, and queue those anew that were cut off, cancelled or lost.
 
@@ -186,6 +192,10 @@ def resume(
 
     Example: treehammer resume last --sites SITE_A
     """
+    # They bring along all that plans, which looking does not need.
+    from treehammer.submit import reporting
+    from treehammer.submit import resume as resuming
+
     names = tuple(part.strip() for part in sites.split(",") if part.strip())
     with Store.open(settings.database, create=False) as store:
         tracker = following.tracker_for(store, settings)
@@ -199,9 +209,16 @@ def resume(
                     hint=f"{did_you_mean(name, there)}It has: {', '.join(sorted(there))}.",
                 )
         credentials.require(time.time(), None)
+        reported = reporting.of(settings, Terms(service=service))
         with leaving(f"type it again: nothing is queued twice. Look: treehammer status {row.id}"):
             done = resuming.resume(
-                tracker, row, settings, sites=names, failed=failed, inputs=credentials.inputs()
+                tracker,
+                row,
+                settings,
+                sites=names,
+                failed=failed,
+                inputs=credentials.inputs(),
+                service=reported,
             )
     if done.spent:
         click.echo(f"{counted(done.spent, 'job')} had {resuming.MOST_ATTEMPTS} attempts", err=True)

@@ -98,10 +98,9 @@ class Endpoint:
             raise UnusableService("there is no token to show to the service")
         self.url = url.rstrip("/")
         self._token = token
-        handlers: List[urllib.request.BaseHandler] = [_NoRedirect()]
+        self._handlers: List[urllib.request.BaseHandler] = [_NoRedirect()]
         if urlsplit(url).scheme == "https":
-            handlers.append(urllib.request.HTTPSHandler(context=_context(ca)))
-        self._opener = urllib.request.build_opener(*handlers)
+            self._handlers.append(urllib.request.HTTPSHandler(context=_context(ca)))
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r})"
@@ -128,8 +127,9 @@ class Endpoint:
 
     def _ask(self, request: urllib.request.Request, timeout_s: float) -> Any:
         """The reply, whatever its status."""
+        opener = urllib.request.build_opener(*self._handlers)  # looks for proxies just now
         try:
-            return self._opener.open(request, timeout=timeout_s)
+            return opener.open(request, timeout=timeout_s)
         except urllib.error.HTTPError as error:
             return error
 
@@ -138,7 +138,8 @@ def _context(ca: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca or None)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it holds no certificates"
+        plain = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+        reason = getattr(error, "strerror", "") if plain else "it holds no certificates"
         raise UnusableService(f"{ca}: cannot be used to verify the service ({reason})") from error
 
 

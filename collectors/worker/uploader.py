@@ -15,9 +15,9 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
-from ..service import CA_NAME, PLACEHOLDER, SERVICE_NAME, TOKEN_NAME, ServiceSpec
+from ..service import CA_NAME, PLACEHOLDER, PROXIES, SERVICE_NAME, TOKEN_NAME, ServiceSpec
 from .child import end_with_worker
 from .outbox import Outbox
 from .posting import Endpoint, UnusableService
@@ -134,6 +134,7 @@ class Uploader:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for number in STOPPING:  # also sent to whole groups; the worker says when this is over
                 signal.signal(number, signal.SIG_IGN)
+            os.environ.update(proxies(os.environ))
             assert self._endpoint is not None
             if os.getppid() == worker:
                 code = send(self._outbox(), self._endpoint, until, patient=patient).value
@@ -141,6 +142,11 @@ class Uploader:
             self._note(f"sending failed: {type(error).__name__}")
         finally:
             os._exit(code)
+
+
+def proxies(environ: Mapping[str, str]) -> Dict[str, str]:
+    """The proxies that are meant for the worker alone, under their usual names."""
+    return {name: environ[ours] for name, ours in PROXIES.items() if environ.get(ours)}
 
 
 def read_service(folder: str) -> Optional[ServiceSpec]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from treehammer.errors import BatchError
 from treehammer.submit.batch import runner
-from treehammer.submit.batch.base import Description, JobStatus
+from treehammer.submit.batch.base import Description, Inputs, JobStatus
 from treehammer.submit.batch.spool import Spool
 from treehammer.submit.batch.staging import cause
 
@@ -100,7 +100,7 @@ class LocalBatch:
         """Nothing is ever held here."""
         return 0
 
-    def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
+    def again(self, earlier: Mapping[str, int], inputs: Inputs) -> Mapping[str, str]:
         """None: a lost job has been tried once more already."""
         return {}
 

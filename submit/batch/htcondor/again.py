@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection
 
-from treehammer.submit.batch.base import Description
+from treehammer.submit.batch.base import Description, Inputs
 from treehammer.submit.batch.htcondor.keys import EARLIER_ATTRIBUTE
 from treehammer.submit.batch.htcondor.layout import Submission
 
 
 def descriptions(
-    submission: Submission, job_ids: Collection[str], earlier: int, inputs: Mapping[str, Path]
+    submission: Submission, job_ids: Collection[str], earlier: int, inputs: Inputs
 ) -> list[Description]:
     """The jobs as they were submitted, but for their attempts so far.
 
@@ -20,7 +19,7 @@ def descriptions(
         submission: where they were submitted last.
         job_ids: which of its jobs.
         earlier: number of the last attempt of any of them; the next is counted from there.
-        inputs: name in the sandbox -> file in place of what was sent before.
+        inputs: gives what each is sent now.
 
     Raises:
         BatchError: the folder is damaged.
@@ -29,7 +28,7 @@ def descriptions(
     text = re.sub(told, "", submission.text, flags=re.MULTILINE).rstrip("\n")
     text += f"\nMy.{EARLIER_ATTRIBUTE} = {earlier}\n"
     return [
-        Description(job_id, text, {**submission.inputs(job_id), **inputs})
+        Description(job_id, text, inputs(job_id, submission.inputs(job_id)))
         for job_id in submission.job_ids
         if job_id in job_ids
     ]

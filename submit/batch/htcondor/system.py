@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from treehammer.errors import BatchError
-from treehammer.submit.batch.base import Description, JobState, JobStatus
+from treehammer.submit.batch.base import Description, Inputs, JobState, JobStatus
 from treehammer.submit.batch.htcondor import again as anew
 from treehammer.submit.batch.htcondor import matching
 from treehammer.submit.batch.htcondor.connection import Connection, Unreachable, plain
@@ -289,7 +289,7 @@ class HTCondorBatch:
             self.queue.act("Release", f"{mine} && JobStatus == {HELD}", "treehammer resume")
         return len(held)
 
-    def again(self, earlier: Mapping[str, int], inputs: Mapping[str, Path]) -> Mapping[str, str]:
+    def again(self, earlier: Mapping[str, int], inputs: Inputs) -> Mapping[str, str]:
         """Queue jobs anew that are final; asking twice queues them once.
 
         Raises:

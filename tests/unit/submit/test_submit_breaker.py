@@ -14,7 +14,7 @@ from submit_makers import SHELL_TEST, grid_plan, grid_site, settings_for
 from treehammer.sql.rows import CampaignRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit import breaker, resume
-from treehammer.submit.batch.base import AttemptStatus, JobState, JobStatus
+from treehammer.submit.batch.base import AttemptStatus, Inputs, JobState, JobStatus
 from treehammer.submit.pace import Breaker
 from treehammer.submit.terms import Terms
 from treehammer.submit.tracking import Tracker
@@ -54,7 +54,7 @@ class Batch:
     def release(self, batch_ids: Iterable[str]) -> int:
         return len(list(batch_ids))
 
-    def again(self, earlier: Mapping[str, int], _inputs: Mapping[str, Path]) -> Mapping[str, str]:
+    def again(self, earlier: Mapping[str, int], _inputs: Inputs) -> Mapping[str, str]:
         self.earlier |= earlier
         new = {old: f"2.{old}" for old in earlier}
         self.statuses |= {i: JobStatus(i, JobState.QUEUED) for i in new.values()}
