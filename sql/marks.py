@@ -33,7 +33,7 @@ def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
     for finding, after_us, until_us in _bad(findings):
         why = BAD_REPLICA + finding.message
         known = measurement.c.implausible_why
-        both = sa.func.substr(known, 1, MAX_TEXT - len(AFTER) - len(why)) + AFTER + why
+        kept = sa.func.substr(known, 1, MAX_TEXT - len(AFTER) - len(why))
         meant = sa.and_(
             _read_there(finding),
             measurement.c.started_us > after_us,
@@ -42,12 +42,11 @@ def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
         )
         whose = sa.select(measurement.c.day, measurement.c.subject_id).where(meant).distinct()
         owners |= {(day, subject_id) for day, subject_id in connection.execute(whose)}
-        done = connection.execute(
-            sa.update(measurement)
-            .where(meant)
-            .values(plausible=False, implausible_why=sa.case((known.is_(None), why), else_=both))
-        )
-        marked += done.rowcount
+        # Not by one UPDATE with a CASE, in which Oracle mixes no CLOB with other text.
+        for some, both in ((known.is_not(None), kept + AFTER + why), (known.is_(None), why)):
+            change = sa.update(measurement).where(meant, some)
+            done = connection.execute(change.values(plausible=False, implausible_why=both))
+            marked += done.rowcount
     rollups.remake(connection, sorted(owners))
     return marked
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from treehammer.errors import StoreError
+from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.backends import backend_of
 from treehammer.sql.database import reading, rebuilding
 from treehammer.sql.schema import metadata
@@ -94,14 +94,20 @@ def create(engine: Engine) -> None:
             _lay(connection)
 
 
-def upgrade(engine: Engine) -> Path | None:
+def upgrade(engine: Engine, *, backed_up: bool = False) -> Path | None:
     """Bring an older database to this version's revision.
+
+    Args:
+        engine: of the database.
+        backed_up: that there is a backup, which has to be said where changes cannot be undone.
 
     Returns:
         the backup that was made before (SQLite only), or ``None``.
 
     Raises:
-        StoreError: the database is newer, not Treehammer's, or refused; it is as it was before.
+        ConfigError: changes cannot be undone, and nobody says that there is a backup.
+        StoreError: the database is newer, not Treehammer's, or refused; it is as it was before,
+            or else the message says that it is not.
     """
     found = state(engine)
     if found is State.EMPTY:
@@ -110,10 +116,32 @@ def upgrade(engine: Engine) -> Path | None:
     if found is not State.OLDER:
         require_current(engine)
         return None
+    if not backend_of(engine).undoes_changes:
+        _upgrade_for_good(engine, backed_up=backed_up)
+        return None
     backup = _back_up(engine)
     with rebuilding(engine) as connection:
         run(connection, REVISION)
     return backup
+
+
+def _upgrade_for_good(engine: Engine, *, backed_up: bool) -> None:
+    if not backed_up:
+        raise ConfigError(
+            "this database cannot undo changes of its tables, should the upgrade fail",
+            where=shown(engine.url),
+            hint="Stop what writes to it, make a backup (on Oracle: expdp USER SCHEMAS=USER "
+            f"DUMPFILE=results.dmp), and run: {UPGRADE} --backed-up",
+        )
+    try:
+        with rebuilding(engine) as connection:
+            run(connection, REVISION)
+            backend_of(engine).require_columns(connection, metadata)
+    except StoreError as error:
+        again = f"What was changed stays. Then run again: {UPGRADE} --backed-up"
+        raise StoreError(
+            error.message, where=error.where, hint=f"{error.hint} {again}".strip()
+        ) from error
 
 
 def _revision(connection: Connection) -> str:

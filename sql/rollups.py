@@ -34,6 +34,8 @@ IMPLAUSIBLE = "implausible"
 NO_KIND = "-"
 #: No figure is larger; what is, was made up, and its square might be infinite.
 LARGEST = 1e120
+#: The square of what is not larger counts as nothing; PostgreSQL refuses what cannot be told from it.
+SMALLEST = 1e-150
 #: No measurement has more reads of one latency; what has was made up, and a sum might overflow.
 MOST_READS = 2**36
 #: Relative difference by which sums in another order may differ.
@@ -174,10 +176,11 @@ def _sums_of_measurements() -> sa.Select[Any]:
     for name in ROLLED:
         real = sa.cast(measurement.c[name], REAL)
         column = sa.case((real.between(-LARGEST, LARGEST), real), else_=None)
+        square = sa.case((column.between(-SMALLEST, SMALLEST), None), else_=column * column)
         columns += [
             sa.func.count(column),
             sa.func.coalesce(sa.func.sum(column), 0),
-            sa.func.coalesce(sa.func.sum(column * column), 0),
+            sa.func.coalesce(sa.func.sum(square), 0),
         ]
     named = zip((*KEY, *_ADDED), (*key, *columns), strict=True)
     return sa.select(*(column.label(name) for name, column in named)).group_by(*key)

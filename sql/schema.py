@@ -5,7 +5,8 @@ dimension (:mod:`treehammer.sql.dimensions`), except the lists of passes, which 
 ``passes`` (:mod:`treehammer.sql.packing`).  Everything here is chosen
 so that SQLite, PostgreSQL and Oracle can hold the same rows: names of at most 30 characters, times
 as whole microseconds since 1970 UTC, no empty text ('' is NULL on Oracle, so it is NULL
-everywhere).  SQLite and PostgreSQL are proven by tests, Oracle is not.
+everywhere).  SQLite and PostgreSQL are proven by tests; what stands in for Oracle there says
+docs/databases.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from treehammer.collectors.record import (
     max_length,
 )
 from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
+from treehammer.sql.migrations.oracle_text import oracle_text
 
 #: Characters of the name of a metric that a test defines; see ``record.EXTRA_NAME``.
 EXTRA_NAME_LENGTH = 64
@@ -39,8 +41,10 @@ class StoredText(TypeDecorator[str]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Have PostgreSQL sort as SQLite and Oracle do, whatever language its database is in."""
+        """Have PostgreSQL sort as the others do, and Oracle count what it can hold: bytes."""
         kind = self.impl_instance
+        if dialect.name == "oracle" and isinstance(kind, sa.String) and kind.length:
+            return dialect.type_descriptor(oracle_text(kind.length))
         if dialect.name == "postgresql" and isinstance(kind, sa.String) and kind.length:
             return dialect.type_descriptor(sa.String(kind.length, collation="C"))
         return super().load_dialect_impl(dialect)

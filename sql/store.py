@@ -324,17 +324,22 @@ def check_database(url: str) -> dict[str, int]:
         return {t.name: connection.scalar(sa.select(count).select_from(t)) or 0 for t in tables}
 
 
-def upgrade_database(url: str) -> Path | None:
+def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
     """Bring a database to this version's schema; returns the backup of an SQLite file.
 
+    Args:
+        url: of the database.
+        backed_up: that there is a backup; see :func:`treehammer.sql.migrate.upgrade`.
+
     Raises:
+        ConfigError: Oracle's changes cannot be undone, and nobody says that there is a backup.
         NothingToDo: there is no database.
         StoreError: it is newer than this version, or refused; then it is as it was before.
     """
     engine = _engine(url, create=False)
     try:
         require_usable(engine)
-        return migrate.upgrade(engine)
+        return migrate.upgrade(engine, backed_up=backed_up)
     finally:
         engine.dispose()
 

@@ -36,6 +36,7 @@ _TAKE_LOCK = "SELECT id FROM writer_lock WHERE id = 1 FOR UPDATE WAIT"
 # Text is compared and sorted by its bytes, and numbers have a point, whatever country the server
 # thinks that its users are in.
 _SESSION = "ALTER SESSION SET NLS_SORT = BINARY NLS_COMP = BINARY NLS_NUMERIC_CHARACTERS = '.,'"
+_COLUMNS = "SELECT table_name, column_name FROM user_tab_columns"
 _NAME_IS_TAKEN = "ORA-00955"
 
 
@@ -43,6 +44,7 @@ class Oracle(Backend):
     """A server of 19c or later; all of them are spoken to in the words of 19c."""
 
     helping_tables = frozenset({LOCK})
+    undoes_changes = False
 
     def named(self, url: URL) -> URL:
         """The URL with python-oracledb as its driver where it names none."""
@@ -94,6 +96,22 @@ class Oracle(Backend):
                 hint=f"Use a database whose character set is {CHARACTER_SET}, the usual one.",
             )
 
+    def require_columns(self, connection: Connection, metadata: sa.MetaData) -> None:
+        """Look for every column: changes that were made before are passed over."""
+        there = {(table, column) for table, column in connection.exec_driver_sql(_COLUMNS)}
+        missing = [
+            f"{table.name}.{column.name}"
+            for table in metadata.sorted_tables
+            for column in table.columns
+            if (table.name.upper(), column.name.upper()) not in there
+        ]
+        if missing:
+            raise StoreError(
+                f"columns are missing: {', '.join(missing[:10])}",
+                where=shown(connection.engine.url),
+                hint="Put the database back from its backup and run the upgrade again.",
+            )
+
     @contextmanager
     def altering(self, plain: Connection) -> Iterator[Connection]:
         """Keep writers out by a second connection.
@@ -135,3 +153,22 @@ def _lay_lock(plain: Connection) -> None:
                 connection.exec_driver_sql(_FILL_LOCK)
         except IntegrityError:
             pass  # the other one's row has come first
+
+
+#: Statement -> what the server says of it where it was done before.
+_DONE_BEFORE = (
+    ("CREATE ", ("ORA-00955", "ORA-01408")),
+    ("DROP ", ("ORA-00942", "ORA-01418")),
+    (" ADD ", ("ORA-01430", "ORA-02260", "ORA-02261", "ORA-02264", "ORA-02275")),
+    (" DROP ", ("ORA-00904", "ORA-02443")),
+    (" MODIFY ", ("ORA-01442", "ORA-01451")),
+)
+
+
+def was_done_before(statement: str, said: str) -> bool:
+    """Whether a change of tables was refused because an upgrade that was cut has made it."""
+    for verb, codes in _DONE_BEFORE:
+        first = statement.lstrip().startswith(verb)
+        if first or (verb[0] == " " and verb in statement):
+            return any(code in said for code in codes)
+    return False

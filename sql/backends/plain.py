@@ -25,6 +25,8 @@ class Backend:
     writing_options: ClassVar[Mapping[str, Any]] = {}
     #: Tables that are there beside those of the schema, for the database's own sake.
     helping_tables: ClassVar[frozenset[str]] = frozenset()
+    #: Whether a transaction undoes changes of tables, too.
+    undoes_changes: ClassVar[bool] = True
 
     def named(self, url: URL) -> URL:
         """The URL with the driver that is meant."""
@@ -61,6 +63,13 @@ class Backend:
     def altering(self, plain: Connection) -> Iterator[Connection]:
         """The connection, before its transaction, on which tables may be changed inside."""
         yield plain.execution_options(**{ACCESS: "alter", **self.writing_options})
+
+    def require_columns(self, connection: Connection, metadata: sa.MetaData) -> None:
+        """Refuse tables that lack a column, where changing them may have stopped half-way.
+
+        Raises:
+            StoreError: columns are not there; the message names them.
+        """
 
     def require_whole(self, connection: Connection) -> None:
         """Check everything that the database does not check by itself.

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
-from alembic import context
+from typing import Any
 
+from alembic import context
+from alembic.ddl.oracle import OracleImpl
+from sqlalchemy.exc import DatabaseError
+
+from treehammer.sql.backends.oracle import was_done_before
 from treehammer.sql.schema import metadata
+
+
+class _Resumable(OracleImpl):
+    """Passes over changes that an upgrade has made before it was cut: Oracle commits each."""
+
+    __dialect__ = "oracle"
+
+    def _exec(self, construct: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return super()._exec(construct, *args, **options)
+        except DatabaseError as error:
+            if not was_done_before(error.statement or "", str(error.orig)):
+                raise
+            return None
+
 
 context.configure(
     connection=context.config.attributes["connection"],

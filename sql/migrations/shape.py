@@ -7,6 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import oracle
 
+from treehammer.sql.migrations.oracle_text import oracle_text
+
 REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(oracle.BINARY_DOUBLE(), "oracle")
 
 #: Dimension -> column -> type (a number: text of so many characters), and whether it may be NULL.
@@ -112,7 +114,8 @@ PACKED = (
 
 def text(length: int) -> sa.types.TypeEngine[str]:
     """Text that sorts by code points everywhere, whatever language a PostgreSQL database is in."""
-    return sa.String(length).with_variant(sa.String(length, collation="C"), "postgresql")
+    kind = sa.String(length).with_variant(sa.String(length, collation="C"), "postgresql")
+    return kind.with_variant(oracle_text(length), "oracle")
 
 
 def type_of(kind: int | str) -> sa.types.TypeEngine[Any]:

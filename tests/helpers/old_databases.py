@@ -1,7 +1,15 @@
-"""Databases of every earlier revision, with data in them."""
+"""Databases of every earlier revision, with data in them.
+
+The rows of ``tests/unit/sql/frozen/REVISION.json`` are written to the tables as that revision made
+them, by plain INSERTs: what is there must be read by every later version, and so never changes.  A
+revision whose tables hold something new brings a file of its own.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,20 +20,30 @@ from alembic.script import ScriptDirectory
 from sql_makers import full_measurement
 
 from treehammer.collectors.metrics import CATALOGUE
-from treehammer.collectors.record import Measurement
+from treehammer.collectors.record import MAX_TEXT, Measurement
 from treehammer.errors import StoreError
-from treehammer.sql import migrate
-from treehammer.sql.database import make_engine, parse_url, rebuilding
+from treehammer.sql import marks, migrate
+from treehammer.sql.database import make_engine, parse_url, rebuilding, writing
+from treehammer.sql.migrations.shape import REAL
 from treehammer.sql.recording import Added
-from treehammer.sql.schema import NumberList, metadata
-from treehammer.sql.store import Store, upgrade_database
+from treehammer.sql.schema import metadata
+from treehammer.sql.store import Store, check_database, upgrade_database
 
-#: Every revision but the newest, the first one first.
-EARLIER = sorted(
-    script.revision
-    for script in ScriptDirectory.from_config(migrate.config()).walk_revisions()
-    if script.revision != migrate.REVISION
+FROZEN = Path(__file__).parents[1] / "unit/sql/frozen"
+Row = dict[str, Any]
+
+#: Every revision, the first one first; and all but the newest.
+HISTORY = sorted(
+    script.revision for script in ScriptDirectory.from_config(migrate.config()).walk_revisions()
 )
+EARLIER = HISTORY[:-1]
+
+_TYPES: dict[type, sa.types.TypeEngine[Any]] = {
+    bool: sa.Boolean(),
+    int: sa.BigInteger(),
+    float: REAL,
+    str: sa.String(),
+}
 
 
 def go_to(url: str, revision: str) -> None:
@@ -36,41 +54,104 @@ def go_to(url: str, revision: str) -> None:
     engine.dispose()
 
 
-def fill_first(url: str, measurements: int) -> None:
-    """Rows as revision 0001 holds them: :func:`full_measurement`, each with an extra of its number."""
+def make(url: str, revision: str) -> None:
+    """Make a database of that revision, with all rows that were frozen until then."""
+    for one in HISTORY[: HISTORY.index(revision) + 1]:
+        go_to(url, one)
+        _fill(url, frozen(one))
+
+
+def frozen(revision: str) -> dict[str, list[Row]]:
+    """Table -> rows that were written when that revision was the newest."""
+    file = FROZEN / f"{revision}.json"
+    found: dict[str, list[Row]] = {}
+    if file.exists():
+        found = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _fill(url: str, tables: dict[str, list[Row]]) -> None:
     engine = make_engine(parse_url(url))
-    lists = NumberList()
-    with engine.begin() as connection:
-        tables = sa.MetaData()
-        tables.reflect(connection, only=["measurement", "extra"])
-        rows = [{**full_measurement(n).values} for n in range(measurements)]
-        for metric in CATALOGUE:
-            if metric.type in ("ints", "floats"):
-                for row in rows:
-                    value: Any = row[metric.name]
-                    row[metric.name] = lists.process_bind_param(value, engine.dialect)
-        connection.execute(sa.insert(tables.tables["measurement"]), rows)
-        extras = [
-            {"measurement_id": row["measurement_id"], "name": "number", "value": float(number)}
-            for number, row in enumerate(rows)
-        ]
-        connection.execute(sa.insert(tables.tables["extra"]), extras)
+    with writing(engine) as connection:
+        for name, rows in tables.items():
+            types = {column: _TYPES[type(value)] for row in rows for column, value in row.items()}
+            long = [c for row in rows for c, value in row.items() if len(str(value)) > MAX_TEXT]
+            types |= dict.fromkeys(long, sa.Text())
+            table = sa.table(name, *(sa.column(c, kind) for c, kind in types.items()))
+            nothing = dict.fromkeys(types)
+            connection.execute(sa.insert(table), [{**nothing, **row} for row in rows])
     engine.dispose()
 
 
-def check_an_upgrade_keeps_all(url: str, revision: str) -> None:
+def check_an_upgrade_keeps_all(
+    url: str, revision: str, *, check_schema: Callable[[Store], None] | None = None
+) -> None:
     """A database of an earlier revision is refused, comes up to date, and holds what it held."""
-    go_to(url, EARLIER[0])
-    fill_first(url, 20)
-    go_to(url, revision)
+    make(url, revision)
     with pytest.raises(StoreError, match=f"at revision {revision}.*(.|\n)*treehammer db upgrade"):
         Store.open(url)
-    upgrade_database(url)
-    again = [Measurement(full_measurement(n).values, {"number": n}) for n in range(20)]
+    upgrade_database(url, backed_up=True)
+    check_all_is_kept(url, revision)
     with Store.open(url, create=False) as store:
-        assert store.add(again) == Added(0, 20)
+        (check_schema or check_schema_by_alembic)(store)
+
+
+def check_all_is_kept(url: str, revision: str) -> None:
+    """All frozen rows until that revision are there, as this version gives them back."""
+    with Store.open(url, create=False) as store:
+        for one in HISTORY[: HISTORY.index(revision) + 1]:
+            tables = frozen(one)
+            given = list(_measurements(tables))
+            assert store.add(given) == Added(0, len(given))
+            for name in tables.keys() - {"measurement", "extra"}:
+                assert _rows(store, name) == sorted(tables[name], key=_sorted), name
+        counts = check_database(url)
+        assert all(counts[name] for name in metadata.tables if name not in _later(revision)), counts
         assert store.add([full_measurement(20)]) == Added(1, 0)
-        context = MigrationContext.configure(store._engine.connect(), opts={"compare_type": True})
+
+
+def _later(revision: str) -> set[str]:
+    """Tables whose first rows were frozen after a revision."""
+    later = HISTORY[HISTORY.index(revision) + 1 :]
+    return {name for one in later for name in frozen(one)}
+
+
+def _measurements(tables: dict[str, list[Row]]) -> Iterator[Measurement]:
+    lists = [m.name for m in CATALOGUE if m.type in ("ints", "floats")]
+    for row in tables.get("measurement", ()):
+        values = {**row}
+        values |= {name: json.loads(row[name]) for name in lists if name in row}
+        why = marks.without(row.get("implausible_why"))
+        if why != row.get("implausible_why"):
+            values |= {"implausible_why": why, "plausible": why is None}
+        extras = {
+            extra["name"]: extra["value"]
+            for extra in tables["extra"]
+            if extra["measurement_id"] == row["measurement_id"]
+        }
+        yield Measurement(values, extras)
+
+
+def _rows(store: Store, name: str) -> list[Row]:
+    """All that is known of a table's rows."""
+    with store._engine.connect() as connection:
+        found = [
+            {
+                column.name: value
+                for column, value in zip(metadata.tables[name].columns, row, strict=True)
+                if value is not None
+            }
+            for row in connection.execute(sa.select(metadata.tables[name]))
+        ]
+    return sorted(found, key=_sorted)
+
+
+def _sorted(row: Row) -> str:
+    return json.dumps(row, sort_keys=True)
+
+
+def check_schema_by_alembic(store: Store) -> None:
+    """The database has the tables that this version describes."""
+    with store._engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
-        assert context.connection is not None
-        context.connection.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from treehammer.sql.migrations.oracle_text import oracle_text
+
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
@@ -13,7 +15,8 @@ depends_on = None
 
 def _text(length: int) -> sa.types.TypeEngine[str]:
     # It sorts by code points everywhere, whatever language a PostgreSQL database is in.
-    return sa.String(length).with_variant(sa.String(length, collation="C"), "postgresql")
+    kind = sa.String(length).with_variant(sa.String(length, collation="C"), "postgresql")
+    return kind.with_variant(oracle_text(length), "oracle")
 
 
 def upgrade() -> None:

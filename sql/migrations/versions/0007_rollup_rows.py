@@ -21,6 +21,8 @@ depends_on = None
 CHUNK = 500
 #: What is larger was made up, and its square might be infinite.
 LARGEST = 1e120
+#: The square of what is not larger counts as nothing; PostgreSQL refuses what cannot be told from it.
+SMALLEST = 1e-150
 MOST_READS = 2**36
 BINS = 32
 
@@ -77,10 +79,11 @@ def _sums() -> sa.Select[Any]:
     for name in FIGURES:
         real = sa.cast(_measurement.c[name], REAL)
         column = sa.case((real.between(-LARGEST, LARGEST), real), else_=None)
+        square = sa.case((column.between(-SMALLEST, SMALLEST), None), else_=column * column)
         columns += [
             sa.func.count(column),
             sa.func.coalesce(sa.func.sum(column), 0),
-            sa.func.coalesce(sa.func.sum(column * column), 0),
+            sa.func.coalesce(sa.func.sum(square), 0),
         ]
     return sa.select(*_key(), *columns).group_by(*_key())
 

@@ -124,7 +124,7 @@ def test_other_databases_have_words_for_it(dialect: sa.Dialect) -> None:
         for i in t.indexes
     ]
     text = "\n".join(statements)
-    assert ("VARCHAR2(4000 CHAR)" in text) == (dialect.name == "oracle")
+    assert ("VARCHAR2(4000 BYTE)" in text) == (dialect.name == "oracle")
     assert ("BINARY_DOUBLE" in text) == (dialect.name == "oracle")
 
 
