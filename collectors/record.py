@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
-from .metrics import BY_NAME, CATALOGUE, LONG_TEXTS, Metric, Value
+from .metrics import BY_NAME, CATALOGUE, LONG_TEXTS, TYPES, Metric, Value
 
 #: Version of the record's layout, in every record.
 RECORD_VERSION = 1
@@ -36,6 +36,7 @@ _LENGTHS: Dict[str, int] = {
     **dict.fromkeys(WORDS, MAX_WORD),
     **dict.fromkeys(LONG_TEXTS, MAX_LONG_TEXT),
 }
+_EXTRA_NAME = re.compile(EXTRA_NAME[:-1] + r"\Z")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -109,6 +110,10 @@ def measurement_id(job_id: str, attempt: int, round_: int, position: int) -> str
 
 def problems_of(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
     """Every reason why these are no valid record; empty when they are one."""
+    return [] if _is_sound(values, extras) else _reasons(values, extras)
+
+
+def _reasons(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
     problems = [f"unknown field {name!r}" for name in values if name not in BY_NAME]
     for metric in CATALOGUE:
         value = values.get(metric.name)
@@ -120,7 +125,7 @@ def problems_of(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[st
             if reason:
                 problems.append(f"{metric.name} {reason}")
     for name, value in extras.items():
-        if not isinstance(name, str) or not re.fullmatch(EXTRA_NAME, name):
+        if not isinstance(name, str) or not _EXTRA_NAME.match(name):
             problems.append(f"extra {name!r} is not a name")
         elif isinstance(value, bool) or not is_number(value):
             problems.append(f"extra {name} must be a finite number")
@@ -130,6 +135,65 @@ def problems_of(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[st
 def max_length(metric: Metric) -> int:
     """Longest text, in characters, that a metric of type ``text`` may hold."""
     return _LENGTHS.get(metric.name, MAX_TEXT)
+
+
+_REQUIRED = tuple(metric.name for metric in CATALOGUE if metric.required)
+#: Names of the metrics of each type; of text, apart by the longest that they may hold.
+_OF_TYPE = {kind: tuple(m.name for m in CATALOGUE if m.type == kind) for kind in TYPES}
+_TEXTS = {
+    limit: tuple(m.name for m in CATALOGUE if m.type == "text" and max_length(m) == limit)
+    for limit in (MAX_IDENTITY, MAX_WORD, MAX_TEXT, MAX_LONG_TEXT)
+}
+
+
+def _is_sound(values: Mapping[str, Any], extras: Mapping[str, Any]) -> bool:
+    """Whether this is a valid record, told in a third of the time by looking at all of a type at once.
+
+    A service does this for every record; False only means that somebody must look closely.
+    """
+    get = values.get
+    if not values.keys() <= BY_NAME.keys() or None in map(get, _REQUIRED):
+        return False
+    try:
+        for limit, names in _TEXTS.items():
+            texts = [value for value in map(get, names) if value is not None]
+            if texts and (len(max(texts, key=len)) > limit or not _is_storable("".join(texts))):
+                return False
+        floats = [value for value in map(get, _OF_TYPE["float"]) if value is not None]
+        ints = [value for value in map(get, _OF_TYPE["int"]) if value is not None]
+        bools = {type(value) for value in map(get, _OF_TYPE["bool"]) if value is not None}
+        lists = [get(name) for name in _OF_TYPE["ints"] + _OF_TYPE["floats"]]
+        return (
+            all(map(get, IDENTITIES))
+            and _are_ints(ints)
+            and _are_floats(floats)
+            and bools <= {bool}
+            and all(_are_ints(get(name) or []) for name in _OF_TYPE["ints"])
+            and all(_are_floats(get(name) or []) for name in _OF_TYPE["floats"])
+            and {type(value) for value in lists} <= {list, type(None)}
+            and _are_floats(list(extras.values()))
+            and all(map(_EXTRA_NAME.match, extras))
+        )
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _is_storable(text: str) -> bool:
+    """Whether there is neither NUL nor a lone surrogate; raises ValueError for the latter."""
+    return "\0" not in text and bool(text.encode() or True)
+
+
+def _are_ints(values: List[Any]) -> bool:
+    if not values:
+        return True
+    return set(map(type, values)) == {int} and min(values) >= -INT64 and max(values) < INT64
+
+
+def _are_floats(values: List[Any]) -> bool:
+    kinds = set(map(type, values))
+    if not kinds <= {float, int} or not all(map(math.isfinite, values)):
+        return False
+    return int not in kinds or _are_ints([value for value in values if type(value) is int])
 
 
 def wrong_type(metric: Metric, value: Any) -> str:
@@ -142,6 +206,8 @@ def wrong_type(metric: Metric, value: Any) -> str:
             return "must be text"
         if _UNSTORABLE.search(value):
             return "must not contain NUL or lone surrogates"
+        if not value and metric.name in IDENTITIES:
+            return "must not be empty"
         limit = max_length(metric)
         return "" if len(value) <= limit else f"is longer than {limit} characters"
     if kind == "int":

@@ -21,6 +21,8 @@ LOOK_EVERY_S = 2.0
 OLD_S = 20.0
 #: Seconds between two looks for keys that are not known yet.
 PAUSE_S = 0.2
+#: Tokens whose signature is remembered as checked.
+REMEMBERED = 20_000
 
 
 class Doorkeeper:
@@ -46,6 +48,8 @@ class Doorkeeper:
         self._master = master
         self._now_us = now_us
         self._access = Access({})
+        # A signature is checked once: a job shows the same token again and again.
+        self._verified: dict[str, Grant] = {}
         self._looked_s = -OLD_S
         self._looking = asyncio.Lock()
 
@@ -77,7 +81,10 @@ class Doorkeeper:
                 return
             await asyncio.sleep(self._looked_s + PAUSE_S - time.monotonic())
             began = time.monotonic()
-            self._access = await asyncio.to_thread(self._look)
+            access = await asyncio.to_thread(self._look)
+            if access != self._access:
+                self._access = access
+                self._verified.clear()
             self._looked_s = began
 
     async def bearer(self, request: Request) -> Grant:
@@ -92,20 +99,28 @@ class Doorkeeper:
         if not self.knows:
             raise unavailable("keys cannot be checked now: the database does not answer")
         try:
-            return self._verified(token.strip())
+            return self._judged(token.strip())
         except TokenError as error:
             if not error.may_be_new:
                 raise _unauthorized(error.message) from None
         try:
             await self._refresh()
-            return self._verified(token.strip())
+            return self._judged(token.strip())
         except TokenError as error:
             raise _unauthorized(error.message) from None
         except StoreError:
             raise unavailable("keys cannot be checked now: the database does not answer") from None
 
-    def _verified(self, token: str) -> Grant:
-        return verify(token, self._access, self._master, self._now_us())
+    def _judged(self, token: str) -> Grant:
+        now_us = self._now_us()
+        known = self._verified.get(token)
+        if known is not None and (known.expires_us is None or now_us <= known.expires_us):
+            return known
+        grant = verify(token, self._access, self._master, now_us)
+        if len(self._verified) >= REMEMBERED:
+            self._verified.clear()
+        self._verified[token] = grant
+        return grant
 
     async def submitter(self, request: Request) -> Grant:
         """Who hands in measurements.
