@@ -101,7 +101,7 @@ def _send_all(
                 outbox.acknowledged.update(names)
                 outbox.conflicting.update(set(answer.conflicting).intersection(names))
                 outbox.save()
-            elif refused:
+            elif refused and (len(refused) < len(names) or len(names) == 1):
                 outbox.refused.update({names[i]: reason for i, reason in refused.items()})
                 rest = [name for i, name in enumerate(names) if i not in refused]
                 parts.extendleft([{name: part[name] for name in rest}] if rest else [])

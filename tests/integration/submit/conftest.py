@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from served import Served
 from spool_bench import Bench
 from submit_desk import Desk
 
@@ -31,3 +32,12 @@ def leave(desk: Desk) -> None:
     bench = Bench(desk.folder / "bench", spool=desk.settings.spool_dir)
     bench.kill_runner()
     assert not any(bench.end_processes().values()), "processes stayed behind"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A results service with a database of its own, running."""
+    made = Served(tmp_path / "served")
+    made.start()
+    yield made
+    made.end()

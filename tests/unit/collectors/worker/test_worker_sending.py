@@ -141,6 +141,25 @@ def test_too_much_at_once_is_halved_down_to_the_one(
     assert set(ingest.records) == set(names) - {names[4]}
 
 
+def test_one_that_spoils_a_whole_request_is_found(
+    tmp_path: Path, ingest: IngestStub, endpoint: Endpoint
+) -> None:
+    names = fill(tmp_path, 6)
+
+    def script(sent: list[dict[str, Any]]) -> Reply | None:
+        if names[3] not in [r["values"]["measurement_id"] for r in sent]:
+            return None
+        either = "the database cannot hold it (it or another one)"
+        errors = [{"index": index, "reasons": [either]} for index in range(len(sent))]
+        return Reply(422, {"error": "no", "errors": errors})
+
+    ingest.script = script
+    outbox = Outbox(str(tmp_path), ingest.url)
+    assert send(outbox, endpoint, FAR, patient=False) is Result.DONE
+    assert set(outbox.refused) == {names[3]}
+    assert set(ingest.records) == set(names) - {names[3]}
+
+
 @pytest.mark.parametrize(
     "reply, said",
     [

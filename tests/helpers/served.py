@@ -1,0 +1,104 @@
+"""``treehammer serve`` as users run it: a process of its own, over HTTPS, which a test may kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from certificates import Authority
+
+from treehammer.config import Settings
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+
+
+class Served:
+    """A results service with a database of its own, unless one is named; its port stays the same."""
+
+    def __init__(self, folder: Path, database: str = "") -> None:
+        self.folder = folder
+        self.database = database or f"sqlite:///{folder / 'central.db'}"
+        self.authority = Authority(folder)
+        certificate, key = self.authority.server()
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            self.port = int(free.getsockname()[1])
+        self._command = [
+            *(sys.executable, "-m", "treehammer"),
+            *("--data-dir", str(folder / "data"), "--database", self.database),
+        ]
+        self._serve = [
+            *(*self._command, "serve", "--port", str(self.port)),
+            *("--certificate", str(certificate), "--certificate-key", str(key)),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = folder / "serve.log"
+        self.key = folder / "submitter.key"
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"https://127.0.0.1:{self.port}"
+
+    def verb(self, *arguments: str) -> None:
+        """Type one of its administrator's commands."""
+        subprocess.run([*self._command, *arguments], check=True, capture_output=True, cwd="/")
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._serve, stdout=log, stderr=log, cwd="/")
+        end = time.monotonic() + 30
+        while not self._answers():
+            assert time.monotonic() < end, self.log.read_text()
+            assert self._process.poll() is None, self.log.read_text()
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        context = ssl.create_default_context(cafile=self.authority.ca)
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/health", timeout=2, context=context):
+                return True
+        except OSError:
+            return False
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End it, by default as a power cut does."""
+        if self._process is not None:
+            os.kill(self._process.pid, number)
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def known_to(self, settings: Settings) -> Settings:
+        """The settings of a user whose jobs report here, with a key."""
+        if not self.key.exists():
+            self.verb("token", "create", "--role", "submit", "--name", "me", "-o", str(self.key))
+        return replace(
+            settings,
+            service_url=self.url,
+            service_ca=self.authority.ca,
+            service_token_file=self.key,
+        )
+
+    def rows(self) -> list[dict[str, object]]:
+        """Every measurement that it has, whole."""
+        return whole_rows(self.database)
+
+
+def whole_rows(database: str) -> list[dict[str, object]]:
+    """Every measurement of a database, column by column, with what tests defined."""
+    with Store.open(database) as store:
+        rows: list[dict[str, object]] = [dict(row) for row in store.measurements(Selection())]
+        extras = list(store.extras(Selection()))
+    for row in rows:
+        mine = [one for one in extras if one.measurement_id == row["measurement_id"]]
+        row["extras"] = {one.name: one.value for one in mine}
+    return sorted(rows, key=lambda row: str(row["measurement_id"]))
