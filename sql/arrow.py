@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE
+from treehammer.sql.wide import EXTRA_PREFIX
 
 #: Rows of one record batch: some tens of MB of memory while it is made; larger ones are no faster.
 ROWS = 2_000
-#: What comes before the names of metrics that tests defined.
-EXTRA_PREFIX = "extra_"
 #: The column that extras are joined by.
 ID = "measurement_id"
 

@@ -30,7 +30,7 @@ from treehammer.sql.bulk_reader import COUNT, Order
 from treehammer.sql.queries import Questions
 from treehammer.sql.selection import Selection
 from treehammer.sql.troubles import refused, shown, sqlite_file
-from treehammer.sql.wide import ALL_COLUMNS, stored
+from treehammer.sql.wide import ALL_COLUMNS, EXTRA_PREFIX, stored
 
 # A row that tells SQLite's driver the type of each column, which it takes from the first rows: of a
 # column of NULLs it could not tell.
@@ -165,7 +165,7 @@ def _parted(columns: Sequence[str] | None) -> tuple[list[str], list[str] | None]
     if columns is None:
         return [*ALL_COLUMNS], None
     fetched = [name for name in columns if name in BY_NAME]
-    extras = [name.removeprefix(arrow.EXTRA_PREFIX) for name in columns if name not in BY_NAME]
+    extras = [name.removeprefix(EXTRA_PREFIX) for name in columns if name not in BY_NAME]
     if extras and arrow.ID not in fetched:
         fetched.append(arrow.ID)  # what extras are joined by
     return fetched, extras

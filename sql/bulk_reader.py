@@ -21,10 +21,10 @@ from pyarrow import compute as pc
 
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.sql import packing
-from treehammer.sql.arrow import EXTRA_PREFIX, ID, describe, every_column
+from treehammer.sql.arrow import ID, describe, every_column
 from treehammer.sql.bulk_drivers import Driver, Question, Row, connect
 from treehammer.sql.rows import ExtraRow
-from treehammer.sql.wide import PASSES
+from treehammer.sql.wide import EXTRA_PREFIX, PASSES
 
 #: In the schema's metadata: how many rows will follow.
 COUNT = b"rows"

@@ -11,6 +11,8 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.metrics import BY_NAME, Value
 from treehammer.sql import wide
+from treehammer.sql.figure_queries import answer
+from treehammer.sql.figures import Answer, Figure
 from treehammer.sql.packing import PACKED, unpack
 from treehammer.sql.rows import CountRow, ExtraRow
 from treehammer.sql.schema import extra, measurement
@@ -123,6 +125,10 @@ class Snapshot:
             CountRow(site or "", kind or "", failure or "", plausible, count)
             for site, kind, failure, plausible, count in self._connection.execute(query)
         ]
+
+    def figure(self, figure: Figure) -> Answer:
+        """Counts, means and spreads of metrics, in groups."""
+        return answer(self._connection, figure)
 
     def recorded(self, campaign_id: str) -> dict[tuple[str, int], int]:
         """Job id and number of the attempt -> how many measurements of it are here."""

@@ -12,9 +12,9 @@ from treehammer import config
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.errors import ConfigError, did_you_mean
 from treehammer.sql import bulk
-from treehammer.sql.arrow import EXTRA_PREFIX
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
+from treehammer.sql.wide import EXTRA_PREFIX
 
 Some = str | Iterable[str]
 

@@ -158,15 +158,35 @@ def _word(text: str) -> sa.ColumnClause[str]:
     return sa.literal_column(f"'{text}'")
 
 
-def _key_columns() -> tuple[sa.ColumnElement[Any], ...]:
+def outcome() -> sa.ColumnElement[str]:
+    """What became of a measurement."""
     # Written out: databases cannot tell that two parameters, of SELECT and GROUP BY, are the same.
-    good, bad, none = map(_word, (GOOD, IMPLAUSIBLE, NO_KIND))
-    whole = sa.case((measurement.c.plausible == sa.true(), good), else_=bad)
+    whole = sa.case((measurement.c.plausible == sa.true(), _word(GOOD)), else_=_word(IMPLAUSIBLE))
+    return sa.func.coalesce(measurement.c.failure_class, whole)
+
+
+def _key_columns() -> tuple[sa.ColumnElement[Any], ...]:
     return (
         measurement.c.day,
         measurement.c.subject_id,
-        sa.func.coalesce(measurement.c.kind, none),
-        sa.func.coalesce(measurement.c.failure_class, whole),
+        sa.func.coalesce(measurement.c.kind, _word(NO_KIND)),
+        outcome(),
+    )
+
+
+def credible(column: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
+    """A figure as a real number, and NULL where it cannot be true."""
+    real = sa.cast(column, REAL)
+    return sa.case((real.between(-LARGEST, LARGEST), real), else_=None)
+
+
+def sums(value: sa.ColumnElement[float]) -> tuple[sa.ColumnElement[Any], ...]:
+    """How many there are of a :func:`credible` figure, their sum, and the sum of their squares."""
+    square = sa.case((value.between(-SMALLEST, SMALLEST), None), else_=value * value)
+    return (
+        sa.func.count(value),
+        sa.func.coalesce(sa.func.sum(value), 0),
+        sa.func.coalesce(sa.func.sum(square), 0),
     )
 
 
@@ -174,14 +194,7 @@ def _sums_of_measurements() -> sa.Select[Any]:
     key = _key_columns()
     columns: list[sa.ColumnElement[Any]] = [sa.func.count()]
     for name in ROLLED:
-        real = sa.cast(measurement.c[name], REAL)
-        column = sa.case((real.between(-LARGEST, LARGEST), real), else_=None)
-        square = sa.case((column.between(-SMALLEST, SMALLEST), None), else_=column * column)
-        columns += [
-            sa.func.count(column),
-            sa.func.coalesce(sa.func.sum(column), 0),
-            sa.func.coalesce(sa.func.sum(square), 0),
-        ]
+        columns += sums(credible(measurement.c[name]))
     named = zip((*KEY, *_ADDED), (*key, *columns), strict=True)
     return sa.select(*(column.label(name) for name, column in named)).group_by(*key)
 
@@ -235,14 +248,15 @@ def _reads(connection: Connection, measured: sa.ColumnElement[bool]) -> dict[tup
     found: dict[tuple[Any, ...], int] = {}
     with connection.execute(query.execution_options(yield_per=CHUNK)) as rows:
         for *key, text in rows:
-            for place, reads in _bins_of(text):
+            for place, reads in bins(text):
                 whole = (*key, place)
                 found[whole] = found.get(whole, 0) + reads
     return found
 
 
 @lru_cache(maxsize=1 << 16)
-def _bins_of(text: str) -> tuple[tuple[int, int], ...]:
+def bins(text: str) -> tuple[tuple[int, int], ...]:
+    """Place and reads of the bins of a histogram that count, from what the database holds."""
     return tuple(_filled_bins(json.loads(text)))
 
 

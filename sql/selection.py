@@ -6,7 +6,8 @@ import difflib
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -29,11 +30,12 @@ class Where:
 
     ``None`` stands for "not known".  ``!=`` also selects rows in which the column is not known.
     ``~`` compares text with a pattern in which ``*`` stands for any text and ``?`` for one character.
+    Of several values any one will do (with ``!=``: none of them may be it).
     """
 
     column: str
     operator: str
-    value: Scalar
+    value: Scalar | tuple[Scalar, ...]
 
     @classmethod
     def parse(cls, text: str) -> Where:
@@ -53,7 +55,8 @@ class Where:
         return cls(name, operator, _converted(_metric(name), operator, value))
 
     def __str__(self) -> str:
-        return f"{self.column}{self.operator}{'' if self.value is None else self.value}"
+        values = self.value if isinstance(self.value, tuple) else (self.value,)
+        return f"{self.column}{self.operator}{' or '.join('' if v is None else str(v) for v in values)}"
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,21 @@ def conditions(selection: Selection, dialect: str) -> list[sa.ColumnElement[bool
     found: list[sa.ColumnElement[bool]] = []
     if selection.campaigns:
         found.append(measurement.c.campaign_id.in_(selection.campaigns))
-    found += [wide.having(w.column, _condition(w, dialect)) for w in selection.wheres]
+    found += [
+        wide.having(w.column, condition(w, wide.column(w.column), dialect))
+        for w in selection.wheres
+    ]
     return found
 
 
-def _condition(where: Where, dialect: str) -> sa.ColumnElement[bool]:
-    column = wide.column(where.column)
+def condition(where: Where, column: sa.ColumnElement[Any], dialect: str) -> sa.ColumnElement[bool]:
+    """A condition as SQL for a dialect, on whatever ``column`` holds what it speaks of."""
     value = where.value
+    if isinstance(value, tuple):
+        each = [condition(replace(where, value=one), column, dialect) for one in value]
+        if where.operator == "!=":
+            return sa.and_(sa.true(), *each)
+        return sa.or_(sa.false(), *each)
     if where.operator == "~":
         return _matches(column, str(value), dialect)
     if value is None:

@@ -26,6 +26,7 @@ from treehammer.sql.database import (
     switch_to_wal,
     writing,
 )
+from treehammer.sql.figures import Answer, Figure
 from treehammer.sql.queries import Snapshot
 from treehammer.sql.recording import BATCH, Added, add_batch
 from treehammer.sql.retention import Pruned
@@ -135,6 +136,11 @@ class Store:
         """Measurements of a campaign by site, kind, class of failure and plausibility."""
         with self.snapshot() as snapshot:
             return snapshot.counts(campaign_id)
+
+    def figure(self, figure: Figure) -> Answer:
+        """Counts, means and spreads of metrics, in groups."""
+        with self.snapshot() as snapshot:
+            return snapshot.figure(figure)
 
     def recorded(self, campaign_id: str) -> dict[tuple[str, int], int]:
         """How many measurements of each job and attempt are here; those without any are absent."""

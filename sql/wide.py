@@ -12,6 +12,8 @@ from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 from treehammer.sql.packing import PACKED
 from treehammer.sql.schema import dimension_tables, measurement
 
+#: What comes before the names of metrics that tests defined, where they stand beside the catalogue's.
+EXTRA_PREFIX = "extra_"
 ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
 #: The column that holds the packed lists.
 PASSES = measurement.c.passes.name
@@ -37,12 +39,17 @@ def stored(names: Iterable[str]) -> tuple[str, ...]:
 def select(names: Iterable[str]) -> sa.Select[Any]:
     """These columns, as :func:`stored` gives them, of all measurements."""
     wanted = stored(names)
-    tables = {DIMENSION_OF[name].name for name in wanted if name in DIMENSION_OF}
-    joined: sa.FromClause = measurement
+    return sa.select(*(column(name) for name in wanted)).select_from(joined(wanted))
+
+
+def joined(names: Iterable[str]) -> sa.FromClause:
+    """The measurements, joined to the dimensions that have any of these columns."""
+    tables = {DIMENSION_OF[name].name for name in names if name in DIMENSION_OF}
+    found: sa.FromClause = measurement
     for dimension in DIMENSIONS:
         if dimension.name in tables:
-            joined = joined.join(dimension_tables[dimension.name])
-    return sa.select(*(column(name) for name in wanted)).select_from(joined)
+            found = found.join(dimension_tables[dimension.name])
+    return found
 
 
 def having(name: str, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

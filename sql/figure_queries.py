@@ -1,0 +1,288 @@
+"""Answers a figure in SQL: sums in the database, everything else here.
+
+Whichever table answers, the question has two steps.  The inner one gathers sums by the numbers of
+dimensions, along an index where there is one; the outer one brings the dimensions' texts to these
+few rows and adds up what they have in common.  With the texts in one step, a database would sort
+millions of rows by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.collectors.metrics import LATENCY_BINS
+from treehammer.sql import rollups, wide
+from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, SUBJECT
+from treehammer.sql.figures import DAY, TIMES, Answer, Figure, Group, Moments, coarser
+from treehammer.sql.rollups import GOOD, IMPLAUSIBLE, NO_KIND
+from treehammer.sql.schema import (
+    dimension_tables,
+    extra,
+    measurement,
+    rolled_columns,
+    rollup_day,
+    rollup_latency,
+)
+from treehammer.sql.selection import Scalar, condition, conditions
+from treehammer.sql.wide import EXTRA_PREFIX
+
+#: Rows that are fetched at once where many are read.
+FETCH = 5000
+_OUTCOME, _COUNT, _BIN, _READS = "outcome", "measurements", "bin", "reads"
+#: What the index of days holds, in its order: groups of these need no sorting.
+_ALONG_DAYS = (DAY, SUBJECT.key, "kind", "plausible", "failure_class")
+
+Key = tuple[Scalar, ...]
+
+
+class _Found:
+    """What is known of a group so far."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.outcomes: dict[str, int] = {}
+        self.moments = dict.fromkeys(figure.metrics, Moments())
+        self.reads = [0] * LATENCY_BINS if figure.latencies else []
+
+
+def answer(connection: Connection, figure: Figure) -> Answer:
+    """The groups of a figure, from the roll-ups where these can tell."""
+    rolled = figure.source == "roll-ups"
+    shape = _Shape.of(figure)
+    groups: dict[Key, _Found] = {}
+    dialect = connection.dialect.name
+    sums = (_rolled if rolled else _measured)(figure, shape, dialect)
+    for key, (outcome, *numbers) in shape.rows(connection, sums):
+        _add(groups.setdefault(key, _Found(figure)), figure, outcome, numbers)
+    if figure.latencies:
+        reads = _rolled_reads if rolled else _measured_reads
+        for key, place, count in reads(connection, figure, shape):
+            groups[key].reads[place] += count
+    return Answer(
+        figure.source,
+        tuple(
+            Group(
+                dict(zip(figure.by, key, strict=True)), found.outcomes, found.moments, found.reads
+            )
+            for key, found in sorted(groups.items(), key=lambda item: _order(item[0]))
+        ),
+    )
+
+
+def _add(found: _Found, figure: Figure, outcome: str, numbers: Sequence[Any]) -> None:
+    count, *sums = numbers
+    found.outcomes[outcome] = found.outcomes.get(outcome, 0) + int(count)
+    if outcome != GOOD:
+        return
+    each = len(sums) // max(1, len(figure.metrics))
+    for place, name in enumerate(figure.metrics):
+        number, total, squares, *ends = sums[each * place : each * (place + 1)]
+        more = Moments(int(number), float(total), float(squares), *ends)
+        found.moments[name] += more
+
+
+def _order(key: Key) -> list[tuple[bool, Any]]:
+    return [(value is not None, value) for value in key]
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Where the columns of a figure's groups stand.
+
+    Attributes:
+        by: as the figure has it.
+        fetched: the columns that are asked of the database: the day in place of month and week.
+        keys: the columns that the inner step groups by.
+    """
+
+    by: tuple[str, ...]
+    fetched: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, figure: Figure) -> _Shape:
+        fetched = tuple(dict.fromkeys(DAY if name in TIMES else name for name in figure.by))
+        keys = (DIMENSION_OF[name].key if name in DIMENSION_OF else name for name in fetched)
+        return cls(figure.by, fetched, tuple(dict.fromkeys(keys)))
+
+    def key(self, values: Iterable[Any]) -> Key:
+        """The group of a row with these values of :attr:`fetched`."""
+        found = dict(zip(self.fetched, values, strict=True))
+        return tuple(
+            coarser(name, found[DAY]) if name in TIMES and name != DAY else found[name]
+            for name in self.by
+        )
+
+    def rows(self, connection: Connection, inner: _Inner) -> Iterator[tuple[Key, Sequence[Any]]]:
+        """The outer step: the group of each row, the inner step's own group in it, and the sums."""
+        found = inner.query.subquery("found")
+        joined: sa.FromClause = found
+        for dimension in DIMENSIONS:
+            if dimension.key in self.keys:
+                table = dimension_tables[dimension.name]
+                joined = joined.join(table, found.c[dimension.key] == table.c.id)
+        columns = [
+            wide.column(name) if name in DIMENSION_OF else found.c[name] for name in self.fetched
+        ]
+        grouped = [*columns, found.c[inner.group]]
+        sums = [how(found.c[name]) for name, how in inner.sums.items()]
+        query = sa.select(*grouped, *sums).select_from(joined).group_by(*grouped)
+        with connection.execute(query.execution_options(yield_per=FETCH)) as rows:
+            for row in rows:
+                yield self.key(row[: len(columns)]), row[len(columns) :]
+
+
+@dataclass(frozen=True)
+class _Inner:
+    """The inner step: rows by the keys of a shape and ``group``; how each other column adds up."""
+
+    query: sa.Select[Any]
+    group: str
+    sums: Mapping[str, Any]
+
+
+# From the roll-ups.
+
+
+def _rolled(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
+    table = rollup_day
+    # Names by place: a database may allow 30 characters.
+    wanted = {_COUNT: table.c.measurements}
+    for place, metric in enumerate(figure.metrics):
+        number, total, squares = (table.c[name] for name in rolled_columns(metric))
+        wanted |= {f"n{place}": number, f"s{place}": total, f"q{place}": squares}
+    return _rolled_sums(table, _OUTCOME, wanted, _rolled_conditions(figure, table, dialect), shape)
+
+
+def _rolled_reads(
+    connection: Connection, figure: Figure, shape: _Shape
+) -> Iterator[tuple[Key, int, int]]:
+    table = rollup_latency
+    where = _rolled_conditions(figure, table, connection.dialect.name)
+    good = table.c.outcome == GOOD
+    inner = _rolled_sums(table, _BIN, {_READS: table.c.reads}, [*where, good], shape)
+    for key, (place, reads) in shape.rows(connection, inner):
+        yield key, int(place), int(reads)
+
+
+def _rolled_sums(
+    table: sa.Table,
+    group: str,
+    wanted: Mapping[str, sa.ColumnElement[Any]],
+    where: Iterable[sa.ColumnElement[bool]],
+    shape: _Shape,
+) -> _Inner:
+    keys = [_rolled_column(table, name).label(name) for name in shape.keys]
+    # By what stands in the table, not by what is made of it: parameters in both would differ.
+    stored = {_STORED.get(name, name): None for name in (*shape.keys, group)}
+    query = (
+        sa.select(
+            *keys, table.c[group], *(sa.func.sum(c).label(name) for name, c in wanted.items())
+        )
+        .where(*where)
+        .group_by(*(table.c[name] for name in stored))
+    )
+    return _Inner(query, group, dict.fromkeys(wanted, sa.func.sum))
+
+
+def _rolled_conditions(
+    figure: Figure, table: sa.Table, dialect: str
+) -> Iterator[sa.ColumnElement[bool]]:
+    yield from _days(figure, table)
+    if figure.kind is not None:
+        yield table.c.kind == (figure.kind or NO_KIND)
+    for where in figure.selection.wheres:
+        if where.column in SUBJECT.columns:
+            subject = dimension_tables[SUBJECT.name]
+            met = condition(where, subject.c[where.column], dialect)
+            yield table.c.subject_id.in_(sa.select(subject.c.id).where(met))
+        else:
+            yield condition(where, _rolled_column(table, where.column), dialect)
+
+
+#: Columns of measurements that are made of one of a roll-up.
+_STORED = {"failure_class": _OUTCOME}
+
+
+def _rolled_column(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
+    """A column as measurements have it."""
+    if name == "kind":
+        return sa.func.nullif(table.c.kind, NO_KIND)
+    if name == "failure_class":
+        return sa.func.nullif(sa.func.nullif(table.c.outcome, GOOD), IMPLAUSIBLE)
+    return table.c[name]
+
+
+def _days(figure: Figure, table: sa.Table) -> Iterator[sa.ColumnElement[bool]]:
+    if figure.first_day is not None:
+        yield table.c.day >= figure.first_day
+    if figure.last_day is not None:
+        yield table.c.day <= figure.last_day
+
+
+# From the measurements.
+
+
+def _measured(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
+    wanted: dict[str, sa.ColumnElement[Any]] = {_COUNT: sa.func.count()}
+    how: dict[str, Any] = {_COUNT: sa.func.sum}
+    joined = wide.joined(figure.metrics)
+    for place, metric in enumerate(figure.metrics):
+        if metric.startswith(EXTRA_PREFIX):
+            own = extra.alias(f"extra{place}")
+            mine = own.c.measurement_id == measurement.c.measurement_id
+            named = own.c.name == metric.removeprefix(EXTRA_PREFIX)
+            joined = joined.outerjoin(own, sa.and_(mine, named))
+        column = own.c.value if metric.startswith(EXTRA_PREFIX) else wide.column(metric)
+        value = rollups.credible(column)
+        found = (*rollups.sums(value), sa.func.min(value), sa.func.max(value))
+        names = [f"{letter}{place}" for letter in "nsqlh"]
+        wanted |= dict(zip(names, found, strict=True))
+        how |= dict(zip(names, (*[sa.func.sum] * 3, sa.func.min, sa.func.max), strict=True))
+    keys = [measurement.c[name] for name in shape.keys]
+    along = _ALONG_DAYS if set(shape.keys) <= set(_ALONG_DAYS) else (*shape.keys, *_ALONG_DAYS[-2:])
+    query = (
+        sa.select(
+            *keys,
+            rollups.outcome().label(_OUTCOME),
+            *(column.label(name) for name, column in wanted.items()),
+        )
+        .select_from(joined)
+        .where(*_measured_conditions(figure, dialect))
+        .group_by(*(measurement.c[name] for name in dict.fromkeys(along)))
+    )
+    return _Inner(query, _OUTCOME, how)
+
+
+def _measured_reads(
+    connection: Connection, figure: Figure, shape: _Shape
+) -> Iterator[tuple[Key, int, int]]:
+    # A database cannot add up lists.
+    histogram = measurement.c.read_latency_hist
+    query = (
+        sa.select(*map(wide.column, shape.fetched), sa.type_coerce(histogram, sa.Text))
+        .select_from(wide.joined(shape.fetched))
+        .where(
+            *_measured_conditions(figure, connection.dialect.name),
+            measurement.c.plausible == sa.true(),
+            measurement.c.failure_class.is_(None),
+            histogram.is_not(None),
+        )
+    )
+    with connection.execute(query.execution_options(yield_per=FETCH)) as rows:
+        for *values, text in rows:
+            key = shape.key(values)
+            for place, count in rollups.bins(text):
+                yield key, place, count
+
+
+def _measured_conditions(figure: Figure, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    yield from _days(figure, measurement)
+    if figure.kind is not None:
+        # None stands for what was recorded as no text.
+        yield measurement.c.kind == figure.kind if figure.kind else measurement.c.kind.is_(None)
+    yield from conditions(figure.selection, dialect)

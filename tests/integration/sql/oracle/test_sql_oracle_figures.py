@@ -1,0 +1,3 @@
+"""Figures in H2's Oracle mode."""
+
+from figure_contract import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""Figures on PostgreSQL."""
+
+from figure_contract import *  # noqa: F403

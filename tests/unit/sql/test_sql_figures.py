@@ -1,0 +1,3 @@
+"""Figures on SQLite."""
+
+from figure_contract import *  # noqa: F403
