@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from mkdocs.structure.pages import Page
 from treehammer import hctests, submit
 from treehammer.cli import cli
 from treehammer.collectors.metrics import CATALOGUE, OWNERS, owned_by
+from treehammer.collectors.worker.__main__ import parser
 
 #: Raw data and plots of the run that the page on benchmarks tells of.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
@@ -125,6 +127,22 @@ def schema_page(title: str, path: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def worker_page() -> str:
+    """The page of the worker's own command line."""
+    made = parser()
+    (verbs,) = (a for a in made._actions if isinstance(a, argparse._SubParsersAction))
+    texts = [made.format_help(), *(verb.format_help() for verb in verbs.choices.values())]
+    titles = ["worker.pyz", *(f"worker.pyz {name}" for name in verbs.choices)]
+    parts = [
+        "# The worker",
+        "What runs on a node is one file that needs Python 3.9 and nothing else: `treehammer worker pack "
+        "worker.pyz` writes it, and every job carries it along. What it sends, and when: [two ways "
+        "home](../campaigns.md#two-ways-home).",
+        *(f"## {title}\n\n```text\n{text}```" for title, text in zip(titles, texts, strict=True)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def on_startup(**_: object) -> None:
     """Have all verbs known, which the command line itself imports one by one."""
     context = click.Context(cli)
@@ -145,6 +163,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, text in (
         ("reference/metrics.md", metrics_page()),
         ("reference/test-toml.md", schema_page("test.toml", TEST_SCHEMA)),
+        ("reference/worker.md", worker_page()),
         ("reference/sites-toml.md", schema_page("sites.toml", SITES_SCHEMA)),
     ):
         files.append(File.generated(config, name, content=text))

@@ -30,10 +30,18 @@ def main(arguments: Optional[List[str]] = None) -> int:
         when records cannot be kept because the disk is full.  Of an upload, 0 when nothing is left,
         1 when something is, or was refused, 2 when nothing can be sent.
     """
-    parser = argparse.ArgumentParser(
+    options = parser().parse_args(arguments)
+    if options.verb == "upload":
+        return _upload(options)
+    return _run(options)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
         prog="worker.pyz", description="Runs a job on any node; sends what it measured."
     )
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = made.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser(
         "run", help="run a job", epilog="example: python worker.pyz run job.json"
     )
@@ -43,10 +51,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     )
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
     resend.add_verb(verbs)
-    options = parser.parse_args(arguments)
-    if options.verb == "upload":
-        return _upload(options)
-    return _run(options)
+    return made
 
 
 def _upload(options: argparse.Namespace) -> int:

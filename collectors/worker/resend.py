@@ -26,20 +26,31 @@ def add_verb(verbs: Any) -> None:
         help="send the records of sandboxes to a results service",
         epilog="example: python worker.pyz upload attempt-1 --token-file token",
     )
-    verb.add_argument("sandboxes", nargs="+", help="folders that hold records/")
+    verb.add_argument(
+        "sandboxes", metavar="SANDBOX", nargs="+", help="a folder that holds records/"
+    )
     verb.add_argument(
         "--service",
+        metavar="URL",
         default="",
-        help="URL [default: the one that the sandbox names, or was sent to]",
+        help="results service [default: the one that the sandbox names, or was sent to]",
     )
-    verb.add_argument("--ca", default="", help="file with the authorities that vouch for it")
+    verb.add_argument(
+        "--ca",
+        metavar="FILE",
+        default="",
+        help="certificates that the service's is signed by [default: service-ca.pem in the sandbox, else the node's own]",
+    )
     verb.add_argument(
         "--token-file",
+        metavar="FILE",
         default="",
-        help=f"file with a token for these jobs [default: {TOKEN_VARIABLE}, {TOKEN_NAME} in the sandbox]",
+        help="a key of the role submit, or the jobs' own token "
+        f"[default: {TOKEN_VARIABLE}, else {TOKEN_NAME} in the sandbox]",
     )
     verb.add_argument(
         "--wait",
+        metavar="S",
         type=_seconds,
         default=WAIT_S,
         help="seconds for each sandbox [default: %(default)g]",

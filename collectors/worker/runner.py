@@ -104,16 +104,12 @@ def _write_record(measurement: Measurement, output: str) -> None:
 
 def told(upload: Mapping[str, Any]) -> str:
     """What did not get to the results service, and why; '' when all did."""
-    lines = [f"{name}: refused: {why}" for name, why in upload.get("refused", {}).items()]
+    said = [f"{name} is refused: {why}" for name, why in upload.get("refused", {}).items()]
     if upload.get("left"):
-        lines.append(f"{upload['left']} measurements stay here")
+        said.append(f"not sent: {upload['left']} (they stay here and come back with the job)")
     if upload["problem"]:
-        lines.append(upload["problem"])
-    return (
-        "; ".join([f"results service {upload.get('service', '')}".rstrip(), *lines])
-        if lines
-        else ""
-    )
+        said.append(upload["problem"])
+    return f"results service {upload.get('service', '')}: {'; '.join(said)}" if said else ""
 
 
 class Account:

@@ -116,7 +116,7 @@ def test_a_dead_service_costs_its_time_and_nothing_else(
     upload = ran.attempt["upload"]
     assert (upload["acknowledged"], upload["left"]) == (0, 1)
     assert ("it did not answer within 3 s" if hangs else "Connection refused") in upload["problem"]
-    assert "1 measurements stay here" in ran.errors
+    assert "not sent: 1 (they stay here and come back with the job)" in ran.errors
     assert len(ran.records) == 1
     assert holders(bench.folder) == []
 
