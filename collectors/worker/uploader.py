@@ -62,9 +62,10 @@ class Uploader:
 
     def between(self) -> None:
         """Between two executions: send what there is, if it is time to."""
-        due = time.monotonic() >= self._due and self._left_s > self._wait_s / 2
-        if self._endpoint and due and not self._signals.stopped_by:
-            self._run(min(GAP_S, self._left_s), patient=False)
+        room_s = self._left_s - self._wait_s / 2
+        due = time.monotonic() >= self._due and not self._signals.stopped_by
+        if self._endpoint and due and room_s > 0:
+            self._run(min(GAP_S, room_s), patient=False)
 
     def finish(self) -> None:
         """After the last execution: send what is left, and try until the time is up."""

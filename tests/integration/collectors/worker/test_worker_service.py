@@ -121,6 +121,18 @@ def test_a_dead_service_costs_its_time_and_nothing_else(
     assert holders(bench.folder) == []
 
 
+def test_half_of_the_time_is_kept_for_the_end(bench: Any, spec: Spec, ingest: IngestStub) -> None:
+    beside(bench, ingest, wait_s=4.0)
+    ingest.script = lambda _: Reply(200, after_s=20)
+    bench.write(NAP, *(spec(n) for n in range(1, 5)))
+    done = subprocess.run([sys.executable, "-c", EAGER], cwd=bench.folder, timeout=60, check=False)
+    ran = bench.read(done.returncode)
+    assert (ran.exit_code, ran.attempt["upload"]["left"]) == (0, 4)
+    assert len(ingest.times) == 2, "one gap took its half, the end the other"
+    last = max(record.values["ended_us"] for record in ran.records) / 1e6
+    assert ingest.times[0] < last < ingest.times[1]
+
+
 def test_what_stayed_behind_is_sent_by_hand(
     bench: Any, spec: Spec, ingest: IngestStub, tmp_path: Path
 ) -> None:
@@ -227,8 +239,9 @@ def test_an_evicted_record_gets_home_as_well(bench: Any, ingest: IngestStub) -> 
     assert record["values"]["failure_class"] == "evicted"
 
 
-def test_a_proxy_of_the_environment_is_used(bench: Any, ingest: IngestStub) -> None:
+@pytest.mark.parametrize("name", ["https_proxy", "TREEHAMMER_HTTPS_PROXY"])
+def test_a_proxy_of_the_environment_is_used(bench: Any, ingest: IngestStub, name: str) -> None:
     beside(bench, ingest, wait_s=1.0)
     (bench.folder / SERVICE_NAME).write_text(ServiceSpec("https://service.invalid", 1.0).to_json())
-    ran = bench.run(QUICK, env={"https_proxy": "http://127.0.0.1:9", "no_proxy": ""})
+    ran = bench.run(QUICK, env={name: "http://127.0.0.1:9", "no_proxy": ""})
     assert "Connection refused" in ran.attempt["upload"]["problem"], "the proxy was asked"
