@@ -86,9 +86,21 @@ class Server:
 
     def stop(self) -> None:
         """End it and all connections, as an administrator does."""
+        self._end(signal.SIGINT)
+
+    def crash(self) -> None:
+        """End it at once; what it had not written is lost."""
+        self._end(signal.SIGQUIT)
+
+    def revive(self) -> None:
+        """Start it where it has given up, as whoever watches over it does."""
+        if self._process and self._process.poll() is not None:
+            self.start()
+
+    def _end(self, how: signal.Signals) -> None:
         if self._process:
             with suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGINT)
+                self._process.send_signal(how)
             self._process.wait(PATIENCE_S)
             self._process = None
 
@@ -151,17 +163,22 @@ class Server:
             return int(row[0]) if row else 0
 
 
+def programs() -> Path:
+    """The folder of a server's programs; skips the test where there are none."""
+    try:
+        return rucio_environment.postgresql(config.load().cache_dir / "testbed", print)
+    except TestbedError as error:
+        missing(f"no PostgreSQL: {error}")
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
     """A server of this process."""
-    try:
-        programs = rucio_environment.postgresql(config.load().cache_dir / "testbed", print)
-    except TestbedError as error:
-        missing(f"no PostgreSQL: {error}")
+    found = programs()
     # The path of a socket has 107 bytes: pytest's own folders can be longer.
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir="/tmp"))
     try:
-        server = Server(programs, folder)
+        server = Server(found, folder)
         server.start()
         server.make_guest()
         try:

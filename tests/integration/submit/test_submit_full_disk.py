@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_disk import Disk, small_disk
 from spool_bench import Bench
 from submit_desk import Desk
 
@@ -23,34 +22,10 @@ GOOD = (
 )
 
 
-class Disk:
-    """A small disk, and a file on it that takes the room."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.filler = folder / "filler"
-
-    def fill(self, leave: int = 0) -> None:
-        """Leave only so many bytes free."""
-        with self.filler.open("ab", buffering=0) as stream:
-            while (free := shutil.disk_usage(self.folder).free) > leave:
-                stream.write(bytes(min(free - leave, 1_000_000)))
-
-    def give_room(self) -> None:
-        """Take the filler away."""
-        self.filler.unlink()
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"mounting a small disk needs root: {done.stderr.strip()}")
-    yield Disk(folder)
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", SIZE_MB) as made:
+        yield made
 
 
 @pytest.fixture
