@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 
@@ -30,7 +31,12 @@ class Dimension:
     def of(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The row of a measurement with these values, as they come back from a database."""
         row = {name: values[name] for name in self.columns}
-        return {"id": content_id(row), **row}
+        return {"id": _known_id(self.columns, tuple(row.values())), **row}
+
+
+@lru_cache(maxsize=1 << 12)
+def _known_id(names: tuple[str, ...], values: tuple[Any, ...]) -> int:
+    return content_id(dict(zip(names, values, strict=True)))
 
 
 def content_id(row: Mapping[str, Any]) -> int:

@@ -26,14 +26,13 @@ from treehammer.sql.schema import (
     measurement,
     rolled_columns,
     rollup_day,
-    rollup_latency,
 )
 from treehammer.sql.selection import Scalar, condition, conditions
 from treehammer.sql.wide import EXTRA_PREFIX
 
 #: Rows that are fetched at once where many are read.
 FETCH = 5000
-_OUTCOME, _COUNT, _BIN, _READS = "outcome", "measurements", "bin", "reads"
+_OUTCOME, _COUNT = "outcome", "measurements"
 #: What the index of days holds, in its order: groups of these need no sorting.
 _ALONG_DAYS = (DAY, SUBJECT.key, "kind", "plausible", "failure_class")
 
@@ -59,9 +58,14 @@ def answer(connection: Connection, figure: Figure) -> Answer:
     for key, (outcome, *numbers) in shape.rows(connection, sums):
         _add(groups.setdefault(key, _Found(figure)), figure, outcome, numbers)
     if figure.latencies:
-        reads = _rolled_reads if rolled else _measured_reads
-        for key, place, count in reads(connection, figure, shape):
-            groups[key].reads[place] += count
+        reads = (_rolled_reads if rolled else _measured_reads)(figure, shape, dialect)
+        most = rollups.ANY if rolled else rollups.MOST_READS
+        # A database cannot add up lists.
+        with connection.execute(reads.execution_options(yield_per=FETCH)) as rows:
+            for *values, text in rows:
+                of_group = groups[shape.key(values)].reads
+                for place, count in rollups.bins(text, most):
+                    of_group[place] += count
     return Answer(
         figure.source,
         tuple(
@@ -118,7 +122,7 @@ class _Shape:
         )
 
     def rows(self, connection: Connection, inner: _Inner) -> Iterator[tuple[Key, Sequence[Any]]]:
-        """The outer step: the group of each row, the inner step's own group in it, and the sums."""
+        """The outer step: the group of each row, the outcome, and the sums."""
         found = inner.query.subquery("found")
         joined: sa.FromClause = found
         for dimension in DIMENSIONS:
@@ -128,7 +132,7 @@ class _Shape:
         columns = [
             wide.column(name) if name in DIMENSION_OF else found.c[name] for name in self.fetched
         ]
-        grouped = [*columns, found.c[inner.group]]
+        grouped = [*columns, found.c[_OUTCOME]]
         sums = [how(found.c[name]) for name, how in inner.sums.items()]
         query = sa.select(*grouped, *sums).select_from(joined).group_by(*grouped)
         with connection.execute(query.execution_options(yield_per=FETCH)) as rows:
@@ -138,10 +142,9 @@ class _Shape:
 
 @dataclass(frozen=True)
 class _Inner:
-    """The inner step: rows by the keys of a shape and ``group``; how each other column adds up."""
+    """The inner step: rows by the keys of a shape and outcome; how each other column adds up."""
 
     query: sa.Select[Any]
-    group: str
     sums: Mapping[str, Any]
 
 
@@ -155,38 +158,32 @@ def _rolled(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
     for place, metric in enumerate(figure.metrics):
         number, total, squares = (table.c[name] for name in rolled_columns(metric))
         wanted |= {f"n{place}": number, f"s{place}": total, f"q{place}": squares}
-    return _rolled_sums(table, _OUTCOME, wanted, _rolled_conditions(figure, table, dialect), shape)
-
-
-def _rolled_reads(
-    connection: Connection, figure: Figure, shape: _Shape
-) -> Iterator[tuple[Key, int, int]]:
-    table = rollup_latency
-    where = _rolled_conditions(figure, table, connection.dialect.name)
-    good = table.c.outcome == GOOD
-    inner = _rolled_sums(table, _BIN, {_READS: table.c.reads}, [*where, good], shape)
-    for key, (place, reads) in shape.rows(connection, inner):
-        yield key, int(place), int(reads)
-
-
-def _rolled_sums(
-    table: sa.Table,
-    group: str,
-    wanted: Mapping[str, sa.ColumnElement[Any]],
-    where: Iterable[sa.ColumnElement[bool]],
-    shape: _Shape,
-) -> _Inner:
     keys = [_rolled_column(table, name).label(name) for name in shape.keys]
     # By what stands in the table, not by what is made of it: parameters in both would differ.
-    stored = {_STORED.get(name, name): None for name in (*shape.keys, group)}
+    stored = {_STORED.get(name, name): None for name in (*shape.keys, _OUTCOME)}
     query = (
         sa.select(
-            *keys, table.c[group], *(sa.func.sum(c).label(name) for name, c in wanted.items())
+            *keys,
+            table.c[_OUTCOME],
+            *(sa.func.sum(column).label(name) for name, column in wanted.items()),
         )
-        .where(*where)
+        .where(*_rolled_conditions(figure, table, dialect))
         .group_by(*(table.c[name] for name in stored))
     )
-    return _Inner(query, group, dict.fromkeys(wanted, sa.func.sum))
+    return _Inner(query, dict.fromkeys(wanted, sa.func.sum))
+
+
+def _rolled_reads(figure: Figure, shape: _Shape, dialect: str) -> sa.Select[Any]:
+    subject = dimension_tables[SUBJECT.name]
+    columns = [
+        subject.c[name] if name in SUBJECT.columns else _rolled_column(rollup_day, name)
+        for name in shape.fetched
+    ]
+    return (
+        sa.select(*columns, sa.type_coerce(rollup_day.c.read_latency_hist, sa.Text))
+        .select_from(rollup_day.join(subject))
+        .where(*_rolled_conditions(figure, rollup_day, dialect), rollup_day.c.outcome == GOOD)
+    )
 
 
 def _rolled_conditions(
@@ -255,29 +252,21 @@ def _measured(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
         .where(*_measured_conditions(figure, dialect))
         .group_by(*(measurement.c[name] for name in dict.fromkeys(along)))
     )
-    return _Inner(query, _OUTCOME, how)
+    return _Inner(query, how)
 
 
-def _measured_reads(
-    connection: Connection, figure: Figure, shape: _Shape
-) -> Iterator[tuple[Key, int, int]]:
-    # A database cannot add up lists.
+def _measured_reads(figure: Figure, shape: _Shape, dialect: str) -> sa.Select[Any]:
     histogram = measurement.c.read_latency_hist
-    query = (
+    return (
         sa.select(*map(wide.column, shape.fetched), sa.type_coerce(histogram, sa.Text))
         .select_from(wide.joined(shape.fetched))
         .where(
-            *_measured_conditions(figure, connection.dialect.name),
+            *_measured_conditions(figure, dialect),
             measurement.c.plausible == sa.true(),
             measurement.c.failure_class.is_(None),
             histogram.is_not(None),
         )
     )
-    with connection.execute(query.execution_options(yield_per=FETCH)) as rows:
-        for *values, text in rows:
-            key = shape.key(values)
-            for place, count in rollups.bins(text):
-                yield key, place, count
 
 
 def _measured_conditions(figure: Figure, dialect: str) -> Iterator[sa.ColumnElement[bool]]:

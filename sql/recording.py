@@ -84,7 +84,7 @@ def _content(values: Mapping[str, Any], extras: Mapping[str, float]) -> _Content
             kept[name] = float(number)
     for name in _NAMES["floats"]:
         if isinstance(numbers := kept[name], list):
-            kept[name] = [float(number) for number in numbers]
+            kept[name] = list(map(float, numbers))
     return _Content(kept, {name: float(value) for name, value in extras.items()})
 
 

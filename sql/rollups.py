@@ -23,7 +23,6 @@ from treehammer.sql.schema import (
     measurement,
     rolled_columns,
     rollup_day,
-    rollup_latency,
 )
 
 #: Outcome of what came back whole and can be true; only of such rows means are taken.
@@ -38,6 +37,8 @@ LARGEST = 1e120
 SMALLEST = 1e-150
 #: No measurement has more reads of one latency; what has was made up, and a sum might overflow.
 MOST_READS = 2**36
+#: Sums have no such limit.
+ANY = 2**63
 #: Relative difference by which sums in another order may differ.
 ROUNDING = 1e-9
 #: Keys that are looked up at once; an IN list may hold 1000 on Oracle.
@@ -76,12 +77,42 @@ class _Sums:
                 mine[number] += 1
                 mine[total] += real
                 mine[squares] += real * real
-        for place, reads in _filled_bins(values["read_latency_hist"] or ()):
+        for place, reads in _filled_bins(values[HISTOGRAM] or ()):
             self.reads[place] += reads
 
+    def add_known(self, histogram: Sequence[int]) -> None:
+        """Add the histogram of a row that is there already."""
+        for place, reads in enumerate(histogram):
+            self.reads[place] += reads
 
+    @property
+    def histogram(self) -> list[int]:
+        """The sums of the bins, up to the last that is not empty."""
+        last = max((place for place, reads in enumerate(self.reads) if reads), default=-1)
+        return self.reads[: last + 1]
+
+
+#: The column of latencies: of measurements, and summed up.
+HISTOGRAM = "read_latency_hist"
 _PLACES = tuple((*rolled_columns(name), name) for name in ROLLED)
 _ADDED = ("measurements", *(name for *three, _ in _PLACES for name in three))
+
+
+_KEY_COLUMNS = tuple(rollup_day.c[name] for name in KEY)
+# Parameters have names of their own: those of the columns are taken by SET.
+_MORE = (
+    sa.update(rollup_day)
+    .where(*(column == sa.bindparam(f"key_{column.name}") for column in _KEY_COLUMNS))
+    .values(
+        {name: rollup_day.c[name] + sa.bindparam(f"more_{name}") for name in _ADDED}
+        | {HISTOGRAM: sa.bindparam("reads")}
+    )
+)
+_MORE_READS = (
+    sa.update(rollup_day)
+    .where(*(column == sa.bindparam(f"key_{column.name}") for column in _KEY_COLUMNS))
+    .values({HISTOGRAM: sa.bindparam("reads")})
+)
 
 
 def key_of(values: Mapping[str, Any], subject_id: int) -> Key:
@@ -95,60 +126,41 @@ def add(connection: Connection, measured: Iterable[tuple[int, Mapping[str, Any]]
     sums: dict[Key, _Sums] = {}
     for subject_id, values in measured:
         sums.setdefault(key_of(values, subject_id), _Sums()).add(values)
-    _add_to(connection, rollup_day, KEY, {key: one.values for key, one in sums.items()})
-    reads = {
-        (*key, place): {"reads": count}
-        for key, one in sums.items()
-        for place, count in enumerate(one.reads)
-        if count
-    }
-    _add_to(connection, rollup_latency, (*KEY, "bin"), reads)
-
-
-def _add_to(
-    connection: Connection,
-    table: sa.Table,
-    names: Sequence[str],
-    changes: Mapping[tuple[Any, ...], Mapping[str, float]],
-) -> None:
-    there = set(_present(connection, table, names, changes))
-    old = [key for key in changes if key in there]
-    new = [key for key in changes if key not in there]
+    known = dict(_histograms(connection, sums))
+    old = [(key, one) for key, one in sums.items() if key in known]
     if old:
-        added = list(changes[old[0]])
-        # Parameters have names of their own: those of the columns are taken by SET.
-        same = sa.and_(*(table.c[name] == sa.bindparam(f"key_{name}") for name in names))
+        for key, one in old:
+            one.add_known(known[key])
         connection.execute(
-            sa.update(table)
-            .where(same)
-            .values({name: table.c[name] + sa.bindparam(f"more_{name}") for name in added}),
+            _MORE,
             [
-                {f"key_{name}": value for name, value in zip(names, key, strict=True)}
-                | {f"more_{name}": value for name, value in changes[key].items()}
-                for key in old
+                {f"key_{name}": value for name, value in zip(KEY, key, strict=True)}
+                | {f"more_{name}": value for name, value in one.values.items()}
+                | {"reads": one.histogram}
+                for key, one in old
             ],
         )
+    new = [(key, one) for key, one in sums.items() if key not in known]
     if new:
-        rows = [{**dict(zip(names, key, strict=True)), **changes[key]} for key in new]
-        connection.execute(sa.insert(table), rows)
+        rows = [{**key._asdict(), **one.values, HISTOGRAM: one.histogram} for key, one in new]
+        connection.execute(sa.insert(rollup_day), rows)
 
 
-def _present(
-    connection: Connection,
-    table: sa.Table,
-    names: Sequence[str],
-    wanted: Iterable[tuple[Any, ...]],
-) -> Iterator[tuple[Any, ...]]:
-    owners: dict[int, set[int]] = {}
+def _histograms(
+    connection: Connection, wanted: Iterable[Key]
+) -> Iterator[tuple[Key, Sequence[int]]]:
+    """The rows that are there already, among others of the same days, and their histograms."""
+    subjects: dict[int, set[int]] = {}
     for key in wanted:
-        owners.setdefault(key[0], set()).add(key[1])
-    for day, subjects in owners.items():
-        waiting = iter(subjects)
+        subjects.setdefault(key.day, set()).add(key.subject_id)
+    for day, ids in subjects.items():
+        waiting = iter(ids)
         while some := list(islice(waiting, CHUNK)):
-            found = sa.select(*(table.c[name] for name in names)).where(
-                table.c.day == day, table.c.subject_id.in_(some)
+            found = sa.select(*_KEY_COLUMNS, rollup_day.c[HISTOGRAM]).where(
+                rollup_day.c.day == day, rollup_day.c.subject_id.in_(some)
             )
-            yield from map(tuple, connection.execute(found))
+            for *parts, histogram in connection.execute(found):
+                yield Key(*parts), histogram
 
 
 # What the measurements say: the source of every row, and its proof.
@@ -207,87 +219,76 @@ def remake(connection: Connection, owners: Iterable[tuple[int, int]] | None = No
         owners: days and numbers of subjects whose rows are made; of all when None.
     """
     if owners is None:
-        _remake(connection, sa.true(), sa.true(), sa.true())
+        _remake(connection, sa.true(), sa.true())
         return
     for day, subject_id in owners:
-        conditions = [
+        measured, rolled = (
             sa.and_(table.c.day == day, table.c.subject_id == subject_id)
-            for table in (measurement, rollup_day, rollup_latency)
-        ]
-        _remake(connection, *conditions)
+            for table in (measurement, rollup_day)
+        )
+        _remake(connection, measured, rolled)
 
 
 def _remake(
-    connection: Connection,
-    measured: sa.ColumnElement[bool],
-    days: sa.ColumnElement[bool],
-    latencies: sa.ColumnElement[bool],
+    connection: Connection, measured: sa.ColumnElement[bool], rolled: sa.ColumnElement[bool]
 ) -> None:
-    connection.execute(sa.delete(rollup_day).where(days))
-    connection.execute(
-        sa.insert(rollup_day).from_select(
-            [*KEY, *_ADDED], _sums_of_measurements().where(measured), include_defaults=False
-        )
-    )
-    connection.execute(sa.delete(rollup_latency).where(latencies))
+    connection.execute(sa.delete(rollup_day).where(rolled))
+    sums = _sums_of_measurements().where(measured).add_columns(sa.literal_column("'[]'"))
+    names = [*KEY, *_ADDED, HISTOGRAM]
+    connection.execute(sa.insert(rollup_day).from_select(names, sums, include_defaults=False))
+    # A database cannot add up lists.
     waiting = (
-        {**dict(zip((*KEY, "bin"), key, strict=True)), "reads": reads}
-        for key, reads in _reads(connection, measured).items()
+        {f"key_{name}": value for name, value in zip(KEY, key, strict=True)}
+        | {"reads": one.histogram}
+        for key, one in _reads(connection, measured).items()
     )
     while some := list(islice(waiting, CHUNK)):
-        connection.execute(sa.insert(rollup_latency), some)
+        connection.execute(_MORE_READS, some)
 
 
-def _reads(connection: Connection, measured: sa.ColumnElement[bool]) -> dict[tuple[Any, ...], int]:
-    """Reads by key and bin of the latency histogram: a database cannot add up lists."""
-    query = sa.select(
-        *_key_columns(),
-        # Decoded here: a database may hand out many that are the same.
-        sa.type_coerce(measurement.c.read_latency_hist, sa.Text),
-    ).where(measured, measurement.c.read_latency_hist.is_not(None))
-    found: dict[tuple[Any, ...], int] = {}
+def _reads(connection: Connection, measured: sa.ColumnElement[bool]) -> dict[Key, _Sums]:
+    """Sums of latency histograms alone."""
+    # Decoded here: a database may hand out many that are the same.
+    text = sa.type_coerce(measurement.c[HISTOGRAM], sa.Text)
+    query = sa.select(*_key_columns(), text).where(measured, measurement.c[HISTOGRAM].is_not(None))
+    found: dict[Key, _Sums] = {}
     with connection.execute(query.execution_options(yield_per=CHUNK)) as rows:
-        for *key, text in rows:
-            for place, reads in bins(text):
-                whole = (*key, place)
-                found[whole] = found.get(whole, 0) + reads
+        for *key, packed in rows:
+            mine = found.setdefault(Key(*key), _Sums())
+            for place, reads in bins(packed):
+                mine.reads[place] += reads
     return found
 
 
 @lru_cache(maxsize=1 << 16)
-def bins(text: str) -> tuple[tuple[int, int], ...]:
-    """Place and reads of the bins of a histogram that count, from what the database holds."""
-    return tuple(_filled_bins(json.loads(text)))
+def bins(text: str, most: int = MOST_READS) -> tuple[tuple[int, int], ...]:
+    """Place and reads of the bins that count, of a histogram as the database holds it.
+
+    Args:
+        text: of a measurement, or of a row here.
+        most: reads of a bin that can be true; :data:`ANY` of sums.
+    """
+    return tuple(_filled_bins(json.loads(text), most))
 
 
-def _filled_bins(histogram: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Place and reads of the bins that count; no loop reads so often as to overflow a sum."""
+def _filled_bins(histogram: Sequence[int], most: int = MOST_READS) -> Iterator[tuple[int, int]]:
     for place, reads in enumerate(histogram[:LATENCY_BINS]):
-        if 0 < reads <= MOST_READS:
+        if 0 < reads <= most:
             yield place, reads
 
 
 def difference(connection: Connection) -> str:
     """The first row that is not what the measurements say, in words; '' when all are."""
-    return _different(connection) or _different_reads(connection)
-
-
-def _different(connection: Connection) -> str:
     kept = {_key(row): row for row in connection.execute(sa.select(rollup_day)).mappings()}
+    reads = _reads(connection, sa.true())
     for row in connection.execute(_sums_of_measurements()).mappings():
-        mine = kept.pop(_key(row), None)
+        key = _key(row)
+        mine = kept.pop(key, None)
         if mine is None or not all(_equal(mine[name], row[name]) for name in _ADDED):
-            return f"{_key(row)}"
+            return f"{key}"
+        if mine[HISTOGRAM] != (reads[key].histogram if key in reads else []):
+            return f"{key}, {HISTOGRAM}"
     return f"{next(iter(kept))}" if kept else ""
-
-
-def _different_reads(connection: Connection) -> str:
-    names = (*KEY, "bin")
-    rows = connection.execute(sa.select(rollup_latency)).mappings()
-    kept = {tuple(row[name] for name in names): row["reads"] for row in rows}
-    found = _reads(connection, sa.true())
-    different = [key for key in {**kept, **found} if kept.get(key) != found.get(key)]
-    return f"{Key(*different[0][:-1])}, read latencies" if different else ""
 
 
 def _key(row: Mapping[Any, Any]) -> Key:

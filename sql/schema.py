@@ -61,6 +61,10 @@ class LongText(StoredText):
     cache_ok = True
 
 
+#: Keeps every bit of a float.
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 class NumberList(TypeDecorator[list[Any]]):
     """A list of numbers as JSON text; an empty list is not NULL."""
 
@@ -68,8 +72,8 @@ class NumberList(TypeDecorator[list[Any]]):
     cache_ok = True
 
     def process_bind_param(self, value: list[Any] | None, dialect: Dialect) -> str | None:
-        """Write the list as JSON, which keeps every bit of a float."""
-        return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
+        """Write the list as JSON."""
+        return None if value is None else _JSON.encode(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> list[Any] | None:
         """Read the list back."""
@@ -235,16 +239,6 @@ def rolled_columns(name: str) -> RolledColumns:
     return RolledColumns(f"n_{name}", f"s_{name}", f"q_{name}")
 
 
-def _rollup_key() -> tuple[sa.Column[Any], ...]:
-    subject_id = sa.ForeignKey(dimension_tables["subject"].c.id)
-    return (
-        sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("subject_id", sa.BigInteger, subject_id, primary_key=True, autoincrement=False),
-        sa.Column("kind", StoredText(MAX_WORD), primary_key=True),
-        sa.Column("outcome", StoredText(MAX_WORD), primary_key=True),
-    )
-
-
 def _figure_columns(name: str) -> tuple[sa.Column[Any], ...]:
     names = rolled_columns(name)
     return (
@@ -257,19 +251,21 @@ def _figure_columns(name: str) -> tuple[sa.Column[Any], ...]:
 rollup_day = sa.Table(
     "rollup_day",
     metadata,
-    *_rollup_key(),
+    sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column(
+        "subject_id",
+        sa.BigInteger,
+        sa.ForeignKey(dimension_tables["subject"].c.id),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    sa.Column("kind", StoredText(MAX_WORD), primary_key=True),
+    sa.Column("outcome", StoredText(MAX_WORD), primary_key=True),
     sa.Column("measurements", sa.BigInteger, nullable=False),
     *(column for name in ROLLED for column in _figure_columns(name)),
+    # Histograms merge by adding up their bins, so that percentiles of any selection can be had.
+    sa.Column("read_latency_hist", NumberList, nullable=False),
     sa.Index("ix_rollup_day_subject", "subject_id", "day"),
-)
-
-# Histograms merge by adding up their bins, so that percentiles of any selection can be had.
-rollup_latency = sa.Table(
-    "rollup_latency",
-    metadata,
-    *_rollup_key(),
-    sa.Column("bin", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("reads", sa.BigInteger, nullable=False),
 )
 
 extra = sa.Table(

@@ -14,8 +14,9 @@ from treehammer.collectors.record import Measurement
 from treehammer.errors import StoreError
 from treehammer.sql import rollups
 from treehammer.sql.database import reading, writing
+from treehammer.sql.figures import Figure
 from treehammer.sql.rows import ReplicaRow
-from treehammer.sql.schema import ROLLED, rollup_day, rollup_latency
+from treehammer.sql.schema import ROLLED, rollup_day
 from treehammer.sql.store import Store, check_database
 
 FAILURES = ("", "", "", "", "open", "read")
@@ -74,9 +75,18 @@ def test_a_row_holds_counts_sums_and_squares(store: Store) -> None:
     assert row["measurements"] == 3
     assert (row["n_eff_job"], row["s_eff_job"], row["q_eff_job"]) == (2, 1.25, 0.8125)
     assert (row["n_eff_loop"], row["s_eff_loop"]) == (0, 0)
-    with reading(store._engine) as connection:
-        query = sa.select(rollup_latency.c.bin, rollup_latency.c.reads).order_by("bin")
-        assert [*map(tuple, connection.execute(query))] == [(0, 3), (2, 3)]
+    assert row["read_latency_hist"] == [3, 0, 3]
+
+
+def test_sums_of_reads_have_no_limit(store: Store) -> None:
+    most = rollups.MOST_READS
+    store.add([make_measurement(job="a", read_latency_hist=[most, most + 1])])
+    store.add([make_measurement(job="b", read_latency_hist=[most, 1])])
+    store.add([make_measurement(job="c", read_latency_hist=[1])])
+    assert rows(store)[0]["read_latency_hist"] == [2 * most + 1, 1]
+    assert difference(store) == ""
+    answered = store.figure(Figure(latencies=True)).groups[0].reads
+    assert [*answered[:3]] == [2 * most + 1, 1, 0]
 
 
 def test_made_again_they_are_the_same(store: Store) -> None:
@@ -117,8 +127,7 @@ def test_measurements_of_a_bad_replica_leave_the_good_ones(store: Store) -> None
         "UPDATE rollup_day SET s_eff_job = 2 * s_eff_job + 1 WHERE day = 20260102",
         "DELETE FROM rollup_day WHERE day = 20260101",
         "UPDATE rollup_day SET day = 20270101 WHERE day = 20260101",
-        "UPDATE rollup_latency SET reads = reads + 1 WHERE day = 20260101",
-        "DELETE FROM rollup_latency",
+        "UPDATE rollup_day SET read_latency_hist = '[7]' WHERE day = 20260101",
     ],
 )
 def test_what_differs_is_told_and_can_be_mended(store: Store, url: str, change: str) -> None:

@@ -1,4 +1,4 @@
-"""Tables for sums and counts by day."""
+"""A table for sums and counts by day."""
 
 from __future__ import annotations
 
@@ -14,15 +14,6 @@ branch_labels = None
 depends_on = None
 
 
-def _key() -> tuple[sa.Column[object], ...]:
-    return (
-        sa.Column("day", sa.BigInteger(), nullable=False, autoincrement=False),
-        sa.Column("subject_id", sa.BigInteger(), nullable=False, autoincrement=False),
-        sa.Column("kind", text(64), nullable=False),
-        sa.Column("outcome", text(64), nullable=False),
-    )
-
-
 def upgrade() -> None:
     """Apply this revision."""
     columns: list[sa.Column[object]] = []
@@ -34,20 +25,14 @@ def upgrade() -> None:
         ]
     op.create_table(
         "rollup_day",
-        *_key(),
+        sa.Column("day", sa.BigInteger(), nullable=False, autoincrement=False),
+        sa.Column("subject_id", sa.BigInteger(), nullable=False, autoincrement=False),
+        sa.Column("kind", text(64), nullable=False),
+        sa.Column("outcome", text(64), nullable=False),
         sa.Column("measurements", sa.BigInteger(), nullable=False),
         *columns,
+        sa.Column("read_latency_hist", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("day", "subject_id", "kind", "outcome", name="pk_rollup_day"),
         sa.ForeignKeyConstraint(["subject_id"], ["subject.id"], name="fk_rollup_day_subject"),
     )
     op.create_index("ix_rollup_day_subject", "rollup_day", ["subject_id", "day"])
-    op.create_table(
-        "rollup_latency",
-        *_key(),
-        sa.Column("bin", sa.BigInteger(), nullable=False, autoincrement=False),
-        sa.Column("reads", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "day", "subject_id", "kind", "outcome", "bin", name="pk_rollup_latency"
-        ),
-        sa.ForeignKeyConstraint(["subject_id"], ["subject.id"], name="fk_rollup_latency_subject"),
-    )

@@ -38,8 +38,7 @@ _measurement = sa.table(
     sa.column("read_latency_hist", sa.Text()),
     *(sa.column(name) for name in FIGURES),
 )
-_day = sa.table("rollup_day", *(sa.column(name) for name in (*_KEY, *_ADDED)))
-_latency = sa.table("rollup_latency", *(sa.column(name) for name in (*_KEY, "bin", "reads")))
+_day = sa.table("rollup_day", *(sa.column(name) for name in (*_KEY, *_ADDED, "read_latency_hist")))
 
 
 def upgrade() -> None:
@@ -48,14 +47,17 @@ def upgrade() -> None:
         return
     connection = op.get_bind()
     connection.execute(sa.delete(_day))
-    connection.execute(sa.delete(_latency))
-    connection.execute(sa.insert(_day).from_select([*_KEY, *_ADDED], _sums()))
+    connection.execute(sa.insert(_day).from_select([*_KEY, *_ADDED, "read_latency_hist"], _sums()))
+    # Parameters have names of their own: those of the columns are taken by SET.
+    same = sa.and_(*(_day.c[name] == sa.bindparam(f"key_{name}") for name in _KEY))
+    changed = sa.update(_day).where(same).values(read_latency_hist=sa.bindparam("reads"))
     rows = [
-        {**dict(zip((*_KEY, "bin"), key, strict=True)), "reads": reads}
+        {f"key_{name}": value for name, value in zip(_KEY, key, strict=True)}
+        | {"reads": json.dumps(reads, separators=(",", ":"))}
         for key, reads in _reads(connection).items()
     ]
     for start in range(0, len(rows), CHUNK):
-        connection.execute(sa.insert(_latency), rows[start : start + CHUNK])
+        connection.execute(changed, rows[start : start + CHUNK])
 
 
 def _word(literal: str) -> sa.ColumnClause[str]:
@@ -85,15 +87,20 @@ def _sums() -> sa.Select[Any]:
             sa.func.coalesce(sa.func.sum(column), 0),
             sa.func.coalesce(sa.func.sum(square), 0),
         ]
-    return sa.select(*_key(), *columns).group_by(*_key())
+    return sa.select(*_key(), *columns, sa.literal_column("'[]'")).group_by(*_key())
 
 
-def _reads(connection: Connection) -> dict[tuple[Any, ...], int]:
+def _reads(connection: Connection) -> dict[tuple[Any, ...], list[int]]:
     histogram = _measurement.c.read_latency_hist
-    found: dict[tuple[Any, ...], int] = {}
+    found: dict[tuple[Any, ...], list[int]] = {}
     query = sa.select(*_key(), histogram).where(histogram.is_not(None))
     for *key, packed in connection.execute(query):
+        bins = found.setdefault(tuple(key), [0] * BINS)
         for place, reads in enumerate(json.loads(packed)[:BINS]):
             if 0 < reads <= MOST_READS:
-                found[(*key, place)] = found.get((*key, place), 0) + reads
-    return found
+                bins[place] += reads
+    # Empty bins at the end are left out.
+    return {
+        key: bins[: max((p for p in range(BINS) if bins[p]), default=-1) + 1]
+        for key, bins in found.items()
+    }
