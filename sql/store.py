@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Engine
+from sqlalchemy.engine import URL, Connection, Engine
 
 from treehammer.collectors.metrics import Value
 from treehammer.collectors.record import Measurement
@@ -119,6 +119,12 @@ class Store:
         """Several questions to one and the same state of the database."""
         with reading(self._engine) as connection:
             yield Snapshot(connection)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection that sees one state of the database, for questions of this room."""
+        with reading(self._engine) as connection:
+            yield connection
 
     def measurements(
         self, selection: Selection, columns: Sequence[str] | None = None

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import time
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from treehammer.web.answers import JSONAnswer
+from treehammer.web.answers import Refusal, Say
 
 _ACCESS = logging.getLogger("treehammer.access")
 _LOG = logging.getLogger("treehammer.service")
@@ -20,10 +21,16 @@ _PATH = 200
 
 
 class AccessLog:
-    """Logs requests at the level INFO; addresses without what follows '?'."""
+    """Logs requests at the level INFO; addresses without what follows '?'.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: that handles them.
+        say: answers where the application made a mistake.
+    """
+
+    def __init__(self, app: ASGIApp, say: Say) -> None:
         self._app = app
+        self._say = say
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection."""
@@ -44,8 +51,8 @@ class AccessLog:
         except Exception:
             _LOG.exception("a request failed, which is our fault")
             if not status:
-                sentence = "the service has made a mistake; its log says more"
-                await JSONAnswer({"error": sentence}, 500)(scope, receive, noting)
+                mistake = Refusal(500, "the service has made a mistake; its log says more")
+                await self._say(Request(scope), mistake)(scope, receive, noting)
         if _ACCESS.isEnabledFor(logging.INFO):
             _tell(scope, status, time.monotonic() - began)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -58,14 +58,18 @@ def unavailable(sentence: str) -> Refusal:
     return Refusal(503, sentence, headers={"Retry-After": str(seconds)})
 
 
-async def on_refusal(_request: Request, error: Exception) -> Response:
+#: Answers a request that is not done.
+Say = Callable[[Request, Refusal], Response]
+
+
+def on_refusal(say: Say, request: Request, error: Exception) -> Response:
     """The answer to a :class:`Refusal`."""
     assert isinstance(error, Refusal)
-    return JSONAnswer(error.body, error.status, error.headers)
+    return say(request, error)
 
 
-async def on_http_error(_request: Request, error: Exception) -> Response:
+def on_http_error(say: Say, request: Request, error: Exception) -> Response:
     """The answer to what Starlette refuses: unknown addresses and methods."""
     assert isinstance(error, HTTPException)
     sentence = _SENTENCES.get(error.status_code, error.detail)
-    return JSONAnswer({"error": sentence}, error.status_code, error.headers)
+    return say(request, Refusal(error.status_code, sentence, headers=error.headers))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -35,6 +36,21 @@ from treehammer.web.writer import AddsMeasurements, Writer
 MAX_ID = 128
 
 
+class ServesPages(Protocol):
+    """Pages for people."""
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        """Where they are."""
+        ...
+
+    def refuse(
+        self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
+    ) -> Response:
+        """The answer to a request that is not done."""
+        ...
+
+
 def create_app(
     store: AddsMeasurements,
     doorkeeper: Doorkeeper,
@@ -42,7 +58,7 @@ def create_app(
     find: Callable[[str], dict[str, Any] | None] = lambda _: None,
     mark: Callable[[], object] | None = None,
     limits: Limits | None = None,
-    pages: Sequence[BaseRoute] = (),
+    pages: ServesPages | None = None,
 ) -> Starlette:
     """The application of one process.
 
@@ -52,7 +68,7 @@ def create_app(
         find: gives a stored measurement by its identity, as ``values`` and ``extras``.
         mark: see :class:`~treehammer.web.writer.Writer`.
         limits: of requests.
-        pages: routes to be served beside the interface.
+        pages: served beside the interface; without them whatever is refused is told in JSON.
     """
     limits = limits or Limits()
     writer = Writer(store, mark=mark)
@@ -95,6 +111,11 @@ def create_app(
             raise Refusal(404, "there is no measurement of this identity")
         return JSONAnswer(found)
 
+    def say(request: Request, refusal: Refusal) -> Response:
+        if pages is None or refusal.body.keys() > {"error"}:
+            return JSONAnswer(refusal.body, refusal.status, refusal.headers)
+        return pages.refuse(request, refusal.status, refusal.body["error"], refusal.headers)
+
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         watch = asyncio.create_task(doorkeeper.watch())
@@ -113,13 +134,13 @@ def create_app(
             Route("/api/v1/measurements/{measurement_id}", measurement),
             Route("/api/v1/token", token),
             Route("/api/v1/health", health),
-            Route("/api/v1/openapi.json", openapi),
-            *pages,
+            Route("/api/v1/openapi.json", openapi, name="openapi"),
+            *(pages.routes if pages else ()),
         ],
-        middleware=[Middleware(AccessLog)],
+        middleware=[Middleware(AccessLog, say=say)],
         exception_handlers={
-            Refusal: on_refusal,
-            HTTPException: on_http_error,
+            Refusal: partial(on_refusal, say),
+            HTTPException: partial(on_http_error, say),
         },
         lifespan=lifespan,
     )

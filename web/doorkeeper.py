@@ -19,6 +19,8 @@ _LOG = logging.getLogger("treehammer.service")
 LOOK_EVERY_S = 2.0
 #: Seconds after which what was seen counts no more.
 OLD_S = 20.0
+#: The cookie in which browsers keep a token for reading.
+COOKIE = "treehammer_reader"
 #: Seconds between two looks for keys that are not known yet.
 PAUSE_S = 0.2
 #: Tokens whose signature is remembered as checked.
@@ -32,6 +34,8 @@ class Doorkeeper:
         look: reads keys and revocations from the database; runs in a thread.
         master: the service's master key.
         reading_open: whether everybody may read.
+        reader_header: header by which a proxy in front names who reads, '' for none; what has it
+            may read, so that nobody else may be able to send it.
         now_us: the time, in microseconds since 1970 UTC.
     """
 
@@ -41,9 +45,11 @@ class Doorkeeper:
         master: bytes,
         *,
         reading_open: bool = False,
+        reader_header: str = "",
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.reading_open = reading_open
+        self._reader_header = reader_header
         self._look = look
         self._master = master
         self._now_us = now_us
@@ -96,16 +102,24 @@ class Doorkeeper:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise _unauthorized("a token is needed: Authorization: Bearer TOKEN")
+        return await self.grant(token.strip())
+
+    async def grant(self, token: str) -> Grant:
+        """What whoever has a token may do.
+
+        Raises:
+            Refusal: the token does not count, or that cannot be told now.
+        """
         if not self.knows:
             raise unavailable("keys cannot be checked now: the database does not answer")
         try:
-            return self._judged(token.strip())
+            return self._judged(token)
         except TokenError as error:
             if not error.may_be_new:
                 raise _unauthorized(error.message) from None
         try:
             await self._refresh()
-            return self._judged(token.strip())
+            return self._judged(token)
         except TokenError as error:
             raise _unauthorized(error.message) from None
         except StoreError:
@@ -134,17 +148,29 @@ class Doorkeeper:
         return grant
 
     async def reader(self, request: Request) -> Grant | None:
-        """Who reads; None for anybody where reading is open.
+        """Who reads; None for anybody where reading is open, and for whom the proxy names.
+
+        A browser that has signed in shows its token in a cookie, which counts for nothing but reading.
 
         Raises:
             Refusal: the bearer may not.
         """
-        if self.reading_open:
+        if self.reading_open or (self._reader_header and request.headers.get(self._reader_header)):
             return None
-        grant = await self.bearer(request)
-        if not grant.may_read:
-            raise Refusal(403, f"a token of the role '{grant.role}' may not read results")
-        return grant
+        if "authorization" in request.headers or COOKIE not in request.cookies:
+            return may_read(await self.bearer(request))
+        return may_read(await self.grant(request.cookies[COOKIE]))
+
+
+def may_read(grant: Grant) -> Grant:
+    """The grant, if it lets read.
+
+    Raises:
+        Refusal: it does not.
+    """
+    if not grant.may_read:
+        raise Refusal(403, f"a token of the role '{grant.role}' may not read results")
+    return grant
 
 
 def _unauthorized(sentence: str) -> Refusal:

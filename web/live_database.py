@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.engine import Engine
 
 from treehammer.collectors.record import Measurement
-from treehammer.errors import ContentError, NothingToDo, StoreError
+from treehammer.errors import ConfigError, ContentError, NothingToDo, StoreError
 from treehammer.sql.database import parse_url
 from treehammer.sql.keyring import Keyring
 from treehammer.sql.recording import Added
@@ -19,6 +19,10 @@ from treehammer.sql.selection import Selection, Where
 from treehammer.sql.store import Store, open_engine
 from treehammer.sql.tokens import Access
 from treehammer.sql.troubles import shown, sqlite_file
+from treehammer.web.answers import Refusal
+
+#: Errors of what was asked: the database itself is well.
+_OTHERS = (ContentError, ConfigError, NothingToDo, Refusal)
 
 
 class LiveDatabase:
@@ -73,12 +77,18 @@ class LiveDatabase:
         return None
 
     @contextmanager
+    def store(self) -> Iterator[Store]:
+        """The store, for questions that belong together; it is not to be closed."""
+        with self._used() as engine:
+            yield Store(engine)
+
+    @contextmanager
     def _used(self) -> Iterator[Engine]:
         with self._lock:
             engine = self._ready()
         try:
             yield engine
-        except ContentError:
+        except _OTHERS:
             raise
         except BaseException:
             with self._lock:

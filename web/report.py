@@ -6,10 +6,8 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from treehammer.analysis import wording
@@ -29,6 +27,7 @@ from treehammer.sql.rows import CampaignRow
 from treehammer.version import __version__
 from treehammer.web.figures import Drawing, efficiency_figure, time_figure
 from treehammer.web.summary import AVERAGED, Cell, summarise
+from treehammer.web.templating import environment
 
 _NODE = ("host", "cpu_model", "cores_online", "cores_allowed", "os_name", "kernel", "container")
 _BUILD = ("root_version", "root_commit", "root_provider", *BUILD_FACTS)
@@ -204,38 +203,22 @@ def _node_groups(rows: Sequence[Row]) -> tuple[Group, ...]:
 
 def render(report: Report) -> str:
     """The page: one HTML document that asks for nothing outside itself and needs no script."""
-    environment = Environment(
-        loader=PackageLoader("treehammer.web"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(_FILTERS)
-    return environment.get_template("report.html.j2").render(
-        report=report,
-        version=__version__,
-        build_titles=["asked for", *map(_title, _BUILD)],
-        node_titles=["site", *map(_title, _NODE), "calibration loop (s)"],
-        raw=_RAW,
-        metric_titles=wording.METRIC_TITLES,
+    return (
+        environment(_FILTERS)
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            version=__version__,
+            build_titles=["asked for", *map(_title, _BUILD)],
+            node_titles=["site", *map(_title, _NODE), "calibration loop (s)"],
+            raw=_RAW,
+            metric_titles=wording.METRIC_TITLES,
+        )
     )
 
 
 def _title(name: str) -> str:
     return name.removeprefix("root_").replace("_", " ")
-
-
-def _time(us: int) -> str:
-    return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _cell(value: Any) -> str:
-    if value is None or value == "":
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _spread(cell: Cell, name: str, scale: float = 1.0) -> str:
@@ -251,15 +234,8 @@ def _spread(cell: Cell, name: str, scale: float = 1.0) -> str:
 
 
 _FILTERS: Mapping[str, Callable[..., Any]] = {
-    "time": _time,
-    "cell": _cell,
     "spread": _spread,
     "title_of": _title,
-    "per_cent": wording.per_cent,
-    "interval": wording.interval,
-    "milliseconds": wording.milliseconds,
-    "verdict": wording.verdict,
-    "flat": wording.flat,
     # Our own figure, whose text matplotlib and ElementTree have escaped.
     "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
 }

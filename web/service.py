@@ -15,6 +15,7 @@ from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from treehammer.config import OPEN, Settings, is_loopback
 from treehammer.errors import ConfigError
@@ -27,6 +28,8 @@ from treehammer.terminal import counted
 from treehammer.web.app import create_app
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.live_database import LiveDatabase
+from treehammer.web.pages import Pages
+from treehammer.web.proxy import BehindProxy
 from treehammer.web.tls import Certificate
 
 _LOG = logging.getLogger("treehammer.service")
@@ -61,6 +64,13 @@ class Doors:
         if certificate and settings.serve_behind_proxy:
             raise ConfigError(
                 "a certificate and serve_behind_proxy exclude each other: one of both speaks TLS"
+            )
+        if settings.serve_reader_header and not settings.serve_behind_proxy:
+            raise ConfigError(
+                f"everybody could send {settings.serve_reader_header}: it counts only behind a proxy",
+                where="serve_reader_header",
+                hint="Say with --behind-proxy that there is one, and take the header from requests "
+                "that it passes on.",
             )
         if not (certificate or settings.serve_behind_proxy or is_loopback(settings.serve_host)):
             raise ConfigError(
@@ -116,9 +126,18 @@ def service_app(settings: Settings) -> Iterator[Starlette]:
                 counted(len(strange), "key"),
                 settings.master_key_file,
             )
-        doorkeeper = Doorkeeper(reading.access, master, reading_open=settings.serve_reading == OPEN)
+        doorkeeper = Doorkeeper(
+            reading.access,
+            master,
+            reading_open=settings.serve_reading == OPEN,
+            reader_header=settings.serve_reader_header,
+        )
         yield create_app(
-            writing, doorkeeper, find=reading.measurement, mark=writing.mark_bad_replicas
+            writing,
+            doorkeeper,
+            find=reading.measurement,
+            mark=writing.mark_bad_replicas,
+            pages=Pages(reading, doorkeeper),
         )
     finally:
         writing.close()
@@ -135,11 +154,11 @@ def serve(settings: Settings) -> None:
     doors = Doors.of(settings)
     with service_app(settings) as app, doors.listen() as listening:
         _more_connections()
-        server = _Server(_uvicorn(app, doors), doors.certificate)
+        behind = BehindProxy.of(app, settings)
+        server = _Server(_uvicorn(behind, doors), doors.certificate)
         _LOG.info("serving at %s", doors.url)
         _LOG.info("database: %s", shown(parse_url(settings.database)))
-        reading = "open to everybody" if settings.serve_reading == OPEN else "for keys that may"
-        _LOG.info("reading is %s; nobody writes without a token", reading)
+        _LOG.info("reading is %s; nobody writes without a token", _readers(settings))
         server.run(sockets=[listening])
     _LOG.info("stopped; everything that was acknowledged is in the database")
 
@@ -165,7 +184,15 @@ class _Server(uvicorn.Server):
                 watch.cancel()
 
 
-def _uvicorn(app: Starlette, doors: Doors) -> uvicorn.Config:
+def _readers(settings: Settings) -> str:
+    if settings.serve_reading == OPEN:
+        return "open to everybody"
+    if settings.serve_reader_header:
+        return f"for keys that may, and for whom the proxy names in {settings.serve_reader_header}"
+    return "for keys that may"
+
+
+def _uvicorn(app: ASGIApp, doors: Doors) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -173,7 +200,7 @@ def _uvicorn(app: Starlette, doors: Doors) -> uvicorn.Config:
         server_header=False,
         ws="none",
         lifespan="on",
-        proxy_headers=doors.behind_proxy,
+        proxy_headers=False,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=GRACE_S,
     )

@@ -105,6 +105,17 @@ class Settings:
         default=CLOSED,
         metadata={"help": "serve: 'open' lets everybody read results, 'closed' only keys that may"},
     )
+    serve_reader_header: str = field(
+        default="",
+        metadata={
+            "help": "serve: header by which the proxy in front names whoever may read, e.g. "
+            "X-Remote-User [default: none]"
+        },
+    )
+    serve_proxies: str = field(
+        default="127.0.0.1,::1",
+        metadata={"help": "serve: addresses or networks of the proxy in front, comma separated"},
+    )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -160,10 +171,12 @@ SETTING_NAMES: tuple[str, ...] = tuple(MEANINGS)
 
 _MOST = {"serve_port": 65535}
 _SIGNS = {
+    "serve_reader_header": "'-'",
     "rucio_account": "'.', '_' and '-'",
     "rucio_scope": "'.', '_' and '-'",
     "serve_host": "'.', '-' and ':'",
 }
+_LETTERS = {"serve_host": "A-Za-z0-9._:-", "serve_reader_header": "A-Za-z0-9-"}
 
 
 def _defaults() -> dict[str, Any]:
@@ -209,8 +222,10 @@ def _convert(name: str, value: Any, origin: str, base: Path) -> Any:
         if value not in (OPEN, CLOSED):
             raise ConfigError(f"{name} must be 'open' or 'closed', not {value!r}", where=origin)
         return value
-    if name in ("rucio_account", "rucio_scope", "serve_host"):
-        letters = "A-Za-z0-9._:-" if name == "serve_host" else "A-Za-z0-9._-"
+    if name == "serve_proxies":
+        return _networks(value, origin)
+    if name in _SIGNS:
+        letters = _LETTERS.get(name, "A-Za-z0-9._-")
         if not isinstance(value, str) or not re.fullmatch(f"[{letters}]*", value):
             raise ConfigError(
                 f"{name} must be letters, digits, {_SIGNS[name]}, not {value!r}", where=origin
@@ -266,6 +281,17 @@ def _service_url(value: Any, origin: str) -> str:
             where=origin,
         )
     return str(value).rstrip("/")
+
+
+def _networks(value: Any, origin: str) -> str:
+    try:
+        for part in str(value).split(","):
+            ipaddress.ip_network(part.strip())
+    except ValueError as error:
+        raise ConfigError(
+            f"serve_proxies must be addresses or networks like 10.0.0.0/24 ({error})", where=origin
+        ) from error
+    return str(value)
 
 
 def is_loopback(host: str) -> bool:

@@ -64,7 +64,9 @@ def demo(context: click.Context, output: Path) -> ExitCode:
             worst = ExitCode(code or 0)
     click.echo(
         f"\nOpen {report} in a browser, {tree} in ROOT (tree 'results').\n"
-        f"Look further: treehammer --data-dir {output} status"
+        f"Look further: treehammer --data-dir {output} status\n"
+        f"The page on these results: treehammer --data-dir {output} serve --reading open\n"
+        f"  then open http://{settings.serve_host}:{settings.serve_port}/"
     )
     return worst
 

@@ -24,6 +24,7 @@ from treehammer.web.app import create_app
 from treehammer.web.bodies import Limits
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.live_database import LiveDatabase
+from treehammer.web.pages import Pages
 from treehammer.web.writer import AddsMeasurements
 
 MASTER = b"m" * 32
@@ -94,6 +95,7 @@ def running(
     store: AddsMeasurements | None = None,
     *,
     reading_open: bool = False,
+    reader_header: str = "",
     limits: Limits | None = None,
 ) -> Iterator[Service]:
     """Run an application on the database in a folder; ``store`` stands for its store."""
@@ -101,13 +103,20 @@ def running(
     open_engine(url, create=True).dispose()
     clock = [1_800_000_000_000_000]
     database = LiveDatabase(url)
-    keeper = Doorkeeper(database.access, MASTER, reading_open=reading_open, now_us=lambda: clock[0])
+    keeper = Doorkeeper(
+        database.access,
+        MASTER,
+        reading_open=reading_open,
+        reader_header=reader_header,
+        now_us=lambda: clock[0],
+    )
     app = create_app(
         store or database,
         keeper,
         find=database.measurement,
         mark=None if store else database.mark_bad_replicas,
         limits=limits,
+        pages=Pages(database, keeper),
     )
     with _served(app) as client:
         yield Service(url, client, clock)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from services import missing
+from npm import npm_package
 from sql_makers import full_measurement, make_measurement
 
 from treehammer import config
@@ -106,13 +104,4 @@ def exported(
 @pytest.fixture(scope="session")
 def jsroot() -> Path:
     """A folder that holds the npm package jsroot."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        missing("npm or node is not installed")
-    folder = config.load().cache_dir / "test-tools" / f"jsroot-{JSROOT}"
-    package = folder / "node_modules" / "jsroot"
-    if not (package / "package.json").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
-        subprocess.run([npm, "install", *options, f"jsroot@{JSROOT}"], check=True, timeout=300)
-    return package
+    return npm_package("jsroot", JSROOT)

@@ -119,6 +119,9 @@ def test_a_folder_that_is_gone_is_a_configuration_error(
         ("serve_host = 'a b'", ("serve_host", "letters")),
         ("serve_reading = 'all'", ("serve_reading", "'open' or 'closed'")),
         ("serve_behind_proxy = 2", ("serve_behind_proxy", "true or false")),
+        ("serve_reader_header = 'X User'", ("serve_reader_header", "letters")),
+        ("serve_proxies = '10.0.0.300'", ("serve_proxies", "10.0.0.0/24")),
+        ("serve_proxies = ''", ("serve_proxies", "addresses or networks")),
     ],
 )
 def test_a_wrong_setting_of_the_service_is_told(

@@ -1,0 +1,72 @@
+"""What a day at a site was: good, warning or failing, by the outcomes of its measurements.
+
+The rule is that of the daily storage monitoring of CMS (study S1): failing when nothing worked,
+a warning when failures are more than 6 % of what worked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
+
+#: More failures than this for each good measurement are a warning.
+TOLERATED = 0.06
+#: The rule in words.
+RULE = (
+    "Failing: no measurement of that day is good. "
+    f"Warning: failed and implausible ones are more than {TOLERATED:.0%} of the good ones. "
+    "Good: fewer. No data: nothing was measured."
+)
+
+
+class Status(StrEnum):
+    """What a day was."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    FAILING = "failing"
+    NO_DATA = "no data"
+
+    @property
+    def letter(self) -> str:
+        """What a small cell shows."""
+        return "–" if self is Status.NO_DATA else self.value[0].upper()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Measurements by what became of them, and the status that follows."""
+
+    good: int
+    failed: int
+    implausible: int
+
+    @classmethod
+    def of(cls, outcomes: Mapping[str, int]) -> Judged:
+        """Sum up outcomes of roll-ups."""
+        good, implausible = outcomes.get(GOOD, 0), outcomes.get(IMPLAUSIBLE, 0)
+        return cls(good, sum(outcomes.values()) - good - implausible, implausible)
+
+    @property
+    def all(self) -> int:
+        """How many there are."""
+        return self.good + self.failed + self.implausible
+
+    @property
+    def status(self) -> Status:
+        """By the rule."""
+        if not self.all:
+            return Status.NO_DATA
+        if not self.good:
+            return Status.FAILING
+        bad = self.failed + self.implausible
+        return Status.WARNING if bad > TOLERATED * self.good else Status.GOOD
+
+    def __str__(self) -> str:
+        parts = [f"{self.good} of {self.all} good"]
+        parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{self.implausible} implausible"] if self.implausible else []
+        return ", ".join(parts) if self.all else "nothing was measured"

@@ -1,0 +1,128 @@
+"""What is going on: campaigns under way, days of sites, the latest comparisons.
+
+Nothing here reads single measurements, so that it takes milliseconds however many there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from treehammer.sql.rows import CampaignRow, VerdictRow
+from treehammer.sql.schema import (
+    campaign,
+    dimension_tables,
+    job,
+    measurement,
+    rollup_day,
+    verdict,
+)
+from treehammer.sql.store import IN_LIST, Store
+from treehammer.sql.tables import fetch
+
+_SITE = dimension_tables["subject"].c.site
+
+
+@dataclass(frozen=True)
+class SiteDay:
+    """What came back from one site on one day (UTC, YYYYMMDD): outcome -> measurements.
+
+    Outcomes are ``good`` and ``implausible`` of :mod:`treehammer.sql.rollups`, and classes of failures.
+    """
+
+    site: str
+    day: int
+    outcomes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CampaignState:
+    """A campaign, how many of its jobs are in each state, how many measurements are recorded."""
+
+    campaign: CampaignRow
+    jobs: Mapping[str, int]
+    recorded: int
+
+
+def site_days(store: Store, first: int, last: int) -> list[SiteDay]:
+    """Sites and days from ``first`` to ``last`` (YYYYMMDD) on which something was measured, in order."""
+    query = (
+        sa.select(
+            _SITE, rollup_day.c.day, rollup_day.c.outcome, sa.func.sum(rollup_day.c.measurements)
+        )
+        .join(dimension_tables["subject"])
+        .where(rollup_day.c.day.between(first, last))
+        .group_by(_SITE, rollup_day.c.day, rollup_day.c.outcome)
+    )
+    found: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+    with store.connection() as connection:
+        for site, day, outcome, count in connection.execute(query):
+            found[site or "", day][outcome] = int(count)
+    return [SiteDay(*key, found[key]) for key in sorted(found)]
+
+
+def last_day(store: Store) -> int | None:
+    """The last day (UTC, YYYYMMDD) on which something was measured."""
+    with store.connection() as connection:
+        found = connection.scalar(sa.select(sa.func.max(rollup_day.c.day)))
+    return None if found is None else int(found)
+
+
+def sites(store: Store) -> list[str]:
+    """Every site that has ever measured something, sorted."""
+    with store.connection() as connection:
+        found = connection.scalars(sa.select(_SITE).distinct().order_by(_SITE))
+        return [site or "" for site in found]
+
+
+def under_way(store: Store, open_states: Collection[str]) -> list[CampaignState]:
+    """The campaigns that have jobs in any of these states, the newest first."""
+    query = sa.select(job.c.campaign_id).where(job.c.state.in_(open_states)).distinct()
+    with store.connection() as connection:
+        ids = list(connection.scalars(query))
+    return states_of(store, ids)
+
+
+def campaigns_since(store: Store, us: int) -> list[CampaignRow]:
+    """The campaigns that were submitted since a time, the newest first."""
+    query = sa.select(campaign).where(campaign.c.created_us >= us)
+    with store.connection() as connection:
+        return fetch(
+            connection, CampaignRow, query.order_by(campaign.c.created_us.desc(), campaign.c.id)
+        )
+
+
+def states_of(store: Store, ids: Sequence[str]) -> list[CampaignState]:
+    """How campaigns of these identities stand, the newest first."""
+    rows: list[CampaignRow] = []
+    jobs: dict[str, Counter[str]] = defaultdict(Counter)
+    recorded: Counter[str] = Counter()
+    count = sa.func.count()
+    with store.connection() as connection:
+        for start in range(0, len(ids), IN_LIST):
+            some = ids[start : start + IN_LIST]
+            rows += fetch(
+                connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(some))
+            )
+            by = (job.c.campaign_id, job.c.state)
+            states = sa.select(*by, count).where(job.c.campaign_id.in_(some)).group_by(*by)
+            for id_, state, number in connection.execute(states):
+                jobs[id_][state] = number
+            of = measurement.c.campaign_id
+            numbers = sa.select(of, count).where(of.in_(some)).group_by(of)
+            recorded.update({row[0]: row[1] for row in connection.execute(numbers)})
+    rows.sort(key=lambda row: (-row.created_us, row.id))
+    return [CampaignState(row, jobs[row.id], recorded[row.id]) for row in rows]
+
+
+def latest_verdicts(store: Store, comparisons: int) -> dict[str, list[VerdictRow]]:
+    """The latest comparisons with all their verdicts, the newest first: identity -> rows."""
+    made = sa.func.max(verdict.c.created_us)
+    query = sa.select(verdict.c.comparison_id).group_by(verdict.c.comparison_id)
+    with store.connection() as connection:
+        newest = query.order_by(made.desc(), verdict.c.comparison_id).limit(comparisons)
+        ids = list(connection.scalars(newest))
+    return {id_: store.verdicts(id_) for id_ in ids}

@@ -1,0 +1,94 @@
+"""The first page and what holds for all of them, in a real browser."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from browser import Watched
+from page_makers import HOSTILE
+
+Visit = Callable[..., Watched]
+
+
+@pytest.mark.parametrize(
+    "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
+)
+def test_the_overview(rich: str, visit: Visit, size: str, scheme: str) -> None:
+    tab = visit(rich, size=size, scheme=scheme)
+    assert tab.open("/") == 200
+    tab.check()
+
+
+def test_hostile_text_is_shown_as_text(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    tab.open("/")
+    names = tab.page.locator(".matrix tbody th").all_inner_texts()
+    assert set(HOSTILE) <= set(names)
+    assert (
+        tab.page.get_by_role("cell", name=HOSTILE[1])
+        .or_(tab.page.get_by_role("rowheader", name=HOSTILE[1]))
+        .count()
+    )
+
+
+def test_the_overview_without_script(rich: str, visit: Visit) -> None:
+    tab = visit(rich, script=False)
+    tab.open("/?days=7")
+    assert tab.page.locator(".matrix tbody tr").count() >= 7
+    assert tab.page.locator(".matrix tbody tr").first.locator("td").count() == 7
+
+
+def test_days_are_chosen_by_the_address(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    tab.open("/")
+    tab.page.get_by_label("Days").select_option("30")
+    tab.page.get_by_role("button", name="Show").click()
+    tab.page.wait_for_url("**days=30*")
+    assert tab.page.locator(".matrix tbody tr").first.locator("td").count() == 30
+    tab.open("/?until=2020-01-01")
+    tab.check()
+    tab.page.get_by_role("link", name="20").last.click()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_empty_database_says_what_to_do(empty: str, visit: Visit, scheme: str) -> None:
+    tab = visit(empty, scheme=scheme)
+    assert tab.open("/") == 200
+    assert tab.page.get_by_text("treehammer demo").count() == 1
+    tab.check()
+
+
+def test_what_is_not_there(rich: str, visit: Visit) -> None:
+    tab = visit(rich, size="phone")
+    assert tab.open("/nothing") == 404
+    assert tab.page.get_by_role("heading", name="Not Found").is_visible()
+    tab.check()
+    assert tab.open("/?days=1000") == 400
+    tab.check()
+
+
+def test_a_reader_signs_in_with_a_key(closed: tuple[str, Path], visit: Visit) -> None:
+    address, folder = closed
+    tab = visit(address)
+    assert tab.open("/?days=7") == 401
+    tab.check()
+    tab.page.get_by_label("Key").fill("th1.none.none")
+    tab.page.get_by_role("button", name="Show results").click()
+    tab.page.get_by_role("alert").wait_for()
+    tab.check()
+    words = ["--data-dir", str(folder), "token", "create", "--role", "read", "--name", "reader"]
+    made = subprocess.run(
+        [sys.executable, "-m", "treehammer", *words], capture_output=True, text=True, check=True
+    )
+    key = next(word for word in made.stdout.split() if word.startswith("th1."))
+    tab.page.get_by_label("Key").fill(key)
+    tab.page.get_by_role("button", name="Show results").click()
+    tab.page.wait_for_url("**/?days=7")
+    tab.check()
+    tab.page.get_by_role("button", name="Sign out").click()
+    tab.page.get_by_label("Key").wait_for()

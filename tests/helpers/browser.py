@@ -1,0 +1,114 @@
+"""Debian's Chromium, driven by Playwright, and what every page must keep in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from npm import npm_package
+from playwright.sync_api import Browser, Page, sync_playwright
+from services import missing
+
+from treehammer import config
+from treehammer.errors import TestbedError
+from treehammer.testbed import packages
+
+AXE = "4.14.1"
+WIDTHS = {"phone": 360, "laptop": 1280}
+
+
+def unpacked() -> Path:
+    """The tree in which Chromium lies; the test is skipped where it cannot be had."""
+    folder = config.load().cache_dir / "testbed"
+    try:
+        return packages.unpack("chromium", ["chromium-headless-shell"], "trixie", folder, print)
+    except TestbedError as error:
+        missing(f"no Chromium: {error}")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A running browser without a window."""
+    tree = unpacked()
+    program = tree / "usr/lib/chromium/chromium-headless-shell"
+    # One of its libraries lies in a folder of its own.
+    libraries = ":".join(map(str, tree.glob("usr/lib/*/pulseaudio")))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, env={**os.environ, "LD_LIBRARY_PATH": libraries}
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Watched:
+    """A tab of a browser, and all that must not happen in it.
+
+    Args:
+        browser: that opens it.
+        base: address of the service.
+        size: name of a width of :data:`WIDTHS`.
+        scheme: of colours, ``light`` or ``dark``.
+        script: whether JavaScript runs.
+    """
+
+    def __init__(
+        self,
+        browser: Browser,
+        base: str,
+        *,
+        size: str = "laptop",
+        scheme: Any = "light",
+        script: bool = True,
+    ) -> None:
+        self.base = base
+        self.context = browser.new_context(
+            base_url=base,
+            viewport={"width": WIDTHS[size], "height": 800},
+            color_scheme=scheme,
+            java_script_enabled=script,
+            locale="en-GB",
+            timezone_id="UTC",
+        )
+        self.page: Page = self.context.new_page()
+        #: Requests to others, mistakes of scripts, what the policy forbids.
+        self.bad: list[str] = []
+        self.page.on("request", lambda sent: self._asked(sent.url))
+        self.page.on("pageerror", lambda error: self.bad.append(f"error: {error}"))
+        self.page.on("console", lambda said: self._said(said.type, said.text))
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.base, "data:", "blob:")):
+            self.bad.append(f"request to {url}")
+
+    def _said(self, kind: str, text: str) -> None:
+        # That a page was refused is told there, too, and may be what is tested.
+        if kind in ("error", "warning") and "the server responded with a status of" not in text:
+            self.bad.append(f"{kind}: {text}")
+
+    def open(self, path: str) -> int:
+        """Go to a page and wait until it rests; its status."""
+        answer = self.page.goto(path)
+        assert answer is not None
+        self.page.wait_for_load_state("networkidle")
+        return answer.status
+
+    def check(self) -> None:
+        """What holds for every page: nothing bad happened, it fits, and axe-core has no complaint."""
+        assert not self.bad, self.bad
+        wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, f"{self.page.url} is {wide} pixels too wide"
+        assert "got" not in self.page.title()
+        # Given to the debugger, not to the page: its policy holds for what is in it.
+        self.page.evaluate((npm_package("axe-core", AXE) / "axe.min.js").read_text("utf-8"))
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        told = [
+            f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes'][:5]]}"
+            for one in found["violations"]
+        ]
+        assert not told, "\n".join(told)

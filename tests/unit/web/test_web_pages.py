@@ -1,0 +1,211 @@
+"""What all pages have in common: who may read, in which forms, with which headers."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from page_makers import HOSTILE, fill
+from sql_makers import make_measurement
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from web_service import Service, Start, running
+
+from treehammer.sql.store import Store
+from treehammer.web.pages.context import same
+from treehammer.web.proxy import BehindProxy
+
+PEOPLE = {"Accept": "text/html,*/*"}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("filled")
+    fill(f"sqlite:///{folder / 'results.db'}")
+    with running(folder, reading_open=True) as service:
+        yield service
+
+
+def test_a_page_may_load_nothing_of_others_and_no_script_inside(filled: Service) -> None:
+    answer = filled.client.get("/", headers=PEOPLE)
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    for word in ("<script>", "style=", "onclick", "http://", "https://"):
+        assert word not in answer.text.lower()
+
+
+def test_every_table_is_there_for_programs(filled: Service) -> None:
+    document = filled.client.get("/?format=json&days=7").json()
+    assert set(document["tables"]) == {"site_days", "running", "verdicts"}
+    (running,) = document["tables"]["running"]
+    assert running["campaign"] == HOSTILE[1]
+    assert (running["queued"], running["running"], running["planned"]) == (1, 2, 400)
+    answer = filled.client.get("/?format=csv&days=7")
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+    rows = [*csv.DictReader(io.StringIO(answer.text))]
+    assert len(rows) == len(document["tables"]["site_days"])
+    assert {row["site"] for row in rows} >= set(HOSTILE)
+    one = filled.client.get("/?format=json&table=verdicts").json()
+    assert set(one["tables"]) == {"verdicts"}
+
+
+def test_counts_of_days_are_those_of_the_measurements(filled: Service) -> None:
+    rows = filled.client.get("/?format=json&days=30").json()["tables"]["site_days"]
+    found = sum(row["good"] + row["failed"] + row["implausible"] for row in rows)
+    with Store.open(filled.url) as store:
+        assert found == sum(
+            sum(store.recorded(campaign).values()) for campaign in ("over", "running")
+        )
+
+
+@pytest.mark.parametrize(
+    "address, status",
+    [
+        ("/?format=xml", 400),
+        ("/?format=csv&table=none", 404),
+        ("/?days=8", 400),
+        ("/?until=yesterday", 400),
+        ("/?until=9999-12-31", 200),
+        ("/?until=0001-01-01&days=60", 200),
+        ("/nothing", 404),
+        ("/static/nothing", 404),
+        ("/static/../answers.py", 404),
+    ],
+)
+def test_what_cannot_be_shown_is_said(filled: Service, address: str, status: int) -> None:
+    page = filled.client.get(address, headers=PEOPLE)
+    assert page.status_code == status
+    if status != 200 and not address.startswith("/static"):
+        assert ("<main" in page.text) == ("format=csv" not in address)
+    assert (filled.client.get(address).status_code) == status
+
+
+def test_programs_are_told_in_json(filled: Service) -> None:
+    answer = filled.client.get("/nothing")
+    assert answer.json() == {"error": "there is nothing at this address"}
+    assert filled.client.post("/", headers=PEOPLE).status_code == 405
+
+
+def test_files_are_kept_by_browsers(filled: Service) -> None:
+    first = filled.client.get("/static/page.css?v=old")
+    assert first.headers["Cache-Control"] == "no-cache"
+    again = filled.client.get("/static/page.css", headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    version = first.headers["ETag"].strip('"')
+    kept = filled.client.get(f"/static/page.css?v={version}")
+    assert "immutable" in kept.headers["Cache-Control"]
+    plain = filled.client.get("/static/page.css", headers={"Accept-Encoding": "identity"})
+    assert plain.content == kept.content
+    assert "Content-Encoding" not in plain.headers
+
+
+def test_reading_needs_a_key_unless_it_is_open(start: Start) -> None:
+    with start() as service:
+        refused = service.client.get("/", headers=PEOPLE)
+        assert refused.status_code == 401
+        assert "SITE" not in refused.text
+        assert refused.headers["WWW-Authenticate"].startswith("Bearer")
+        assert service.client.get("/static/page.css").status_code == 200
+        reader, submitter = service.make_key("read").text, service.make_key("submit").text
+        assert service.get("/", reader).status_code == 200
+        assert service.get("/", submitter).status_code == 403
+        assert service.get("/", "wrong").status_code == 401
+
+
+def test_a_browser_keeps_a_key_for_reading_alone(start: Start) -> None:
+    with start() as service:
+        key = service.make_key("admin").text
+        answer = service.client.post("/sign-in", data={"token": f" {key} ", "next": "/?days=7"})
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/?days=7")
+        cookie = answer.headers["Set-Cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=lax" in cookie
+        assert service.client.get("/", headers=PEOPLE).status_code == 200
+        assert service.client.get("/").headers["Cache-Control"] == "no-store"
+        # What it may beyond reading, it may with a header alone.
+        assert service.post({"measurements": []}, "").status_code == 401
+        service.client.post("/sign-out")
+        assert service.client.get("/", headers=PEOPLE).status_code == 401
+
+
+@pytest.mark.parametrize("target", ["//evil.example/", "https://evil.example", "/\\evil", "", "x"])
+def test_signing_in_leads_nowhere_else(start: Start, target: str) -> None:
+    with start() as service:
+        key = service.make_key("read").text
+        answer = service.client.post("/sign-in", data={"token": key, "next": target})
+        assert answer.headers["Location"] == "/"
+
+
+@pytest.mark.parametrize(
+    "body, status",
+    [
+        (b"token=" + b"x" * 9000, 413),
+        (b"\xff", 400),
+        (b"token=%ff", 400),
+        (b"token=no", 401),
+        (b"", 401),
+    ],
+)
+def test_a_wrong_key_is_no_way_in(start: Start, body: bytes, status: int) -> None:
+    with start() as service:
+        kind = {"Content-Type": "application/x-www-form-urlencoded", **PEOPLE}
+        answer = service.client.post("/sign-in", content=body, headers=kind)
+        assert answer.status_code == status
+        assert "Set-Cookie" not in answer.headers
+
+
+def test_a_reader_whom_the_proxy_names(start: Start) -> None:
+    with start(reader_header="X-Remote-User") as service:
+        assert service.client.get("/", headers={"X-Remote-User": "me"}).status_code == 200
+        assert service.client.get("/", headers={"X-Remote-User": ""}).status_code == 401
+
+
+async def _get(transport: httpx.ASGITransport, headers: dict[str, str]) -> object:
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return (await client.get("/", headers=headers)).json()
+
+
+def test_only_a_proxy_is_believed() -> None:
+    async def show(request: Request) -> JSONResponse:
+        heard = request.headers.get("x-remote-user")
+        return JSONResponse([heard, request.url.scheme, request.client and request.client.host])
+
+    app = Starlette(routes=[Route("/", show)])
+    sent = {"X-Remote-User": "me", "X-Forwarded-Proto": "https", "X-Forwarded-For": "10.9.9.9"}
+
+    def asked(address: str, *proxies: str) -> object:
+        behind = BehindProxy(app, proxies, "X-Remote-User")
+        return asyncio.run(_get(httpx.ASGITransport(behind, client=(address, 1)), sent))
+
+    assert asked("10.0.0.7", "127.0.0.1", "10.0.0.0/24") == ["me", "https", "10.9.9.9"]
+    assert asked("10.0.1.7", "127.0.0.1", "10.0.0.0/24") == [None, "http", "10.0.1.7"]
+    assert asked("127.0.0.1") == [None, "http", "127.0.0.1"]
+    assert asked("nobody", "127.0.0.1") == [None, "http", "nobody"]
+
+
+def test_addresses_of_the_same_page() -> None:
+    scope = {"type": "http", "query_string": b"site=A%26B&site=C&days=7", "headers": []}
+    assert same(Request(scope), days=None, format="csv") == "?site=A%26B&site=C&format=csv"
+
+
+def test_a_page_while_the_database_is_away(start: Start) -> None:
+    with start(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add([make_measurement()])
+        file = service.url.removeprefix("sqlite:///")
+        Path(file).rename(f"{file}.away")
+        answer = service.client.get("/", headers=PEOPLE)
+        assert answer.status_code == 503
+        assert "Retry-After" in answer.headers
+        assert "Nothing is lost" in answer.text
+        Path(f"{file}.away").rename(file)
+        assert service.client.get("/", headers=PEOPLE).status_code == 200

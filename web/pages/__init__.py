@@ -1,0 +1,46 @@
+"""The pages: one module each, all on one :class:`~treehammer.web.pages.context.PageContext`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from treehammer.web.doorkeeper import Doorkeeper
+from treehammer.web.live_database import LiveDatabase
+from treehammer.web.pages import errors, overview
+from treehammer.web.pages.assets import Assets
+from treehammer.web.pages.context import PageContext
+from treehammer.web.templating import environment
+
+STATIC = Path(__file__).parents[1] / "static"
+
+#: Name of the route -> title, of the pages that every page leads to, in their order.
+MENU = {"overview": "Overview"}
+
+
+class Pages:
+    """All pages, and the answer to whatever is refused.
+
+    Args:
+        reads: the database; only read.
+        doorkeeper: tells who may read.
+    """
+
+    def __init__(self, reads: LiveDatabase, doorkeeper: Doorkeeper) -> None:
+        assets = Assets(STATIC)
+        self._context = PageContext(reads, doorkeeper, environment(), assets, MENU)
+        self.routes: list[BaseRoute] = [
+            *overview.routes(self._context),
+            *errors.routes(self._context),
+            Route("/static/{name:path}", assets.get, name="static", methods=["GET"]),
+        ]
+
+    def refuse(
+        self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
+    ) -> Response:
+        """The answer to a request that is not done: a page for people, JSON for programs."""
+        return errors.answer(self._context, request, status, sentence, headers)

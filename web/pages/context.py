@@ -1,0 +1,225 @@
+"""What all pages share: the database, who may read, templates; how a view becomes an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import anyio
+from jinja2 import Environment
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from treehammer.errors import ConfigError, NothingToDo, StoreError, TreehammerError
+from treehammer.sql.store import Store
+from treehammer.version import __version__
+from treehammer.web.answers import JSONAnswer, Refusal, unavailable
+from treehammer.web.doorkeeper import COOKIE, Doorkeeper
+from treehammer.web.live_database import LiveDatabase
+from treehammer.web.pages.assets import Assets
+from treehammer.web.pages.tables import Table
+
+HTML, JSON, CSV = "html", "json", "csv"
+FORMATS = (HTML, JSON, CSV)
+
+#: Questions that are asked of the database at a time; others wait, so that the service goes on.
+AT_ONCE = 6
+#: What browsers may load, from where: nothing but ours, and no script inside a page.
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; style-src {styles}; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_PLAIN_STYLES, _INLINE_STYLES = "'self'", "'self' 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class View:
+    """What a page has found out, and the template that lays it out.
+
+    Attributes:
+        template: its name.
+        title: of the page.
+        values: that the template may use.
+        tables: by which ``?format=csv`` and ``json`` give the same to programs; the first one is
+            what CSV holds where none is named.
+        inline_styles: whether a library on the page sets styles itself, as Plotly does.
+        status: of HTTP; 204 leaves the page as it is.
+    """
+
+    template: str
+    title: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+    inline_styles: bool = False
+    status: int = 200
+
+
+#: Answers a request from the store, in a thread; what a user did wrong is raised.
+Ask = Callable[[Store, Request], View | Response]
+
+
+@dataclass(frozen=True)
+class PageContext:
+    """What all pages share.
+
+    Attributes:
+        reads: the database, which pages only read.
+        doorkeeper: tells who may read.
+        templates: see :func:`treehammer.web.templating.environment`.
+        assets: styles and scripts.
+        menu: name of the route -> title, of the pages that every page leads to.
+    """
+
+    reads: LiveDatabase
+    doorkeeper: Doorkeeper
+    templates: Environment
+    assets: Assets
+    menu: Mapping[str, str]
+    _room: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(AT_ONCE))
+
+    def page(self, path: str, ask: Ask, name: str) -> Route:
+        """The route of a page.
+
+        Args:
+            path: as Starlette writes paths.
+            ask: finds out what the page shows.
+            name: of the route, for links.
+        """
+
+        async def endpoint(request: Request) -> Response:
+            await self.doorkeeper.reader(request)
+            return await anyio.to_thread.run_sync(self._answer, ask, request, limiter=self._room)
+
+        return Route(
+            path, endpoint, name=name, methods=["GET"], middleware=[Middleware(GZipMiddleware)]
+        )
+
+    def _answer(self, ask: Ask, request: Request) -> Response:
+        try:
+            wanted = form(request)
+            with self.reads.store() as store:
+                view = ask(store, request)
+        except StoreError as error:
+            raise unavailable(f"the database cannot be read now: {error.message}") from error
+        except NothingToDo as error:
+            raise Refusal(404, sentence(error)) from error
+        except ConfigError as error:
+            raise Refusal(400, sentence(error)) from error
+        if isinstance(view, Response):
+            return view
+        if wanted != HTML:
+            return tables_answer(view, request, wanted)
+        return self.render(view, request)
+
+    def render(self, view: View, request: Request) -> Response:
+        """The page as HTML."""
+        body = b""
+        if view.status != 204:
+            template = self.templates.get_template(view.template)
+            body = template.render(self._values(request), view=view, **view.values).encode()
+        styles = _INLINE_STYLES if view.inline_styles else _PLAIN_STYLES
+        headers = {
+            "Content-Security-Policy": POLICY.format(styles=styles),
+            "Referrer-Policy": "same-origin",
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-cache" if self.doorkeeper.reading_open else "no-store",
+        }
+        kind = "text/html; charset=utf-8" if body else None
+        return Response(body, view.status, headers, kind)
+
+    def _values(self, request: Request) -> dict[str, Any]:
+        """What every template may use."""
+        root = request.scope.get("root_path", "")
+
+        def link(name: str, /, **parts: Any) -> str:
+            return link_to(request, name, **parts)
+
+        return {
+            "link": link,
+            "asset": lambda name: f"{root}/static/{self.assets.address(name)}",
+            "same": lambda **changes: same(request, **changes),
+            "menu": [
+                (name, title, _leads_here(request, link(name))) for name, title in self.menu.items()
+            ],
+            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "signed_in": COOKIE in request.cookies,
+            "version": __version__,
+        }
+
+
+def link_to(
+    request: Request, name: str, /, *, query: Mapping[str, Any] | None = None, **parts: Any
+) -> str:
+    """The address of a route.
+
+    Args:
+        request: under which the service is reached.
+        name: of the route.
+        query: what follows '?'; '' and None are left out.
+        parts: of the path, any text.
+    """
+    quoted = {key: quote(str(value), safe="") for key, value in parts.items()}
+    path = request.scope.get("root_path", "") + str(request.app.url_path_for(name, **quoted))
+    asked = {key: value for key, value in (query or {}).items() if value not in ("", None)}
+    return f"{path}?{urlencode(asked, doseq=True)}" if asked else path
+
+
+def same(request: Request, **changes: Any) -> str:
+    """The address of this page with other parameters; None takes one away."""
+    kept = [
+        (name, value) for name, value in request.query_params.multi_items() if name not in changes
+    ]
+    new = [(name, value) for name, value in changes.items() if value is not None]
+    return f"?{urlencode([*kept, *new])}"
+
+
+def form(request: Request) -> str:
+    """In what form the answer is asked for.
+
+    Raises:
+        ConfigError: in one that there is not.
+    """
+    wanted = request.query_params.get("format", HTML)
+    if wanted not in FORMATS:
+        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {wanted!r}")
+    return wanted
+
+
+def tables_answer(view: View, request: Request, wanted: str) -> Response:
+    """The tables of a view for programs: all or the one named, of CSV one.
+
+    Raises:
+        Refusal: there is no such table.
+    """
+    tables = {table.name: table for table in view.tables}
+    name = request.query_params.get("table")
+    if not tables or (name and name not in tables):
+        known = f"; it has {', '.join(tables)}" if tables else ""
+        raise Refusal(404, f"this page has no table {name or ''}{known}")
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    if wanted == CSV:
+        table = tables[name] if name else view.tables[0]
+        headers["Content-Disposition"] = f'attachment; filename="{table.name}.csv"'
+        return Response(table.csv(), headers=headers, media_type="text/csv; charset=utf-8")
+    chosen = [tables[name]] if name else view.tables
+    body = {"title": view.title, "tables": {table.name: table.plain() for table in chosen}}
+    return JSONAnswer(json.loads(json.dumps(body, default=str)), headers=headers)
+
+
+def sentence(error: TreehammerError) -> str:
+    """What was wrong and what to do, for an answer."""
+    text = f"{error.where}: {error.message}" if error.where else error.message
+    return f"{text}. {error.hint}" if error.hint else text
+
+
+def _leads_here(request: Request, address: str) -> bool:
+    path = request.url.path
+    return path == address or (
+        address.rstrip("/").count("/") > 0 and path.startswith(f"{address}/")
+    )

@@ -1,0 +1,63 @@
+"""Days as addresses and people write them, and as the database counts them (YYYYMMDD)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+
+from treehammer.errors import ConfigError
+
+_ONE = timedelta(days=1)
+
+
+def today() -> date:
+    """The day it is (UTC)."""
+    return datetime.now(UTC).date()
+
+
+def numbered(day: date) -> int:
+    """As the database counts it."""
+    return day.year * 10000 + day.month * 100 + day.day
+
+
+def of_number(number: int) -> date:
+    """The day that the database means; what is none, as of made-up measurements, is the last one."""
+    try:
+        return date(number // 10000, number // 100 % 100, number % 100)
+    except ValueError:
+        return date.max
+
+
+def midnight_us(day: date) -> int:
+    """When it began, in microseconds since 1970 UTC."""
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
+
+
+def asked(text: str, name: str) -> date:
+    """Read ``2026-03-01``.
+
+    Raises:
+        ConfigError: it is no day.
+    """
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{name} must be a day like 2026-03-01, not {text[:40]!r}") from None
+
+
+def until(last: date, count: int) -> list[date]:
+    """So many days that end with ``last``."""
+    return list(_until(last, count))
+
+
+def _until(last: date, count: int) -> Iterator[date]:
+    for back in reversed(range(count)):
+        try:
+            yield last - back * _ONE
+        except OverflowError:
+            continue
+
+
+def written(day: date) -> str:
+    """For people: ``21 Nov 2026``."""
+    return f"{day.day} {day:%b} {day.year}"

@@ -1,0 +1,81 @@
+"""Tables of pages: what people see, and the same as CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from treehammer.web.templating import cell
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        key: of the row's value, which programs get as it is.
+        title: what people read above it.
+        show: how the value is written for people.
+        number: set flush right.
+        long: text that may be folded.
+        link: gives the address that the cell leads to, '' for none.
+        look: gives a class of the style sheet for the cell, '' for none.
+        hidden: for programs alone.
+    """
+
+    key: str
+    title: str = ""
+    show: Callable[[Any], str] = cell
+    number: bool = False
+    long: bool = False
+    link: Callable[[Row], str] = field(default=lambda _: "")
+    look: Callable[[Row], str] = field(default=lambda _: "")
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with what they are called.
+
+    Attributes:
+        name: by which programs ask for it; unique on a page.
+        caption: above it.
+        columns: in their order; the first one names its row.
+        rows: each has a value for the key of every column.
+        empty: one sentence for people when there are no rows.
+        note: beneath it, e.g. of a limit.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: Sequence[Row]
+    empty: str = "Nothing."
+    note: str = ""
+
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """The columns that people see."""
+        return tuple(column for column in self.columns if not column.hidden)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """The rows for programs: values as they are, by key."""
+        return [{column.key: row[column.key] for column in self.columns} for row in self.rows]
+
+    def csv(self) -> str:
+        """The same as CSV with a line of keys; lists and objects are JSON, what is not known is empty."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([column.key for column in self.columns])
+        writer.writerows([_csv_value(value) for value in row.values()] for row in self.plain())
+        return stream.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, Mapping | list | tuple) else value
