@@ -244,6 +244,8 @@ def json_schema() -> Dict[str, Any]:
         entry = dict(types[metric.type])
         if metric.type == "text":
             entry["maxLength"] = max_length(metric)
+        if metric.name in IDENTITIES:
+            entry["minLength"] = 1
         if metric.required:
             entry["type"] = entry["type"][0]
         unit = f" [{metric.unit}]" if metric.unit else ""

@@ -9,12 +9,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from treehammer.collectors.record import Measurement, RecordError, measurement_id
-from treehammer.sql.marks import BAD_REPLICA
+from treehammer.collectors.record import Measurement, RecordError
 from treehammer.sql.recording import Added
 from treehammer.sql.tokens import Grant
 from treehammer.web.answers import JSONAnswer, Refusal, unavailable
 from treehammer.web.bodies import Limits, Room, parse_json, read_body
+from treehammer.web.contradictions import contradictions
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.writer import Closed, Full, NotWritten, Unwritable, Writer
 
@@ -116,18 +116,9 @@ def understood(body: bytes, grant: Grant, limit: int) -> list[Measurement]:
 
 def _measurement(item: Any) -> Measurement:
     measurement = Measurement.from_document(item)
-    values = measurement.values
-    due = measurement_id(
-        str(values["job_id"]),
-        int(values["attempt"]),  # type: ignore[arg-type]  # valid, and so a number
-        int(values["round"]),  # type: ignore[arg-type]
-        int(values["position"]),  # type: ignore[arg-type]
-    )
-    if measurement.id != due:
-        # Otherwise one job could take the identity of another's measurement.
-        raise RecordError("measurement_id is not that of job_id, attempt, round and position")
-    if BAD_REPLICA in str(values.get("implausible_why") or ""):
-        raise RecordError(f"implausible_why may not contain {BAD_REPLICA.strip()!r}")
+    wrong = contradictions(measurement)
+    if wrong:
+        raise RecordError("; ".join(wrong), wrong)
     return measurement
 
 

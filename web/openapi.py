@@ -7,6 +7,7 @@ from typing import Any
 from treehammer.collectors.record import json_schema
 from treehammer.version import __version__
 from treehammer.web.bodies import Limits
+from treehammer.web.contradictions import describe
 
 #: Raised with every change of the interface: the first number when clients must change.
 API_VERSION = "1.0.0"
@@ -17,8 +18,7 @@ _COUNT = {"type": "integer", "minimum": 0}
 
 def description(limits: Limits) -> dict[str, Any]:
     """The description, as one JSON object of OpenAPI 3.1."""
-    record = json_schema()
-    del record["$schema"]
+    record = _record()
     return {
         "openapi": "3.1.0",
         "info": {
@@ -66,11 +66,19 @@ def description(limits: Limits) -> dict[str, Any]:
     }
 
 
+def _record() -> dict[str, Any]:
+    record = json_schema()
+    del record["$schema"]
+    values = record["properties"]["values"]
+    values["properties"] = describe(values["properties"])
+    return record
+
+
 def _post(limits: Limits) -> dict[str, Any]:
     body = _object(
         measurements={
             "type": "array",
-            "maxItems": limits.measurements,
+            "description": f"At most {limits.measurements}.",
             "items": {"$ref": "#/components/schemas/Record"},
         }
     )
@@ -80,17 +88,9 @@ def _post(limits: Limits) -> dict[str, Any]:
         "description": "All or none are stored. What was handed in before is known, and harmless; of "
         "one identity with other content the first stays. After 503, 408 or no answer, send the same "
         f"again. At most {limits.measurements} measurements and {limits.packed_bytes} bytes "
-        f"({limits.unpacked_bytes} unpacked); measurement_id must be that of job_id, attempt, round "
-        "and position.",
+        f"({limits.unpacked_bytes} unpacked, with Content-Encoding: gzip); measurement_id must be that of job_id, attempt, round "
+        "and position, day that of started_us; whole numbers are written without a fraction.",
         "security": [{"token": []}],
-        "parameters": [
-            {
-                "name": "Content-Encoding",
-                "in": "header",
-                "description": "How the body is packed.",
-                "schema": {"enum": ["identity", "gzip"]},
-            }
-        ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {
             "200": _answer("They are safe.", "Outcome"),

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from certificates import Authority
-from sql_makers import make_measurement
+from web_service import sent
 
 from treehammer import config
 from treehammer.collectors.record import Measurement
@@ -286,7 +286,7 @@ class Crowd:
 
     def _see_through(self, number: int, job: str) -> None:
         some = [
-            make_measurement(job=job, position=p, host=f"node {p}", extras={"p": p})
+            sent(job, position=p, host=f"node {p}", extras={"p": p})
             for p in range(1, self.batch + 1)
         ]
         body = packed(some)
@@ -342,10 +342,10 @@ def check_stored(database: str, crowd: Crowd) -> None:
         rows = {str(row["measurement_id"]): row for row in store.measurements(Selection())}
         extras = {extra.measurement_id: extra.value for extra in store.extras(Selection())}
     assert rows.keys() == crowd.acknowledged.keys()
-    for id_, sent in crowd.acknowledged.items():
+    for id_, item in crowd.acknowledged.items():
         known = {name: value for name, value in rows[id_].items() if value is not None}
-        assert known == dict(sent.values)
-        assert {"p": extras[id_]} == sent.extras
+        assert known == dict(item.values)
+        assert {"p": extras[id_]} == item.extras
 
 
 # The nursery's own side

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from sql_makers import make_measurement
 from starlette.applications import Starlette
 
 from treehammer.collectors.record import Measurement
@@ -28,6 +29,15 @@ from treehammer.web.pages import Pages
 from treehammer.web.writer import AddsMeasurements
 
 MASTER = b"m" * 32
+
+
+#: Midnight at the beginning of the day that made measurements are of.
+STARTED_US = 1_772_323_200_000_000
+
+
+def sent(job: str = "job", round_: int = 1, position: int = 1, **changes: Any) -> Measurement:
+    """A measurement as a worker may send it."""
+    return make_measurement(job, round_, position, **{"started_us": STARTED_US, **changes})
 
 
 def body(measurements: Sequence[Measurement]) -> dict[str, Any]:
@@ -97,9 +107,10 @@ def running(
     reading_open: bool = False,
     reader_header: str = "",
     limits: Limits | None = None,
+    url: str = "",
 ) -> Iterator[Service]:
-    """Run an application on the database in a folder; ``store`` stands for its store."""
-    url = f"sqlite:///{folder / 'results.db'}"
+    """Run an application on a database, by default in a folder; ``store`` stands for its store."""
+    url = url or f"sqlite:///{folder / 'results.db'}"
     open_engine(url, create=True).dispose()
     clock = [1_800_000_000_000_000]
     database = LiveDatabase(url)

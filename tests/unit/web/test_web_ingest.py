@@ -9,8 +9,7 @@ import zlib
 from typing import Any
 
 import pytest
-from sql_makers import make_measurement
-from web_service import Service, Start, body
+from web_service import Service, Start, body, sent
 
 from treehammer.collectors.record import Measurement
 from treehammer.errors import ContentError, StoreError
@@ -35,10 +34,10 @@ def stored(service: Service) -> int:
 
 
 def test_measurements_are_new_known_or_conflicting(service: Service, key: str) -> None:
-    some = [make_measurement(position=p, extras={"a": 1.5}) for p in (1, 2, 3)]
+    some = [sent(position=p, extras={"a": 1.5}) for p in (1, 2, 3)]
     answer = service.post(body(some[:2]), key)
     assert (answer.status_code, answer.json()) == (200, {"new": 2, "known": 0, "conflicting": []})
-    other = make_measurement(position=1, host="elsewhere")
+    other = sent(position=1, host="elsewhere")
     answer = service.post(body([*some, other]), key)
     assert answer.json() == {"new": 1, "known": 2, "conflicting": [other.id]}
     assert service.post(body([]), key).json() == {"new": 0, "known": 0, "conflicting": []}
@@ -46,19 +45,19 @@ def test_measurements_are_new_known_or_conflicting(service: Service, key: str) -
 
 
 def test_a_packed_body(service: Service, key: str) -> None:
-    data = gzip.compress(json.dumps(body([make_measurement()])).encode())
+    data = gzip.compress(json.dumps(body([sent()])).encode())
     assert service.post(data, key, Content_Encoding="gzip").json()["new"] == 1
     assert service.post(data, key, Content_Encoding="GZIP").json()["known"] == 1
     plain = {"Content_Type": 'Application/JSON; charset="UTF-8"', "Content_Encoding": "identity"}
-    assert service.post(body([make_measurement()]), key, **plain).json()["known"] == 1
+    assert service.post(body([sent()]), key, **plain).json()["known"] == 1
     # Exactly as much comes out as is unpacked at once.
     filler = json.dumps({"measurements": []})
     even = gzip.compress(filler.ljust(65536).encode())
     assert service.post(even, key, Content_Encoding="gzip").status_code == 200
 
 
-RECORD = body([make_measurement()])["measurements"][0]
-GOOD = json.dumps(body([make_measurement()])).encode()
+RECORD = body([sent()])["measurements"][0]
+GOOD = json.dumps(body([sent()])).encode()
 
 
 def changed(**values: Any) -> Any:
@@ -104,6 +103,12 @@ def changed(**values: Any) -> Any:
                 (changed(campaign_id=""), 422, ""),
                 (changed(series=None), 422, "series is missing"),
                 (changed(measurement_id="mine"), 422, "measurement_id is not that of"),
+                (changed(round=0), 422, "round must be at least 1"),
+                (changed(kind="fast"), 422, "kind must be one of timed, checksum"),
+                (changed(record_version=2), 422, "no other layout"),
+                (changed(day=20260302), 422, "day must be the UTC day"),
+                (changed(started_us=-1), 422, "day must be the UTC day"),
+                (changed(started_us=2**62), 422, "day must be the UTC day"),
                 (changed(implausible_why="bad replica: no"), 422, "may not contain 'bad replica:'"),
                 (GOOD.replace(b"20260301", b"1e400"), 422, "day must be"),
                 (
@@ -131,7 +136,7 @@ def test_nonsense_is_refused_with_the_reason(
 def test_one_wrong_measurement_keeps_its_request_out_and_is_named(
     shared: Service, shared_key: str
 ) -> None:
-    document = body([make_measurement(position=p) for p in (1, 2, 3)])
+    document = body([sent(position=p) for p in (1, 2, 3)])
     document["measurements"][1]["values"]["day"] = "today"
     document["measurements"][2]["extras"]["-"] = 1
     answer = shared.post(document, shared_key)
@@ -211,7 +216,7 @@ def test_bodies_have_limits(start: Start) -> None:
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
         )
         assert answer.status_code == 413
-        answer = service.post(body([make_measurement(position=p) for p in range(1, 5)]), key)
+        answer = service.post(body([sent(position=p) for p in range(1, 5)]), key)
         assert answer.status_code == 413
         assert "at most 3" in answer.json()["error"]
 
@@ -248,12 +253,12 @@ def test_nobody_writes_without_a_token(service: Service) -> None:
 def test_a_job_hands_in_its_own_alone(service: Service) -> None:
     key = service.make_key("submit")
     token = mint_job_token(key, "campaign", "job", service.clock[0] + DAY_US)
-    assert service.post(body([make_measurement()]), token).json()["new"] == 1
+    assert service.post(body([sent()]), token).json()["new"] == 1
     for other in (
-        make_measurement(job="other"),
-        make_measurement(position=2, campaign_id="another"),
+        sent(job="other"),
+        sent(position=2, campaign_id="another"),
     ):
-        mixed = body([make_measurement(position=3), other])
+        mixed = body([sent(position=3), other])
         answer = service.post(mixed, token)
         assert answer.status_code == 403
         assert "measurement 1 is not of the job" in answer.json()["error"]
@@ -261,18 +266,18 @@ def test_a_job_hands_in_its_own_alone(service: Service) -> None:
     said = service.get("/api/v1/token", token).json()
     assert (said["role"], said["campaign_id"], said["job_id"]) == ("submit", "campaign", "job")
     service.clock[0] += 2 * DAY_US
-    answer = service.post(body([make_measurement()]), token)
+    answer = service.post(body([sent()]), token)
     assert answer.status_code == 401
     assert "expired" in answer.json()["error"]
     service.clock[0] -= 2 * DAY_US
-    assert service.post(body([make_measurement()]), token).json()["known"] == 1
+    assert service.post(body([sent()]), token).json()["known"] == 1
 
 
 def test_what_is_revoked_is_refused_soon(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     key = service.make_key("submit")
     token = mint_job_token(key, "campaign", "job", service.clock[0] + DAY_US)
     other = mint_job_token(key, "campaign", "job2", service.clock[0] + DAY_US)
-    assert service.post(body([make_measurement()]), token).status_code == 200
+    assert service.post(body([sent()]), token).status_code == 200
     assert service.keyring().revoke_tokens("job", "job", now_us=1)
 
     def until_refused(token: str) -> str:
@@ -291,7 +296,7 @@ def test_what_is_revoked_is_refused_soon(service: Service, monkeypatch: pytest.M
 
 def test_reading_is_closed_or_open(service: Service, start: Start) -> None:
     submitter, reader = service.make_key("submit").text, service.make_key("read").text
-    record = make_measurement(host="", retries=3, extras={"a": 2})
+    record = sent(host="", retries=3, extras={"a": 2})
     assert service.post(body([record]), submitter).status_code == 200
     address = f"/api/v1/measurements/{record.id}"
     assert service.get(address).status_code == 401
@@ -331,7 +336,7 @@ def test_what_read_a_bad_replica_is_marked(start: Start) -> None:
         with Store.open(service.url) as store:
             bad = ReplicaRow("r", 5, "set", "hash", "local", "x", "f", "root://", False, "rotten")
             store.add_replicas([bad])
-        record = make_measurement(dataset_hash="hash", door="x", plausible=True)
+        record = sent(dataset_hash="hash", door="x", plausible=True)
         assert service.post(body([record]), key).json()["new"] == 1
     with Store.open(service.url) as store:
         (row,) = store.measurements(Selection())
@@ -360,7 +365,7 @@ def test_a_database_that_is_away_is_told_and_tried_again(start: Start) -> None:
     odd = Odd(StoreError("the server does not answer (secret-host)"))
     with start(odd) as service:
         key = service.make_key("submit").text
-        answer = service.post(body([make_measurement()]), key)
+        answer = service.post(body([sent()]), key)
         assert answer.status_code == 503
         assert int(answer.headers["Retry-After"]) > 0
         assert "secret-host" not in answer.text
@@ -368,14 +373,14 @@ def test_a_database_that_is_away_is_told_and_tried_again(start: Start) -> None:
         assert health.status_code == 503
         assert health.json()["status"] == "unavailable"
         odd.error = None
-        assert service.post(body([make_measurement()]), key).status_code == 200
+        assert service.post(body([sent()]), key).status_code == 200
         assert service.get("/api/v1/health").status_code == 200
 
 
 def test_what_the_database_cannot_hold_is_the_clients_fault(start: Start) -> None:
     with start(Odd(ContentError("too long a name"))) as service:
         key = service.make_key("submit").text
-        answer = service.post(body([make_measurement()]), key)
+        answer = service.post(body([sent()]), key)
         assert answer.status_code == 422
         assert answer.json()["errors"] == [
             {"index": 0, "reasons": ["the database cannot hold it: too long a name"]}
@@ -387,10 +392,10 @@ def test_a_bug_is_no_secret_and_no_end(start: Start) -> None:
     odd = Odd(RuntimeError("boom"))
     with start(odd) as service:
         key = service.make_key("submit").text
-        answer = service.post(body([make_measurement()]), key)
+        answer = service.post(body([sent()]), key)
         assert (answer.status_code, "boom" in answer.text) == (500, False)
         odd.error = None
-        assert service.post(body([make_measurement()]), key).status_code == 200
+        assert service.post(body([sent()]), key).status_code == 200
 
 
 def test_a_store_that_is_switched_off(start: Start) -> None:
@@ -400,6 +405,6 @@ def test_a_store_that_is_switched_off(start: Start) -> None:
 
     with start(Off()) as service:
         key = service.make_key("submit").text
-        some: list[Measurement] = [make_measurement(position=p) for p in (1, 2)]
+        some: list[Measurement] = [sent(position=p) for p in (1, 2)]
         assert service.post(body(some), key).json()["new"] == 2
     assert stored(service) == 0

@@ -1,0 +1,264 @@
+"""Whatever is sent: no mistake of ours, and nothing stored but what was sent.
+
+The same inputs are tried at every run; ``FUZZ`` multiplies their number.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from postgres import Server, postgresql  # noqa: F401 - a fixture
+from schemathesis import Case, GenerationMode
+from web_service import STARTED_US, Service, body, running, sent
+
+from treehammer.collectors.metrics import BY_NAME, CATALOGUE, Metric
+from treehammer.collectors.record import IDENTITIES, INT64, max_length, measurement_id
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store, check_database
+from treehammer.web.bodies import Limits
+from treehammer.web.contradictions import _day
+from treehammer.web.openapi import description
+
+TIMES = float(os.environ.get("FUZZ", "1"))
+
+
+def try_all(function: Callable[..., None], examples: int, *inputs: st.SearchStrategy[Any]) -> None:
+    """Call a function with so many inputs."""
+    limits = settings(
+        max_examples=int(examples * TIMES),
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    limits(given(*inputs)(function))()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with running(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    if request.param == "sqlite":
+        with running(tmp_path) as one:
+            yield one
+        return
+    server: Server = request.getfixturevalue("postgresql")
+    name = server.make_database()
+    with running(tmp_path, url=server.url(name)) as one:
+        yield one
+    server.drop_database(name)
+
+
+class Sent:
+    """What was acknowledged, and whether all of it is there."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.key = service.make_key("admin").text
+        self.records: dict[str, dict[str, Any]] = {}
+
+    def note(self, items: list[dict[str, Any]], outcome: dict[str, Any]) -> None:
+        """Remember what was taken in; of one identity the first counts."""
+        for item in items:
+            self.records.setdefault(item["values"]["measurement_id"], item)
+        assert outcome["new"] + outcome["known"] + len(outcome["conflicting"]) == len(items)
+
+    def check(self) -> None:
+        """Everything is there as it was sent, and nothing else."""
+        counts = check_database(self.service.url)
+        assert counts["measurement"] == len(self.records)
+        for id_, item in self.records.items():
+            found = self.service.get(f"/api/v1/measurements/{id_}", self.key).json()
+            told = {
+                name: value for name, value in item["values"].items() if value not in (None, "")
+            }
+            assert found == {"values": told, "extras": item["extras"]}
+
+
+# By the description
+
+
+#: They take neither a body nor parameters.
+NOTHING_TO_SPOIL = ("GET /api/v1/token", "GET /api/v1/health", "GET /api/v1/openapi.json")
+
+
+def test_the_service_does_as_it_describes(service: Service) -> None:
+    schema = schemathesis.openapi.from_dict(description(Limits()))
+    stored = Sent(service)
+    seen: dict[str, set[int]] = {}
+
+    def look(case: Case[Any]) -> None:
+        label = case.operation.label
+        if label.startswith("POST"):
+            make_consistent(case.body)
+        answer = case.call(
+            base_url=str(service.client.base_url), headers={"Authorization": f"Bearer {stored.key}"}
+        )
+        case.validate_response(answer)
+        seen.setdefault(label, set()).add(answer.status_code)
+        if label.startswith("POST") and answer.status_code == 200:
+            body: Any = case.body
+            stored.note(body["measurements"], answer.json())
+
+    for result in schema.get_all_operations():
+        operation: Any = result.ok()  # type: ignore[union-attr]  # the description is right
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            if mode is GenerationMode.NEGATIVE and operation.label in NOTHING_TO_SPOIL:
+                continue
+            try_all(
+                look,
+                30 if "requestBody" in operation.definition.raw else 10,
+                operation.as_strategy(generation_mode=mode),
+            )
+    assert {200, 422} <= seen["POST /api/v1/measurements"]
+    stored.check()
+    assert len(stored.records) > 10
+
+
+def make_consistent(document: Any) -> None:
+    """Complete records that are right but for what no schema can describe."""
+    items = document.get("measurements") if isinstance(document, dict) else None
+    for item in items if isinstance(items, list) else []:
+        values = item.get("values") if isinstance(item, dict) else None
+        if not isinstance(values, dict):
+            continue
+        for name, value in values.items():
+            kind = BY_NAME[name].type if name in BY_NAME else ""
+            if kind == "int":
+                values[name] = whole(value)
+            elif kind == "ints" and isinstance(value, list):
+                values[name] = [whole(number) for number in value]
+        names = ("job_id", "attempt", "round", "position")
+        # What was made wrong on purpose stays so.
+        id_, day, started_us = (values.get(n) for n in ("measurement_id", "day", "started_us"))
+        if all(name in values for name in names) and isinstance(id_, str) and 0 < len(id_) <= 128:
+            values["measurement_id"] = measurement_id(*(values[name] for name in names))
+        if isinstance(started_us, int) and isinstance(day, int) and 19700101 <= day <= 99991231:
+            values["day"] = _day(started_us // 86_400_000_000)
+
+
+def whole(value: Any) -> Any:
+    """To JSON Schema 1.0 is an integer; to us it is none."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# By the catalogue
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30)
+INT = st.integers(-INT64, INT64 - 1) | st.sampled_from([0, 1, -1, INT64 - 1, -INT64, 2**53 + 1])
+FLOAT = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def values_of(metric: Metric) -> st.SearchStrategy[Any]:
+    if metric.type == "text":
+        limit = max_length(metric)
+        longest = st.sampled_from(["x", "é", "\U0001f600"]).map(lambda c: c * min(limit, 4000))
+        short = TEXT.filter(bool) if metric.name in IDENTITIES else TEXT
+        return short | (longest if metric.name in ("host", "failure_message", "job_id") else short)
+    kinds: dict[str, st.SearchStrategy[Any]] = {
+        "int": INT,
+        "float": FLOAT | INT.map(lambda number: number % 2**53),
+        "bool": st.booleans(),
+        "ints": st.lists(INT, max_size=5),
+        "floats": st.lists(FLOAT, max_size=5),
+    }
+    return kinds[metric.type]
+
+
+@st.composite
+def records(draw: st.DrawFn) -> dict[str, Any]:
+    values = dict(sent().values)
+    for metric in draw(st.lists(st.sampled_from(CATALOGUE), max_size=25)):
+        values[metric.name] = draw(values_of(metric))
+    values |= {
+        "record_version": 1,
+        "kind": draw(st.sampled_from(["timed", "checksum"])),
+        "started_us": draw(st.integers(0, 2 * STARTED_US)),
+        **{name: draw(st.integers(1, 3)) for name in ("attempt", "repeat", "round", "position")},
+    }
+    make_consistent({"measurements": [{"values": values}]})
+    name = st.from_regex("[A-Za-z_][A-Za-z0-9_]{0,63}", fullmatch=True)
+    return {"values": values, "extras": draw(st.dictionaries(name, FLOAT, max_size=3))}
+
+
+def test_any_valid_record_comes_back_as_it_was_sent(either: Service) -> None:
+    service, stored = either, Sent(either)
+    key = stored.key
+
+    def post(items: list[dict[str, Any]], zipped: bool) -> None:
+        data = json.dumps({"measurements": items}).encode()
+        headers = {"Content_Encoding": "gzip"} if zipped else {}
+        answer = service.post(gzip.compress(data) if zipped else data, key, **headers)
+        assert answer.status_code == 200, answer.text
+        stored.note(items, answer.json())
+        again = service.post(data, key).json()
+        assert again["new"] == 0
+
+    try_all(post, 60, st.lists(records(), min_size=1, max_size=3), st.booleans())
+    stored.check()
+
+
+# Anything at all
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+GOOD = json.dumps(body([sent()])).encode()
+
+
+@st.composite
+def spoiled(draw: st.DrawFn) -> bytes:
+    """A good body with some of it changed, cut or doubled."""
+    data = bytearray(GOOD)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(data) - 1))
+        length = draw(st.integers(0, 8))
+        data[place : place + length] = draw(st.binary(max_size=8) | st.just(bytes(data[:length])))
+    return bytes(data)
+
+
+def test_nonsense_is_never_stored_and_never_our_fault(service: Service) -> None:
+    key = service.make_key("admin").text
+    nested = JSON.map(
+        lambda value: json.dumps({"measurements": [{"values": value, "extras": value}]})
+    )
+    odd = st.sampled_from(["application/json", "application/json;charset=utf-8", "text/json", "é"])
+
+    def post(data: bytes, coding: str, kind: str, token: str) -> None:
+        headers = {"Content-Encoding": coding, "Content-Type": kind}
+        headers["Authorization"] = f"Bearer {token}"
+        encoded = {n.encode(): value.encode("latin-1") for n, value in headers.items()}
+        answer = service.client.post("/api/v1/measurements", content=data, headers=encoded)
+        assert answer.status_code in (200, 400, 401, 403, 413, 415, 422), answer.text
+        assert answer.status_code == 200 or answer.json()["error"]
+
+    try_all(
+        post,
+        200,
+        st.binary(max_size=100) | nested.map(str.encode) | spoiled() | spoiled().map(gzip.compress),
+        st.sampled_from(["identity", "identity", "gzip", "br", "gzip;q=1", "\xff"]),
+        odd,
+        st.sampled_from([key, key, key, key[:-1], key + "x", "th1..", "..", "a.b.c", "\xff"]),
+    )
+    # Spoiling may have left a good record, as where a letter of a text was changed.
+    with Store.open(service.url) as store:
+        ids = [row["measurement_id"] for row in store.measurements(Selection())]
+    for id_ in ids:
+        found = service.get(f"/api/v1/measurements/{id_}", key).json()
+        again = service.post({"measurements": [found]}, key)
+        assert again.json() == {"new": 0, "known": 1, "conflicting": []}, again.text
