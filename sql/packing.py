@@ -8,11 +8,14 @@ place in :data:`PACKED`.
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: What every packed value begins with.
 VERSION = b"\x01"
@@ -45,8 +48,8 @@ def pack(lists: Mapping[str, object]) -> bytes | None:
         return None
     lengths = [len(one) if isinstance(one, list) else _UNKNOWN for one in found]
     numbers = [number for one in found if isinstance(one, list) for number in one]
-    body = np.array([len(PACKED), *lengths], "<i4").tobytes() + np.array(numbers, "<f8").tobytes()
-    return VERSION + zlib.compress(body)
+    head = struct.pack(f"<{1 + len(PACKED)}i", len(PACKED), *lengths)
+    return VERSION + zlib.compress(head + struct.pack(f"<{len(numbers)}d", *numbers))
 
 
 def unpack(packed: bytes | None) -> dict[str, list[float] | None]:
@@ -55,14 +58,30 @@ def unpack(packed: bytes | None) -> dict[str, list[float] | None]:
     Raises:
         ValueError: it was packed by a later version of Treehammer.
     """
-    lengths, numbers = columns([packed])
-    lists: dict[str, list[float] | None] = {}
+    lists: dict[str, list[float] | None] = dict.fromkeys(PACKED)
+    if packed is None:
+        return lists
+    head, body = _opened(packed)
+    lengths = struct.unpack(f"<{len(head) // 4}i", head)
+    numbers = struct.unpack(f"<{len(body) // 8}d", body)
     start = 0
-    for name, length in zip(PACKED, lengths[0].tolist(), strict=True):
+    for name, length in zip(PACKED, lengths, strict=False):  # later ones are not known of it
         end = start + max(length, 0)
-        lists[name] = None if length < 0 else numbers[start:end].tolist()
+        lists[name] = None if length < 0 else list(numbers[start:end])
         start = end
     return lists
+
+
+def _opened(packed: bytes) -> tuple[bytes, bytes]:
+    """Lengths and numbers."""
+    if packed[:1] != VERSION:
+        raise ValueError("passes are packed in a way that this version does not know")
+    body = zlib.decompress(packed[1:])
+    count = int.from_bytes(body[:4], "little")
+    if count > len(PACKED):
+        raise ValueError("passes hold lists that this version does not know")
+    end = 4 * (1 + count)
+    return body[4:end], body[end:]
 
 
 def columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
@@ -75,20 +94,16 @@ def columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], NDArray[
     Raises:
         ValueError: one was packed by a later version of Treehammer.
     """
+    # A tenth of a second to load, which those who only look need not pay.
+    import numpy as np
+
     lengths = np.full((len(packed), len(PACKED)), _UNKNOWN, "<i4")
     numbers: list[bytes] = []
     for row, one in enumerate(packed):
-        if one is None:
-            continue
-        if one[:1] != VERSION:
-            raise ValueError("passes are packed in a way that this version does not know")
-        body = zlib.decompress(one[1:])
-        count = int.from_bytes(body[:4], "little")
-        if count > len(PACKED):
-            raise ValueError("passes hold lists that this version does not know")
-        end = 4 * (1 + count)
-        lengths[row, :count] = np.frombuffer(body[4:end], "<i4")
-        numbers.append(body[end:])
+        if one is not None:
+            head, body = _opened(one)
+            lengths[row, : len(head) // 4] = np.frombuffer(head, "<i4")
+            numbers.append(body)
     return lengths, np.frombuffer(b"".join(numbers), "<f8")
 
 
