@@ -33,8 +33,9 @@ from treehammer.sql.wide import EXTRA_PREFIX
 #: Rows that are fetched at once where many are read.
 FETCH = 5000
 _OUTCOME, _COUNT = "outcome", "measurements"
-#: What the index of days holds, in its order: groups of these need no sorting.
-_ALONG_DAYS = (DAY, SUBJECT.key, "kind", "plausible", "failure_class")
+#: What makes groups along the indexes of days and of subjects, and the metrics that stand in both.
+_ALONG = (DAY, SUBJECT.key, "kind", "plausible", "failure_class")
+_COVERED = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
 
 Key = tuple[Scalar, ...]
 
@@ -240,19 +241,33 @@ def _measured(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
         names = [f"{letter}{place}" for letter in "nsqlh"]
         wanted |= dict(zip(names, found, strict=True))
         how |= dict(zip(names, (*[sa.func.sum] * 3, sa.func.min, sa.func.max), strict=True))
-    keys = [measurement.c[name] for name in shape.keys]
-    along = _ALONG_DAYS if set(shape.keys) <= set(_ALONG_DAYS) else (*shape.keys, *_ALONG_DAYS[-2:])
+    if set(shape.keys) <= set(_ALONG) and set(figure.metrics) <= set(_COVERED):
+        keys: list[sa.ColumnElement[Any]] = [measurement.c[name] for name in shape.keys]
+        grouped: list[sa.ColumnElement[Any]] = [measurement.c[name] for name in _ALONG]
+    else:
+        keys = [*map(_disordered, shape.keys)]
+        grouped = [*keys, rollups.outcome()]
     query = (
         sa.select(
-            *keys,
+            *(key.label(name) for name, key in zip(shape.keys, keys, strict=True)),
             rollups.outcome().label(_OUTCOME),
             *(column.label(name) for name, column in wanted.items()),
         )
         .select_from(joined)
         .where(*_measured_conditions(figure, dialect))
-        .group_by(*(measurement.c[name] for name in dict.fromkeys(along)))
+        .group_by(*grouped)
     )
     return _Inner(query, how)
+
+
+def _disordered(name: str) -> sa.ColumnElement[Any]:
+    """A column that no index is sorted by.
+
+    To have its groups sorted, SQLite would read a whole table in the order of an index, all over
+    the disk.
+    """
+    column = measurement.c[name]
+    return column + sa.literal_column("0") if name in (DAY, SUBJECT.key) else column
 
 
 def _measured_reads(figure: Figure, shape: _Shape, dialect: str) -> sa.Select[Any]:
@@ -272,6 +287,7 @@ def _measured_reads(figure: Figure, shape: _Shape, dialect: str) -> sa.Select[An
 def _measured_conditions(figure: Figure, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
     yield from _days(figure, measurement)
     if figure.kind is not None:
-        # None stands for what was recorded as no text.
-        yield measurement.c.kind == figure.kind if figure.kind else measurement.c.kind.is_(None)
+        kind = measurement.c.kind
+        # As a range: after "equal to" SQLite would not group along the index, but sort all rows.
+        yield kind.between(figure.kind, figure.kind) if figure.kind else kind.is_(None)
     yield from conditions(figure.selection, dialect)

@@ -31,7 +31,7 @@ _INDEXES = {
     ],
     "ix_measurement_counts": ["campaign_id", "subject_id", "kind", "failure_class", "plausible"],
     "ix_measurement_day": ["day", "subject_id", *_FIGURES],
-    "ix_measurement_subject": ["subject_id", "started_us", *_FIGURES],
+    "ix_measurement_subject": ["subject_id", "day", *_FIGURES, "started_us"],
 }
 _OLD_INDEXES = (
     "ix_measurement_order",

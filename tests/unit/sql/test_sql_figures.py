@@ -1,3 +1,96 @@
-"""Figures on SQLite."""
+"""Figures on SQLite, and the ways that it takes to their answers."""
 
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
 from figure_contract import *  # noqa: F403
+
+from treehammer.sql.figures import Figure
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+
+EFF: Any = ("eff_job",)
+WEEK: Any = {"first_day": 20260101, "last_day": 20260107}
+SORTED = "USE TEMP B-TREE FOR GROUP BY"
+
+
+def ways(store: Store, figure: Figure) -> list[list[str]]:
+    """How SQLite finds what it is asked: the lines of the inner step of each statement."""
+    asked: list[tuple[str, Any]] = []
+
+    def see(_connection: Any, _cursor: Any, statement: str, values: Any, *_more: Any) -> None:
+        asked.append((statement, values))
+
+    engine = store._engine
+    sa.event.listen(engine, "before_cursor_execute", see)
+    store.figure(figure)
+    sa.event.remove(engine, "before_cursor_execute", see)
+    found = []
+    with engine.connect() as connection:
+        for statement, values in asked:
+            if statement.startswith("SELECT"):
+                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+                lines = [str(row[3]) for row in plan]
+                ends = lines.index("SCAN found") if "SCAN found" in lines else len(lines)
+                found.append(lines[:ends])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("figure", "way"),
+    [
+        (Figure(EFF, ("site", "variant_label"), **WEEK), "ix_measurement_day (day>? AND day<?)"),
+        (Figure(EFF, ("site", "day")), "SCAN measurement USING COVERING INDEX"),
+        (Figure(("wall_per_event_s",)), "SCAN measurement USING COVERING INDEX"),
+        (
+            Figure(EFF, ("variant_label",), Selection.of(wheres=["site=A"]), **WEEK),
+            "ix_measurement_subject (subject_id=? AND day>? AND day<?)",
+        ),
+        (
+            Figure(EFF, ("day",), Selection.of(wheres=["series=s"])),
+            "ix_measurement_subject (subject_id=?)",
+        ),
+        (
+            Figure((), ("site", "failure_class"), kind=None, **WEEK),
+            "ix_measurement_day (day>? AND day<?)",
+        ),
+    ],
+)
+def test_measurements_answer_from_an_index_alone_and_sort_nothing(
+    store: Store, figure: Figure, way: str
+) -> None:
+    """Without statistics, which SQLite does not gather by itself."""
+    (inner,) = ways(store, replace(figure, raw=True))
+    assert any("COVERING INDEX" in line and way in line for line in inner)
+    assert SORTED not in inner
+
+
+@pytest.mark.parametrize(
+    ("figure", "way"),
+    [
+        (Figure(EFF, ("host",), **WEEK), "ix_measurement_day (day>? AND day<?)"),
+        (Figure(("bytes_read",), ("host",), Selection(("c",))), "(campaign_id=?)"),
+    ],
+)
+def test_measurements_are_sought_by_an_index(store: Store, figure: Figure, way: str) -> None:
+    (inner,) = ways(store, figure)
+    assert any(line.startswith("SEARCH measurement") and way in line for line in inner)
+
+
+def test_whatever_no_index_holds_is_read_in_the_order_of_the_table(store: Store) -> None:
+    for by in ((), ("site",), ("day",), ("kind", "site", "day", "failure_class"), ("host",)):
+        (inner,) = ways(store, Figure(("open_wall_s",), by, kind=None))
+        assert "SCAN measurement" in inner
+
+
+def test_roll_ups_are_sought_by_days_or_subjects(store: Store) -> None:
+    week = Figure(EFF, ("site",), latencies=True, **WEEK)
+    for inner in ways(store, week):
+        assert any("(day>? AND day<?)" in line for line in inner)
+    site = Selection.of(wheres=["site=A"])
+    (inner,) = ways(store, Figure(EFF, ("day",), site))
+    assert any("ix_rollup_day_subject (subject_id=?)" in line for line in inner)
