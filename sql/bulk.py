@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL
 
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.errors import StoreError
-from treehammer.sql import arrow
+from treehammer.sql import arrow, plain_reader
 from treehammer.sql.backends.postgresql import libpq_address
 from treehammer.sql.bulk_drivers import BACKENDS, Question
 from treehammer.sql.bulk_reader import COUNT, Order
@@ -68,8 +68,16 @@ def read(
         lists_as_text: see :func:`treehammer.sql.arrow.describe`.
 
     Raises:
-        StoreError: the database refuses, or there is no bulk reader for it.
+        StoreError: the database refuses.
     """
+    if url.get_backend_name() not in (*BACKENDS, "sqlite"):
+        fetched, _ = _parted(columns)
+        plainly = plain_reader.read(
+            url, selection, about, columns, fetched, lists_as_text=lists_as_text
+        )
+        with plainly as found:
+            yield Source(*found)
+        return
     order = _order(url, selection, about, columns, lists_as_text)
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(
@@ -134,11 +142,9 @@ def _order(
 ) -> Order:
     backend = url.get_backend_name()
     file = sqlite_file(url)
-    if backend not in BACKENDS or (backend == "sqlite" and file is None):
+    if backend == "sqlite" and file is None:
         raise StoreError(
-            f"exports cannot read from {backend} {'in memory' if backend == 'sqlite' else 'yet'}",
-            where=shown(url),
-            hint="An SQLite file and PostgreSQL can be exported.",
+            "exports cannot read from SQLite in memory", where=shown(url), hint="Use a file."
         )
     ask = Questions(selection, backend)
     ask_in = _sqlite_question if file else _postgresql_question

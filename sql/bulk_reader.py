@@ -22,7 +22,7 @@ from pyarrow import compute as pc
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.sql import packing
 from treehammer.sql.arrow import ID, describe, every_column
-from treehammer.sql.bulk_drivers import Driver, Question, Row, connect
+from treehammer.sql.bulk_drivers import Driver, Question, connect
 from treehammer.sql.rows import ExtraRow
 from treehammer.sql.wide import EXTRA_PREFIX, PASSES
 
@@ -95,7 +95,7 @@ def _send(driver: Driver, order: Order) -> None:
     with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
         if not count:
             return
-        extras = _Extras(driver.beside(order.extras)) if names else None
+        extras = Extras(ExtraRow(*row) for row in driver.beside(order.extras)) if names else None
         for batch in driver.batches(order.measurements, order.batch):
             found: dict[str, Any] = dict(zip(order.fetched, batch.columns, strict=True))
             if PASSES in found:
@@ -146,19 +146,21 @@ def _lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
     )
 
 
-class _Extras:
+class Extras:
     """Joins the stream of extras to batches of measurements, which come in the same order."""
 
-    def __init__(self, rows: Iterator[Row]) -> None:
-        self._extras = (ExtraRow(*row) for row in rows)
+    def __init__(self, rows: Iterator[ExtraRow]) -> None:
+        self._extras = rows
         self._next = next(self._extras, None)
 
     def columns(self, ids: Sequence[str], names: Sequence[str]) -> Mapping[str, list[float | None]]:
+        """The column of each name (with its prefix) for these measurements, the next ones."""
         places = {id_: place for place, id_ in enumerate(ids)}
         columns: dict[str, list[float | None]] = {name: [None] * len(ids) for name in names}
         while self._next is not None and self._next.measurement_id in places:
-            column = columns[EXTRA_PREFIX + self._next.name]
-            column[places[self._next.measurement_id]] = self._next.value
+            # A reader may bring more of them than are asked for.
+            if column := columns.get(EXTRA_PREFIX + self._next.name):
+                column[places[self._next.measurement_id]] = self._next.value
             self._next = next(self._extras, None)
         return columns
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 
-from treehammer.collectors.metrics import BY_NAME, Metric
+from treehammer.collectors.metrics import BY_NAME, LONG_TEXTS, Metric
 from treehammer.collectors.record import INT64
 from treehammer.errors import ConfigError
 from treehammer.sql import wide
@@ -104,6 +105,10 @@ def condition(where: Where, column: sa.ColumnElement[Any], dialect: str) -> sa.C
         return _matches(column, str(value), dialect)
     if value is None:
         return column.is_(None) if where.operator == "=" else column.is_not(None)
+    if dialect == "oracle" and where.column in LONG_TEXTS:
+        # A CLOB can be compared by LIKE alone.
+        same = _like(column, str(value))
+        return sa.or_(sa.not_(same), column.is_(None)) if where.operator == "!=" else same
     if where.operator == "!=":
         return sa.or_(column != value, column.is_(None))
     return column.op(where.operator, is_comparison=True)(value)
@@ -113,8 +118,17 @@ def _matches(column: sa.ColumnElement[str], pattern: str, dialect: str) -> sa.Co
     # SQLite's LIKE ignores case, the others' does not; its GLOB does not either.
     if dialect == "sqlite":
         return column.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]"))
-    escaped = re.sub(r"([\\%_])", r"\\\1", pattern)
-    return column.like(escaped.replace("*", "%").replace("?", "_"), escape="\\")
+    return _like(column, pattern, {"*": "%", "?": "_"})
+
+
+def _like(
+    column: sa.ColumnElement[str], text: str, wild: Mapping[str, str] = MappingProxyType({})
+) -> sa.ColumnElement[bool]:
+    escaped = re.sub(r"([\\%_])", r"\\\1", text)
+    for ours, theirs in wild.items():
+        escaped = escaped.replace(ours, theirs)
+    # As plain text: for a column of long texts Oracle would be sent another type.
+    return column.like(sa.literal(escaped, sa.String), escape="\\")
 
 
 def _metric(name: str) -> Metric:

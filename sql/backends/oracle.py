@@ -37,6 +37,36 @@ _TAKE_LOCK = "SELECT id FROM writer_lock WHERE id = 1 FOR UPDATE WAIT"
 # thinks that its users are in.
 _SESSION = "ALTER SESSION SET NLS_SORT = BINARY NLS_COMP = BINARY NLS_NUMERIC_CHARACTERS = '.,'"
 _COLUMNS = "SELECT table_name, column_name FROM user_tab_columns"
+# Reserved words that SQLAlchemy does not know as such; as names of parameters they need quotes, too.
+_RESERVED_TOO = frozenset(
+    (
+        "access",
+        "add",
+        "audit",
+        "column",
+        "column_value",
+        "file",
+        "immediate",
+        "increment",
+        "initial",
+        "maxextents",
+        "mlslabel",
+        "modify",
+        "nested_table_id",
+        "noaudit",
+        "offline",
+        "online",
+        "row",
+        "rowid",
+        "rownum",
+        "rows",
+        "session",
+        "successful",
+        "sysdate",
+        "validate",
+        "whenever",
+    )
+)
 _NAME_IS_TAKEN = "ORA-00955"
 
 
@@ -53,6 +83,8 @@ class Oracle(Backend):
     def engine(self, url: URL) -> Engine:
         """An engine that speaks alike to every version of the server."""
         engine = super().engine(url)
+        preparer: Any = engine.dialect.identifier_preparer
+        preparer.reserved_words = preparer.reserved_words | _RESERVED_TOO
         # Before anything else is asked; and after SQLAlchemy has looked at the server's version.
         sa.event.listen(engine, "connect", _prepare, insert=True)
         sa.event.listen(engine, "connect", functools.partial(_keep_to_19c, engine.dialect))
@@ -132,6 +164,7 @@ def _prepare(connection: Any, _record: Any) -> None:
 
 def _keep_to_19c(dialect: Any, _connection: Any, _record: Any) -> None:
     # A server that is upgraded to 23ai would else be asked for BOOLEAN where its tables have numbers.
+    dialect.server_version_info = min(dialect.server_version_info, OLDEST)
     dialect.supports_native_boolean = False
 
 

@@ -138,6 +138,10 @@ ANSWERED: dict[str, Callable[[Connection], str | None]] = {
 }
 
 
+#: H2's word -> Oracle's, which H2 does not know.
+REPLACED = {"LENGTH(": "DBMS_LOB.GETLENGTH("}
+
+
 @dataclass
 class _Var:
     """What an output type handler asks for, or what a RETURNING fills."""
@@ -236,6 +240,8 @@ class Cursor:
     def _execute(
         self, statement: str, rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, Any]
     ) -> None:
+        for known, unknown in REPLACED.items():
+            statement = statement.replace(unknown, known)
         positional, names = _positional(statement)
         self._statement = self._connection.java.prepareStatement(positional)
         for row in rows:

@@ -21,6 +21,7 @@ import jpype
 import oracledb
 import pytest
 from h2_cursor import USER, Connection
+from oracle_lint import problems
 from services import missing
 
 from treehammer import config
@@ -134,6 +135,12 @@ def h2() -> Iterator[Server]:
         server = start()
     except TestbedError as error:
         missing(f"no H2: {error}")
+    server.watchers.append(_refuse_what_oracle_refuses)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(oracledb, "connect", server.connect)
         yield server
+
+
+def _refuse_what_oracle_refuses(statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    found = problems(statement, len(rows))
+    assert not found, f"{found} in {statement}"

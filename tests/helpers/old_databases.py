@@ -58,7 +58,7 @@ def make(url: str, revision: str) -> None:
     """Make a database of that revision, with all rows that were frozen until then."""
     for one in HISTORY[: HISTORY.index(revision) + 1]:
         go_to(url, one)
-        _fill(url, frozen(one))
+        insert(url, frozen(one))
 
 
 def frozen(revision: str) -> dict[str, list[Row]]:
@@ -70,7 +70,8 @@ def frozen(revision: str) -> dict[str, list[Row]]:
     return found
 
 
-def _fill(url: str, tables: dict[str, list[Row]]) -> None:
+def insert(url: str, tables: dict[str, list[Row]]) -> None:
+    """Write rows to tables as they are."""
     engine = make_engine(parse_url(url))
     with writing(engine) as connection:
         for name, rows in tables.items():
