@@ -38,7 +38,9 @@ RESERVED = frozenset(
     )
 )
 #: Functions that are used, each of them looked up in Oracle's reference.
-FUNCTIONS = frozenset(("CAST", "COALESCE", "COUNT", "GETLENGTH", "MAX", "MIN", "SUBSTR", "SUM"))
+FUNCTIONS = frozenset(
+    ("CAST", "COALESCE", "COUNT", "GETLENGTH", "MAX", "MIN", "NULLIF", "SUBSTR", "SUM")
+)
 # What may stand before a bracket and is no function.
 _BEFORE_BRACKET = frozenset(
     re.findall(
@@ -298,7 +300,7 @@ def returning(statement: Statement) -> Iterator[str]:
     if "RETURNING" in statement.words:
         if statement.rows > 1:
             yield "RETURNING for many rows"
-        if "INTO" not in statement.words[statement.words.index("RETURNING") :]:
+        if "INTO" not in statement.words[statement.words.index(Word("RETURNING")) :]:
             yield "RETURNING without INTO"
 
 
@@ -332,7 +334,7 @@ _LOBS = frozenset(
 
 def large_objects(statement: Statement) -> Iterator[str]:
     words = statement.words
-    start = words.index("WHERE") if words[0] == "UPDATE" and "WHERE" in words else 0
+    start = words.index(Word("WHERE")) if words[0] == "UPDATE" and "WHERE" in words else 0
     for place in range(start, len(words)):
         column, after = words[place], statement.word(place + 1)
         if column not in _LOBS or after == ".":  # a table of that name
@@ -340,15 +342,17 @@ def large_objects(statement: Statement) -> Iterator[str]:
         if after in ("=", "<>", "!=", "<", ">", "<=", ">=", "IN", "BETWEEN"):
             yield f"{column} is a large object, which cannot be compared"
         for clause, ends in (("GROUP", ("ORDER", "HAVING")), ("ORDER", ("FETCH",))):
-            if clause in words[:place] and not set(ends) & set(words[words.index(clause) : place]):
+            if clause in words[:place] and not set(ends) & set(
+                words[words.index(Word(clause)) : place]
+            ):
                 yield f"{clause} BY the large object {column}"
         if "CASE" in words[:place]:
-            case = len(words) - 1 - words[::-1].index("CASE", len(words) - place)
+            case = len(words) - 1 - words[::-1].index(Word("CASE"), len(words) - place)
             results = {"THEN", "ELSE"} & set(words[case:place])
             if results and "END" not in words[case:place]:
                 yield f"CASE gives the large object {column}, which must not mix with other text"
         if statement.word(
-            words.index("SELECT") + 1 if "SELECT" in words else -1
+            words.index(Word("SELECT")) + 1 if "SELECT" in words else -1
         ) == "DISTINCT" and ("FROM" not in words[:place]):
             yield f"DISTINCT of the large object {column}"
 
