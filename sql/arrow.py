@@ -14,7 +14,8 @@ ROWS = 2_000
 #: The column that extras are joined by.
 ID = "measurement_id"
 
-_TYPES: dict[str, pa.DataType] = {
+#: Kind of the catalogue -> type of its columns.
+TYPES: dict[str, pa.DataType] = {
     "int": pa.int64(),
     "float": pa.float64(),
     "text": pa.string(),
@@ -53,10 +54,11 @@ def _described(name: str) -> pa.Field:
     metric = BY_NAME.get(name)
     if metric is None:
         title = f"Metric {name.removeprefix(EXTRA_PREFIX)} that the test defines."
-        return _field(name, "float", title)
+        return field_of(name, "float", title)
     title = f"{metric.meaning} [{metric.unit}]" if metric.unit else metric.meaning
-    return _field(name, metric.type, title)
+    return field_of(name, metric.type, title)
 
 
-def _field(name: str, kind: str, title: str) -> pa.Field:
-    return pa.field(name, _TYPES[kind], metadata={"kind": kind, "title": title})
+def field_of(name: str, kind: str, title: str) -> pa.Field:
+    """A column of a kind of the catalogue (``int``, ``float``, ``text``, …), described."""
+    return pa.field(name, TYPES[kind], metadata={"kind": kind, "title": title})

@@ -1,21 +1,28 @@
-"""The verbs of the results database: ``export`` and ``db``."""
+"""The verbs of the results database: ``export``, ``import`` and ``db``."""
 
 from __future__ import annotations
 
 import functools
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from sqlalchemy.engine import make_url
 
 from treehammer.config import Settings
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, FileError, NothingToDo
 from treehammer.sql import migrate
 from treehammer.sql.retention import first_day
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database, upgrade_database
 from treehammer.terminal import Column, counted, leaving, output_options, print_rows, progress_bar
+
+if TYPE_CHECKING:
+    from treehammer.sql.importing import Imported
 
 PASSES_HELP = (
     "The seconds of every single pass, of measurements older than this; their medians stay."
@@ -40,28 +47,135 @@ LOGS_HELP = "What payloads printed last, of measurements older than this."
     help="Only rows that meet it: COLUMN=VALUE, or one of != < <= > >= and ~ (a pattern with "
     "* and ?). An empty value means 'not known'. Repeatable: all must hold.",
 )
+@click.option(
+    "--partition",
+    type=click.Choice(["campaign"]),
+    help="FILE is a folder to make, with one file for each campaign.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["parquet", "root", "csv"]),
+    help="Of the files in that folder [default: what its name ends in, else parquet].",
+)
 @click.pass_obj
 @leaving("nothing half-made was written; the measurements are safe in the database")
 def export_command(
-    settings: Settings, file: Path, campaigns: tuple[str, ...], wheres: tuple[str, ...]
+    settings: Settings,
+    file: Path,
+    campaigns: tuple[str, ...],
+    wheres: tuple[str, ...],
+    partition: str | None,
+    form: str | None,
 ) -> None:
     """Write measurements to FILE: a TTree (.root), .csv or .parquet.
 
+    What was there of that name is replaced when everything is written. A TTree and Parquet also
+    hold campaigns, jobs and attempts: all that another installation needs to import them.
+
     Example: treehammer export results.root --campaign last --where plausible=true
+
+    Example: treehammer export results --partition campaign
     """
     # Arrow takes a tenth of a second to load, which no other verb needs.
-    from treehammer.sql.export import export
+    from treehammer.sql.export import export, export_parts
+    from treehammer.sql.formats import FORMATS
 
+    if form and not partition:
+        raise click.UsageError("--format is for --partition; the ending of a file's name tells it.")
+    software = settings.software_dir
+    progress = functools.partial(progress_bar, "Exporting")
     with Store.open(settings.database, create=False) as store:
         selection = Selection.of((store.campaign(c).id for c in campaigns), wheres)
-        rows = export(
-            store,
-            selection,
-            file,
-            software_dir=settings.software_dir,
-            progress=functools.partial(progress_bar, "Exporting"),
+        if not partition:
+            rows = export(store, selection, file, software_dir=software, progress=progress)
+            click.echo(f"{counted(rows, 'measurement')} in {file}")
+            return
+        named = file.suffix.lower() if file.suffix.lower() in FORMATS else ".parquet"
+        suffix = f".{form}" if form else named
+        rows, parts = export_parts(
+            store, selection, file, suffix, software_dir=software, progress=progress
         )
-    click.echo(f"{counted(rows, 'measurement')} in {file}")
+    click.echo(f"{counted(rows, 'measurement')} of {counted(parts, 'campaign')} in {file}")
+
+
+@click.command("import")
+@click.argument(
+    "files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True
+)
+@click.option("--dry-run", is_flag=True, help="Only count what would be taken in.")
+@click.option(
+    "--ignore-unknown",
+    is_flag=True,
+    help="Leave out columns that this version does not know, instead of the file.",
+)
+@output_options
+@click.pass_obj
+@leaving("what was taken in stays, and importing again takes in the rest")
+def import_command(
+    settings: Settings, files: tuple[Path, ...], dry_run: bool, ignore_unknown: bool, form: str
+) -> None:
+    """Take in measurements that another installation has exported; again and again is harmless.
+
+    FILE is a TTree (.root), Parquet, or a folder of either, as 'treehammer export' writes them, with
+    their campaigns, jobs and attempts. A measurement that is here already stays as it is.
+
+    Example: treehammer import theirs.root --dry-run
+    """
+    from treehammer.sql.importing import files_of, import_files
+
+    to_read = files_of(files)
+    with _store_to_fill(settings, dry_run=dry_run) as store:
+        found = import_files(
+            store, to_read, ignore_unknown=ignore_unknown, dry_run=dry_run, bars=progress_bar
+        )
+    print_rows([_import_row(each) for each in found], _IMPORTED, form=form)
+    for each in found:
+        for remark in each.remarks():
+            click.echo(remark, err=True)
+    problems = tuple(problem for each in found for problem in each.problems)
+    if problems:
+        raise FileError(
+            "not everything could be taken in",
+            where=str(files[0]) if len(files) == 1 else "",
+            problems=problems,
+        )
+
+
+_IMPORTED = [
+    Column("file", "file"),
+    *(
+        Column(name, name, right=True)
+        for name in ("new", "known", "conflicting", "invalid", "campaigns")
+    ),
+]
+
+
+def _import_row(done: Imported) -> dict[str, Any]:
+    return {
+        "file": str(done.file),
+        "new": done.new,
+        "known": done.known,
+        "conflicting": done.conflicts,
+        "invalid": done.invalid,
+        "campaigns": done.campaigns,
+    }
+
+
+@contextmanager
+def _store_to_fill(settings: Settings, *, dry_run: bool) -> Iterator[Store]:
+    """The store; to count only, an empty one where there is none yet."""
+    try:
+        store = Store.open(settings.database, create=not dry_run)
+    except NothingToDo:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Store.open(f"sqlite:///{folder}/empty.db") as empty,
+        ):
+            yield empty
+        return
+    with store:
+        yield store
 
 
 @click.group("db")

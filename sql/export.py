@@ -3,40 +3,36 @@
 All three have one column per catalogue entry and ``extra_NAME`` for each metric that a test
 defined, in the same order of rows.  Parquet keeps nulls.  In CSV what is not known is an empty
 field and lists are JSON; it has no place for what the others say of themselves (selection,
-version, time).  The conventions of the TTree stand in :mod:`treehammer.sql.root_export`.
+version, time) and for what travels along (:mod:`treehammer.sql.companions`).  The conventions of
+the TTree stand in :mod:`treehammer.sql.root_export`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import csv, parquet
+from pyarrow import compute as pc
 
-from treehammer.errors import ConfigError, NothingToDo, StoreError
-from treehammer.sql import bulk
-from treehammer.sql.root_export import tree_writer
+from treehammer.errors import ConfigError, NothingToDo
+from treehammer.sql import bulk, partitions
+from treehammer.sql.companions import Sink, companions
+from treehammer.sql.formats import FORMATS, Format
+from treehammer.sql.partitions import CAMPAIGN
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 from treehammer.terminal import Step
 from treehammer.version import __version__
 
-Write = Callable[[pa.RecordBatch], None]
-Writer = Callable[[Path, pa.Schema, Path], AbstractContextManager[Write]]
+Progress = Callable[[int], AbstractContextManager[Step]]
 
 
 def export(
-    store: Store,
-    selection: Selection,
-    target: Path,
-    *,
-    software_dir: Path,
-    progress: Callable[[int], AbstractContextManager[Step]],
+    store: Store, selection: Selection, target: Path, *, software_dir: Path, progress: Progress
 ) -> int:
     """Write the selected measurements to ``target``; its suffix decides the format.
 
@@ -59,21 +55,125 @@ def export(
         StoreError: the database cannot be read, or the file cannot be written.
     """
     form = _format(target)
+    with (
+        _selected(store, selection, form) as source,
+        _aside(target) as file,
+        progress(source.rows) as step,
+        form.writer(software_dir) as begin,
+        begin(file, source.schema) as sink,
+    ):
+        seen = _seen_of(selection)
+        done = 0
+        for batch in source.batches:
+            sink.write(batch)
+            seen.add(batch)
+            done += batch.num_rows
+            step(done)
+        seen.attach(store, sink)
+    return done
+
+
+def export_parts(
+    store: Store,
+    selection: Selection,
+    folder: Path,
+    suffix: str,
+    *,
+    software_dir: Path,
+    progress: Progress,
+) -> tuple[int, int]:
+    """Write the selected measurements to a folder with one part for each campaign.
+
+    The parts are ``campaign_id=ID/part.SUFFIX``, all with the same columns; those of Parquet leave
+    ``campaign_id`` to the name of their folder, as its readers expect.  A campaign of which nothing
+    was measured has a part without rows, when there are no conditions.  The folder appears when it
+    is complete, in place of an earlier export of that name, which stays as it is until then.
+
+    Args:
+        store: where the measurements are.
+        selection: which.
+        folder: to write.
+        suffix: ``.root``, ``.csv`` or ``.parquet``.
+        software_dir: the cached ROOT environments (for ``.root``).
+        progress: takes the number of rows and gives a bar that moves with them.
+
+    Returns:
+        the number of rows, and of campaigns.
+
+    Raises:
+        ConfigError: there is something else of that name.
+        NothingToDo: nothing is selected.
+        SoftwareError: there is no ROOT for ``.root``.
+        StoreError: the database cannot be read, or a file cannot be written.
+    """
+    form = FORMATS[suffix]
+    with (
+        _selected(store, selection, form) as source,
+        partitions.aside(folder) as staged,
+        progress(source.rows) as step,
+        form.writer(software_dir) as begin,
+    ):
+        parts = partitions.Parts(staged, suffix, source.schema)
+
+        @contextmanager
+        def part(campaign: str) -> Iterator[tuple[Sink, _Seen]]:
+            file, schema = parts.begin(campaign)
+            seen = _Seen([campaign])
+            with begin(file, schema) as sink:
+                yield sink, seen
+                seen.attach(store, sink)
+
+        for campaign, batches in partitions.by_campaign(source.batches):
+            with part(campaign) as (sink, seen):
+                for batch in batches:
+                    seen.add(batch)
+                    sink.write(parts.cut(batch))
+                    step(parts.rows)
+        for campaign in _unmeasured(store, selection, parts.campaigns):
+            with part(campaign):
+                pass
+        parts.finish(_about(selection))
+    return parts.rows, len(parts.campaigns)
+
+
+@contextmanager
+def _selected(store: Store, selection: Selection, form: Format) -> Iterator[bulk.Source]:
     about = _about(selection)
     with bulk.read(store.url, selection, about, lists_as_text=form.lists_as_text) as source:
         if not source.rows:
             raise NothingToDo("no measurement is selected", where=str(selection))
-        with (
-            _aside(target) as file,
-            progress(source.rows) as step,
-            form.writer(file, source.schema, software_dir) as write,
-        ):
-            done = 0
-            for batch in source.batches:
-                write(batch)
-                done += batch.num_rows
-                step(done)
-    return done
+        yield source
+
+
+class _Seen:
+    """The campaigns and datasets of the measurements that were written."""
+
+    def __init__(self, campaigns: Iterable[str] | None = ()) -> None:
+        self._campaigns = None if campaigns is None else set(campaigns)
+        self._datasets: set[str] = set()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._datasets.update(pc.unique(batch.column("dataset_hash")).to_pylist())
+        if self._campaigns is not None:
+            self._campaigns.update(pc.unique(batch.column(CAMPAIGN)).to_pylist())
+
+    def attach(self, store: Store, sink: Sink) -> None:
+        """Let everything that is known of them travel along; of all when nothing was selected."""
+        whole = self._campaigns is None
+        for companion in companions(store, self._campaigns, None if whole else self._datasets):
+            sink.attach(companion)
+
+
+def _seen_of(selection: Selection) -> _Seen:
+    return _Seen(selection.campaigns if selection.campaigns or selection.wheres else None)
+
+
+def _unmeasured(store: Store, selection: Selection, measured: Sequence[str]) -> list[str]:
+    """The campaigns that belong to the selection and have no measurement."""
+    if selection.wheres:
+        return []
+    wanted = selection.campaigns or [campaign.id for campaign in store.campaigns()]
+    return sorted(set(wanted) - set(measured))
 
 
 def _about(selection: Selection) -> dict[str, str]:
@@ -84,38 +184,14 @@ def _about(selection: Selection) -> dict[str, str]:
     }
 
 
-@contextmanager
-def _csv_writer(file: Path, schema: pa.Schema, _software: Path) -> Iterator[Write]:
-    with csv.CSVWriter(str(file), schema) as writer:
-        yield writer.write_batch
-
-
-@contextmanager
-def _parquet_writer(file: Path, schema: pa.Schema, _software: Path) -> Iterator[Write]:
-    with parquet.ParquetWriter(str(file), schema, compression="zstd") as writer:
-        yield writer.write_batch
-
-
-@dataclass(frozen=True)
-class _Format:
-    writer: Writer
-    lists_as_text: bool = False
-
-
-_FORMATS = {
-    ".root": _Format(tree_writer),
-    ".csv": _Format(_csv_writer, lists_as_text=True),
-    ".parquet": _Format(_parquet_writer),
-}
-
-
-def _format(target: Path) -> _Format:
-    form = _FORMATS.get(target.suffix.lower())
+def _format(target: Path) -> Format:
+    form = FORMATS.get(target.suffix.lower())
     if form is None:
         raise ConfigError(
             f"cannot tell a format from {target.suffix or 'a name without a suffix'!r}",
             where=str(target),
-            hint=f"Give a name that ends in {', '.join(_FORMATS)}.",
+            hint=f"Give a name that ends in {', '.join(FORMATS)}; for a folder with one file for "
+            "each campaign add --partition campaign.",
         )
     if target.is_dir() or not target.absolute().parent.is_dir():
         what = "is a folder" if target.is_dir() else "its folder does not exist"
@@ -128,13 +204,8 @@ def _aside(target: Path) -> Iterator[Path]:
     """A file beside ``target`` that takes its place when all went well, and goes away else."""
     file = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        yield file
-        file.replace(target)
-    except OSError as error:
-        raise StoreError(
-            f"cannot be written ({error.strerror or error})",
-            where=str(target),
-            hint="Check permissions and free space; the measurements are safe in the database.",
-        ) from error
+        with partitions.writable(target):
+            yield file
+            file.replace(target)
     finally:
         file.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ again: nobody knows since when it was bad.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import sqlalchemy as sa
@@ -25,6 +25,11 @@ AFTER = "; "
 #: Later than any measurement.
 NEVER_US = 2**62
 
+_UNMARKED = sa.or_(
+    measurement.c.implausible_why.is_(None),
+    measurement.c.implausible_why.not_like(f"%{BAD_REPLICA}%"),
+)
+
 
 def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
     """Mark what read bad replicas, inside the transaction of ``connection``; how many are new."""
@@ -38,10 +43,9 @@ def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
             _read_there(finding),
             measurement.c.started_us > after_us,
             measurement.c.started_us <= until_us,
-            sa.or_(known.is_(None), known.not_like(f"%{BAD_REPLICA}%")),
+            _UNMARKED,
         )
-        whose = sa.select(measurement.c.day, measurement.c.subject_id).where(meant).distinct()
-        owners |= {(day, subject_id) for day, subject_id in connection.execute(whose)}
+        owners |= _owners(connection, meant)
         # Not by one UPDATE with a CASE, in which Oracle mixes no CLOB with other text.
         for some, both in ((known.is_not(None), kept + AFTER + why), (known.is_(None), why)):
             change = sa.update(measurement).where(meant, some)
@@ -55,6 +59,24 @@ def _read_there(finding: ReplicaRow) -> sa.ColumnElement[bool]:
     columns = ("dataset_hash", "site", "door")
     same = sa.and_(*(wide.column(name) == getattr(finding, name) for name in columns))
     return wide.in_dimension(DIMENSION_OF["site"], same)
+
+
+def take_over(connection: Connection, reasons: Mapping[str, str]) -> None:
+    """Mark measurements as another store has them marked: identity -> ``implausible_why`` there."""
+    owners: set[tuple[int, int]] = set()
+    for id_, why in reasons.items():
+        meant = sa.and_(measurement.c.measurement_id == id_, _UNMARKED)
+        owners |= _owners(connection, meant)
+        connection.execute(
+            sa.update(measurement).where(meant).values(plausible=False, implausible_why=why)
+        )
+    rollups.remake(connection, sorted(owners))
+
+
+def _owners(connection: Connection, meant: sa.ColumnElement[bool]) -> set[tuple[int, int]]:
+    """Days and subjects whose roll-ups have these measurements."""
+    whose = sa.select(measurement.c.day, measurement.c.subject_id).where(meant).distinct()
+    return {(day, subject_id) for day, subject_id in connection.execute(whose)}
 
 
 def without(why: str | None) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +43,18 @@ class Added:
     known_ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
+def total(parts: Iterable[Added]) -> Added:
+    """What became of all parts together."""
+    new = 0
+    known: list[str] = []
+    conflicting: list[str] = []
+    for part in parts:
+        new += part.new
+        known += part.known_ids
+        conflicting += part.conflicting
+    return Added(new, len(known), tuple(conflicting), tuple(known))
+
+
 @dataclass(frozen=True)
 class _Content:
     """A measurement as the database gives it back: what two of one identity are compared by."""
@@ -49,29 +63,51 @@ class _Content:
     extras: Mapping[str, float]
 
 
-def add_batch(connection: Connection, batch: Sequence[Measurement]) -> Added:
-    """Write at most :data:`BATCH` measurements inside the transaction of ``connection``."""
+def add_batch(connection: Connection, batch: Sequence[Measurement], *, write: bool = True) -> Added:
+    """Write at most :data:`BATCH` measurements inside the transaction of ``connection``.
+
+    Without ``write`` it is only said what would become of them.
+    """
     seen = _recorded(connection, [item.id for item in batch])
     new: dict[str, _Content] = {}
     known: list[str] = []
     conflicting: list[str] = []
+    marked: dict[str, str] = {}
     for item in batch:
         content = _content(item.values, item.extras)
-        before = seen.setdefault(item.id, content)
-        if before is content:
+        handed_in = _handed_in(content)
+        before = seen.setdefault(item.id, handed_in)
+        if before is handed_in:
             new[item.id] = content
-        elif before == content or _pruned(before, content):
+        elif _same(before, handed_in):
             known.append(item.id)
+            if handed_in is not content:  # comes from another store, which knew more
+                marked[item.id] = str(content.values["implausible_why"])
         else:
             conflicting.append(item.id)
-    _insert(connection, new)
+    if write:
+        _insert(connection, new)
+        marks.take_over(connection, marked)
     return Added(len(new), len(known), tuple(conflicting), tuple(known))
 
 
-def _pruned(before: _Content, content: _Content) -> bool:
-    """Whether what is there is the content, but for what has gone by age."""
-    gone = {name: None for name in PRUNED_COLUMNS if before.values[name] is None}
-    return before == _Content({**content.values, **gone}, content.extras)
+def _same(one: _Content, other: _Content) -> bool:
+    """Whether both are one content, but for what has gone by age, here or where it comes from."""
+    if one == other:
+        return True
+    gone = [n for n in PRUNED_COLUMNS if None in (one.values[n], other.values[n])]
+    return _without(one, gone) == _without(other, gone)
+
+
+def _without(content: _Content, names: Iterable[str]) -> _Content:
+    return _Content({**content.values, **dict.fromkeys(names)}, content.extras)
+
+
+def digest(item: Measurement) -> bytes:
+    """A hash of what two measurements of one identity are compared by."""
+    content = _handed_in(_content(item.values, item.extras))
+    document = json.dumps([content.values, content.extras], sort_keys=True)
+    return hashlib.sha256(document.encode()).digest()
 
 
 def _content(values: Mapping[str, Any], extras: Mapping[str, float]) -> _Content:
@@ -103,18 +139,28 @@ def _recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Content]
         extras.setdefault(owner, {})[name] = value
     rows = connection.execute(wide.select(ALL_COLUMNS).where(id_.in_(known))).mappings()
     return {
-        row["measurement_id"]: _Content(_unmarked(row), extras.get(row["measurement_id"], {}))
+        row["measurement_id"]: _handed_in(
+            _Content(_unpacked(row), extras.get(row["measurement_id"], {}))
+        )
         for row in rows
     }
 
 
-def _unmarked(row: RowMapping) -> dict[str, Value]:
-    """The values as they were handed in: a mark came later."""
-    why = marks.without(row["implausible_why"])
+def _unpacked(row: RowMapping) -> dict[str, Value]:
     values = {**row, **unpack(row[PASSES])}
     del values[PASSES]
-    marked = why != row["implausible_why"]
-    return {**values, "implausible_why": why, "plausible": why is None} if marked else values
+    return values
+
+
+def _handed_in(content: _Content) -> _Content:
+    """What was handed in first: a mark came later."""
+    values = content.values
+    said = values["implausible_why"]
+    why = marks.without(None if said is None else str(said))
+    if why == said:
+        return content
+    unmarked = {**values, "implausible_why": why, "plausible": why is None}
+    return _Content(unmarked, content.extras)
 
 
 def _insert(connection: Connection, new: Mapping[str, _Content]) -> None:

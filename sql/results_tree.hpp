@@ -34,7 +34,11 @@ public:
    virtual ~Column() = default;
    virtual TBranch *attach(TTree &tree, const char *name) = 0;
    virtual void load(std::int64_t row) = 0;
+   // Whether what was loaded is a value that stands for "not known" elsewhere.
+   virtual bool looksUnknown() const { return false; }
 
+   std::string name;
+   bool known = false; // whether there is a value in the row that was loaded
    ArrowColumn input;
 };
 
@@ -44,12 +48,15 @@ public:
    TBranch *attach(TTree &tree, const char *name) override { return tree.Branch(name, &fValue); }
    void load(std::int64_t row) override
    {
-      constexpr T unknown = std::is_floating_point<T>::value ? std::numeric_limits<T>::quiet_NaN()
-                                                             : std::numeric_limits<T>::min();
-      fValue = input.isValid(row) ? static_cast<const T *>(input.data)[row + input.first] : unknown;
+      known = input.isValid(row);
+      fValue = known ? static_cast<const T *>(input.data)[row + input.first] : kUnknown;
    }
+   bool looksUnknown() const override { return fValue == kUnknown; }
 
 private:
+   static constexpr T kUnknown = std::is_floating_point<T>::value
+                                    ? std::numeric_limits<T>::quiet_NaN()
+                                    : std::numeric_limits<T>::min();
    T fValue{};
 };
 
@@ -91,12 +98,14 @@ public:
    void load(std::int64_t row) override
    {
       fValue.clear();
-      if (!input.isValid(row))
+      known = input.isValid(row);
+      if (!known)
          return;
       const auto items = static_cast<const T *>(input.data) + input.firstItem;
       fValue.assign(items + input.offsets[row + input.first],
                     items + input.offsets[row + input.first + 1]);
    }
+   bool looksUnknown() const override { return fValue.empty(); }
 
 private:
    std::vector<T> fValue;
@@ -114,7 +123,14 @@ public:
       if (!branch)
          throw std::runtime_error("cannot make branch " + name);
       branch->SetTitle(title.c_str());
+      column->name = name;
       fColumns.push_back(std::move(column));
+   }
+
+   // Adds a branch that names the columns of a row, by commas, whose value only looks unknown.
+   void addLookingUnknown(const std::string &name, const std::string &title)
+   {
+      fTree.Branch(name.c_str(), &fLookingUnknown)->SetTitle(title.c_str());
    }
 
    // Points a column at its part of the next record batch.
@@ -130,8 +146,12 @@ public:
    void fill(std::int64_t rows)
    {
       for (std::int64_t row = 0; row < rows; ++row) {
-         for (auto &column : fColumns)
+         fLookingUnknown.clear();
+         for (auto &column : fColumns) {
             column->load(row);
+            if (column->known && column->looksUnknown())
+               fLookingUnknown += (fLookingUnknown.empty() ? "" : ",") + column->name;
+         }
          if (fTree.Fill() < 0)
             throw std::runtime_error("the file cannot be written to");
       }
@@ -156,6 +176,7 @@ private:
    }
 
    TTree &fTree;
+   std::string fLookingUnknown;
    std::vector<std::unique_ptr<Column>> fColumns;
 };
 

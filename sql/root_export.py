@@ -1,7 +1,9 @@
 """Exports as a TTree, through a ROOT that Treehammer keeps in its cache.
 
 Null values, as the tree's user info says, too: an unknown text is empty, an unknown list is empty,
-an unknown float is NaN, an unknown int is -2^63, an unknown bool (UChar_t: 0 or 1) is 255.
+an unknown float is NaN, an unknown int is -2^63, an unknown bool (UChar_t: 0 or 1) is 255.  What is
+known although it looks unknown (an empty list, -2^63) is named by the branch ``looks_unknown``.
+Beside the tree of measurements lie those of :mod:`treehammer.sql.companions`.
 
 TTree::Draw, RDataFrame and uproot read every value as it is.  JSROOT 7.11 makes one character of
 each byte of a text, and shows integers far below zero, so also an unknown one, up to 2^32 too high.
@@ -9,14 +11,16 @@ each byte of a text, and shows integers far below zero, so also an unknown one, 
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -24,10 +28,15 @@ from treehammer.collectors import software
 from treehammer.collectors.failures import Fault
 from treehammer.collectors.preparing import ready
 from treehammer.errors import SoftwareError
+from treehammer.sql.companions import Begin, Companion, Sink
 from treehammer.terminal import progress_bar
 
 TREE = "results"
 TITLE = "Treehammer measurements; unknown: text and lists empty, float NaN, int -2^63, bool 255"
+#: Run by its path, so that no other Treehammer on the way of Python's path is taken for this one.
+WRITER = Path(__file__).with_name("root_writer.py")
+#: The branch that names columns whose value is known although it looks unknown.
+LOOKS_UNKNOWN = "looks_unknown"
 CONVENTIONS: Mapping[str, str] = {
     "unknown_text": "empty",
     "unknown_list": "empty",
@@ -38,24 +47,19 @@ CONVENTIONS: Mapping[str, str] = {
 
 
 @contextmanager
-def tree_writer(
-    file: Path, schema: pa.Schema, software_dir: Path
-) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Write record batches to a TTree; yields the function that takes one.
+def trees(software_dir: Path) -> Iterator[Begin]:
+    """Write ROOT files, one after the other, by one ROOT; they are complete when the block ends.
 
     Args:
-        file: the ROOT file to write, replaced when it exists.
-        schema: of the batches, with the metadata of :func:`treehammer.sql.arrow.describe`.
         software_dir: the cached ROOT environments; the newest is used, or made when there is none.
 
     Raises:
         SoftwareError: there is no ROOT that can be used.
-        OSError: the file could not be written; the message is ROOT's.
+        OSError: a file could not be written; the message is ROOT's.
     """
-    about = {**schema.metadata, "tree_name": TREE, "tree_title": TITLE, **CONVENTIONS}
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "treehammer.sql.root_writer", str(file)],
+            [sys.executable, "-P", str(WRITER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=said,
@@ -64,12 +68,8 @@ def tree_writer(
         assert child.stdin is not None
         try:
             # A broken pipe means that the child has ended; it has said why.
-            with (
-                suppress(BrokenPipeError),
-                child.stdin,
-                pa.ipc.new_stream(child.stdin, schema.with_metadata(about)) as stream,
-            ):
-                yield stream.write_batch
+            with suppress(BrokenPipeError), child.stdin:
+                yield functools.partial(_file, child.stdin)
             code = child.wait()
         except BaseException:
             child.kill()
@@ -80,6 +80,45 @@ def tree_writer(
             lines = said.read().decode(errors="replace").split("\n")
             why = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
             raise OSError(f"ROOT said: {why.strip()}")
+
+
+@contextmanager
+def _file(pipe: IO[bytes], file: Path, schema: pa.Schema) -> Iterator[Sink]:
+    sink = _Trees(pipe, file, schema)
+    yield sink
+    sink.close()
+
+
+class _Trees:
+    """Sends one Arrow stream after the other; each becomes a tree of the file."""
+
+    def __init__(self, pipe: IO[bytes], file: Path, schema: pa.Schema) -> None:
+        self._pipe = pipe
+        self._about = {"tree_file": str(file), "looks_unknown": LOOKS_UNKNOWN}
+        about: dict[Any, Any] = {
+            **schema.metadata,
+            "tree_name": TREE,
+            "tree_title": TITLE,
+            **CONVENTIONS,
+        }
+        self._stream = self._tree(schema, about)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._stream.write_batch(batch)
+
+    def attach(self, companion: Companion) -> None:
+        self.close()
+        title = f"What Treehammer knows of each {companion.name}; unknown: see the tree {TREE}"
+        about = {"tree_name": companion.name, "tree_title": title}
+        self._stream = self._tree(companion.schema, about)
+        for batch in companion.batches:
+            self._stream.write_batch(batch)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _tree(self, schema: pa.Schema, about: Mapping[Any, Any]) -> Any:
+        return pa.ipc.new_stream(self._pipe, schema.with_metadata({**about, **self._about}))
 
 
 def _environment(software_dir: Path) -> dict[str, str]:

@@ -1,15 +1,17 @@
-"""Writes a TTree from an Arrow stream on standard input: ``python -m … FILE``.
+"""Writes a TTree from each Arrow stream on standard input: ``python root_writer.py``.
 
 A process of its own, because ROOT comes from another environment than Treehammer and belongs
-to no long-lived process.  What the tree is called and says of itself travels in the schema's
-metadata, written by :mod:`treehammer.sql.root_export`.
+to no long-lived process.  What a tree is called, says of itself, and which file it belongs to
+travels in its schema's metadata, written by :mod:`treehammer.sql.root_export`.
 """
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import ROOT
@@ -17,35 +19,60 @@ import ROOT
 HEADER = Path(__file__).with_name("results_tree.hpp")
 
 
-def main(target: str) -> None:
-    """Write the stream to ``target``; leave with a message when that fails."""
+def main() -> None:
+    """Write each stream as a tree; leave with a message when that fails."""
     ROOT.gROOT.SetBatch(True)
     # Everything up to here is loaded; from here errors are ours to report.
     ROOT.gInterpreter.Declare(HEADER.read_text(encoding="utf-8"))
-    stream = pa.ipc.open_stream(sys.stdin.buffer)
-    about = {key.decode(): value.decode() for key, value in stream.schema.metadata.items()}
-    name = about.pop("tree_name")
-    file = ROOT.TFile.Open(target, "RECREATE")
-    if not file:
-        sys.exit(f"cannot make {target}")
-    tree = ROOT.TTree(name, about.pop("tree_title"))
-    for key, text in about.items():
-        note = ROOT.TNamed(key, text)
-        ROOT.SetOwnership(note, False)
-        tree.GetUserInfo().Add(note)
-    rows = _fill(tree, stream)
-    tree.Write("", ROOT.TObject.kOverwrite)
-    broken = file.TestBit(ROOT.TFile.kWriteError)
-    file.Close()
-    if broken or _entries(target, name) != rows:
-        sys.exit("the file could not be written in full: is the disk full?")
+    streams = cast(io.BufferedReader, sys.stdin.buffer)
+    file: _File | None = None
+    while streams.peek(1):
+        stream = pa.ipc.open_stream(streams)
+        about = {key.decode(): value.decode() for key, value in stream.schema.metadata.items()}
+        target = about.pop("tree_file")
+        if file is None or file.target != target:
+            if file:
+                file.close()
+            file = _File(target)
+        file.write_tree(stream, about)
+    if file:
+        file.close()
 
 
-def _fill(tree: Any, stream: pa.RecordBatchReader) -> int:
+class _File:
+    """A ROOT file that is being written."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._file = ROOT.TFile.Open(target, "RECREATE")
+        if not self._file:
+            sys.exit(f"cannot make {target}")
+        self._rows: dict[str, int] = {}
+
+    def write_tree(self, stream: pa.RecordBatchReader, about: dict[str, str]) -> None:
+        name, looks_unknown = about.pop("tree_name"), about.pop("looks_unknown")
+        tree = ROOT.TTree(name, about.pop("tree_title"))
+        for key, text in about.items():
+            note = ROOT.TNamed(key, text)
+            ROOT.SetOwnership(note, False)
+            tree.GetUserInfo().Add(note)
+        self._rows[name] = _fill(tree, stream, looks_unknown)
+        tree.Write("", ROOT.TObject.kOverwrite)
+
+    def close(self) -> None:
+        broken = self._file.TestBit(ROOT.TFile.kWriteError)
+        self._file.Close()
+        if broken or _entries(self.target, self._rows) != self._rows:
+            sys.exit("the file could not be written in full: is the disk full?")
+
+
+def _fill(tree: Any, stream: pa.RecordBatchReader, looks_unknown: str) -> int:
     filler = ROOT.treehammer.TreeFiller(tree)
     for field in stream.schema:
         text = {key.decode(): value.decode() for key, value in field.metadata.items()}
         filler.addColumn(field.name, text["kind"], text["title"])
+    title = "Columns of this row, by commas, that are known although they look unknown."
+    filler.addLookingUnknown(looks_unknown, title)
     rows = 0
     for batch in stream:
         for place, column in enumerate(batch.columns):
@@ -67,15 +94,15 @@ def _addresses(column: pa.Array) -> tuple[int, int, int, int, int]:
     return buffers[0], 0, buffers[1], column.offset, 0
 
 
-def _entries(path: str, name: str) -> int:
+def _entries(path: str, names: Iterable[str]) -> dict[str, int]:
     file = ROOT.TFile.Open(path)
     if not file or file.TestBit(ROOT.TFile.kRecovered):
-        return -1
-    tree = file.Get(name)
-    entries = int(tree.GetEntries()) if tree else -1
+        return {}
+    trees = {name: file.Get(name) for name in names}
+    found = {name: int(tree.GetEntries()) for name, tree in trees.items() if tree}
     file.Close()
-    return entries
+    return found
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -28,7 +28,7 @@ from treehammer.sql.database import (
 )
 from treehammer.sql.figures import Answer, Figure
 from treehammer.sql.queries import Snapshot
-from treehammer.sql.recording import BATCH, Added, add_batch
+from treehammer.sql.recording import BATCH, Added, add_batch, total
 from treehammer.sql.retention import Pruned
 from treehammer.sql.rows import (
     AttemptRow,
@@ -102,17 +102,18 @@ class Store:
         They are written in transactions of :data:`~treehammer.sql.recording.BATCH`: after an error all earlier batches are
         kept, and handing in everything again is harmless.
         """
-        new = 0
-        known: list[str] = []
-        conflicting: list[str] = []
-        waiting = iter(measurements)
-        while batch := list(islice(waiting, BATCH)):
-            with writing(self._engine) as connection:
-                added = add_batch(connection, batch)
-            new += added.new
-            known += added.known_ids
-            conflicting += added.conflicting
-        return Added(new, len(known), tuple(conflicting), tuple(known))
+        return total(self._add(batch) for batch in _batches(measurements))
+
+    def _add(self, batch: Sequence[Measurement]) -> Added:
+        with writing(self._engine) as connection:
+            return add_batch(connection, batch)
+
+    def would_add(self, measurements: Iterable[Measurement]) -> Added:
+        """What :meth:`add` would answer; nothing is written, and nobody waits for it."""
+        with reading(self._engine) as connection:
+            return total(
+                add_batch(connection, batch, write=False) for batch in _batches(measurements)
+            )
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
@@ -234,13 +235,18 @@ class Store:
         with writing(self._engine) as connection:
             insert_missing(connection, schema.replica, findings)
 
+    def replicas(self) -> list[ReplicaRow]:
+        """All that was found of replicas, by time."""
+        table = schema.replica
+        return self._rows(ReplicaRow, sa.select(table).order_by(table.c.found_us, table.c.id))
+
     def mark_bad_replicas(self) -> int:
         """Mark the measurements that read a replica while it was bad, as implausible.
 
         Returns:
             how many were not marked before.
         """
-        findings = self._rows(ReplicaRow, sa.select(schema.replica))
+        findings = self.replicas()
         if all(finding.good for finding in findings):
             return 0
         with writing(self._engine) as connection:
@@ -294,6 +300,12 @@ class Store:
     def _rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
         with reading(self._engine) as connection:
             return fetch(connection, kind, query)
+
+
+def _batches(measurements: Iterable[Measurement]) -> Iterator[list[Measurement]]:
+    waiting = iter(measurements)
+    while batch := list(islice(waiting, BATCH)):
+        yield batch
 
 
 def open_engine(url: str, *, create: bool) -> Engine:

@@ -24,6 +24,7 @@ VERBS = {
     "db": "sql.commands:db_group",
     "demo": "demo:demo",
     "export": "sql.commands:export_command",
+    "import": "sql.commands:import_command",
     "purge": "submit.purge:purge",
     "render": "submit.commands:render",
     "report": "web.commands:report_command",

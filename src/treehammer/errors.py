@@ -80,6 +80,10 @@ class SitesError(MistakesError):
     """The sites file is wrong."""
 
 
+class FileError(MistakesError):
+    """A file of measurements is none, or holds some that cannot be taken in."""
+
+
 class SourceError(TreehammerError):
     """A repository, ref or path cannot be had."""
 

@@ -15,11 +15,11 @@ EXPORT = """
 import resource, sys
 from contextlib import nullcontext
 from pathlib import Path
-from treehammer.sql import arrow
+from treehammer.sql import arrow, formats
 from treehammer.sql.export import export
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-arrow.ROWS = 100
+arrow.ROWS, formats.GROUP_BYTES = 100, 2**22
 with Store.open(sys.argv[1], create=False) as store:
     export(store, Selection.of(wheres=[f"round<={sys.argv[2]}"]), Path(sys.argv[3]),
            software_dir=Path(), progress=lambda _: nullcontext(lambda _d, _n="": None))

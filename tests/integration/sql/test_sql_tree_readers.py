@@ -14,6 +14,7 @@ import uproot
 
 from treehammer.collectors.job import SoftwareRequest
 from treehammer.collectors.metrics import BY_NAME
+from treehammer.sql.root_export import LOOKS_UNKNOWN
 from treehammer.version import __version__
 
 pytestmark = pytest.mark.root
@@ -32,6 +33,8 @@ BRANCH_TYPES = {
 
 
 def kind(name: str) -> str:
+    if name == LOOKS_UNKNOWN:
+        return "text"
     return BY_NAME[name].type if name in BY_NAME else "float"
 
 

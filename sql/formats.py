@@ -1,0 +1,112 @@
+"""The formats of an export: what a file of each is written through."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from treehammer.sql.companions import Begin, Companion, Sink
+from treehammer.sql.root_export import trees
+
+#: Of a Parquet file's metadata: what begins the names of tables that travel along.
+COMPANION = "treehammer."
+#: Bytes in memory that make one row group: small ones make a large footer and slow queries.
+GROUP_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a file is written.
+
+    Attributes:
+        writer: takes the cached ROOT environments; its files are complete when its block ends.
+        lists_as_text: whether it has no lists.
+    """
+
+    writer: Callable[[Path], AbstractContextManager[Begin]]
+    lists_as_text: bool = False
+
+
+class _Csv:
+    """Has no place for what travels along."""
+
+    def __init__(self, writer: csv.CSVWriter) -> None:
+        self._writer = writer
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def attach(self, companion: Companion) -> None:
+        pass
+
+
+@contextmanager
+def _csv_file(file: Path, schema: pa.Schema) -> Iterator[Sink]:
+    with csv.CSVWriter(str(file), schema) as writer:
+        yield _Csv(writer)
+
+
+class _Parquet:
+    """Gathers batches to row groups, in which each text is held once."""
+
+    def __init__(self, writer: parquet.ParquetWriter) -> None:
+        self._writer = writer
+        self._waiting: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        short = pa.RecordBatch.from_arrays(
+            [_encoded(column) for column in batch.columns], schema=self._writer.schema
+        )
+        self._waiting.append(short)
+        self._bytes += short.nbytes
+        if self._bytes >= GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting:
+            # The writer keeps a dictionary as it is only while it stays the same.
+            table = pa.Table.from_batches(self._waiting).unify_dictionaries().combine_chunks()
+            self._waiting, self._bytes = [], 0
+            self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def attach(self, companion: Companion) -> None:
+        packed = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(packed, companion.schema, options=options) as stream:
+            for batch in companion.batches:
+                stream.write_batch(batch)
+        text = base64.b64encode(packed.getvalue())  # readers expect text in metadata
+        self._writer.add_key_value_metadata({COMPANION + companion.name: text.decode()})
+
+
+def _encoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_encode() if pa.types.is_string(column.type) else column
+
+
+@contextmanager
+def _parquet_file(file: Path, schema: pa.Schema) -> Iterator[Sink]:
+    encoded = pa.dictionary(pa.int32(), pa.string())
+    short = [f.with_type(encoded) if pa.types.is_string(f.type) else f for f in schema]
+    with parquet.ParquetWriter(
+        str(file), pa.schema(short, schema.metadata), compression="zstd", store_schema=False
+    ) as writer:
+        # How the columns are held here is nobody else's concern: this is what Arrow reads.
+        as_read = base64.b64encode(schema.serialize())
+        writer.add_key_value_metadata({**schema.metadata, b"ARROW:schema": as_read})
+        sink = _Parquet(writer)
+        yield sink
+        sink.flush()
+
+
+FORMATS = {
+    ".root": Format(trees),
+    ".csv": Format(lambda _: nullcontext(_csv_file), lists_as_text=True),
+    ".parquet": Format(lambda _: nullcontext(_parquet_file)),
+}

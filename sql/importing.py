@@ -1,0 +1,290 @@
+"""Imports: measurements of other installations, and all that travels with them, into this store.
+
+A measurement enters once, however often and from however many files it comes; see
+:meth:`treehammer.sql.store.Store.add`.  What cannot be taken in is named by file, row and column,
+and keeps nothing else out.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from treehammer.collectors.metrics import BY_NAME, CATALOGUE
+from treehammer.collectors.record import (
+    EXTRA_NAME,
+    IDENTITIES,
+    Measurement,
+    RecordError,
+)
+from treehammer.errors import FileError
+from treehammer.sql import merging
+from treehammer.sql.columns import Problems, WrongType, fit
+from treehammer.sql.incoming import Incoming, opened
+from treehammer.sql.partitions import parts_of
+from treehammer.sql.recording import Added, digest
+from treehammer.sql.store import Store
+from treehammer.sql.wide import EXTRA_PREFIX
+from treehammer.terminal import Bars, counted
+from treehammer.version import __version__
+
+# Text that a record must have may be '', which the database and so every file keeps as null.
+_EMPTY = [m.name for m in CATALOGUE if m.required and m.type == "text" and m.name not in IDENTITIES]
+#: The most problems of a file, and identities, that are named one by one.
+NAMED = 20
+
+
+@dataclass
+class Imported:
+    """What became of one file.
+
+    Attributes:
+        file: which.
+        new: measurements that were not there.
+        known: those that were, with the same content.
+        conflicting: identities that were there with other content, which stays; the first of them.
+        conflicts: how many of these.
+        invalid: measurements that cannot be taken in.
+        campaigns: that were not there.
+        problems: what cannot be taken in and why; the first of them.
+        lacking: columns of the catalogue that the file lacks: unknown in all its rows.
+        ignored: columns of the file that this version does not know.
+    """
+
+    file: Path
+    new: int = 0
+    known: int = 0
+    conflicts: int = 0
+    invalid: int = 0
+    campaigns: int = 0
+    conflicting: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    lacking: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    def remarks(self) -> list[str]:
+        """What a user should know beside numbers and problems."""
+        told = [
+            f"{id_} came with other content than before; the first stays"
+            for id_ in self.conflicting
+        ]
+        if self.conflicts > len(told):
+            told.append(f"and {self.conflicts - len(told)} more")
+        if self.lacking:
+            told.append(f"columns that it lacks, unknown in its rows: {_listed(self.lacking)}")
+        if self.ignored:
+            told.append(f"columns that were left out: {_listed(self.ignored)}")
+        if self.invalid > len(self.problems):
+            told.append(f"more rows that are not valid: {self.invalid - len(self.problems)}")
+        return [f"{self.file}: {line}" for line in told]
+
+
+@dataclass(frozen=True)
+class File:
+    """One file to import, and how many measurements it must have, where that is known."""
+
+    path: Path
+    rows: int | None = None
+
+
+def files_of(paths: Iterable[Path]) -> list[File]:
+    """The files, and those of folders; a part that its folder lists and lacks is named later.
+
+    Raises:
+        FileError: a folder has none, or its list cannot be read.
+    """
+    found: list[File] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(File(path))
+            continue
+        parts = [File(part, rows) for part, rows in parts_of(path)]
+        if not parts:
+            raise FileError(
+                "no file in this folder can be imported",
+                where=str(path),
+                hint="Files that end in .root or .parquet are.",
+            )
+        found += parts
+    return found
+
+
+def import_files(
+    store: Store, files: Sequence[File], *, ignore_unknown: bool, dry_run: bool, bars: Bars
+) -> list[Imported]:
+    """Take in files, one after the other; a file that cannot be read keeps no other out.
+
+    Args:
+        store: to fill.
+        files: see :func:`files_of`.
+        ignore_unknown: leave out columns that this version does not know, instead of the file.
+        dry_run: only count; nothing is written.
+        bars: opens the bar that moves with the rows.
+
+    Raises:
+        StoreError: the database refuses; importing again takes in the rest.
+    """
+    add = _Counting(store).add if dry_run else store.add
+    found: list[Imported] = []
+    with bars("Importing", sum(map(_rows, files))) as step:
+        before = 0
+        for file in files:
+            done = Imported(file.path)
+            found.append(done)
+            try:
+                with opened(file.path) as incoming:
+                    _require_whole(file, incoming)
+                    columns = _columns(file.path, incoming.columns, done, ignore_unknown)
+                    for row in _take_in(add, incoming, columns, done):
+                        step(before + row)
+                    before += incoming.rows
+                    done.campaigns = merging.merge(store, incoming, dry_run=dry_run)
+            except FileError as error:
+                done.problems.append(str(error) if error.where else f"{file.path}: {error}")
+    if not dry_run and any(each.new for each in found):
+        store.mark_bad_replicas()
+    return found
+
+
+def _rows(file: File) -> int:
+    """For the bar alone: a file that cannot be read has none."""
+    try:
+        with opened(file.path) as incoming:
+            return incoming.rows
+    except FileError:
+        return 0
+
+
+def _require_whole(file: File, incoming: Incoming) -> None:
+    if file.rows is not None and file.rows != incoming.rows:
+        raise FileError(
+            f"has {counted(incoming.rows, 'measurement')}, where its folder lists {file.rows}",
+            where=str(file.path),
+            hint="Was the folder copied completely, and is it of one export?",
+        )
+
+
+def _columns(
+    path: Path, names: Sequence[str], done: Imported, ignore_unknown: bool
+) -> dict[str, str]:
+    """The columns to read, each with its kind."""
+    kinds = {name: BY_NAME[name].type for name in names if name in BY_NAME}
+    extras = (name.removeprefix(EXTRA_PREFIX) for name in names if name.startswith(EXTRA_PREFIX))
+    kinds |= {EXTRA_PREFIX + name: "float" for name in extras if re.fullmatch(EXTRA_NAME, name)}
+    done.ignored = tuple(name for name in names if name not in kinds)
+    done.lacking = tuple(metric.name for metric in CATALOGUE if metric.name not in kinds)
+    if required := [name for name in done.lacking if BY_NAME[name].required]:
+        raise FileError(
+            f"lacks what every measurement has: {_listed(required)}",
+            where=str(path),
+            hint="It holds no measurements of ours, or not all of their columns.",
+        )
+    if done.ignored and not ignore_unknown:
+        raise FileError(
+            f"has columns that this version ({__version__}) does not know: {_listed(done.ignored)}",
+            where=str(path),
+            hint="Import it with the version that wrote it or a newer one; or leave these columns "
+            "out for good: --ignore-unknown.",
+        )
+    return kinds
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _take_in(
+    add: Callable[[Sequence[Measurement]], Added],
+    incoming: Incoming,
+    kinds: Mapping[str, str],
+    done: Imported,
+) -> Iterator[int]:
+    """Take in what is valid, and name the rest; yields how many rows were looked at."""
+    first = 0
+    for batch in incoming.batches([*kinds]):
+        problems: Problems = defaultdict(list)
+        measurements = _measurements(done.file, batch, kinds, problems)
+        added = add(measurements)
+        done.new += added.new
+        done.known += added.known
+        done.conflicts += len(added.conflicting)
+        done.conflicting += added.conflicting[: NAMED - len(done.conflicting)]
+        done.invalid += len(problems)
+        for row, reasons in sorted(problems.items()):
+            if len(done.problems) < NAMED:
+                done.problems.append(f"{done.file}: row {first + row + 1}: {'; '.join(reasons)}")
+        first += batch.num_rows
+        yield first
+
+
+def _measurements(
+    path: Path, batch: pa.RecordBatch, kinds: Mapping[str, str], problems: Problems
+) -> list[Measurement]:
+    """The valid rows of a batch."""
+    columns: dict[str, list[Any]] = {}
+    for name, kind in kinds.items():
+        try:
+            columns[name] = fit(batch.column(name), name, kind, problems).to_pylist()
+        except WrongType as error:
+            raise FileError(
+                f"column {name} holds {error}, where {kind} is expected", where=str(path)
+            ) from error
+    found = []
+    for row in range(batch.num_rows):
+        if row in problems:
+            continue
+        values = {name: column[row] for name, column in columns.items()}
+        try:
+            found.append(_measurement(values))
+        except RecordError as error:
+            problems[row].append(str(error))
+    return found
+
+
+def _measurement(values: Mapping[str, Any]) -> Measurement:
+    known = {name: value for name, value in values.items() if value is not None}
+    extras = {n.removeprefix(EXTRA_PREFIX): known.pop(n) for n in [*known] if n not in BY_NAME}
+    for name in _EMPTY:
+        known.setdefault(name, "")
+    if missing := [name for name in IDENTITIES if not known.get(name)]:
+        raise RecordError("; ".join(f"{name} is missing" for name in missing))
+    return Measurement(known, extras)
+
+
+class _Counting:
+    """Counts what adding measurements would do, without doing it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        # What would be there by now, in a file that SQLite removes: there may be millions.
+        self._seen = sqlite3.connect("", isolation_level=None)
+        self._seen.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID")
+
+    def add(self, measurements: Sequence[Measurement]) -> Added:
+        """What :meth:`treehammer.sql.store.Store.add` would have answered."""
+        others = []
+        known = 0
+        conflicting: list[str] = []
+        for item in measurements:
+            content = digest(item)
+            done = self._seen.execute(
+                "INSERT OR IGNORE INTO seen VALUES (?, ?)", (item.id, content)
+            )
+            if done.rowcount:
+                others.append(item)
+                continue
+            before = self._seen.execute("SELECT content FROM seen WHERE id = ?", (item.id,))
+            if before.fetchone() == (content,):
+                known += 1
+            else:
+                conflicting.append(item.id)
+        added = self._store.would_add(others)
+        return Added(added.new, added.known + known, (*added.conflicting, *conflicting))
