@@ -118,6 +118,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        with suppress(StoreError):  # the watch tells of it
+            await doorkeeper.refresh()
         watch = asyncio.create_task(doorkeeper.watch())
         writer.start()
         try:

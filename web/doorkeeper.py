@@ -69,7 +69,7 @@ class Doorkeeper:
         told = ""
         while True:
             try:
-                await self._refresh()
+                await self.refresh()
                 if told:
                     _LOG.info("keys can be read again")
                 told = ""
@@ -77,10 +77,17 @@ class Doorkeeper:
                 if error.message != told:
                     _LOG.warning("keys cannot be read: %s", error)
                 told = error.message
+            except Exception:
+                # Whatever it was: without looking, nobody would be let in any more.
+                _LOG.exception("keys cannot be read, which is our fault")
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _refresh(self) -> None:
-        """Know what holds now; however many ask, the database is not asked at every turn."""
+    async def refresh(self) -> None:
+        """Know what holds now; however many ask, the database is not asked at every turn.
+
+        Raises:
+            StoreError: the database refuses.
+        """
         asked_s = time.monotonic()
         async with self._looking:
             if self._looked_s >= asked_s:
@@ -118,7 +125,7 @@ class Doorkeeper:
             if not error.may_be_new:
                 raise _unauthorized(error.message) from None
         try:
-            await self._refresh()
+            await self.refresh()
             return self._judged(token)
         except TokenError as error:
             raise _unauthorized(error.message) from None

@@ -72,6 +72,11 @@ def libpq_options(url: URL) -> dict[str, Any]:
         "application_name": "treehammer",
         "client_encoding": "utf8",
         "connect_timeout": CONNECT_SECONDS,
+        # A server whose machine is gone says nothing: without these it would be waited for for hours.
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,
     }
     return {name: value for name, value in ours.items() if name not in url.query}
 

@@ -221,6 +221,37 @@ def test_bodies_have_limits(start: Start) -> None:
         assert "at most 3" in answer.json()["error"]
 
 
+def test_a_body_that_does_not_arrive_is_not_waited_for(start: Start) -> None:
+    with start(limits=Limits(body_s=0.2)) as service:
+        key = service.make_key("submit").text
+        service.post(b"{}", key)
+
+        def slowly() -> Any:
+            yield b"{"
+            time.sleep(0.6)
+            yield b"}"
+
+        answer = service.client.post(
+            "/api/v1/measurements",
+            content=slowly(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
+        )
+        assert answer.status_code == 408
+
+
+def test_an_answer_comes_in_time_though_the_database_takes_longer(start: Start) -> None:
+    class Slow:
+        def add(self, measurements: Any) -> Added:
+            time.sleep(0.5)
+            return Added(len(list(measurements)), 0)
+
+    with start(Slow(), limits=Limits(answer_s=0.1)) as service:
+        key = service.make_key("submit").text
+        answer = service.post(body([sent()]), key)
+        assert answer.status_code == 503
+        assert "send the same again" in answer.json()["error"]
+
+
 def test_there_is_room_for_so_much_at_once(start: Start) -> None:
     with start(limits=Limits(waiting_bytes=len(GOOD) - 1)) as service:
         key = service.make_key("submit").text

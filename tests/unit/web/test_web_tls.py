@@ -1,0 +1,72 @@
+"""A renewed certificate is taken up; half of one is not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+
+from treehammer.errors import ConfigError
+from treehammer.web.tls import Certificate
+
+
+def served(certificate: Certificate, ca: Path) -> int:
+    """The serial number that a client is shown."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            certificate.context.wrap_socket(connection, server_side=True).close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        context = ssl.create_default_context(cafile=str(ca))
+        with (
+            socket.create_connection(listening.getsockname()) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as speaking,
+        ):
+            shown = speaking.getpeercert() or {}
+        thread.join()
+        return int(str(shown["serialNumber"]), 16)
+
+
+def later(*files: Path) -> None:
+    for file in files:
+        times = file.stat()
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+
+
+def test_a_renewed_certificate_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = Authority(tmp_path)
+    files = authority.server()
+    certificate = Certificate(*files)
+    first = served(certificate, authority.ca)
+    assert not certificate.renew()
+    authority.server()
+    later(*files)
+    assert certificate.renew()
+    second = served(certificate, authority.ca)
+    assert second != first
+    kept = files[1].read_bytes()
+    files[1].write_text("half")
+    assert not certificate.renew()
+    assert "not taken up" in caplog.text
+    assert served(certificate, authority.ca) == second
+    files[1].unlink()
+    assert not certificate.renew()
+    files[1].write_bytes(kept)
+    assert certificate.renew()
+    assert served(certificate, authority.ca) == second
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).server()
+    with pytest.raises(ConfigError, match=r"serve_certificate .*none\.pem: cannot be read"):
+        Certificate(tmp_path / "none.pem", key)
+    with pytest.raises(ConfigError, match="not that of the certificate"):
+        Certificate(certificate, Authority(tmp_path / "other").server()[1])
