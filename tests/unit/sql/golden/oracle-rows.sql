@@ -1059,15 +1059,15 @@ FROM (SELECT measurement.day AS day, measurement.subject_id AS subject_id,
     (CAST(measurement.eff_job AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN
     CAST(measurement.eff_job AS BINARY_DOUBLE) END) AS h0
 FROM measurement
-WHERE measurement.kind = :kind_1 GROUP BY measurement.day, measurement.subject_id, measurement.kind,
-    measurement.plausible, measurement.failure_class) found JOIN subject ON found.subject_id =
-    subject.id GROUP BY found.day, subject.site, found.outcome
+WHERE measurement.kind BETWEEN :kind_1 AND :kind_2 GROUP BY measurement.day, measurement.subject_id,
+    measurement.kind, measurement.plausible, measurement.failure_class) found JOIN subject ON
+    found.subject_id = subject.id GROUP BY found.day, subject.site, found.outcome
 ;
 
 SELECT measurement.day, subject.site, measurement.read_latency_hist AS read_latency_hist
 FROM measurement JOIN subject ON subject.id = measurement.subject_id
-WHERE measurement.kind = :kind_1 AND measurement.plausible = 1 AND measurement.failure_class IS NULL
-    AND measurement.read_latency_hist IS NOT NULL
+WHERE measurement.kind BETWEEN :kind_1 AND :kind_2 AND measurement.plausible = 1 AND
+    measurement.failure_class IS NULL AND measurement.read_latency_hist IS NOT NULL
 ;
 
 -- results and exports

@@ -441,8 +441,8 @@ CREATE INDEX ix_measurement_order ON measurement (campaign_id, job_id, attempt, 
     measurement_id)
 ;
 
-CREATE INDEX ix_measurement_subject ON measurement (subject_id, started_us, kind, plausible,
-    failure_class, eff_job, cpu_per_event_s, wall_per_event_s)
+CREATE INDEX ix_measurement_subject ON measurement (subject_id, day, kind, plausible, failure_class,
+    eff_job, cpu_per_event_s, wall_per_event_s, started_us)
 ;
 
 CREATE TABLE rollup_day (
