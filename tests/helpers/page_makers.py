@@ -23,6 +23,8 @@ HOSTILE = (
 )
 SITES = ("SITE_A", "SITE_B", "SITE_C", "UKI-SCOTGRID-GLASGOW", *HOSTILE)
 DAYS = 20
+#: Days ago on which the first site renewed its servers; the others later, one after another.
+RENEWED = 12
 _RELEASES = ("6.38.00", "6.40.00")
 _VARIANTS = ("branches=100% cache_mb=30", "branches=2% cache_mb=30")
 
@@ -43,10 +45,14 @@ def measurements(today: date) -> Iterator[Measurement]:
             if dice.random() < 0.1 or (place == 2 and back == 0):
                 continue
             for number in range(4):
-                yield _measurement(dice, place, site, today - timedelta(days=back), number)
+                day = today - timedelta(days=back)
+                server = "XRootD v5.8.1" if back < RENEWED - place else "XRootD v5.6.9"
+                yield _measurement(dice, place, site, day, number, server)
 
 
-def _measurement(dice: random.Random, place: int, site: str, day: date, number: int) -> Measurement:
+def _measurement(
+    dice: random.Random, place: int, site: str, day: date, number: int, server: str
+) -> Measurement:
     started = int(datetime(day.year, day.month, day.day, 6 + number, tzinfo=UTC).timestamp() * 1e6)
     cpu = dice.gauss(0.02, 0.001) * (1 + 0.1 * place)
     values: dict[str, Any] = {
@@ -60,6 +66,13 @@ def _measurement(dice: random.Random, place: int, site: str, day: date, number: 
         "axis_root": _RELEASES[number // 2],
         "root_version": _RELEASES[number // 2],
         "test_name": HOSTILE[0] if place == 4 else "ttree-read",
+        "door": HOSTILE[0] if place == 5 else "near",
+        "door_protocol": "root",
+        "dataset": "reference-small",
+        "dataset_hash": "sha256:0",
+        "server_version": server,
+        "address_family": "IPv6" if place % 2 else "IPv4",
+        "os_name": "AlmaLinux 9",
         "cpu_per_event_s": cpu,
         "wall_per_event_s": cpu * 1.2,
         "eff_job": dice.uniform(0.6, 0.95),

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.live_database import LiveDatabase
-from treehammer.web.pages import errors, overview
+from treehammer.web.pages import errors, overview, site
 from treehammer.web.pages.assets import Assets
 from treehammer.web.pages.context import PageContext
 from treehammer.web.templating import environment
@@ -19,7 +19,7 @@ from treehammer.web.templating import environment
 STATIC = Path(__file__).parents[1] / "static"
 
 #: Name of the route -> title, of the pages that every page leads to, in their order.
-MENU = {"overview": "Overview"}
+MENU = {"overview": "Overview", "sites": "Sites"}
 
 
 class Pages:
@@ -35,6 +35,7 @@ class Pages:
         self._context = PageContext(reads, doorkeeper, environment(), assets, MENU)
         self.routes: list[BaseRoute] = [
             *overview.routes(self._context),
+            *site.routes(self._context),
             *errors.routes(self._context),
             Route("/static/{name:path}", assets.get, name="static", methods=["GET"]),
         ]

@@ -1,0 +1,131 @@
+"""A site beside similar ones: its series, and the median of what others got from the same work."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from treehammer.sql.figures import Group, Moments
+
+#: What makes two measurements the same work, wherever they ran.
+WORK = ("test_name", "variant_label", "axis_root", "dataset_hash", "door_protocol")
+#: What similar means, in words.
+SIMILAR = (
+    "Similar sites are those that did the same work at the same time: the same test, variant, "
+    "ROOT release and dataset, read through a door of the same protocol. "
+    "Of each work the median of their means is taken, and weighted as this site's measurements are, "
+    "so that both lines stand for the same mix. Work that nobody else did has no part in the comparison."
+)
+
+_Work = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A site at one time, beside the others.
+
+    Attributes:
+        time: the day, or the Monday of the week (UTC, YYYYMMDD).
+        number: good measurements that have the metric.
+        mean: of all of them, in the metric's unit.
+        compared: those of work that others did, too.
+        own: their mean; None without any.
+        error: the standard error of what is shown: of ``own``, else of ``mean``.
+        median: of similar sites, weighted by this site's work; None without any.
+        sites: how many similar sites there were.
+    """
+
+    time: int
+    number: int
+    mean: float
+    compared: int
+    own: float | None
+    error: float | None
+    median: float | None
+    sites: int
+
+    @property
+    def shown(self) -> float:
+        """What stands beside the median; all of the site's work when there is none."""
+        return self.mean if self.own is None else self.own
+
+    @property
+    def difference(self) -> float | None:
+        """The site's own over the median, minus 1; None where there is nothing to compare."""
+        if self.own is None or not self.median:
+            return None
+        return self.own / self.median - 1
+
+
+def points(groups: Iterable[Group], site: str, metric: str, time: str) -> list[Point]:
+    """The series of a site beside the others, in order of time.
+
+    Args:
+        groups: of a figure of one metric by ``time``, site and :data:`WORK`, of all sites.
+        site: the site in question.
+        metric: the metric.
+        time: the column of time: ``day`` or ``week``.
+    """
+    own: dict[int, dict[_Work, Moments]] = defaultdict(dict)
+    others: dict[tuple[int, _Work], dict[str, float]] = defaultdict(dict)
+    for group in groups:
+        found, when = group.metrics[metric], group.by[time]
+        mean = found.mean
+        if mean is None or when is None:
+            continue
+        work = tuple(group.by[name] for name in WORK)
+        if (group.by["site"] or "") == site:
+            own[int(when)][work] = found
+        else:
+            others[int(when), work][str(group.by["site"] or "")] = mean
+    return [_point(when, works, others) for when, works in sorted(own.items())]
+
+
+def _point(
+    when: int,
+    works: Mapping[_Work, Moments],
+    others: Mapping[tuple[int, _Work], Mapping[str, float]],
+) -> Point:
+    everything = _sum(works.values())
+    peers = {work: others[when, work] for work in works if (when, work) in others}
+    compared = _sum(works[work] for work in peers)
+    median = None
+    if peers:
+        weighed = (
+            works[work].number * statistics.median(means.values()) for work, means in peers.items()
+        )
+        median = math.fsum(weighed) / compared.number
+    assert everything.mean is not None
+    return Point(
+        time=when,
+        number=everything.number,
+        mean=everything.mean,
+        compared=compared.number,
+        own=compared.mean,
+        error=_error([works[work] for work in peers] or list(works.values())),
+        median=median,
+        sites=len(set(_names(peers.values()))),
+    )
+
+
+def _names(found: Iterable[Mapping[str, float]]) -> Iterator[str]:
+    for means in found:
+        yield from means
+
+
+def _sum(found: Iterable[Moments]) -> Moments:
+    return sum(found, Moments())
+
+
+def _error(works: Iterable[Moments]) -> float | None:
+    """The standard error of a mean over works: each scatters about its own mean, not about all."""
+    variance, number, freedom = 0.0, 0, 0
+    for one in works:
+        rms = one.rms or 0.0
+        variance += one.number * rms * rms
+        number += one.number
+        freedom += one.number - 1
+    return math.sqrt(variance / freedom / number) if freedom > 0 else None

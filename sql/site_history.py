@@ -1,0 +1,131 @@
+"""What is known of one site: the work it did, and what its doors and nodes ran, day by day.
+
+Nothing here reads more than a site's entries in one index, and of each variant one row a day.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from treehammer.sql.schema import dimension_tables, measurement
+from treehammer.sql.store import Store
+
+_DAY_US = 86_400_000_000
+_SUBJECT = dimension_tables["subject"].c
+_STORAGE = dimension_tables["storage"].c
+_SOFTWARE = dimension_tables["software"].c
+_NODE = dimension_tables["node"].c
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something that a site measured."""
+
+    test: str
+    variant: str
+    root: str
+    dataset: str
+    door: str
+    protocol: str
+
+
+@dataclass(frozen=True, order=True)
+class Aspect:
+    """Something that may change: of a door, a release or the nodes."""
+
+    thing: str
+    what: str
+
+
+#: Aspect -> day (days since 1970) -> what it was.
+History = Mapping[Aspect, Mapping[int, frozenset[str]]]
+
+
+def works(store: Store, site: str) -> list[Work]:
+    """What a site has ever measured; nothing when there is no such site."""
+    columns = (
+        _SUBJECT.test_name,
+        _SUBJECT.variant_label,
+        _SUBJECT.axis_root,
+        _SUBJECT.dataset,
+        _SUBJECT.door,
+        _SUBJECT.door_protocol,
+    )
+    query = sa.select(*columns).where(_is(site)).distinct().order_by(*columns)
+    with store.connection() as connection:
+        return [Work(*(text or "" for text in row)) for row in connection.execute(query)]
+
+
+def history(store: Store, site: str, first_us: int, end_us: int) -> History:
+    """What doors, releases and nodes were, from ``first_us`` until before ``end_us``.
+
+    It is taken from the last measurement of each variant on each day (UTC) that came back whole.
+    """
+    table = measurement.c
+    day = (table.started_us // _DAY_US).label("day")
+    mine = sa.select(_SUBJECT.id).where(_is(site))
+    last = (
+        sa.select(table.subject_id, day, sa.func.max(table.started_us).label("last_us"))
+        .where(
+            table.subject_id.in_(mine),
+            table.started_us >= first_us,
+            table.started_us < end_us,
+            table.failure_class.is_(None),
+        )
+        .group_by(table.subject_id, day)
+        .subquery("latest")
+    )
+    query = (
+        sa.select(
+            last.c.day,
+            _SUBJECT.door,
+            _SUBJECT.door_protocol,
+            _SUBJECT.axis_root,
+            _STORAGE.server_version,
+            _STORAGE.address_family,
+            _SOFTWARE.root_version,
+            _SOFTWARE.root_commit,
+            _SOFTWARE.root_provider,
+            _NODE.os_name,
+        )
+        .select_from(measurement)
+        .join(
+            last,
+            sa.and_(table.subject_id == last.c.subject_id, table.started_us == last.c.last_us),
+        )
+        .join(dimension_tables["subject"], _SUBJECT.id == table.subject_id)
+        .join(dimension_tables["storage"], _STORAGE.id == table.storage_id)
+        .join(dimension_tables["software"], _SOFTWARE.id == table.software_id)
+        .join(dimension_tables["node"], _NODE.id == table.node_id)
+    )
+    found: dict[Aspect, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    with store.connection() as connection:
+        for number, door, protocol, root, server, family, *software, system in connection.execute(
+            query
+        ):
+            thing = f"door {door or ''} ({protocol or 'unknown'})"
+            build = ", ".join(text for text in _short(*software) if text)
+            for aspect, text in (
+                (Aspect(thing, "server version"), server),
+                (Aspect(thing, "address family"), family),
+                (Aspect(f"ROOT {root or ''}", "build"), build),
+                (Aspect("worker nodes", "operating system"), system),
+            ):
+                if text:
+                    found[aspect][int(number)].add(text)
+    return {
+        aspect: {number: frozenset(texts) for number, texts in sorted(days.items())}
+        for aspect, days in sorted(found.items())
+    }
+
+
+def _short(version: str | None, commit: str | None, provider: str | None) -> Iterable[str | None]:
+    return version, commit and commit[:40], provider
+
+
+def _is(site: str) -> sa.ColumnElement[bool]:
+    return _SUBJECT.site == site if site else _SUBJECT.site.is_(None)

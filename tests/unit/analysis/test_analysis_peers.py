@@ -1,0 +1,67 @@
+"""A site beside similar ones, by numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from treehammer.analysis.peers import WORK, Point, points
+from treehammer.sql.figures import Group, Moments
+from treehammer.sql.selection import Scalar
+
+
+def group(site: str, day: int, work: str, *values: float) -> Group:
+    by: dict[str, Scalar] = {
+        "day": day,
+        "site": site,
+        **dict.fromkeys(WORK, "same"),
+        "variant_label": work,
+    }
+    moments = Moments(len(values), sum(values), sum(value * value for value in values))
+    return Group(by, {"good": len(values)}, {"eff_job": moments})
+
+
+def series(*groups: Group) -> list[Point]:
+    return points(groups, "HERE", "eff_job", "day")
+
+
+def test_the_median_is_of_sites_by_work_and_weighted_as_this_sites_work() -> None:
+    (point,) = series(
+        group("HERE", 1, "a", 0.5, 0.7),
+        group("HERE", 1, "b", 0.2),
+        group("X", 1, "a", 0.8, 0.8, 0.8),
+        group("Y", 1, "a", 0.9),
+        group("Z", 1, "a", 0.1),
+        group("X", 1, "b", 0.4),
+    )
+    assert point.median == pytest.approx((2 * 0.8 + 1 * 0.4) / 3)
+    assert point.own == pytest.approx(1.4 / 3)
+    assert point.difference == pytest.approx(1.4 / 2.0 - 1)
+    assert (point.number, point.compared, point.sites) == (3, 3, 3)
+
+
+def test_work_that_nobody_else_did_has_no_part() -> None:
+    (point,) = series(
+        group("HERE", 1, "a", 0.5), group("HERE", 1, "mine", 0.1), group("X", 1, "a", 0.6)
+    )
+    assert (point.number, point.compared) == (2, 1)
+    assert point.mean == pytest.approx(0.3)
+    assert point.shown == point.own == pytest.approx(0.5)
+
+
+def test_another_day_is_not_the_same_time() -> None:
+    first, second = series(
+        group("HERE", 2, "a", 0.5), group("HERE", 1, "a", 0.4), group("X", 2, "a", 0.6)
+    )
+    assert (first.time, first.median, first.difference, first.shown) == (1, None, None, 0.4)
+    assert second.median == pytest.approx(0.6)
+
+
+def test_the_error_is_that_of_scatter_within_each_work() -> None:
+    (point,) = series(group("HERE", 1, "a", 0.4, 0.6), group("HERE", 1, "b", 10.0, 10.2))
+    variance = (2 * 0.1**2 + 2 * 0.1**2) / 2
+    assert point.error == pytest.approx((variance / 4) ** 0.5)
+    assert series(group("HERE", 1, "a", 0.4))[0].error is None
+
+
+def test_what_has_no_value_is_left_out() -> None:
+    assert series(group("HERE", 1, "a"), group("X", 1, "a", 0.3)) == []

@@ -1,0 +1,137 @@
+"""Line charts over days as drawings inside the page: they need no script and follow its colours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+#: Pixels of the drawing, and what is kept free around the lines for texts.
+WIDTH, HEIGHT = 900, 320
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 28, 32
+#: The fewest steps of the axis of values, the most texts on that of days.
+_TICKS, _DATES = 5, 8
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A value on a day.
+
+    Attributes:
+        day: when.
+        value: in the chart's unit.
+        error: what it may be off by, None when that is not known.
+        text: about it, when it is pointed at.
+        hollow: drawn as an outline.
+    """
+
+    day: date
+    value: float
+    error: float | None = None
+    text: str = ""
+    hollow: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """Dots in order of days; ``look`` is a class of the style sheet, ``round`` dots or squares."""
+
+    name: str
+    look: str
+    dots: Sequence[Dot]
+    round: bool = True
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A vertical line on a day, with a short label above it and a text when it is pointed at."""
+
+    day: date
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A dot in pixels."""
+
+    x: float
+    y: float
+    low: float | None
+    high: float | None
+    dot: Dot
+
+
+class Chart:
+    """What a template draws.
+
+    Args:
+        title: what it shows, for those who do not see it.
+        lines: at least one of them with a dot.
+        marks: vertical lines.
+        first: the first day of the axis.
+        last: the last one.
+    """
+
+    def __init__(
+        self, title: str, lines: Sequence[Line], marks: Sequence[Mark], first: date, last: date
+    ) -> None:
+        self.title = title
+        self.width, self.height = WIDTH, HEIGHT
+        self.left, self.right, self.top, self.bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+        self._first, self._days = first, max(1, (last - first).days)
+        values = _reach(lines)
+        self._ticks = _ticks(min(values), max(values))
+        self._low = min(self._ticks[0], *values)
+        self._high = max(self._ticks[-1], *values)
+        self.lines = [(line, [self._placed(dot) for dot in line.dots]) for line in lines]
+        self.marks = [(self._x(mark.day), mark) for mark in marks]
+
+    @property
+    def y_ticks(self) -> list[tuple[float, str]]:
+        """Heights and their texts."""
+        return [(self._y(value), f"{value:.6g}") for value in self._ticks]
+
+    @property
+    def x_ticks(self) -> list[tuple[float, str]]:
+        """Places of days and their texts."""
+        step = -(-(self._days + 1) // _DATES)
+        days = [self._first + timedelta(days=number) for number in range(0, self._days + 1, step)]
+        return [(self._x(day), f"{day.day} {day:%b}") for day in days]
+
+    def points(self, placed: Sequence[Placed]) -> str:
+        """The corners of a line, as SVG writes them."""
+        return " ".join(f"{one.x:.1f},{one.y:.1f}" for one in placed)
+
+    def _placed(self, dot: Dot) -> Placed:
+        low, high = (
+            (self._y(dot.value - dot.error), self._y(dot.value + dot.error))
+            if dot.error
+            else (None, None)
+        )
+        return Placed(self._x(dot.day), self._y(dot.value), low, high, dot)
+
+    def _x(self, day: date) -> float:
+        share = ((day - self._first).days + 0.5) / (self._days + 1)
+        return round(self.left + share * (self.right - self.left), 1)
+
+    def _y(self, value: float) -> float:
+        share = (value - self._low) / ((self._high - self._low) or 1.0)
+        return round(self.bottom - share * (self.bottom - self.top), 1)
+
+
+def _reach(lines: Sequence[Line]) -> list[float]:
+    dots = [dot for line in lines for dot in line.dots]
+    return [dot.value + sign * (dot.error or 0.0) for dot in dots for sign in (-1, 1)]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers (1, 2 or 5 times a power of ten apart) that enclose both ends."""
+    if not high > low:
+        low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
+    rough = (high - low) / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [number * step for number in range(first, last + 1)]
