@@ -178,6 +178,15 @@ def _store_to_fill(settings: Settings, *, dry_run: bool) -> Iterator[Store]:
         yield store
 
 
+def _tell_of_oracle(*urls: str) -> None:
+    if any(url.startswith("oracle") for url in urls):
+        click.echo(
+            "note: Treehammer's developers have run this in H2's Oracle mode, and never on an Oracle "
+            "server",
+            err=True,
+        )
+
+
 @click.group("db")
 def db_group() -> None:
     """The results database: its state and its schema."""
@@ -189,28 +198,39 @@ def db_group() -> None:
 def check_command(settings: Settings, form: str) -> None:
     """Check that the database is whole and of this version; count what it holds.
 
-    Of SQLite every page, index and reference is checked; PostgreSQL's server watches over its own.
-    Of both the roll-ups are compared with the measurements.
+    Of SQLite every page, index and reference is checked; servers watch over their own.
+    Of all of them the roll-ups are compared with the measurements.
 
     Example: treehammer db check
     """
+    _tell_of_oracle(settings.database)
     rows = [{"table": t, "rows": n} for t, n in check_database(settings.database).items()]
     print_rows(rows, [Column("table", "table"), Column("rows", "rows", right=True)], form=form)
 
 
 @db_group.command("upgrade")
+@click.option(
+    "--backed-up",
+    is_flag=True,
+    help="There is a backup and nobody writes: Oracle, which cannot undo what an upgrade has "
+    "changed, wants to hear that.",
+)
 @click.pass_obj
-def upgrade_command(settings: Settings) -> None:
+def upgrade_command(settings: Settings, backed_up: bool) -> None:
     """Bring the database to this version's schema, wholly or not at all.
 
     An SQLite file is backed up before. Of a PostgreSQL database make a backup yourself: pg_dump.
+    Oracle commits every change of a table: make a backup by expdp; what was cut goes on when it is
+    run again.
 
     Example: treehammer db upgrade
     """
-    backup = upgrade_database(settings.database)
+    _tell_of_oracle(settings.database)
+    backup = upgrade_database(settings.database, backed_up=backed_up)
+    name = make_url(settings.database).get_backend_name()
     if backup:
         click.echo(f"backup: {backup}")
-    elif make_url(settings.database).get_backend_name() != "sqlite":
+    elif name not in ("sqlite", "oracle"):
         click.echo("no backup was made: an upgrade that fails changes nothing")
     click.echo(f"the database is at revision {migrate.REVISION}")
 
@@ -282,6 +302,7 @@ def copy_command(source: str, target: str, form: str) -> None:
     """
     from treehammer.sql.copying import copy_database
 
+    _tell_of_oracle(source, target)
     counts, copied = copy_database(source, target, bars=progress_bar)
     rows = [{"table": t, "rows": n} for t, n in counts.items()]
     print_rows(rows, [Column("table", "table"), Column("rows", "rows", right=True)], form=form)

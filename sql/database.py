@@ -33,7 +33,8 @@ def parse_url(text: str) -> URL:
         raise ConfigError(
             f"cannot understand the database's URL ({error})",
             where="database",
-            hint="Give one like sqlite:////home/me/results.db or postgresql://me@host/results.",
+            hint="Give one like sqlite:////home/me/results.db, postgresql://me@host/results or "
+            "oracle://me:word@host/?service_name=results.",
         ) from error
     return url
 
