@@ -594,7 +594,7 @@ WHERE measurement.measurement_id IN (:measurement_id_1_1)
 
 SELECT replica.id, replica.found_us, replica.dataset, replica.dataset_hash, replica.site,
     replica.door, replica.file_name, replica.url, replica.good, replica.message
-FROM replica
+FROM replica ORDER BY replica.found_us, replica.id
 ;
 
 SELECT DISTINCT measurement.day, measurement.subject_id
