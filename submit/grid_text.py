@@ -12,9 +12,7 @@ from treehammer.collectors.providers.script import CVMFS_VARIABLE
 from treehammer.submit.classes import SiteClass
 from treehammer.submit.plan import Plan
 from treehammer.submit.submit_commands import check_description, check_site_commands
-from treehammer.submit.templating import TEMPLATES, render
-
-TEMPLATE = "htcondor.sub.j2"
+from treehammer.submit.templating import GRID, TEMPLATES, render
 
 #: Starts of a job until it is given up.
 ATTEMPTS = 3
@@ -87,6 +85,6 @@ def grid_text(plan: Plan, made: SiteClass) -> str:
         },
     }
     folder = site.templates or TEMPLATES
-    text = render(TEMPLATE, values, folder=folder, where=f"site {site.name}")
-    check_description(text, f"site {site.name}: {folder / TEMPLATE}")
+    text = render(GRID, values, folder=folder, where=f"site {site.name}")
+    check_description(text, f"site {site.name}: {folder / GRID}")
     return text

@@ -16,6 +16,7 @@ from treehammer.errors import NothingToDo
 from treehammer.hctests import matrix
 from treehammer.hctests.definition import PinnedTest, TestDefinition, VariantGroup
 from treehammer.sql.rows import CampaignRow, JobRow
+from treehammer.submit import templating
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.pace import Breaker
 from treehammer.submit.placement import EVERYWHERE, Placement
@@ -254,6 +255,7 @@ def _request(pinned: PinnedTest, sites: Sequence[Site], breaker: Breaker | None)
         "definition": asdict(pinned.definition),
         "sites": [site.name for site in sites],
         "breaker": str(breaker or "off"),
+        "templates": {site.name: templating.fingerprint(site) for site in sites},
     }
     return json.dumps(document, sort_keys=True, default=str)
 

@@ -21,9 +21,8 @@ from treehammer.submit.classes import site_classes
 from treehammer.submit.plan import Plan
 from treehammer.submit.planner import PAYLOAD_FOLDER, PlannedJob
 from treehammer.submit.reporting import Deadlines, Reporting
-from treehammer.submit.templating import render
+from treehammer.submit.templating import LOCAL, render
 
-LOCAL_TEMPLATE = "local.job.j2"
 WORKER_NAME = "worker.pyz"
 JOB_NAME = "job.json"
 
@@ -145,7 +144,7 @@ def _local_text(
         "environment": environment,
         "inputs": inputs,
     }
-    return render(LOCAL_TEMPLATE, values, where=f"job {job.spec.job_id}")
+    return render(LOCAL, values, where=f"job {job.spec.job_id}")
 
 
 def copy_payload(pinned: PinnedTest, target: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,8 +12,12 @@ import jinja2
 
 from treehammer.errors import ConfigError
 from treehammer.submit import quoting
+from treehammer.submit.batch.local import LocalBatch
+from treehammer.submit.site import Site
 
 TEMPLATES = Path(__file__).parent / "templates"
+#: The templates of jobs of this machine, and of jobs of an HTCondor pool.
+LOCAL, GRID = "local.job.j2", "htcondor.sub.j2"
 #: What a template of a site's own puts before the name of a shipped one, to extend it.
 SHIPPED = "shipped"
 
@@ -74,3 +79,14 @@ def render(
         ) from error
     except (jinja2.TemplateError, ValueError, TypeError, ArithmeticError) as error:
         raise ConfigError(f"{error}{where and f' (for {where})'}", where=str(path)) from error
+
+
+def fingerprint(site: Site) -> str:
+    """Which template a site's jobs are made with: its name, where it is from, the beginning of its SHA-256."""
+    name = LOCAL if site.batch == LocalBatch.name else GRID
+    folder = TEMPLATES if name == LOCAL else site.templates or TEMPLATES
+    try:
+        found = hashlib.sha256((folder / name).read_bytes()).hexdigest()[:12]
+    except OSError:
+        found = "missing"
+    return f"{name} {found}{'' if folder == TEMPLATES else ' (of the site)'}"

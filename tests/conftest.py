@@ -16,6 +16,7 @@ pytest.register_assert_rewrite(
     "selection_contract",
     "export_contract",
     "copy_contract",
+    "page_contract",
     "scale_contract",
     "old_databases",
 )

@@ -133,7 +133,7 @@ def create_app(
     return Starlette(
         routes=[
             Route("/api/v1/measurements", ingest.post, methods=["POST"]),
-            Route("/api/v1/measurements/{measurement_id}", measurement),
+            Route("/api/v1/measurements/{measurement_id}", measurement, name="measurement"),
             Route("/api/v1/token", token),
             Route("/api/v1/health", health),
             Route("/api/v1/openapi.json", openapi, name="openapi"),

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import browser as browsers
@@ -16,34 +10,7 @@ import page_makers
 import pytest
 from browser import Watched
 from playwright.sync_api import Browser
-
-from treehammer.testbed.free_ports import free_ports
-
-
-@contextmanager
-def serving(folder: Path, *flags: str) -> Iterator[str]:
-    """``treehammer serve`` on the database in a folder; its address."""
-    log = folder / "serve.log"
-    (port,) = free_ports(1)
-    words = ["--data-dir", str(folder), "serve", "--port", str(port), *flags]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "treehammer", *words], stderr=stream, cwd=folder, env=os.environ
-        )
-    try:
-        yield _address(process, log)
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        if found := re.search(r"serving at (\S+)", log.read_text("utf-8")):
-            return found[1]
-        time.sleep(0.05)
-    raise AssertionError(log.read_text("utf-8"))
+from serving import serving
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,7 @@ class Watched:
         assert not self.bad, self.bad
         wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0, f"{self.page.url} is {wide} pixels too wide"
-        assert self.page.title() != "got"
+        assert self.page.title() != "got", "text became a script"
         # Given to the debugger, not to the page: its policy holds for what is in it.
         self.page.evaluate((npm_package("axe-core", AXE) / "axe.min.js").read_text("utf-8"))
         found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")

@@ -11,15 +11,16 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.live_database import LiveDatabase
-from treehammer.web.pages import errors, overview, site
+from treehammer.web.pages import campaign, campaigns, errors, job, overview, site
 from treehammer.web.pages.assets import Assets
 from treehammer.web.pages.context import PageContext
+from treehammer.web.pages.histogram import seconds
 from treehammer.web.templating import environment
 
 STATIC = Path(__file__).parents[1] / "static"
 
 #: Name of the route -> title, of the pages that every page leads to, in their order.
-MENU = {"overview": "Overview", "sites": "Sites"}
+MENU = {"overview": "Overview", "campaigns": "Campaigns", "sites": "Sites"}
 
 
 class Pages:
@@ -32,9 +33,14 @@ class Pages:
 
     def __init__(self, reads: LiveDatabase, doorkeeper: Doorkeeper) -> None:
         assets = Assets(STATIC)
-        self._context = PageContext(reads, doorkeeper, environment(), assets, MENU)
+        self._context = PageContext(
+            reads, doorkeeper, environment({"latency": seconds}), assets, MENU
+        )
         self.routes: list[BaseRoute] = [
             *overview.routes(self._context),
+            *campaigns.routes(self._context),
+            *campaign.routes(self._context),
+            *job.routes(self._context),
             *site.routes(self._context),
             *errors.routes(self._context),
             Route("/static/{name:path}", assets.get, name="static", methods=["GET"]),

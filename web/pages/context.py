@@ -28,6 +28,9 @@ from treehammer.web.pages.tables import Table
 HTML, JSON, CSV = "html", "json", "csv"
 FORMATS = (HTML, JSON, CSV)
 
+#: Parameters by which a page asks for a part of itself anew; they stand in no address that people see.
+PARTIAL = ("part", "seen")
+
 #: Questions that are asked of the database at a time; others wait, so that the service goes on.
 AT_ONCE = 6
 #: What browsers may load, from where: nothing but ours, and no script inside a page.
@@ -172,9 +175,8 @@ def link_to(
 
 def same(request: Request, **changes: Any) -> str:
     """The address of this page with other parameters; None takes one away."""
-    kept = [
-        (name, value) for name, value in request.query_params.multi_items() if name not in changes
-    ]
+    left = {*changes, *PARTIAL}
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in left]
     new = [(name, value) for name, value in changes.items() if value is not None]
     return f"?{urlencode([*kept, *new])}"
 

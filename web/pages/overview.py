@@ -17,12 +17,12 @@ from treehammer.analysis.days import RULE, Judged, Status
 from treehammer.analysis.verdict import RELEASE, SERIES, Verdict
 from treehammer.errors import ConfigError
 from treehammer.sql import overview
-from treehammer.sql.overview import CampaignState
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import JobState
 from treehammer.terminal import counted
 from treehammer.web.pages import days
+from treehammer.web.pages.campaigns import campaign_table
 from treehammer.web.pages.context import PageContext, View
 from treehammer.web.pages.tables import Column, Table
 from treehammer.web.templating import moment
@@ -65,7 +65,12 @@ def view(store: Store, request: Request) -> View:
     shown = days.until(until, count)
     lines = matrix(store, shown)
     newest = overview.last_day(store)
-    running = _running(overview.under_way(store, _OPEN))
+    running = campaign_table(
+        "running",
+        "Campaigns with jobs that are not over",
+        overview.under_way(store, _OPEN),
+        request,
+    )
     verdicts = _verdicts(overview.latest_verdicts(store, COMPARISONS))
     recent = lines if shown[-1] == today else matrix(store, days.until(today, DAYS))
     quiet = sorted({*overview.sites(store)} - {line.site for line in lines})
@@ -140,31 +145,6 @@ def _site_days(lines: Sequence[Line]) -> Table:
     ]
     keys = ("site", "day", "status", "good", "failed", "implausible")
     return Table("site_days", "Sites by day", tuple(Column(key, key) for key in keys), rows)
-
-
-def _running(found: Sequence[CampaignState]) -> Table:
-    rows = [
-        {
-            "campaign": one.campaign.name or one.campaign.id,
-            "id": one.campaign.id,
-            "submitted_us": one.campaign.created_us,
-            "test": one.campaign.test_name,
-            **{state.value: one.jobs.get(state.value, 0) for state in JobState},
-            "recorded": one.recorded,
-            "planned": one.campaign.planned_measurements,
-        }
-        for one in found
-    ]
-    columns = (
-        Column("campaign", "campaign", long=True),
-        Column("id", hidden=True),
-        Column("test", "test"),
-        Column("submitted_us", "submitted", moment),
-        *(Column(state.value, state.value, number=True) for state in JobState),
-        Column("recorded", "recorded", number=True),
-        Column("planned", "planned", number=True),
-    )
-    return Table("running", "Campaigns with jobs that are not over", columns, rows)
 
 
 def _verdicts(found: Mapping[str, Sequence[VerdictRow]]) -> Table:

@@ -9,7 +9,7 @@ import pytest
 from submit_makers import READING_TEST, SHELL_TEST, grid_plan, grid_site, plan
 
 from treehammer.errors import ConfigError
-from treehammer.submit import grid_text
+from treehammer.submit import grid_text, templating
 from treehammer.submit.classes import site_classes
 from treehammer.submit.credentials import Credentials
 from treehammer.submit.pace import Pace, Ramp
@@ -74,7 +74,7 @@ def test_hostile_names_stay_values(tmp_path: Path) -> None:
 def test_a_site_can_extend_the_template(tmp_path: Path) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()
-    (folder / grid_text.TEMPLATE).write_text(
+    (folder / templating.GRID).write_text(
         '{% extends "shipped/htcondor.sub.j2" %}\n'
         '{% block resources %}\n{{ super() }}\nrequest_cpus = 2\n+JobFlavour = "long"\n{% endblock %}\n'
     )
@@ -94,7 +94,7 @@ def test_a_site_can_extend_the_template(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_a_template_of_a_site(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / grid_text.TEMPLATE).write_text(text)
+    (tmp_path / templating.GRID).write_text(text)
     made = grid_plan(tmp_path / "test", READING_TEST, grid_site(templates=tmp_path))
     with pytest.raises(ConfigError, match=said):
         _texts(made, tmp_path / "out")

@@ -1,0 +1,217 @@
+"""Campaigns and jobs as pages show them: how far, what failed where, every attempt.
+
+Single measurements are read of one job at a time, or counted by an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from treehammer.errors import NothingToDo
+from treehammer.sql import wide
+from treehammer.sql.overview import CampaignState, states_of
+from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.schema import attempt, campaign, job, measurement
+from treehammer.sql.store import Store
+from treehammer.sql.tables import fetch
+
+#: Failing measurements of a campaign whose messages are read.
+MOST_FAILING = 2000
+#: Measurements of one job that are read.
+MOST_OF_JOB = 500
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one failing measurement of a campaign said."""
+
+    site: str
+    job_id: str
+    failure_class: str
+    failure_kind: str
+    failure_phase: str
+    message: str
+
+
+@dataclass(frozen=True)
+class AttemptCount:
+    """How many attempts at a site ended with a class of failure; ``again`` of them were followed by another."""
+
+    site: str
+    failure_class: str
+    attempts: int
+    again: int
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job, its last attempt (None before the first) and how many measurements are recorded."""
+
+    job: JobRow
+    last: AttemptRow | None
+    attempts: int
+    recorded: int
+
+
+def listed(store: Store, first: int, count: int) -> tuple[list[CampaignState], int]:
+    """``count`` campaigns from the ``first`` on, the newest first, and how many there are."""
+    order = (campaign.c.created_us.desc(), campaign.c.id)
+    with store.connection() as connection:
+        all_ = connection.scalar(sa.select(sa.func.count()).select_from(campaign)) or 0
+        query = sa.select(campaign.c.id).order_by(*order).offset(first).limit(count)
+        ids = list(connection.scalars(query))
+    return states_of(store, ids), all_
+
+
+def named(store: Store, id_: str) -> CampaignRow:
+    """The campaign of an identity.
+
+    Raises:
+        NothingToDo: there is none.
+    """
+    with store.connection() as connection:
+        found = fetch(connection, CampaignRow, sa.select(campaign).where(campaign.c.id == id_))
+    if not found:
+        raise NothingToDo("there is no campaign of this identity")
+    return found[0]
+
+
+def job_named(store: Store, id_: str) -> JobRow:
+    """The job of an identity.
+
+    Raises:
+        NothingToDo: there is none.
+    """
+    with store.connection() as connection:
+        found = fetch(connection, JobRow, sa.select(job).where(job.c.id == id_))
+    if not found:
+        raise NothingToDo("there is no job of this identity")
+    return found[0]
+
+
+def job_states(store: Store, campaign_id: str) -> dict[str, dict[str, int]]:
+    """Site -> state -> jobs of a campaign."""
+    by = (job.c.site, job.c.state)
+    query = sa.select(*by, sa.func.count()).where(job.c.campaign_id == campaign_id)
+    found: dict[str, dict[str, int]] = {}
+    with store.connection() as connection:
+        for site, state, count in connection.execute(query.group_by(*by).order_by(*by)):
+            found.setdefault(site or "", {})[state or ""] = count
+    return found
+
+
+def began_us(store: Store, campaign_id: str) -> int | None:
+    """When its first job started, in microseconds since 1970 UTC; None before."""
+    query = sa.select(sa.func.min(attempt.c.started_us)).join(job, job.c.id == attempt.c.job_id)
+    query = query.where(job.c.campaign_id == campaign_id, attempt.c.started_us > 0)
+    with store.connection() as connection:
+        found = connection.scalar(query)
+    return None if found is None else int(found)
+
+
+def told(store: Store, campaign_id: str) -> list[Told]:
+    """What its failing measurements said, :data:`MOST_FAILING` at most."""
+    names = ("site", "job_id", "failure_class", "failure_kind", "failure_phase", "failure_message")
+    query = wide.select(names).where(
+        measurement.c.campaign_id == campaign_id, measurement.c.failure_class.is_not(None)
+    )
+    with store.connection() as connection:
+        rows = connection.execute(query.limit(MOST_FAILING))
+        return [Told(*(value or "" for value in row)) for row in rows]
+
+
+def failed_attempts(store: Store, campaign_id: str) -> list[AttemptCount]:
+    """Its attempts that did not end well, by site and class, the most frequent first."""
+    later = attempt.alias("later")
+    followed = (
+        sa.select(later.c.job_id)
+        .where(later.c.job_id == attempt.c.job_id, later.c.number > attempt.c.number)
+        .exists()
+    )
+    by = (job.c.site, attempt.c.failure_class)
+    one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
+    again = sa.func.sum(sa.case((followed, one), else_=none))
+    query = (
+        sa.select(*by, sa.func.count(), again)
+        .select_from(attempt)
+        .join(job, job.c.id == attempt.c.job_id)
+        .where(job.c.campaign_id == campaign_id, attempt.c.failure_class.is_not(None))
+        .group_by(*by)
+    )
+    with store.connection() as connection:
+        rows = [AttemptCount(s or "", f, n, int(a)) for s, f, n, a in connection.execute(query)]
+    return sorted(rows, key=lambda one: (-one.attempts, one.site, one.failure_class))
+
+
+def jobs(
+    store: Store, campaign_id: str, only: Mapping[str, str], first: int, count: int
+) -> tuple[list[JobLine], int]:
+    """``count`` jobs from the ``first`` on by site, label and repeat, and how many there are.
+
+    Args:
+        store: to ask.
+        campaign_id: whose.
+        only: ``site``, ``state`` or ``failure`` (class of an attempt or a measurement, or
+            ``implausible``) -> the value they must have.
+        first: that is wanted, from 0.
+        count: how many.
+    """
+    conditions = [job.c.campaign_id == campaign_id]
+    conditions += [job.c[name] == only[name] for name in ("site", "state") if only.get(name)]
+    if only.get("failure"):
+        conditions.append(_failed(campaign_id, only["failure"]))
+    order = (job.c.site, job.c.label, job.c.repeat, job.c.id)
+    with store.connection() as connection:
+        all_ = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
+        query = sa.select(job).where(*conditions).order_by(*order).offset(first).limit(count)
+        rows = fetch(connection, JobRow, query)
+        of = measurement.c.job_id
+        numbers = sa.select(of, sa.func.count()).where(
+            measurement.c.campaign_id == campaign_id, of.in_([row.id for row in rows])
+        )
+        recorded = {row[0]: row[1] for row in connection.execute(numbers.group_by(of))}
+    attempts: dict[str, list[AttemptRow]] = {}
+    for one in store.attempts(row.id for row in rows):
+        attempts.setdefault(one.job_id, []).append(one)
+    lines = [
+        JobLine(
+            row,
+            attempts[row.id][-1] if row.id in attempts else None,
+            len(attempts.get(row.id, ())),
+            recorded.get(row.id, 0),
+        )
+        for row in rows
+    ]
+    return lines, all_ or 0
+
+
+def _failed(campaign_id: str, failure: str) -> sa.ColumnElement[bool]:
+    """Jobs of which an attempt or a measurement failed in that way."""
+    measured = sa.select(measurement.c.job_id).where(measurement.c.campaign_id == campaign_id)
+    if failure == "implausible":
+        bad = measurement.c.failure_class.is_(None), measurement.c.plausible == sa.false()
+        return job.c.id.in_(measured.where(*bad))
+    attempted = sa.select(attempt.c.job_id).where(attempt.c.failure_class == failure)
+    return sa.or_(
+        job.c.id.in_(measured.where(measurement.c.failure_class == failure)),
+        job.c.id.in_(
+            attempted.join(job, job.c.id == attempt.c.job_id).where(
+                job.c.campaign_id == campaign_id
+            )
+        ),
+    )
+
+
+def of_job(store: Store, row: JobRow, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The measurements of a job by attempt, round and position, :data:`MOST_OF_JOB` at most."""
+    order = (measurement.c.attempt, measurement.c.round, measurement.c.position)
+    query = wide.select(columns).where(
+        measurement.c.campaign_id == row.campaign_id, measurement.c.job_id == row.id
+    )
+    with store.connection() as connection:
+        found = connection.execute(query.order_by(*order).limit(MOST_OF_JOB))
+        return [dict(zip(columns, one, strict=True)) for one in found]

@@ -1,0 +1,176 @@
+"""From the overview to one job of a campaign, live and afterwards, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from browser import Watched
+from page_makers import HOSTILE
+from serving import serving
+
+Visit = Callable[..., Watched]
+
+TEST = """
+[test]
+name = "waits"
+payload = "run.sh"
+repeats = 3
+rounds = 1
+passes = 1
+[matrix]
+mode = ["good", "bad"]
+"""
+#: Writes down what a payload must, late enough to be watched; half of the variants fail.
+SCRIPT = """#!/bin/sh
+sleep 1
+echo "reading <b>as asked</b>" >&2
+grep -q '"mode": *"bad"' job.json && { echo "no such file" >&2; exit 3; }
+printf '{"format": 1, "values": {}, "extras": {}}' > "$TREEHAMMER_RESULT"
+"""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A real campaign of this machine, and the service on its database."""
+
+    address: str
+    folder: Path
+    submitting: subprocess.Popen[str]
+    test: Path
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("campaign")
+    test = folder / "waits"
+    test.mkdir()
+    (test / "test.toml").write_text(TEST, encoding="utf-8")
+    (test / "run.sh").write_text(SCRIPT, encoding="utf-8")
+    (test / "run.sh").chmod(0o755)
+    git = ["git", "-C", str(test), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Wait"]):
+        subprocess.run([*git, *words], check=True)
+    submitting = subprocess.Popen(
+        [*treehammer(folder), "submit", f"{test}@HEAD:.", "--wait", "--breaker", "off"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        with serving(folder, "--reading", "open") as address:
+            yield Running(address, folder, submitting, test)
+    finally:
+        submitting.communicate(timeout=120)
+
+
+def treehammer(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "treehammer", "--data-dir", str(folder), "--slots", "1"]
+
+
+def test_a_campaign_is_watched_from_the_overview_to_its_end(running: Running, visit: Visit) -> None:
+    tab = visit(running.address)
+    for _ in range(100):
+        tab.open("/")
+        if tab.page.get_by_role("link", name="waits@").count():
+            break
+        tab.page.wait_for_timeout(100)
+    tab.page.get_by_role("link", name="waits@").first.click()
+    tab.page.get_by_role("status").wait_for()
+    assert "of 6 measurements" in tab.page.get_by_role("status").inner_text()
+    assert tab.page.locator("#live[hx-get]").count() == 1
+    tab.check()
+    before = tab.page.get_by_role("status").inner_text()
+    # The page itself changes, and stops asking when all is over.
+    tab.page.locator("#live:not([hx-get])").wait_for(timeout=60_000)
+    after = tab.page.get_by_role("status").inner_text()
+    assert after != before
+    assert "6 of 6 measurements recorded" in after
+    asked: list[str] = []
+    tab.page.on("request", lambda sent: asked.append(sent.url))
+    tab.page.wait_for_timeout(6000)
+    assert not asked
+    tab.check()
+    running.submitting.wait(timeout=60)
+
+
+def test_down_to_what_one_job_said(running: Running, visit: Visit) -> None:
+    running.submitting.wait(timeout=120)
+    tab = visit(running.address)
+    tab.open("/campaigns")
+    tab.check()
+    tab.page.get_by_role("link", name="waits@").click()
+    failures = tab.page.get_by_role("region", name="Failures by class and site")
+    failures.get_by_role("link", name="payload").click()
+    tab.page.wait_for_url("**failure=payload**")
+    jobs = tab.page.get_by_role("region", name="Selected jobs")
+    assert jobs.locator("tbody tr").count() == 3
+    jobs.get_by_role("link", name="mode=bad").first.click()
+    assert "mode=bad at local" in tab.page.get_by_role("heading", level=1).inner_text()
+    log = tab.page.locator("pre.log").first
+    assert "reading <b>as asked</b>" in log.inner_text()
+    assert "no such file" in log.inner_text()
+    assert tab.page.get_by_text("exit code 3").count()
+    tab.check()
+    tab.page.get_by_role("link", name="JSON", exact=True).last.click()
+    assert json.loads(tab.page.locator("body").inner_text())["values"]["failure_class"] == "payload"
+
+
+def test_run_this_again_plans_the_same(running: Running, visit: Visit) -> None:
+    running.submitting.wait(timeout=120)
+    tab = visit(running.address)
+    tab.open("/campaigns")
+    tab.page.get_by_role("link", name="waits@").click()
+    shown = tab.page.locator("#again ~ pre code").first.inner_text()
+    words = shlex.split(shown)
+    assert words[0] == "treehammer"
+    done = subprocess.run(
+        [*treehammer(running.folder), *words[1:], "--dry-run", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (plan,) = json.loads(done.stdout)
+    assert (plan["jobs"], plan["measurements"]) == (6, 6)
+
+
+@pytest.mark.parametrize("path", ["/campaigns", "/campaigns/running", "/jobs/r4"])
+@pytest.mark.parametrize("size, scheme", [("phone", "light"), ("laptop", "dark")])
+def test_pages_with_hostile_texts(
+    rich: str, visit: Visit, path: str, size: str, scheme: str
+) -> None:
+    tab = visit(rich, size=size, scheme=scheme)
+    assert tab.open(path) == 200
+    tab.check()
+
+
+def test_jobs_are_chosen_by_the_address(rich: str, visit: Visit) -> None:
+    tab = visit(rich, script=False)
+    tab.open("/campaigns/running")
+    tab.page.get_by_role("combobox", name="Site").select_option(HOSTILE[1])
+    tab.page.get_by_role("button", name="Show").click()
+    jobs = tab.page.get_by_role("region", name="Selected jobs")
+    assert jobs.locator("tbody tr").count() == 1
+    assert HOSTILE[1] in jobs.inner_text()
+    assert tab.open("/campaigns/running?failure=lost&state=lost") == 200
+    assert jobs.locator("tbody tr").count() == 1
+
+
+@pytest.mark.parametrize("path", ["/campaigns/nothing", "/jobs/a/b", "/campaigns?page=0"])
+def test_what_is_not_there_is_said(rich: str, visit: Visit, path: str) -> None:
+    tab = visit(rich)
+    assert tab.open(path) in (400, 404)
+    tab.check()
+
+
+def test_no_campaign_yet(empty: str, visit: Visit) -> None:
+    tab = visit(empty)
+    tab.open("/campaigns")
+    assert tab.page.get_by_text("treehammer submit").count()
+    tab.check()

@@ -1,0 +1,157 @@
+"""What pages ask of the store is the same on every database; see :mod:`store_contract`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sql_makers import campaign_row, job_row, make_measurement
+
+from treehammer.analysis.verdict import Evidence
+from treehammer.errors import NothingToDo
+from treehammer.sql import campaigns, overview
+from treehammer.sql.campaigns import AttemptCount
+from treehammer.sql.overview import SiteDay
+from treehammer.sql.rows import AttemptRow, VerdictRow
+from treehammer.sql.store import Store
+
+FAILED: dict[str, Any] = {
+    "failure_class": "open",
+    "failure_kind": "exit",
+    "failure_message": "no such file",
+}
+
+
+def attempt(job: str, number: int, failure: str = "", started_us: int = 0) -> AttemptRow:
+    return AttemptRow(job, number, "done", started_us, 9, 0, failure, failure and "why")
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    old = campaign_row("old", created_us=1)
+    new = campaign_row("new", created_us=5, planned_measurements=9)
+    store.add_campaign(old, [job_row("old job", campaign_id="old", state="done")])
+    jobs = [
+        job_row("a1", campaign_id="new", site="A", state="done", label="x", repeat=1),
+        job_row("a2", campaign_id="new", site="A", state="running", label="x", repeat=2),
+        job_row("b1", campaign_id="new", site="", state="queued", label="w", repeat=1),
+    ]
+    store.add_campaign(new, jobs)
+    store.set_attempts(
+        [
+            attempt("a1", 1, "evicted", 7),
+            attempt("a1", 2, "", 8),
+            attempt("a2", 1, "lost", 3),
+            attempt("old job", 1, "lost", 2),
+        ]
+    )
+    common: dict[str, Any] = {"campaign_id": "new", "plausible": True}
+    store.add(
+        [
+            make_measurement("a1", 1, site="A", day=20260228, **common),
+            make_measurement("a1", 2, site="A", day=20260301, **common),
+            make_measurement("a1", 3, site="A", day=20260301, attempt=2, **common, **FAILED),
+            make_measurement("a2", 1, site="A", day=20260301, **{**common, "plausible": False}),
+            make_measurement("b1", 1, site="B", day=20260302, **common, **FAILED),
+            make_measurement("old job", 1, site="A", day=20250101, campaign_id="old"),
+        ]
+    )
+    return store
+
+
+def test_days_of_sites(filled: Store) -> None:
+    assert overview.site_days(filled, 20260228, 20260301) == [
+        SiteDay("A", 20260228, {"good": 1}),
+        SiteDay("A", 20260301, {"good": 1, "open": 1, "implausible": 1}),
+    ]
+    assert overview.site_days(filled, 20270101, 20271231) == []
+    assert overview.last_day(filled) == 20260302
+    assert overview.sites(filled) == ["A", "B"]
+
+
+def test_campaigns_and_how_they_stand(filled: Store) -> None:
+    found, count = campaigns.listed(filled, 0, 10)
+    assert [one.campaign.id for one in found] == ["new", "old"]
+    assert count == 2
+    assert found[0].jobs == {"done": 1, "running": 1, "queued": 1}
+    assert [one.recorded for one in found] == [5, 1]
+    assert [one.campaign.id for one in campaigns.listed(filled, 1, 1)[0]] == ["old"]
+    (running,) = overview.under_way(filled, ["queued", "running", "held"])
+    assert running.campaign.id == "new"
+    assert [one.id for one in overview.campaigns_since(filled, 2)] == ["new"]
+
+
+def test_one_campaign(filled: Store) -> None:
+    assert campaigns.named(filled, "new").planned_measurements == 9
+    assert campaigns.job_states(filled, "new") == {
+        "A": {"done": 1, "running": 1},
+        "": {"queued": 1},
+    }
+    assert campaigns.began_us(filled, "new") == 3
+    assert campaigns.began_us(filled, "nothing") is None
+    assert campaigns.failed_attempts(filled, "new") == [
+        AttemptCount("A", "evicted", 1, 1),
+        AttemptCount("A", "lost", 1, 0),
+    ]
+    said = campaigns.told(filled, "new")
+    assert sorted((one.site, one.failure_class, one.message) for one in said) == [
+        ("A", "open", "no such file"),
+        ("B", "open", "no such file"),
+    ]
+    with pytest.raises(NothingToDo, match="no campaign"):
+        campaigns.named(filled, "ne")
+    with pytest.raises(NothingToDo, match="no job"):
+        campaigns.job_named(filled, "ne")
+
+
+@pytest.mark.parametrize(
+    "only, ids",
+    [
+        ({}, ["b1", "a1", "a2"]),
+        ({"site": "A"}, ["a1", "a2"]),
+        ({"state": "queued"}, ["b1"]),
+        ({"failure": "open"}, ["b1", "a1"]),
+        ({"failure": "lost"}, ["a2"]),
+        ({"failure": "implausible"}, ["a2"]),
+        ({"failure": "evicted", "site": "A", "state": "done"}, ["a1"]),
+        ({"failure": "read"}, []),
+    ],
+)
+def test_jobs_of_a_campaign(filled: Store, only: dict[str, str], ids: list[str]) -> None:
+    lines, count = campaigns.jobs(filled, "new", only, 0, 10)
+    # What is not known comes first or last, as the database has it.
+    assert sorted(line.job.id for line in lines) == sorted(ids)
+    assert count == len(ids)
+    by_id = {line.job.id: line for line in lines}
+    if "a1" in by_id:
+        line = by_id["a1"]
+        assert (line.attempts, line.recorded) == (2, 3)
+        assert line.last == attempt("a1", 2, "", 8)
+    if "b1" in by_id:
+        assert (by_id["b1"].last, by_id["b1"].recorded) == (None, 1)
+
+
+def test_jobs_page_by_page(filled: Store) -> None:
+    whole = [line.job.id for line in campaigns.jobs(filled, "new", {}, 0, 10)[0]]
+    parts = [campaigns.jobs(filled, "new", {}, first, 1) for first in range(4)]
+    assert [line.job.id for lines, _ in parts for line in lines] == whole
+    assert {count for _, count in parts} == {3}
+
+
+def test_measurements_of_a_job(filled: Store) -> None:
+    job = campaigns.job_named(filled, "a1")
+    rows = campaigns.of_job(filled, job, ("attempt", "round", "site", "read_latency_hist"))
+    assert [(row["attempt"], row["round"]) for row in rows] == [(1, 1), (1, 2), (2, 3)]
+    assert {row["site"] for row in rows} == {"A"}
+
+
+def test_the_latest_comparisons(filled: Store) -> None:
+    for number, name in enumerate(("first", "third", "second")):
+        row = VerdictRow(
+            name, 10 * number, 1, "series", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
+            "same", 0.0, -0.01, 0.01, 6, 3, None, Evidence().to_json(),
+        )  # fmt: skip
+        filled.replace_comparison(name, [], [row, row])
+    found = overview.latest_verdicts(filled, 2)
+    assert list(found) == ["second", "third"]
+    assert [len(rows) for rows in found.values()] == [2, 2]

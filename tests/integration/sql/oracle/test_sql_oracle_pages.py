@@ -1,0 +1,3 @@
+"""What pages ask, in H2's Oracle mode."""
+
+from page_contract import *  # noqa: F403

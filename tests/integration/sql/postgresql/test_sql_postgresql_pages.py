@@ -1,0 +1,3 @@
+"""What pages ask, on PostgreSQL."""
+
+from page_contract import *  # noqa: F403

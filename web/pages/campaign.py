@@ -1,0 +1,320 @@
+"""One campaign: how far it is, what failed where, its jobs, what exactly ran, how to run it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from treehammer.sql import campaigns
+from treehammer.sql.campaigns import JobLine
+from treehammer.sql.rollups import IMPLAUSIBLE
+from treehammer.sql.rows import CampaignRow
+from treehammer.sql.store import Store
+from treehammer.submit import again
+from treehammer.submit.batch.base import JobState
+from treehammer.terminal import counted, duration
+from treehammer.web.pages.campaigns import page_number, pages
+from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
+from treehammer.web.pages.tables import Column, Row, Table
+from treehammer.web.templating import moment
+
+#: Jobs on a page.
+EACH = 100
+#: Kinds of trouble that are told.
+TROUBLES = 30
+#: Seconds between two looks of a browser at what is under way.
+EVERY_S = 5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a campaign is.
+
+    Attributes:
+        recorded: measurements in the database.
+        planned: measurements that were planned.
+        jobs: state -> jobs.
+        remaining_s: expected seconds to the end at the pace so far, None where that is unknown.
+    """
+
+    recorded: int
+    planned: int
+    jobs: Mapping[str, int]
+    remaining_s: float | None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is expected."""
+        return all(JobState(state).final for state in self.jobs) or self.recorded >= self.planned
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        states = ", ".join(
+            f"{self.jobs[state.value]} {state.value}"
+            for state in JobState
+            if self.jobs.get(state.value)
+        )
+        text = f"{self.recorded} of {counted(self.planned, 'measurement')} recorded; jobs: {states or 'none'}"
+        if self.remaining_s is not None and not self.over:
+            text += f"; about {duration(self.remaining_s)} to go at the pace so far"
+        return f"{text}."
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """The route of the page; ``?part=progress`` is what of it changes while jobs run."""
+    return [context.page("/campaigns/{campaign_id:path}", view, "campaign")]
+
+
+def view(store: Store, request: Request) -> View:
+    """What the page shows."""
+    campaign = campaigns.named(store, request.path_params["campaign_id"])
+    states = campaigns.job_states(store, campaign.id)
+    counts = store.counts(campaign.id)
+    progress = _progress(store, campaign, states, sum(row.measurements for row in counts))
+    sites = _sites(campaign, states, counts, request)
+    failures = _failures(store, campaign, counts, request)
+    parts = {"progress": progress, "sites": sites, "failures": failures, "every_s": EVERY_S}
+    seen = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    live = {**parts, "campaign": campaign, "seen": seen}
+    if request.query_params.get("part") == "progress" and form(request) == HTML:
+        # The same again need not be read out again by a screen reader.
+        status = 204 if request.query_params.get("seen") == seen and not progress.over else 200
+        return View("campaign_progress.html.j2", campaign.name, live, status=status)
+    troubles = _troubles(store, campaign, request)
+    jobs, count = _jobs(store, campaign, request)
+    only = {name: request.query_params.get(name, "") for name in ("site", "state", "failure")}
+    values = {
+        **live,
+        "troubles": troubles,
+        "jobs": jobs,
+        "job_count": count,
+        "page": page_number(request),
+        "pages": pages(count, EACH),
+        "only": only,
+        "site_names": sorted(states),
+        "state_names": [state.value for state in JobState],
+        "failure_names": sorted(
+            {row["failure"] for row in failures.rows} | {only["failure"]} - {""}
+        ),
+        "facts": _facts(campaign),
+        "command_line": again.command(campaign),
+        "render": again.command(campaign, "render"),
+    }
+    return View(
+        "campaign.html.j2",
+        campaign.name or campaign.id,
+        values,
+        (jobs, sites, failures, troubles),
+    )
+
+
+def _progress(
+    store: Store, campaign: CampaignRow, states: Mapping[str, Mapping[str, int]], recorded: int
+) -> Progress:
+    jobs: Counter[str] = Counter()
+    for of_site in states.values():
+        jobs.update(of_site)
+    began = campaigns.began_us(store, campaign.id)
+    planned, left = campaign.planned_measurements, None
+    if began and 0 < recorded < planned:
+        left = (time.time() - began / 1e6) / recorded * (planned - recorded)
+        # To a fifth: more is not known, and what is shown should not flicker.
+        left = float(f"{left:.1g}")
+    return Progress(recorded, planned, jobs, left)
+
+
+def _sites(
+    campaign: CampaignRow,
+    states: Mapping[str, Mapping[str, int]],
+    counts: Sequence[Any],
+    request: Request,
+) -> Table:
+    recorded: Counter[str] = Counter()
+    for row in counts:
+        recorded[row.site] += row.measurements
+    rows = [
+        {
+            "site": site,
+            **{state.value: of_site.get(state.value, 0) for state in JobState},
+            "recorded": recorded[site],
+        }
+        for site, of_site in states.items()
+    ]
+    columns = (
+        Column("site", "site", link=lambda row: _jobs_of(request, campaign, site=row["site"])),
+        *(
+            Column(
+                state.value,
+                state.value,
+                lambda count: str(count or "–"),
+                number=True,
+                link=_state_link(request, campaign, state.value),
+            )
+            for state in JobState
+        ),
+        Column("recorded", "measurements", number=True),
+    )
+    return Table("sites", "Jobs by site and state", columns, rows, empty="It has no jobs.")
+
+
+def _state_link(request: Request, campaign: CampaignRow, state: str) -> Any:
+    return lambda row: (
+        _jobs_of(request, campaign, site=row["site"], state=state) if row[state] else ""
+    )
+
+
+def _jobs_of(request: Request, campaign: CampaignRow, **only: str) -> str:
+    return link_to(request, "campaign", campaign_id=campaign.id, query=only) + "#jobs"
+
+
+def _failures(
+    store: Store, campaign: CampaignRow, counts: Sequence[Any], request: Request
+) -> Table:
+    """Classes of failures by site: measurements, and attempts that ended without all of theirs."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def of(site: str, failure: str) -> dict[str, Any]:
+        empty = {"failure": failure, "site": site, "measurements": 0, "attempts": 0, "again": 0}
+        return rows.setdefault((failure, site), empty)
+
+    for row in counts:
+        if row.failure_class or not row.plausible:
+            of(row.site, row.failure_class or IMPLAUSIBLE)["measurements"] += row.measurements
+    for one in campaigns.failed_attempts(store, campaign.id):
+        of(one.site, one.failure_class).update(attempts=one.attempts, again=one.again)
+    columns = (
+        Column(
+            "failure",
+            "class",
+            link=lambda row: _jobs_of(request, campaign, site=row["site"], failure=row["failure"]),
+        ),
+        Column("site", "site"),
+        Column("measurements", "measurements", number=True),
+        Column("attempts", "attempts of jobs", number=True),
+        Column("again", "of which tried again", number=True),
+    )
+    return Table(
+        "failures",
+        "Failures by class and site",
+        columns,
+        [rows[key] for key in sorted(rows)],
+        empty="Nothing went wrong so far.",
+    )
+
+
+def _troubles(store: Store, campaign: CampaignRow, request: Request) -> Table:
+    """What failing measurements said, the most frequent first."""
+    said = campaigns.told(store, campaign.id)
+    number: Counter[tuple[str, ...]] = Counter()
+    example: dict[tuple[str, ...], str] = {}
+    for one in said:
+        key = (one.failure_class, one.failure_kind, one.failure_phase, one.message, one.site)
+        number[key] += 1
+        example.setdefault(key, one.job_id)
+    names = ("failure", "kind", "phase", "message", "site")
+    rows = [
+        {"count": count, **dict(zip(names, key, strict=True)), "job_id": example[key]}
+        for key, count in number.most_common(TROUBLES)
+    ]
+    columns = (
+        Column("failure", "class"),
+        Column("count", "times", number=True),
+        Column("site", "site"),
+        Column("kind", "kind"),
+        Column("phase", "phase"),
+        Column("message", "message", long=True),
+        Column(
+            "job_id",
+            "one of the jobs",
+            lambda id_: id_[:8],
+            link=lambda row: link_to(request, "job", job_id=row["job_id"]),
+        ),
+    )
+    limits = [f"Of the first {len(said)} failing measurements."] * (
+        len(said) == campaigns.MOST_FAILING
+    )
+    limits += [f"The {TROUBLES} most frequent of {len(number)}."] * (len(number) > TROUBLES)
+    return Table("messages", "What was said", columns, rows, note=" ".join(limits))
+
+
+def _jobs(store: Store, campaign: CampaignRow, request: Request) -> tuple[Table, int]:
+    first = (page_number(request) - 1) * EACH
+    lines, count = campaigns.jobs(store, campaign.id, request.query_params, first, EACH)
+    columns = (
+        Column("label", "job", link=lambda row: link_to(request, "job", job_id=row["job_id"])),
+        Column("job_id", hidden=True),
+        Column("site", "site"),
+        Column("door", "door"),
+        Column("repeat", "repeat", number=True),
+        Column("state", "state", look=lambda row: f"state {row['state']}"),
+        Column("attempts", "attempts", number=True),
+        Column("started_us", "last started", lambda us: moment(us) if us else "–"),
+        Column("seconds", "took", lambda s: "–" if s is None else duration(s), number=True),
+        Column("recorded", "recorded", number=True),
+        Column("planned", "planned", number=True),
+        Column("failure", "failure"),
+        Column("message", "message", long=True),
+    )
+    rows = [_job(line) for line in lines]
+    return Table("jobs", "Selected jobs", columns, rows, empty="No job is selected."), count
+
+
+def _job(line: JobLine) -> Row:
+    last = line.last
+    took = (
+        (last.ended_us - last.started_us) / 1e6
+        if last and last.ended_us and last.started_us
+        else None
+    )
+    return {
+        "label": line.job.label or line.job.kind,
+        "job_id": line.job.id,
+        "site": line.job.site,
+        "door": line.job.door,
+        "repeat": line.job.repeat,
+        "state": line.job.state,
+        "attempts": line.attempts,
+        "started_us": last.started_us if last else None,
+        "seconds": took,
+        "recorded": line.recorded,
+        "planned": line.job.planned_measurements,
+        "failure": last.failure_class if last else "",
+        "message": last.message if last else "",
+    }
+
+
+def _facts(campaign: CampaignRow) -> list[tuple[str, str]]:
+    """What exactly ran."""
+    return [*_origin(campaign), *_asked(json.loads(campaign.plan))]
+
+
+def _origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:
+    yield "campaign", campaign.id
+    at = f" at {campaign.ref}" if campaign.ref else ""
+    yield "repository", f"{campaign.repository}{at}"
+    dirty = ", with changes that are in no commit" if campaign.dirty else ""
+    yield "commit", (campaign.commit_id or "none: the test came from no repository") + dirty
+    yield "test", f"{campaign.test_name} ({campaign.test_path})"
+
+
+def _asked(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    definition = plan.get("definition", {})
+    if definition.get("dataset"):
+        yield "dataset", definition["dataset"]
+    for site, template in plan.get("templates", {}).items():
+        yield f"template at {site}", template
+    for axis, values in definition.get("axes", {}).items():
+        yield axis, ", ".join(map(str, values))
+    for name in ("bundle", "repeats", "rounds", "passes", "seed"):
+        value = definition.get(name)
+        if value not in (None, "", []):
+            yield name, ", ".join(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,106 @@
+"""A histogram of latencies, laid out for an SVG that the template writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from treehammer.sql.figures import Group
+
+#: Size of the drawing in its own units, and of the margins around the bars.
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 200, 56, 36, 10
+_SHARES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bin: its place and size, its reads, and the latencies that it holds in words."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    reads: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The bins from the first to the last that counts; ``ticks`` are places and texts of the axis.
+
+    ``quantiles`` are shares (0.5: the median) and the seconds below which these reads took.
+    """
+
+    title: str
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, str], ...]
+    most: int
+    reads: int
+    quantiles: tuple[tuple[float, float], ...]
+
+    @property
+    def words(self) -> str:
+        """For who cannot see it."""
+        told = ", ".join(f"{share:.0%} below {seconds(s)}" for share, s in self.quantiles)
+        return f"{self.title}: {self.reads} reads, {told}"
+
+
+def histograms(named: Mapping[str, Sequence[int]]) -> list[Histogram]:
+    """Lay out reads by latency, all with the same axis; what has no reads is left out.
+
+    Args:
+        named: title -> reads, bin i = [2^i, 2^(i+1)) microseconds (bin 0 from 0).
+    """
+    filled = [place for bins in named.values() for place, reads in enumerate(bins) if reads > 0]
+    return [
+        _histogram(title, bins, min(filled), max(filled))
+        for title, bins in named.items()
+        if any(reads > 0 for reads in bins)
+    ]
+
+
+def _histogram(title: str, bins: Sequence[int], first: int, last: int) -> Histogram:
+    most = max(bins)
+    each = (WIDTH - LEFT - 8) / max(last - first + 1, 8)
+    scale = (HEIGHT - BOTTOM - TOP) / most
+    known = Group({}, {}, {}, bins)
+    found = ((share, known.latency_s(share)) for share in _SHARES)
+    return Histogram(
+        title,
+        tuple(_bars(bins, first, last, each, scale)),
+        tuple(_ticks(first, last, each)),
+        most,
+        sum(bins),
+        tuple((share, s) for share, s in found if s is not None),
+    )
+
+
+def _bars(bins: Sequence[int], first: int, last: int, each: float, scale: float) -> Iterator[Bar]:
+    for place in range(first, last + 1):
+        reads = max(bins[place], 0) if place < len(bins) else 0
+        height = max(reads * scale, 1.0) if reads else 0.0
+        label = f"{_edge(place)} to {seconds(_start_s(place + 1))}: {reads} reads"
+        x = LEFT + (place - first) * each
+        yield Bar(x + 1, HEIGHT - BOTTOM - height, each - 2, height, reads, label)
+
+
+def _ticks(first: int, last: int, each: float) -> Iterator[tuple[float, str]]:
+    step = max(1, round((last - first + 1) / 8))
+    for place in range(first, last + 2, step):
+        yield LEFT + (place - first) * each, _edge(place)
+
+
+def _edge(place: int) -> str:
+    return seconds(_start_s(place)) if place else "0"
+
+
+def _start_s(place: int) -> float:
+    return 1e-6 * 2.0**place
+
+
+def seconds(value: float) -> str:
+    """Seconds in the unit that fits: ``32 µs``, ``1.1 ms``, ``2.1 s``."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size or unit == "µs":
+            return f"{value / size:.3g} {unit}" if value < 1000 else f"{value:.0f} s"
+    raise AssertionError(value)
