@@ -63,7 +63,7 @@ def trees(software_dir: Path) -> Iterator[Begin]:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=said,
-            env=_environment(software_dir),
+            env=environment(software_dir),
         )
         assert child.stdin is not None
         try:
@@ -121,7 +121,7 @@ class _Trees:
         return pa.ipc.new_stream(self._pipe, schema.with_metadata({**about, **self._about}))
 
 
-def _environment(software_dir: Path) -> dict[str, str]:
+def environment(software_dir: Path) -> dict[str, str]:
     """The environment in which this interpreter finds the newest ROOT of the cache."""
     try:
         release = next(reversed(software.prepared(software_dir)), max(software.WHEELS))
@@ -129,7 +129,7 @@ def _environment(software_dir: Path) -> dict[str, str]:
         packages = sysconfig.get_path(
             "platlib", vars={"platbase": prepared.location, "base": prepared.location}
         )
-        environment = software.setup(prepared, os.environ, packages).env
+        found = software.setup(prepared, os.environ, packages).env
     except (Fault, SoftwareError) as fault:
         raise SoftwareError(
             f"a TTree is written by ROOT, which cannot be set up: {fault}",
@@ -142,4 +142,4 @@ def _environment(software_dir: Path) -> dict[str, str]:
             hint="Remove the folder: it will be made again.",
         )
     # Treehammer itself may be installed for this user alone.
-    return {name: value for name, value in environment.items() if name != "PYTHONNOUSERSITE"}
+    return {name: value for name, value in found.items() if name != "PYTHONNOUSERSITE"}

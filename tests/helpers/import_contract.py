@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,26 @@ from treehammer.sql.importing import Imported, files_of, import_files
 from treehammer.sql.rows import AttemptRow, ReplicaRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-from treehammer.terminal import silent
+from treehammer.terminal import Step, silent
 
 EVERYTHING = Selection()
+
+
+def nothing_shown(_total: int) -> AbstractContextManager[Step]:
+    """A progress bar of an export."""
+    return silent("", 0)
 
 
 def write(
     store: Store, target: Path, selection: Selection = EVERYTHING, software: Path = Path()
 ) -> Path:
     """Export, as a folder where the name has no ending."""
-    progress = lambda _total: nullcontext(lambda _done, _note="": None)  # noqa: E731
     if target.suffix:
-        export(store, selection, target, software_dir=software, progress=progress)
+        export(store, selection, target, software_dir=software, progress=nothing_shown)
     else:
-        export_parts(store, selection, target, ".parquet", software_dir=software, progress=progress)
+        export_parts(
+            store, selection, target, ".parquet", software_dir=software, progress=nothing_shown
+        )
     return target
 
 

@@ -127,6 +127,7 @@ PAGES = (
     "compare-releases",
     "own-root-build",
     "read-results",
+    "analysis",
     "datasets",
 )
 
