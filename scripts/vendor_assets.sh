@@ -24,6 +24,7 @@ trap 'rm -rf "$work"' EXIT
         rm -rf "$work/package"
     done <<'LIST'
 htmx.org 2.0.11 dist/htmx.min.js htmx.min.js LICENSE
+plotly.js-cartesian-dist-min 3.7.0 plotly-cartesian.min.js plotly-cartesian.min.js LICENSE
 LIST
 } > "$work/VENDORED.md"
 mv "$work/VENDORED.md" VENDORED.md

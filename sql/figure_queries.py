@@ -254,7 +254,7 @@ def _measured(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
             *(column.label(name) for name, column in wanted.items()),
         )
         .select_from(joined)
-        .where(*_measured_conditions(figure, dialect))
+        .where(*measured_conditions(figure, dialect))
         .group_by(*grouped)
     )
     return _Inner(query, how)
@@ -276,7 +276,7 @@ def _measured_reads(figure: Figure, shape: _Shape, dialect: str) -> sa.Select[An
         sa.select(*map(wide.column, shape.fetched), sa.type_coerce(histogram, sa.Text))
         .select_from(wide.joined(shape.fetched))
         .where(
-            *_measured_conditions(figure, dialect),
+            *measured_conditions(figure, dialect),
             measurement.c.plausible == sa.true(),
             measurement.c.failure_class.is_(None),
             histogram.is_not(None),
@@ -284,7 +284,8 @@ def _measured_reads(figure: Figure, shape: _Shape, dialect: str) -> sa.Select[An
     )
 
 
-def _measured_conditions(figure: Figure, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+def measured_conditions(figure: Figure, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    """Which measurements a figure is about."""
     yield from _days(figure, measurement)
     if figure.kind is not None:
         kind = measurement.c.kind

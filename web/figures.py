@@ -134,7 +134,7 @@ def time_figure(cells: Sequence[Cell]) -> Drawing | None:
                         x_error=1e3 * spread.rms,
                         n=spread.n,
                     )
-                _variant_axis(axes, variants, _printable(place))
+                _variant_axis(axes, variants, printable(place))
                 if row == len(places) - 1:
                     axes.set_xlabel(f"{title} time of the loop per event (ms)")
         for column, (name, _) in zip(grid.T, panels, strict=True):
@@ -206,7 +206,7 @@ class _Look:
 
 def _handle(label: str, **look: Any) -> Line2D:
     # A leading underscore would hide the entry.
-    text = _printable(label)
+    text = printable(label)
     return Line2D([], [], label=f" {text}" if text.startswith("_") else text, **look)
 
 
@@ -230,7 +230,7 @@ def _site_axis(axes: Axes, places: Sequence[str]) -> None:
     turned = len(places) > 6 or max(map(len, places)) * len(places) > 80
     axes.set_xticks(
         range(len(places)),
-        [_printable(place) for place in places],
+        [printable(place) for place in places],
         rotation=40 if turned else 0,
         ha="right" if turned else "center",
         rotation_mode="anchor" if turned else "default",
@@ -242,7 +242,7 @@ def _site_axis(axes: Axes, places: Sequence[str]) -> None:
 
 
 def _variant_axis(axes: Axes, variants: Sequence[str], title: str) -> None:
-    axes.set_yticks(range(len(variants)), [_printable(variant) for variant in variants])
+    axes.set_yticks(range(len(variants)), [printable(variant) for variant in variants])
     axes.set_ylim(len(variants) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_title(title, loc="left")
@@ -259,7 +259,7 @@ def _time_scale(axes: Axes, values: Sequence[float]) -> None:
 def _spoken(cells: Sequence[Cell], value: Callable[[Mapping[str, Spread]], str]) -> str:
     """The points of a figure in words, for who cannot see it."""
     return "; ".join(
-        f"{_printable(cell.place)}, {_printable(cell.variant)}, {_printable(cell.release)}: "
+        f"{printable(cell.place)}, {printable(cell.variant)}, {printable(cell.release)}: "
         f"{value(cell.spreads)}"
         for cell in cells
     )
@@ -270,7 +270,7 @@ def _range(counts: Sequence[int]) -> str:
     return f"n = {low}" if low == high else f"n = {low} to {high}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text that XML can hold, and no longer than a figure can bear."""
     clean = "".join(c if c.isprintable() else "�" for c in text)
     return clean if len(clean) <= 48 else f"{clean[:47]}…"

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.live_database import LiveDatabase
-from treehammer.web.pages import campaign, campaigns, errors, job, overview, site
+from treehammer.web.pages import campaign, campaigns, errors, explore, job, overview, site
 from treehammer.web.pages.assets import Assets
 from treehammer.web.pages.context import PageContext
 from treehammer.web.pages.histogram import seconds
@@ -20,7 +20,12 @@ from treehammer.web.templating import environment
 STATIC = Path(__file__).parents[1] / "static"
 
 #: Name of the route -> title, of the pages that every page leads to, in their order.
-MENU = {"overview": "Overview", "campaigns": "Campaigns", "sites": "Sites"}
+MENU = {
+    "overview": "Overview",
+    "explore": "Explore",
+    "campaigns": "Campaigns",
+    "sites": "Sites",
+}
 
 
 class Pages:
@@ -38,6 +43,7 @@ class Pages:
         )
         self.routes: list[BaseRoute] = [
             *overview.routes(self._context),
+            *explore.routes(self._context),
             *campaigns.routes(self._context),
             *campaign.routes(self._context),
             *job.routes(self._context),

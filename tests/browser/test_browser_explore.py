@@ -1,0 +1,93 @@
+"""Explore in a real browser: figures, filters, links, hostile texts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from browser import Watched
+from page_makers import HOSTILE
+
+Visit = Callable[..., Watched]
+
+
+def drawn(tab: Watched) -> None:
+    tab.page.locator(".canvas .main-svg").first.wait_for()
+
+
+@pytest.mark.parametrize(
+    "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
+)
+def test_a_figure(rich: str, visit: Visit, size: str, scheme: str) -> None:
+    tab = visit(rich, size=size, scheme=scheme)
+    assert tab.open("/figures/s0") == 200
+    drawn(tab)
+    tab.check()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "view=distribution&metric=wall_per_event_s&scale=log",
+        "by=variant_label&panels=site&metric=cpu_per_event_s",
+        "by=day&colour=site&bars=interval",
+        "by=test_name&colour=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
+    ],
+)
+def test_looks(rich: str, visit: Visit, query: str) -> None:
+    tab = visit(rich)
+    assert tab.open(f"/explore?{query}") == 200
+    drawn(tab)
+    tab.check()
+
+
+def test_hostile_text_is_shown_as_text(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    tab.open("/explore?by=site&colour=")
+    drawn(tab)
+    for text in HOSTILE[:3]:
+        assert tab.page.locator(".canvas .xtick text", has_text=text[:12]).count() == 1
+        assert tab.page.locator("tbody th", has_text=text).count() == 1
+    tab.check()
+
+
+def test_from_the_menu_to_a_file(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    tab.open("/")
+    tab.page.get_by_role("link", name="Explore").click()
+    drawn(tab)
+    tab.page.locator("[name=metric]").select_option("cpu_per_event_s")
+    tab.page.locator("[name=by]").select_option("day")
+    tab.page.get_by_text("Filters", exact=True).click()
+    tab.page.locator("[name=site]").select_option("SITE_A")
+    tab.page.get_by_role("button", name="Show").click()
+    tab.page.wait_for_url("**metric=cpu_per_event_s**site=SITE_A**")
+    drawn(tab)
+    tab.check()
+    with tab.page.expect_download() as download:
+        tab.page.get_by_role("link", name="PDF").click()
+    assert download.value.path().read_bytes().startswith(b"%PDF")
+    tab.page.get_by_role("link", name="Permanent link").click()
+    drawn(tab)
+    tab.page.get_by_role("link", name="study S0").click()
+    tab.page.wait_for_url("**/figures/s0?**site%3DSITE_A**")
+    drawn(tab)
+
+
+def test_a_figure_without_script(rich: str, visit: Visit) -> None:
+    tab = visit(rich, script=False)
+    tab.open("/explore")
+    assert tab.page.locator("tbody tr").count() >= 8
+    picture = tab.page.locator(".plot img")
+    assert picture.evaluate("image => image.naturalWidth") > 300
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_to_show(empty: str, visit: Visit, scheme: str) -> None:
+    tab = visit(empty, scheme=scheme)
+    assert tab.open("/figures/s0") == 200
+    assert tab.page.get_by_text("treehammer demo").count() == 1
+    tab.check()
+    assert tab.open("/explore?by=nothing") == 400
+    tab.check()

@@ -1,0 +1,264 @@
+"""Draws a figure into a file, in a process of its own: matplotlib and uproot take a second to load.
+
+``python -m treehammer.web.drawing FORM`` reads a :class:`Drawing` as JSON and writes the file, both
+through pipes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+#: Suffix -> what browsers call it.
+FORMS = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+    "root": "application/x-root",
+}
+TREE = "figure"
+
+#: Plotly's name of a marker -> matplotlib's.
+_MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "triangle-up": "^",
+    "diamond": "D",
+    "triangle-down": "v",
+    "cross": "P",
+}
+_INK = "#1d2329"
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "treehammer",
+    "pdf.fonttype": 42,
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "text.color": _INK,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.alpha": 0.2,
+    "legend.frameon": False,
+}
+#: How wide a group of points is, of the distance between places.
+_GROUP = 0.8
+_TURNED = 40
+
+
+def draw(picture: Mapping[str, Any], form: str) -> bytes:
+    """A picture (:class:`treehammer.web.pages.picture.Picture`, as JSON) as PNG, SVG or PDF."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    panels = picture["panels"]
+    columns = min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    points = len(picture["places"]) * (1 if picture["dates"] else len(picture["series"]))
+    wide = min(max(8.0, 1.5 + 0.12 * points), 24.0) if columns == 1 else 4.2 * columns
+    high = (4.8 if lines == 1 else 3.0 * lines + 0.6) + 0.22 * (1 + len(picture["series"]) // 3)
+    if angle := _angle(picture):
+        high += max(map(len, picture["places"])) * (0.07 if angle > _TURNED else 0.05)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(wide, high), layout="constrained")
+        grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            _panel(axes, picture, panel)
+        _heights(grid[0][0], picture)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        figure.suptitle(f"{picture['title']}\n{picture['bars']}", fontsize=11)
+        figure.supylabel(picture["y_title"], fontsize=10)
+        for axes in grid[-1]:
+            axes.set_xlabel(picture["x_title"])
+        _legend(figure, picture)
+        stream = io.BytesIO()
+        metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        figure.savefig(stream, format=form, dpi=150, metadata=metadata[form])
+    return stream.getvalue()
+
+
+def _panel(axes: Any, picture: Mapping[str, Any], panel: Mapping[str, Any]) -> None:
+    series, places = picture["series"], picture["places"]
+    for number, one in enumerate(series):
+        marks = [mark for mark in panel["marks"] if mark["series"] == number]
+        if not marks:
+            continue
+        look = {"color": one["colour"], "marker": _MARKERS[one["marker"]], "markersize": 5}
+        x = [_x(picture, mark["place"], number) for mark in marks]
+        if marks[0]["box"]:
+            _boxes(axes, x, marks, _GROUP / len(series), look)
+            continue
+        ends = [(_least(mark, "low"), _least(mark, "high")) for mark in marks]
+        bars = [
+            [mark["y"] - low for mark, (low, _) in zip(marks, ends, strict=True)],
+            [high - mark["y"] for mark, (_, high) in zip(marks, ends, strict=True)],
+        ]
+        line = "-" if picture["dates"] else "none"
+        axes.errorbar(
+            x, [m["y"] for m in marks], yerr=bars, capsize=2.5, linestyle=line, linewidth=1, **look
+        )
+    _axes(axes, picture, places)
+    if panel["title"]:
+        axes.set_title(panel["title"], loc="left")
+
+
+def _least(mark: Mapping[str, Any], end: str) -> float:
+    return float(mark["y"] if mark[end] is None else mark[end])
+
+
+def _x(picture: Mapping[str, Any], place: int, series: int) -> Any:
+    if picture["dates"]:
+        text = picture["places"][place]
+        return date.fromisoformat(text if len(text) > 7 else f"{text}-01")
+    return place + _GROUP * ((series + 0.5) / len(picture["series"]) - 0.5)
+
+
+def _boxes(
+    axes: Any, x: Sequence[Any], marks: Sequence[Any], width: float, look: Mapping[str, Any]
+) -> None:
+    at = [_dates().date2num(one) if isinstance(one, date) else one for one in x]
+    keys = ("whislo", "q1", "med", "q3", "whishi")
+    stats = [dict(zip(keys, mark["box"], strict=True)) for mark in marks]
+    line = {"color": look["color"]}
+    axes.bxp(
+        stats,
+        positions=at,
+        widths=0.8 * width,
+        showfliers=False,
+        manage_ticks=False,
+        boxprops=line,
+        whiskerprops=line,
+        capprops=line,
+        medianprops={**line, "linewidth": 2},
+    )
+    axes.plot(at, [mark["y"] for mark in marks], linestyle="none", **look)
+
+
+def _axes(axes: Any, picture: Mapping[str, Any], places: Sequence[str]) -> None:
+    if picture["dates"]:
+        mdates = _dates()
+        locator = mdates.AutoDateLocator(minticks=2, maxticks=8)
+        locator.intervald[mdates.HOURLY] = [24]
+        axes.xaxis_date()
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))
+    else:
+        angle = _angle(picture)
+        axes.set_xticks(
+            range(len(places)),
+            places,
+            rotation=angle,
+            ha="right" if angle == _TURNED else "center",
+            rotation_mode="anchor" if angle == _TURNED else "default",
+            fontsize=8 if angle else 10,
+        )
+        axes.set_xlim(-0.5, len(places) - 0.5)
+
+
+def _heights(axes: Any, picture: Mapping[str, Any]) -> None:
+    """The vertical axis, which panels share: set once all of them are drawn."""
+    marks = [mark for panel in picture["panels"] for mark in panel["marks"]]
+    if picture["log"]:
+        axes.set_yscale("log")
+    elif min(_least(mark, "low") if not mark["box"] else mark["box"][0] for mark in marks) >= 0:
+        axes.set_ylim(bottom=0)
+
+
+def _dates() -> Any:
+    """matplotlib's module of dates, which says nothing of types."""
+    from matplotlib import dates
+
+    return dates
+
+
+def _angle(picture: Mapping[str, Any]) -> int:
+    """By how much the labels of places must be turned."""
+    places, several = picture["places"], len(picture["panels"]) > 1
+    if picture["dates"] or max(map(len, places)) * len(places) < (24 if several else 70):
+        return 0
+    return 90 if several or len(places) > 12 else _TURNED
+
+
+def _legend(figure: Any, picture: Mapping[str, Any]) -> None:
+    from matplotlib.lines import Line2D
+
+    series = picture["series"]
+    if len(series) == 1 and not series[0]["name"]:
+        return
+    handles = [
+        # A leading underscore would hide the entry.
+        Line2D(
+            [],
+            [],
+            label=f" {one['name']}",
+            color=one["colour"],
+            marker=_MARKERS[one["marker"]],
+            linestyle="none",
+        )
+        for one in series
+    ]
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 3), fontsize=9
+    )
+
+
+def tree(columns: Sequence[Mapping[str, str]], rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """The rows of a table as a ROOT file with one TTree.
+
+    What is not known is an empty text, NaN, -2^63, or 255 for a truth value.
+
+    Args:
+        columns: each ``name`` and ``type``: text, int, float or bool.
+        rows: values by name.
+    """
+    import numpy as np
+    import uproot
+
+    kinds = {"int": (np.int64, -(2**63)), "float": (np.float64, np.nan), "bool": (np.uint8, 255)}
+    arrays: dict[str, Any] = {}
+    for column in columns:
+        name = column["name"]
+        found = [row[name] for row in rows]
+        if column["type"] == "text":
+            # ROOT's texts end at the first NUL.
+            arrays[name] = ["" if one is None else str(one).replace("\0", "") for one in found]
+        else:
+            dtype, unknown = kinds[column["type"]]
+            arrays[name] = np.array([unknown if one is None else one for one in found], dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "figure.root"
+        with uproot.recreate(file) as out:
+            types = {
+                name: "string" if isinstance(found, list) else found.dtype
+                for name, found in arrays.items()
+            }
+            out.mktree(TREE, types, title="Treehammer figure")
+            out[TREE].extend(arrays)
+        return file.read_bytes()
+
+
+def main() -> None:
+    """Read what is wanted, write the file."""
+    form = sys.argv[1]
+    wanted = json.load(sys.stdin)
+    made = (
+        tree(wanted["columns"], wanted["rows"]) if form == "root" else draw(wanted["picture"], form)
+    )
+    sys.stdout.buffer.write(made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""What Explore is asked for, as an address says it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+from starlette.requests import Request
+
+from treehammer.collectors.metrics import BY_NAME, CATALOGUE, LONG_TEXTS
+from treehammer.errors import ConfigError, did_you_mean
+from treehammer.sql import overview
+from treehammer.sql.figures import TIMES, Figure
+from treehammer.sql.selection import Selection, Where
+from treehammer.sql.store import Store
+from treehammer.web.pages import days
+
+#: What is drawn of each group.
+MEANS, DISTRIBUTION = "means", "distribution"
+VIEWS = {MEANS: "means", DISTRIBUTION: "distributions"}
+#: What error bars are.
+RMS, INTERVAL, NO_BARS = "rms", "interval", "none"
+BARS = {RMS: "RMS of executions", INTERVAL: "95 % interval over jobs", NO_BARS: "none"}
+SCALES = {"linear": "linear", "log": "logarithmic"}
+#: Days that are shown when nothing is said, up to the last one that has measurements.
+DAYS = 30
+#: Columns by which filters have lists to choose from.
+FILTERS = ("site", "test_name", "dataset", "door", "axis_root", "variant_label")
+
+#: Parameters that are no conditions on a column.
+_OWN = (
+    "metric",
+    "by",
+    "colour",
+    "panels",
+    "view",
+    "bars",
+    "scale",
+    "campaign",
+    "where",
+    "from",
+    "to",
+    "format",
+    "table",
+)
+_NO_METRICS = ("started_us", "ended_us", "day")
+#: Numbers that can be looked at, in the catalogue's order.
+METRICS = tuple(
+    metric
+    for metric in CATALOGUE
+    if metric.type in ("int", "float") and metric.owner != "plan" and metric.name not in _NO_METRICS
+)
+#: What groups can be made of.
+DIMENSIONS = (
+    *TIMES,
+    *(
+        metric.name
+        for metric in CATALOGUE
+        if (metric.type in ("text", "bool") or metric.owner == "plan")
+        and metric.name not in (*LONG_TEXTS, "measurement_id")
+    ),
+    "cores_online",
+    "cores_allowed",
+    "file_size_bytes",
+    "exit_code",
+    "exit_signal",
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One figure.
+
+    Attributes:
+        metric: a number of the catalogue, or ``extra_NAME``.
+        by: the column along the horizontal axis.
+        colour: the column that colours and markers tell apart, '' for none.
+        panels: the column of which each value has a panel of its own, '' for none.
+        view: one of :data:`VIEWS`.
+        bars: one of :data:`BARS`.
+        scale: of the vertical axis, one of :data:`SCALES`.
+        kind: what kind of execution.
+        campaigns: identities; of all when empty.
+        wheres: conditions.
+        first: the first day, None for no bound.
+        last: the last day, which still counts.
+    """
+
+    metric: str = "eff_job"
+    by: str = "site"
+    colour: str = "axis_root"
+    panels: str = ""
+    view: str = MEANS
+    bars: str = RMS
+    scale: str = "linear"
+    kind: str = "timed"
+    campaigns: tuple[str, ...] = ()
+    wheres: tuple[Where, ...] = ()
+    first: date | None = None
+    last: date | None = None
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The columns whose values make a group."""
+        return tuple(dict.fromkeys(name for name in (self.panels, self.by, self.colour) if name))
+
+    @property
+    def figure(self) -> Figure:
+        """The question to the database.
+
+        Raises:
+            ConfigError: a column cannot be used so.
+        """
+        return Figure(
+            metrics=(self.metric,),
+            by=self.groups,
+            selection=Selection(self.campaigns, self.wheres),
+            first_day=days.numbered(self.first) if self.first else None,
+            last_day=days.numbered(self.last) if self.last else None,
+            kind=self.kind,
+        )
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        """The address that asks the same for good: everything is said, no day moves on."""
+        said = [
+            (name, getattr(self, name))
+            for name in ("metric", "by", "colour", "panels", "view", "bars", "scale", "kind")
+        ]
+        return [
+            *said,
+            ("from", self.first.isoformat() if self.first else ""),
+            ("to", self.last.isoformat() if self.last else ""),
+            *(("campaign", one) for one in self.campaigns),
+            *(("where", text) for where in self.wheres for text in _texts(where)),
+        ]
+
+    def chosen(self, column: str) -> set[str]:
+        """The values of a column that are asked for."""
+        return {
+            "" if value is None else str(value)
+            for where in self.wheres
+            if where.column == column and where.operator == "="
+            for value in (where.value if isinstance(where.value, tuple) else (where.value,))
+        }
+
+    @property
+    def typed(self) -> list[str]:
+        """The conditions that no list of the form holds."""
+        return [
+            text
+            for where in self.wheres
+            if where.column not in FILTERS or where.operator != "="
+            for text in _texts(where)
+        ]
+
+    @property
+    def command(self) -> str:
+        """The command that exports the measurements behind the figure; '' where none can."""
+        words = ["treehammer", "export", "measurements.root", *_where(f"kind={self.kind}")]
+        for campaign in self.campaigns:
+            words += ["--campaign", campaign]
+        if self.first:
+            words += _where(f"day>={days.numbered(self.first)}")
+        if self.last:
+            words += _where(f"day<={days.numbered(self.last)}")
+        for where in self.wheres:
+            texts = _texts(where)
+            if len(texts) > 1 or len(self.campaigns) > 1:
+                return ""
+            words += _where(texts[0])
+        return shlex.join(words)
+
+
+def _where(text: str) -> list[str]:
+    return ["--where", text]
+
+
+def _texts(where: Where) -> list[str]:
+    found = where.value if isinstance(where.value, tuple) else (where.value,)
+    return [str(replace(where, value=value)) for value in found]
+
+
+def read(request: Request, store: Store, default: Asked) -> Asked:
+    """What an address asks for; what it does not say is as in ``default``.
+
+    Days that are not said are the last :data:`DAYS` that may have measurements, or all of a
+    campaign's.
+
+    Raises:
+        ConfigError: it asks for what there is not; the sentence names the parameter.
+    """
+    sent = request.query_params
+    for name in sent:
+        if name not in _OWN and name not in BY_NAME:
+            hint = f"{did_you_mean(name, [*_OWN, *BY_NAME])}Columns of the catalogue are filters."
+            raise ConfigError(f"there is no parameter {name[:40]!r}", hint=hint)
+    campaigns = tuple(
+        dict.fromkeys(store.campaign(one).id for one in sent.getlist("campaign") if one)
+    )
+    first, last = _window(sent, store, campaigns)
+    kind = sent.get("kind", default.kind)
+    if not sent.get("by", default.by):
+        raise ConfigError("by names no column; it is what the horizontal axis shows")
+    return Asked(
+        metric=sent.get("metric", default.metric),
+        by=sent.get("by", default.by),
+        colour=sent.get("colour", default.colour),
+        panels=sent.get("panels", default.panels),
+        view=_one_of(sent, "view", VIEWS, default.view),
+        bars=_one_of(sent, "bars", BARS, default.bars),
+        scale=_one_of(sent, "scale", SCALES, default.scale),
+        kind=kind,
+        campaigns=campaigns,
+        wheres=_wheres(request),
+        first=first,
+        last=last,
+    )
+
+
+def _wheres(request: Request) -> tuple[Where, ...]:
+    """Conditions: of several values of one column any one will do."""
+    texts = [text for text in request.query_params.getlist("where") if text.strip()]
+    texts += [
+        f"{name}={value}"
+        for name, value in request.query_params.multi_items()
+        if name in BY_NAME and name not in _OWN and name != "kind" and value
+    ]
+    found: dict[tuple[str, str], list[Any]] = {}
+    for text in texts:
+        where = Where.parse(text)
+        found.setdefault((where.column, where.operator), []).append(where.value)
+    return tuple(
+        Where(column, operator, values[0] if len(values) == 1 else tuple(dict.fromkeys(values)))
+        if operator in ("=", "!=")
+        else Where(column, operator, value)
+        for (column, operator), values in found.items()
+        for value in (values if operator not in ("=", "!=") else values[:1])
+    )
+
+
+def _window(
+    sent: Mapping[str, str], store: Store, campaigns: tuple[str, ...]
+) -> tuple[date | None, date | None]:
+    first = days.asked(sent["from"], "from") if sent.get("from") else None
+    last = days.asked(sent["to"], "to") if sent.get("to") else None
+    if first and last and first > last:
+        raise ConfigError(f"from ({first}) is later than to ({last})")
+    if campaigns or "from" in sent or "to" in sent:
+        return first, last
+    newest = overview.last_day(store)
+    if newest is None or days.of_number(newest) == date.max:
+        return None, None
+    last = days.of_number(newest)
+    return days.until(last, DAYS)[0], last
+
+
+def _one_of(sent: Mapping[str, str], name: str, known: Mapping[str, str], default: str) -> str:
+    value = sent.get(name, default)
+    if value not in known:
+        raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value[:40]!r}")
+    return value

@@ -1,0 +1,245 @@
+"""Explore: any metric against any dimension, as a figure, as tables and as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import sqlalchemy as sa
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from treehammer.analysis.samples import natural_order
+from treehammer.collectors.metrics import BY_NAME
+from treehammer.sql.figures import ROLLED_BY
+from treehammer.sql.schema import ROLLED, dimension_tables
+from treehammer.sql.store import Store
+from treehammer.terminal import counted
+from treehammer.web.answers import Refusal
+from treehammer.web.drawing import FORMS
+from treehammer.web.pages import asked as asking
+from treehammer.web.pages.asked import BARS, DIMENSIONS, FILTERS, METRICS, SCALES, VIEWS, Asked
+from treehammer.web.pages.context import PageContext, View, link_to
+from treehammer.web.pages.files import Files
+from treehammer.web.pages.picture import heading, picture, value_text
+from treehammer.web.pages.points import QUANTILES, Point, Points, find
+from treehammer.web.pages.tables import Column, Table
+
+#: Rows that the page's table has; files have all.
+ROWS = 500
+#: Values that a list to choose from has; others can be typed.
+CHOICES = 300
+#: Campaigns to choose from, the newest.
+CAMPAIGNS = 100
+
+#: Study S0's figure: CPU efficiency by site, with the RMS of repeated executions.
+S0 = Asked(metric="eff_job", by="site", colour="variant_label")
+S0_TITLE = "CPU efficiency by site (study S0)"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A figure with an address of its own."""
+
+    default: Asked
+    title: str = ""
+
+
+_KINDS = {"explore": _Kind(Asked()), "s0": _Kind(S0, S0_TITLE)}
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Explore, study S0's figure, and both as files."""
+    files = Files()
+    found: list[BaseRoute] = []
+    for name, path in (("explore", "/explore"), ("s0", "/figures/s0")):
+        found.append(context.page(path, _page(name), name))
+        found.append(context.page(f"{path}/figure.{{form}}", _file(name, files), f"{name}-file"))
+    return found
+
+
+def _page(name: str) -> Callable[[Store, Request], View]:
+    kind = _KINDS[name]
+
+    def view(store: Store, request: Request) -> View:
+        asked = asking.read(request, store, kind.default)
+        found = find(store, asked)
+        drawn = picture(asked, found.points, kind.title)
+        whole = table(asked, found)
+        title = kind.title or heading(asked)
+        values = {
+            "asked": asked,
+            "picture": asdict(drawn) if drawn else None,
+            "shown": _short(whole),
+            "source": found.source,
+            "file": lambda form: _address(request, f"{name}-file", asked, form=form),
+            "permanent": _address(request, name, asked),
+            "presets": list(_presets(request, asked, name)),
+            "form": _form(store, asked),
+            "here_name": name,
+            "forms": [form for form in FORMS if form != "root"],
+        }
+        return View("explore.html.j2", title, values, (whole,), inline_styles=True)
+
+    return view
+
+
+def _file(name: str, files: Files) -> Callable[[Store, Request], Response]:
+    kind = _KINDS[name]
+
+    def answer(store: Store, request: Request) -> Response:
+        form = request.path_params["form"]
+        if form not in FORMS:
+            raise Refusal(404, f"there is no {form[:20]!r}; a figure is made as {', '.join(FORMS)}")
+        asked = asking.read(request, store, kind.default)
+        found = find(store, asked)
+        wanted: dict[str, Any]
+        if form == "root":
+            whole = table(asked, found)
+            wanted = {"columns": _types(asked, whole), "rows": whole.plain()}
+        else:
+            drawn = picture(asked, found.points, kind.title)
+            if drawn is None:
+                raise Refusal(404, "there is nothing to draw: no good execution has this metric")
+            wanted = {"picture": asdict(drawn)}
+        made = files.make(form, wanted)
+        shows = "inline" if form in ("png", "svg") else "attachment"
+        headers = {
+            "Content-Disposition": f'{shows}; filename="{name}.{form}"',
+            "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-store",
+        }
+        return Response(made, headers=headers, media_type=FORMS[form])
+
+    return answer
+
+
+def table(asked: Asked, found: Points) -> Table:
+    """All groups with their numbers, as programs get them."""
+    columns = [
+        *(
+            Column(name, name, _written(name), long=name == "variant_label")
+            for name in asked.groups
+        ),
+        *(Column(name, name, number=True) for name in ("good", "failed", "implausible")),
+        Column("number", "n", number=True),
+    ]
+    if asked.view == asking.DISTRIBUTION:
+        names = ("smallest", *(f"p{100 * share:g}" for share in QUANTILES), "largest", "mean")
+        columns = [c for c in columns if c.key not in ("good", "failed", "implausible")]
+    elif asked.bars == asking.INTERVAL:
+        names = ("jobs", "mean", "low", "high")
+    else:
+        names = ("mean", "rms", "smallest", "largest")
+        if found.source == "roll-ups":
+            names = ("mean", "rms")
+    columns += [Column(name, name, number=True) for name in names]
+    rows = [_row(asked, point) for point in found.points]
+    metric = BY_NAME.get(asked.metric)
+    unit = f", in {metric.unit}" if metric and metric.unit not in ("", "1") else ""
+    return Table("figure", f"{heading(asked)}{unit}", tuple(columns), rows)
+
+
+def _written(name: str) -> Callable[[Any], str]:
+    return lambda value: value_text(name, value)
+
+
+def _row(asked: Asked, point: Point) -> dict[str, Any]:
+    values = asdict(point)
+    quantiles = point.quantiles or (None,) * len(QUANTILES)
+    names = (f"p{100 * share:g}" for share in QUANTILES)
+    return {
+        **{name: point.key[name] for name in asked.groups},
+        **{name: values[name] for name in values if name not in ("key", "quantiles")},
+        **dict(zip(names, quantiles, strict=True)),
+    }
+
+
+def _short(whole: Table) -> Table:
+    if len(whole.rows) <= ROWS:
+        return whole
+    note = f"The first {ROWS} of {counted(len(whole.rows), 'group')}; CSV and JSON have all."
+    return Table(whole.name, whole.caption, whole.columns, whole.rows[:ROWS], note=note)
+
+
+def _types(asked: Asked, whole: Table) -> list[dict[str, str]]:
+    """The columns with the types that a TTree gives them."""
+    counts = ("good", "failed", "implausible", "number", "jobs", "day", "week", "month")
+    found = []
+    for column in whole.columns:
+        kind = "int" if column.key in counts else "float"
+        if column.key in asked.groups and column.key in BY_NAME:
+            kind = BY_NAME[column.key].type
+        found.append({"name": column.key, "type": kind})
+    return found
+
+
+def _address(request: Request, name: str, asked: Asked, **parts: Any) -> str:
+    return f"{link_to(request, name, **parts)}?{urlencode(asked.query)}"
+
+
+def _presets(request: Request, asked: Asked, here: str) -> Sequence[Mapping[str, Any]]:
+    """Other looks at the same selection, one click away."""
+    kept = [(n, v) for n, v in asked.query if n in ("from", "to", "campaign", "where", "kind")]
+
+    def one(title: str, **said: str) -> Mapping[str, Any]:
+        query = urlencode([*said.items(), *kept])
+        return {"title": title, "address": f"{link_to(request, 'explore')}?{query}"}
+
+    metric = asked.metric
+    by_site = {"metric": metric, "by": "site"}
+    s0 = {"title": S0_TITLE, "address": f"{link_to(request, 's0')}?{urlencode(kept)}"}
+    return [
+        *([s0] if here != "s0" else []),
+        one("Trend by day", metric=metric, by="day", colour="site"),
+        one("Distribution by site", **by_site, colour="axis_root", view="distribution"),
+        one(
+            "Small multiples by site",
+            metric=metric,
+            by="variant_label",
+            colour="axis_root",
+            panels="site",
+        ),
+        one(
+            "Trend by day, a panel per site",
+            metric=metric,
+            by="day",
+            colour="axis_root",
+            panels="site",
+        ),
+    ]
+
+
+def _form(store: Store, asked: Asked) -> Mapping[str, Any]:
+    """What the form offers."""
+    rolled = [m for m in METRICS if m.name in ROLLED]
+    others = [m for m in METRICS if m.name not in ROLLED]
+    known = {m.name for m in METRICS}
+    quick = [name for name in DIMENSIONS if name in ROLLED_BY]
+    slow = [name for name in DIMENSIONS if name not in ROLLED_BY]
+    return {
+        "metrics": (("summed up by day", rolled), ("read one by one", others)),
+        "own_metric": asked.metric if asked.metric not in known else "",
+        "dimensions": (("summed up by day", quick), ("read one by one", slow)),
+        "views": VIEWS,
+        "bars": BARS,
+        "scales": SCALES,
+        "filters": [(name, _choices(store, asked, name)) for name in FILTERS],
+        "campaigns": [(c.id, c.name or c.id) for c in store.campaigns()[:CAMPAIGNS]],
+        "filtered": bool(asked.wheres or asked.campaigns),
+    }
+
+
+def _choices(store: Store, asked: Asked, name: str) -> list[tuple[str, bool]]:
+    column = dimension_tables["subject"].c[name]
+    query = sa.select(column).where(column.is_not(None)).distinct().limit(CHOICES)
+    with store.connection() as connection:
+        known = {str(value) for value in connection.scalars(query)}
+    chosen = asked.chosen(name)
+    return [
+        (value, value in chosen) for value in sorted(known | (chosen - {""}), key=natural_order)
+    ]

@@ -1,0 +1,81 @@
+"""Figures as files: drawn by a process of their own, a few at a time, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from treehammer.web.answers import Refusal, unavailable
+
+_LOG = logging.getLogger("treehammer.service")
+
+#: Drawn at a time; others wait.
+AT_ONCE = 2
+#: Seconds that one may take, and wait for its turn.
+PATIENCE_S = 60
+#: Bytes of files that are kept.
+KEPT_BYTES = 32_000_000
+
+
+class Files:
+    """Makes files with :mod:`treehammer.web.drawing`, and remembers the latest."""
+
+    def __init__(self) -> None:
+        self._room = threading.BoundedSemaphore(AT_ONCE)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+
+    def make(self, form: str, wanted: Mapping[str, Any]) -> bytes:
+        """The file.
+
+        Args:
+            form: one of :data:`treehammer.web.drawing.FORMS`.
+            wanted: what the process reads, as JSON can hold it.
+
+        Raises:
+            Refusal: too many are being drawn, or this one could not be.
+        """
+        text = json.dumps(wanted, sort_keys=True).encode()
+        key = f"{form} {hashlib.sha256(text).hexdigest()}"
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        if not self._room.acquire(timeout=PATIENCE_S):
+            raise unavailable("too many figures are being drawn now")
+        try:
+            made = _drawn(form, text)
+        finally:
+            self._room.release()
+        with self._lock:
+            self._kept[key] = made
+            while sum(map(len, self._kept.values())) > KEPT_BYTES and len(self._kept) > 1:
+                self._kept.popitem(last=False)
+        return made
+
+
+def _drawn(form: str, text: bytes) -> bytes:
+    words = [sys.executable, "-P", "-m", "treehammer.web.drawing", form]
+    try:
+        done = subprocess.run(
+            words, input=text, capture_output=True, timeout=PATIENCE_S, check=True
+        )
+    except subprocess.TimeoutExpired:
+        _LOG.warning("a figure was not drawn within %d s", PATIENCE_S)
+        raise unavailable("the figure is not drawn in time; choose a smaller one") from None
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", b"") or b""
+        _LOG.error(
+            "a figure could not be drawn: %s %s", error, said.decode(errors="replace")[-500:]
+        )
+        raise Refusal(
+            500, f"the figure could not be made as {form}; the service's log says why"
+        ) from None
+    return done.stdout

@@ -1,0 +1,178 @@
+"""The points of a figure: what is asked for, found in the database, within stated limits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from treehammer.analysis.samples import natural_order
+from treehammer.errors import ConfigError
+from treehammer.sql import figure_values
+from treehammer.sql.figures import Figure, Group
+from treehammer.sql.queries import Snapshot
+from treehammer.sql.rollups import IMPLAUSIBLE
+from treehammer.sql.schema import ROLLED
+from treehammer.sql.selection import Scalar
+from treehammer.sql.store import Store
+from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, Asked
+
+#: Measurements that a figure may read one by one, where no roll-up answers.
+MOST_READ = 300_000
+#: Shares of a distribution that are told: two whiskers, the box, the median.
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+Key = tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One group.
+
+    Attributes:
+        key: its values, by the columns of :attr:`Asked.groups`.
+        number: good executions that have the metric.
+        mean: of these; over jobs where the bar is an interval.
+        rms: of these executions, around their mean.
+        low: lower end of the interval of the mean; None where nothing can be said.
+        high: its upper end.
+        jobs: how many, where the bar is an interval.
+        smallest: value; None where roll-ups answered, which do not know it.
+        largest: value.
+        quantiles: at :data:`QUANTILES`, of a distribution.
+        good: executions that came back whole and can be true.
+        failed: those that did not.
+        implausible: those that cannot be true.
+    """
+
+    key: Mapping[str, Scalar]
+    number: int
+    mean: float | None = None
+    rms: float | None = None
+    low: float | None = None
+    high: float | None = None
+    jobs: int | None = None
+    smallest: float | None = None
+    largest: float | None = None
+    quantiles: tuple[float, ...] = ()
+    good: int = 0
+    failed: int = 0
+    implausible: int = 0
+
+
+@dataclass(frozen=True)
+class Points:
+    """All groups in natural order, and where they come from: ``roll-ups`` or ``measurements``."""
+
+    points: tuple[Point, ...]
+    source: str
+
+
+def find(store: Store, asked: Asked) -> Points:
+    """The points of a figure.
+
+    Raises:
+        ConfigError: a column cannot be used so, or more than :data:`MOST_READ` measurements would
+            have to be read.
+    """
+    figure = asked.figure
+    with store.connection() as connection:
+        snapshot = Snapshot(connection)
+        single = asked.view == DISTRIBUTION or asked.bars == INTERVAL
+        if single or figure.source == "measurements":
+            _require_few(figure_values.most(connection, figure), asked)
+        if asked.view == DISTRIBUTION:
+            found: Iterable[Point] = _distributed(figure_values.values(connection, figure), figure)
+        elif asked.bars == INTERVAL:
+            by_job = replace(figure, by=(*figure.by, "job_id"))
+            found = _over_jobs(snapshot.figure(by_job).groups, asked)
+        else:
+            found = [_of_group(group, asked) for group in snapshot.figure(figure).groups]
+    source = "measurements" if single else figure.source
+    return Points(tuple(sorted(found, key=lambda one: _order(one.key, asked.groups))), source)
+
+
+def _require_few(count: int, asked: Asked) -> None:
+    if count <= MOST_READ:
+        return
+    raise ConfigError(
+        f"this figure would read up to {count:,} measurements one by one, and {MOST_READ:,} is the limit",
+        hint="Choose fewer days, a campaign, a site or a release. Means of the metrics "
+        f"{', '.join(ROLLED[:6])} and some more, by site, test, variant, release, dataset, door and "
+        "day, are kept summed up and have no limit.",
+    )
+
+
+def _of_group(group: Group, asked: Asked) -> Point:
+    moments = group.metrics[asked.metric]
+    return Point(
+        key=group.by,
+        number=moments.number,
+        mean=moments.mean,
+        rms=moments.rms,
+        smallest=moments.low,
+        largest=moments.high,
+        **_outcomes([group]),
+    )
+
+
+def _outcomes(groups: Iterable[Group]) -> dict[str, Any]:
+    groups = list(groups)
+    good = sum(group.good for group in groups)
+    implausible = sum(group.outcomes.get(IMPLAUSIBLE, 0) for group in groups)
+    everything = sum(group.measurements for group in groups)
+    return {"good": good, "implausible": implausible, "failed": everything - good - implausible}
+
+
+def _over_jobs(groups: Iterable[Group], asked: Asked) -> list[Point]:
+    """The mean over jobs of each job's mean, with its t interval."""
+    # scipy takes a second to load, which only who asks for intervals waits for.
+    from treehammer.analysis.statistics import one_sample
+
+    together: dict[Key, list[Group]] = defaultdict(list)
+    for group in groups:
+        together[tuple(group.by[name] for name in asked.groups)].append(group)
+    points = []
+    for key, of_key in together.items():
+        moments = [group.metrics[asked.metric] for group in of_key]
+        means = [one.mean for one in moments if one.mean is not None]
+        estimate = one_sample(means)
+        low, high = estimate.interval() if estimate else (None, None)
+        points.append(
+            Point(
+                key=dict(zip(asked.groups, key, strict=True)),
+                number=sum(one.number for one in moments),
+                mean=sum(means) / len(means) if means else None,
+                low=low,
+                high=high,
+                jobs=len(means),
+                **_outcomes(of_key),
+            )
+        )
+    return points
+
+
+def _distributed(values: Iterable[tuple[Key, float]], figure: Figure) -> list[Point]:
+    import numpy as np
+
+    groups: dict[Key, list[float]] = defaultdict(list)
+    for key, value in values:
+        groups[key].append(value)
+    return [
+        Point(
+            key=dict(zip(figure.by, key, strict=True)),
+            number=len(found),
+            mean=float(np.mean(found)),
+            smallest=min(found),
+            largest=max(found),
+            quantiles=tuple(map(float, np.quantile(found, QUANTILES))),
+            good=len(found),
+        )
+        for key, found in groups.items()
+    ]
+
+
+def _order(key: Mapping[str, Scalar], names: Sequence[str]) -> list[tuple[Any, ...]]:
+    values = (key[name] for name in names)
+    return [(2,) if value is None else natural_order(value) for value in values]
