@@ -11,8 +11,10 @@ from benchmarks import (
     byte_account,
     condor_cost,
     cpu_account,
+    databases,
     export_cost,
     kit_cost,
+    queries,
     releases,
     scale,
     verdicts,
@@ -34,6 +36,7 @@ WITH_OPTIONS = {
     "aa": aa_jobs.measure,
     "verdicts": verdicts.measure,
     "scale": scale.measure,
+    "queries": queries.measure,
     "condor": condor_cost.measure,
 }
 KNOWN = (*BENCHMARKS, *WITH_OPTIONS)
@@ -47,6 +50,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(KNOWN)}")
     aa_jobs.add_options(parser)
     scale.add_options(parser)
+    databases.add_options(parser)
     condor_cost.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in KNOWN if name != LONG]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,22 +17,29 @@ from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import make_url
 
-from benchmarks.export_cost import FORMATS, INVENTORY, random_value
+from benchmarks.databases import filled
+from benchmarks.export_cost import FORMATS
 from benchmarks.jobs import TREEHAMMER
-from benchmarks.report import SEED, Figure, draw_points, write_rows
+from benchmarks.report import Figure, draw_points, write_rows
 from treehammer.collectors.metrics import CATALOGUE
-from treehammer.collectors.record import Measurement, measurement_id
-from treehammer.sql.store import Store
+from treehammer.sql.queries import Questions
+from treehammer.sql.selection import Selection
+from treehammer.sql.wide import ALL_COLUMNS, stored
 
 #: Rows and jobs of the larger of two runs, unless the command line says otherwise.
 ROWS = 20_000
 #: How many times more than in the smaller run.
 FACTOR = 10
+#: No plan has more jobs.
+MOST_JOBS = 1_000_000
 #: Variants of the planned test; the rest are repeats.
 VARIANTS = 100
-#: Different texts and lists in a column: a campaign has so many hosts, doors and variants.
-DIFFERENT = 20
+BARE = "bare"
+#: Bytes a row of the largest export, a TTree; CSV takes more.
+LARGEST = 2_300
 
 TEST = """
 [test]
@@ -76,7 +82,14 @@ class Account:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument(
-        "--rows", type=int, default=ROWS, help=f"scale: rows and jobs (default: {ROWS})"
+        "--rows", type=int, default=ROWS, help=f"scale, queries: rows and jobs (default: {ROWS})"
+    )
+    parser.add_argument(
+        "--formats",
+        nargs="+",
+        choices=FORMATS,
+        default=FORMATS,
+        help="scale: of exports (default: all; CSV takes 9 kB a row)",
     )
 
 
@@ -85,10 +98,11 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     rows = int(options.rows)
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        for jobs in (min(rows, MOST_JOBS) // FACTOR, min(rows, MOST_JOBS)):
+            found += _plans(Path(name), jobs)
+    for kind in options.databases:
         for count in (rows // FACTOR, rows):
-            found += _plans(folder, count)
-            found += _stores(folder, count)
+            found += _stores(kind, count, options)
     write_rows("scale", found)
     return _figures(found, rows)
 
@@ -101,57 +115,33 @@ def _plans(folder: Path, jobs: int) -> list[dict[str, Any]]:
     (test / "run.sh").write_text("#!/bin/sh\n")
     (test / "run.sh").chmod(0o755)
     return [
-        _row("dry run", jobs, account([TREEHAMMER, "submit", test, "--dry-run"])),
+        _row(
+            "dry run",
+            jobs,
+            account([TREEHAMMER, "--data-dir", folder, "submit", test, "--dry-run"]),
+        ),
         _row("plan", jobs, account([sys.executable, "-P", "-c", PLAN, test])),
     ]
 
 
-def _stores(folder: Path, count: int) -> list[dict[str, Any]]:
-    file = folder / f"{count}.db"
-    url = f"sqlite:///{file}"
-    records = list(alike(min(count, 5000)))
-    start, cpu = time.monotonic(), time.process_time()
-    with Store.open(url) as store:
-        store.add(_numbered(records, count))
-    own = Account(time.monotonic() - start, time.process_time() - cpu, 0)
-    rows = [_row("store", count, own, file.stat().st_size)]
-    for form in FORMATS:
-        target = folder / f"out.{form}"
-        spent = account([TREEHAMMER, "--database", url, "export", target])
-        rows.append(_row(form, count, spent, target.stat().st_size))
-    target = folder / "bare.parquet"
-    command = [sys.executable, "-m", "benchmarks.scale", str(file), str(target)]
-    rows.append(_row("bare", count, account(command), target.stat().st_size))
-    file.unlink()
+def _stores(kind: str, count: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    with (
+        filled(kind, count, options.keep, LARGEST) as database,
+        tempfile.TemporaryDirectory(dir=options.keep) as name,
+    ):
+        stored = Account(database.stored_wall_s, database.stored_cpu_s, 0)
+        rows = [_row("store", database.stored, stored, kind=kind)]
+        for form in options.formats:
+            target = Path(name) / f"out.{form}"
+            spent = account([TREEHAMMER, "--database", database.url, "export", target])
+            rows.append(_row(form, count, spent, target.stat().st_size, kind))
+            target.unlink()
+        if kind == "sqlite":
+            target = Path(name) / "bare.parquet"
+            file = str(make_url(database.url).database)
+            spent = account([sys.executable, "-m", "benchmarks.scale", file, target])
+            rows.append(_row(BARE, count, spent, target.stat().st_size, kind))
     return rows
-
-
-def alike(count: int) -> Iterator[Measurement]:
-    """Measurements as a campaign has them: numbers differ, texts come from few hosts and variants."""
-    values = random.Random(SEED)
-    texts = {
-        metric.name: [random_value(metric, values, INVENTORY) for _ in range(DIFFERENT)]
-        for metric in CATALOGUE
-        if metric.type == "text"
-    }
-    for _ in range(count):
-        yield Measurement(
-            {
-                metric.name: values.choice(texts[metric.name])
-                if metric.type == "text"
-                else random_value(metric, values, INVENTORY)
-                for metric in CATALOGUE
-            }
-        )
-
-
-def _numbered(records: Sequence[Measurement], count: int) -> Iterator[Measurement]:
-    """The records again and again, each time with an identity of its own."""
-    for number in range(count):
-        record = records[number % len(records)]
-        job = f"job {number // 4}"
-        identity = measurement_id(job, 1, 1, number % 4 + 1)
-        yield Measurement({**record.values, "measurement_id": identity, "job_id": job})
 
 
 def account(command: Sequence[str | Path]) -> Account:
@@ -190,26 +180,29 @@ def _session_bytes(session: int) -> int:
 
 def bare(database: str, target: str) -> None:
     """The named peer: rows from sqlite3, columns by pyarrow, all in one small loop."""
-    names = [metric.name for metric in CATALOGUE]
+    names = stored(ALL_COLUMNS)
     kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.int64()}
-    # Lists stay the JSON text that they are: the peer does less than we do.
-    schema = pa.schema([(m.name, kinds.get(m.type, pa.string())) for m in CATALOGUE])
-    order = "campaign_id, site, job_id, attempt, round, position, measurement_id"
-    query = f"SELECT {', '.join(names)} FROM measurement ORDER BY {order}"
+    # Lists stay the JSON text, and the packed bytes, that they are: the peer does less than we do.
+    known = {metric.name: kinds.get(metric.type, pa.string()) for metric in CATALOGUE}
+    schema = pa.schema([(name, known.get(name, pa.binary())) for name in names])
+    question = Questions(Selection(), "sqlite").measurements()
     with (
         closing(sqlite3.connect(database)) as connection,
         parquet.ParquetWriter(target, schema, compression="zstd") as writer,
     ):
-        cursor = connection.execute(query)
+        cursor = connection.execute(str(question.compile(dialect=sqlite.dialect())))
         while rows := cursor.fetchmany(5000):
             columns = zip(zip(*rows, strict=True), schema, strict=True)
             arrays = [pa.array(values, field.type) for values, field in columns]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
-def _row(what: str, count: int, spent: Account, size: int = 0) -> dict[str, Any]:
+def _row(
+    what: str, count: int, spent: Account, size: int = 0, kind: str | None = None
+) -> dict[str, Any]:
     return {
         "what": what,
+        "database": kind,
         "rows": count,
         "wall_s": spent.wall_s,
         "cpu_s": spent.cpu_s,
@@ -219,40 +212,46 @@ def _row(what: str, count: int, spent: Account, size: int = 0) -> dict[str, Any]
     }
 
 
-def _figures(rows: list[dict[str, Any]], count: int) -> list[Figure]:
-    few = {row["what"]: row for row in rows if row["rows"] != count}
-    many = {row["what"]: row for row in rows if row["rows"] == count}
-    grown = [name for name in many if many[name]["peak_bytes"]]
+def _figures(rows: Sequence[dict[str, Any]], count: int) -> list[Figure]:
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        name = f"{row['what']}, {row['database']}" if row["database"] else row["what"]
+        runs.setdefault(name, []).append(row)
+    grown = {
+        name: many["peak_bytes"] / few["peak_bytes"]
+        for name, (few, many) in runs.items()
+        if few["peak_bytes"]
+    }
     figures = [
-        Figure(
-            f"peak memory, {name}, {count} / {count // FACTOR}",
-            many[name]["peak_bytes"] / few[name]["peak_bytes"],
-        )
-        for name in grown
+        Figure(f"peak memory, {name}, {count} / {count // FACTOR}", ratio)
+        for name, ratio in grown.items()
     ]
-    figures += [
-        Figure(
-            f"CPU a row, .{form} / bare sqlite3 and pyarrow to Parquet",
-            _rate(few["bare"], many["bare"]) / _rate(few[form], many[form]),
-        )
-        for form in FORMATS
-    ]
-    figures += [
-        Figure(f"rows a second of CPU, {name}", _rate(few[name], many[name]))
-        for name in many
-        if name != "dry run"  # a plan of more repeats takes it no longer
-    ]
+    peer = runs.get(f"{BARE}, sqlite")
+    for name, (few, many) in runs.items():
+        if name != "dry run":  # a plan of more repeats takes it no longer
+            figures.append(Figure(f"rows a second of CPU, {name}", _rate(few, many)))
+        if many["file_bytes"]:
+            figures.append(Figure(f"rows a second, {name}", many["rows"] / many["wall_s"]))
+        if peer and name in {f"{form}, sqlite" for form in FORMATS}:
+            figures.append(
+                Figure(
+                    f"CPU a row, {name} / bare sqlite3 and pyarrow to Parquet",
+                    _rate(*peer) / _rate(few, many),
+                )
+            )
     draw_points(
         "scale",
         f"Peak memory of {count} rows or jobs against a tenth of them",
         "ratio",
-        {name: [many[name]["peak_bytes"] / few[name]["peak_bytes"]] for name in grown},
+        {name: [ratio] for name, ratio in grown.items()},
     )
     return figures
 
 
 def _rate(few: dict[str, Any], many: dict[str, Any]) -> float:
     """Rows a second of CPU of all processes, without what starting them costs."""
+    if many["rows"] == few["rows"]:  # the store is handed no more than that
+        return float(many["rows"] / many["cpu_s"])
     return float((many["rows"] - few["rows"]) / (many["cpu_s"] - few["cpu_s"]))
 
 

@@ -45,7 +45,7 @@ class _Found:
 
     def __init__(self, figure: Figure) -> None:
         self.outcomes: dict[str, int] = {}
-        self.moments = dict.fromkeys(figure.metrics, Moments())
+        self.moments: dict[str, Moments] = {}
         self.reads = [0] * LATENCY_BINS if figure.latencies else []
 
 
@@ -71,7 +71,10 @@ def answer(connection: Connection, figure: Figure) -> Answer:
         figure.source,
         tuple(
             Group(
-                dict(zip(figure.by, key, strict=True)), found.outcomes, found.moments, found.reads
+                dict(zip(figure.by, key, strict=True)),
+                found.outcomes,
+                found.moments or dict.fromkeys(figure.metrics, Moments()),
+                found.reads,
             )
             for key, found in sorted(groups.items(), key=lambda item: _order(item[0]))
         ),
@@ -87,7 +90,8 @@ def _add(found: _Found, figure: Figure, outcome: str, numbers: Sequence[Any]) ->
     for place, name in enumerate(figure.metrics):
         number, total, squares, *ends = sums[each * place : each * (place + 1)]
         more = Moments(int(number), float(total), float(squares), *ends)
-        found.moments[name] += more
+        before = found.moments.get(name)
+        found.moments[name] = before + more if before else more
 
 
 def _order(key: Key) -> list[tuple[bool, Any]]:
@@ -160,17 +164,18 @@ def _rolled(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
         number, total, squares = (table.c[name] for name in rolled_columns(metric))
         wanted |= {f"n{place}": number, f"s{place}": total, f"q{place}": squares}
     keys = [_rolled_column(table, name).label(name) for name in shape.keys]
-    # By what stands in the table, not by what is made of it: parameters in both would differ.
-    stored = {_STORED.get(name, name): None for name in (*shape.keys, _OUTCOME)}
-    query = (
-        sa.select(
-            *keys,
-            table.c[_OUTCOME],
-            *(sa.func.sum(column).label(name) for name, column in wanted.items()),
-        )
-        .where(*_rolled_conditions(figure, table, dialect))
-        .group_by(*(table.c[name] for name in stored))
-    )
+    outcome = table.c[_OUTCOME]
+    where = [*_rolled_conditions(figure, table, dialect)]
+    if {DAY, SUBJECT.key} <= {*shape.keys}:
+        # The rows are these groups already, but for kinds.
+        columns = [column.label(name) for name, column in wanted.items()]
+        query = sa.select(*keys, outcome, *columns).where(*where)
+    else:
+        sums = [sa.func.sum(column).label(name) for name, column in wanted.items()]
+        # By what stands in the table, not by what is made of it: parameters in both would differ.
+        stored = dict.fromkeys(_STORED.get(name, name) for name in (*shape.keys, _OUTCOME))
+        query = sa.select(*keys, outcome, *sums).where(*where)
+        query = query.group_by(*(table.c[name] for name in stored))
     return _Inner(query, dict.fromkeys(wanted, sa.func.sum))
 
 

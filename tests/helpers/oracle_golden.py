@@ -32,7 +32,7 @@ from treehammer.sql.figures import Figure
 from treehammer.sql.keyring import Keyring
 from treehammer.sql.retention import PRUNABLE
 from treehammer.sql.rows import AttemptRow, ReplicaRow
-from treehammer.sql.selection import Selection
+from treehammer.sql.selection import Selection, Where
 from treehammer.sql.store import Store, check_database
 from treehammer.terminal import silent
 
@@ -144,6 +144,11 @@ def rows(server: Server) -> str:
         recorder.begin("figures, by roll-ups and by measurements")
         for raw in (False, True):
             store.figure(Figure(("eff_job",), ("day", "site"), latencies=True, raw=raw))
+            some = Selection(
+                wheres=(Where("failure_class", "=", ("open", None)), Where("site", "~", "A*"))
+            )
+            store.figure(Figure((), ("kind", "failure_class"), some, 20260101, kind=None, raw=raw))
+        store.figure(Figure(("extra_hits", "bytes_read"), ("host", "plausible", "month")))
         recorder.begin("results and exports")
         treehammer.results("last", "eff_job>0", ["site", "eff_job", "extra_hits"], database=url)
         treehammer.results(database=url)

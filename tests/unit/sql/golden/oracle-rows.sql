@@ -1026,17 +1026,29 @@ INSERT INTO access_revocation (scope, subject, revoked_us) VALUES (:scope, :subj
 SELECT found.day, subject.site, found.outcome, sum(found.measurements) AS sum_1, sum(found.n0) AS
     sum_2, sum(found.s0) AS sum_3, sum(found.q0) AS sum_4
 FROM (SELECT rollup_day.day AS day, rollup_day.subject_id AS subject_id, rollup_day.outcome AS
-    outcome, sum(rollup_day.measurements) AS measurements, sum(rollup_day.n_eff_job) AS n0,
-    sum(rollup_day.s_eff_job) AS s0, sum(rollup_day.q_eff_job) AS q0
+    outcome, rollup_day.measurements AS measurements, rollup_day.n_eff_job AS n0,
+    rollup_day.s_eff_job AS s0, rollup_day.q_eff_job AS q0
 FROM rollup_day
-WHERE rollup_day.kind = :kind_1 GROUP BY rollup_day.day, rollup_day.subject_id, rollup_day.outcome)
-    found JOIN subject ON found.subject_id = subject.id GROUP BY found.day, subject.site,
-    found.outcome
+WHERE rollup_day.kind = :kind_1) found JOIN subject ON found.subject_id = subject.id GROUP BY
+    found.day, subject.site, found.outcome
 ;
 
 SELECT rollup_day.day, subject.site, rollup_day.read_latency_hist AS read_latency_hist
 FROM rollup_day JOIN subject ON subject.id = rollup_day.subject_id
 WHERE rollup_day.kind = :kind_1 AND rollup_day.outcome = :outcome_1
+;
+
+SELECT found.kind, found.failure_class, found.outcome, sum(found.measurements) AS sum_1
+FROM (SELECT nullif(rollup_day.kind, :nullif_1) AS kind, nullif(nullif(rollup_day.outcome,
+    :nullif_2), :nullif_3) AS failure_class, rollup_day.outcome AS outcome,
+    sum(rollup_day.measurements) AS measurements
+FROM rollup_day
+WHERE rollup_day.day >= :day_1 AND ((nullif(nullif(rollup_day.outcome, :nullif_4), :nullif_5) =
+    :nullif_6) OR nullif(nullif(rollup_day.outcome, :nullif_4), :nullif_5) IS NULL) AND
+    rollup_day.subject_id IN (SELECT subject.id
+FROM subject
+WHERE subject.site LIKE :param_1 ESCAPE '\') GROUP BY rollup_day.kind, rollup_day.outcome) found
+    GROUP BY found.kind, found.failure_class, found.outcome
 ;
 
 SELECT found.day, subject.site, found.outcome, sum(found.measurements) AS sum_1, sum(found.n0) AS
@@ -1068,6 +1080,58 @@ SELECT measurement.day, subject.site, measurement.read_latency_hist AS read_late
 FROM measurement JOIN subject ON subject.id = measurement.subject_id
 WHERE measurement.kind BETWEEN :kind_1 AND :kind_2 AND measurement.plausible = 1 AND
     measurement.failure_class IS NULL AND measurement.read_latency_hist IS NOT NULL
+;
+
+SELECT found.kind, found.failure_class, found.outcome, sum(found.measurements) AS sum_1
+FROM (SELECT measurement.kind AS kind, measurement.failure_class AS failure_class,
+    coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
+    'implausible' END) AS outcome, count(*) AS measurements
+FROM measurement
+WHERE measurement.day >= :day_1 AND ((measurement.failure_class = :failure_class_1) OR
+    measurement.failure_class IS NULL) AND measurement.subject_id IN (SELECT subject.id
+FROM subject
+WHERE subject.site LIKE :param_1 ESCAPE '\') GROUP BY measurement.day, measurement.subject_id,
+    measurement.kind, measurement.plausible, measurement.failure_class) found GROUP BY found.kind,
+    found.failure_class, found.outcome
+;
+
+SELECT node.host, found.plausible, found.day, found.outcome, sum(found.measurements) AS sum_1,
+    sum(found.n0) AS sum_2, sum(found.s0) AS sum_3, sum(found.q0) AS sum_4, min(found.l0) AS min_1,
+    max(found.h0) AS max_1, sum(found.n1) AS sum_5, sum(found.s1) AS sum_6, sum(found.q1) AS sum_7,
+    min(found.l1) AS min_2, max(found.h1) AS max_2
+FROM (SELECT measurement.node_id AS node_id, measurement.plausible AS plausible, measurement.day + 0
+    AS day, coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good'
+    ELSE 'implausible' END) AS outcome, count(*) AS measurements, count(CASE WHEN (CAST(extra0.value
+    AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN CAST(extra0.value AS BINARY_DOUBLE) END)
+    AS n0, coalesce(sum(CASE WHEN (CAST(extra0.value AS BINARY_DOUBLE) BETWEEN :param_1 AND
+    :param_2) THEN CAST(extra0.value AS BINARY_DOUBLE) END), :coalesce_1) AS s0, coalesce(sum(CASE
+    WHEN (CASE WHEN (CAST(extra0.value AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN
+    CAST(extra0.value AS BINARY_DOUBLE) END BETWEEN :param_3 AND :param_4) THEN NULL ELSE CASE WHEN
+    (CAST(extra0.value AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN CAST(extra0.value AS
+    BINARY_DOUBLE) END * CASE WHEN (CAST(extra0.value AS BINARY_DOUBLE) BETWEEN :param_1 AND
+    :param_2) THEN CAST(extra0.value AS BINARY_DOUBLE) END END), :coalesce_2) AS q0, min(CASE WHEN
+    (CAST(extra0.value AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN CAST(extra0.value AS
+    BINARY_DOUBLE) END) AS l0, max(CASE WHEN (CAST(extra0.value AS BINARY_DOUBLE) BETWEEN :param_1
+    AND :param_2) THEN CAST(extra0.value AS BINARY_DOUBLE) END) AS h0, count(CASE WHEN
+    (CAST(measurement.bytes_read AS BINARY_DOUBLE) BETWEEN :param_5 AND :param_6) THEN
+    CAST(measurement.bytes_read AS BINARY_DOUBLE) END) AS n1, coalesce(sum(CASE WHEN
+    (CAST(measurement.bytes_read AS BINARY_DOUBLE) BETWEEN :param_5 AND :param_6) THEN
+    CAST(measurement.bytes_read AS BINARY_DOUBLE) END), :coalesce_3) AS s1, coalesce(sum(CASE WHEN
+    (CASE WHEN (CAST(measurement.bytes_read AS BINARY_DOUBLE) BETWEEN :param_5 AND :param_6) THEN
+    CAST(measurement.bytes_read AS BINARY_DOUBLE) END BETWEEN :param_7 AND :param_8) THEN NULL ELSE
+    CASE WHEN (CAST(measurement.bytes_read AS BINARY_DOUBLE) BETWEEN :param_5 AND :param_6) THEN
+    CAST(measurement.bytes_read AS BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.bytes_read AS
+    BINARY_DOUBLE) BETWEEN :param_5 AND :param_6) THEN CAST(measurement.bytes_read AS BINARY_DOUBLE)
+    END END), :coalesce_4) AS q1, min(CASE WHEN (CAST(measurement.bytes_read AS BINARY_DOUBLE)
+    BETWEEN :param_5 AND :param_6) THEN CAST(measurement.bytes_read AS BINARY_DOUBLE) END) AS l1,
+    max(CASE WHEN (CAST(measurement.bytes_read AS BINARY_DOUBLE) BETWEEN :param_5 AND :param_6) THEN
+    CAST(measurement.bytes_read AS BINARY_DOUBLE) END) AS h1
+FROM measurement LEFT OUTER JOIN extra extra0 ON extra0.measurement_id = measurement.measurement_id
+    AND extra0.name = :name_1
+WHERE measurement.kind BETWEEN :kind_1 AND :kind_2 GROUP BY measurement.node_id,
+    measurement.plausible, measurement.day + 0, coalesce(measurement.failure_class, CASE WHEN
+    (measurement.plausible = 1) THEN 'good' ELSE 'implausible' END)) found JOIN node ON
+    found.node_id = node.id GROUP BY node.host, found.plausible, found.day, found.outcome
 ;
 
 -- results and exports

@@ -1,0 +1,326 @@
+"""Databases to measure: an SQLite file, or a PostgreSQL server of our own, filled with any number of rows.
+
+A hundred thousand measurements go through the store; the others are copies that the database makes
+itself, each moved by some days and to other variants, as if the next days had been measured.  What
+is there in the end is what :mod:`benchmarks.world` would have given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from benchmarks import world
+from treehammer import config
+from treehammer.errors import ConfigError
+from treehammer.sql import rollups
+from treehammer.sql.backends.plain import ACCESS
+from treehammer.sql.database import writing
+from treehammer.sql.dimensions import SUBJECT
+from treehammer.sql.recording import BATCH, insert_dimension
+from treehammer.sql.rows import CampaignRow
+from treehammer.sql.schema import measurement
+from treehammer.sql.store import Store, open_engine
+from treehammer.testbed import rucio_environment
+from treehammer.testbed.postgres import Server
+
+KINDS = ("sqlite", "postgresql")
+#: The days that are measured, however many rows there are.
+DAYS = 400
+#: Measurements that go through the store; the fewest and most copies of them.
+SEED_ROWS, COPIES = 100_000, (10, 200)
+#: Room that a row takes on disk while a database is filled, PostgreSQL's log of changes included.
+BYTES_A_ROW = 2_600
+# A server for much data, which may lose all of it.
+_SETTINGS = {
+    "shared_buffers": "1GB",
+    "maintenance_work_mem": "512MB",
+    "work_mem": "64MB",
+    "max_wal_size": "2GB",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+}
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A database that is full.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        url: where it is.
+        rows: measurements in it.
+        stored: how many of them came through the store, and in how many seconds of wall time and of
+            this process's CPU.
+        stored_wall_s: see there.
+        stored_cpu_s: see there.
+    """
+
+    kind: str
+    url: str
+    rows: int
+    stored: int
+    stored_wall_s: float
+    stored_cpu_s: float
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of all benchmarks of large databases."""
+    parser.add_argument(
+        "--databases",
+        nargs="+",
+        choices=KINDS,
+        default=KINDS,
+        help="scale, queries: which (default: all)",
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="scale, queries: make the databases there, and take those that are there already "
+        "(default: in a temporary folder, see TMPDIR)",
+    )
+
+
+@contextmanager
+def filled(kind: str, rows: int, keep: Path | None, beside: int = 0) -> Iterator[Filled]:
+    """A database with so many measurements; it stays in ``keep``, if that is given.
+
+    Args:
+        kind: one of :data:`KINDS`.
+        rows: measurements.
+        keep: a folder to make it in, and to take it from when it is there already.
+        beside: bytes for each row that will be needed on the same disk beside it.
+
+    Raises:
+        ConfigError: the disk has no room for it.
+        TestbedError: PostgreSQL cannot be had.
+    """
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
+        with _filled_in(keep, kind, rows, beside) as found:
+            yield found
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="treehammer-") as name,
+        _filled_in(Path(name), kind, rows, beside) as found,
+    ):
+        yield found
+
+
+@contextmanager
+def _filled_in(folder: Path, kind: str, rows: int, beside: int) -> Iterator[Filled]:
+    name = f"rows_{rows}"
+    mark = folder / f"{kind}-{name}.json"
+    known = json.loads(mark.read_text()) if mark.exists() else None
+    _require_room(folder, rows, beside + (BYTES_A_ROW if known is None else 0))
+    with _database(kind, folder, name, anew=known is None) as url:
+        if known is None:
+            _say(f"filling {kind} with {rows} rows")
+            found = _fill(kind, url, rows)
+            mark.write_text(json.dumps(asdict(found)))
+        else:
+            found = Filled(**known | {"url": url})
+        yield found
+
+
+def _require_room(folder: Path, rows: int, each: int) -> None:
+    needed, free = rows * each, shutil.disk_usage(folder).free
+    if free < needed:
+        raise ConfigError(
+            f"{rows} rows need {needed / 1e9:.0f} GB, {free / 1e9:.0f} GB are free",
+            where=str(folder),
+            hint="Give fewer rows, or a folder on another disk with --keep or TMPDIR.",
+        )
+
+
+@contextmanager
+def _database(kind: str, folder: Path, name: str, *, anew: bool) -> Iterator[str]:
+    """The URL of a database that can be reached for as long as this takes."""
+    if kind == "sqlite":
+        file = folder / f"{name}.db"
+        if anew:
+            for suffix in ("", "-wal", "-shm"):
+                file.with_name(file.name + suffix).unlink(missing_ok=True)
+        yield f"sqlite:///{file.absolute()}"
+        return
+    with postgresql(folder / kind) as server:
+        if anew:
+            server.drop_database(name)
+            server.create_database(name)
+        yield server.url(name)
+
+
+@contextmanager
+def postgresql(folder: Path) -> Iterator[Server]:
+    """A server with its data in a folder."""
+    programs = rucio_environment.postgresql(config.load().cache_dir / "testbed", _say)
+    folder.mkdir(exist_ok=True)
+    server = Server(programs, folder.absolute(), _SETTINGS)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _fill(kind: str, url: str, rows: int) -> Filled:
+    copies = min(COPIES[1], max(COPIES[0], rows // SEED_ROWS))
+    seed = world.World(DAYS // copies, rows // copies)
+    with Store.open(url) as store:
+        start, cpu = time.monotonic(), time.process_time()
+        added = store.add(seed)
+        wall_s, cpu_s = time.monotonic() - start, time.process_time() - cpu
+        store.add_campaign(_campaign(0), [])
+        for day in range(1, DAYS):
+            store.add_campaign(_campaign(day), [])
+    engine = open_engine(url, create=False)
+    try:
+        _multiply(engine, copies, seed.days)
+        _say("rolling up")
+        with writing(engine) as connection:
+            rollups.remake(connection)
+            count = connection.scalar(sa.select(sa.func.count()).select_from(measurement)) or 0
+        if kind == "postgresql":
+            _gather_statistics(engine)
+    finally:
+        engine.dispose()
+    return Filled(kind, url, count, added.new, wall_s, cpu_s)
+
+
+def _campaign(day: int) -> CampaignRow:
+    created = datetime.combine(world.FIRST_DAY, datetime.min.time(), UTC) + timedelta(days=day)
+    return CampaignRow(
+        id=world.campaign_id(day),
+        name=f"daily {day:03}",
+        created_us=round(created.timestamp() * 1e6),
+        repository="https://git.example.org/io/tests.git",
+        ref="main",
+        commit_id="b" * 40,
+        dirty=False,
+        test_name="ttree-read",
+        test_path="hctests/ttree-read",
+        plan="{}",
+        planned_jobs=0,
+        planned_measurements=0,
+    )
+
+
+# Copies, made by the database.
+
+_TEMPORARY = sa.MetaData()
+_seed = sa.Table("seed", _TEMPORARY, *(sa.Column(c.name, c.type) for c in measurement.c))
+_days = sa.Table(
+    "seed_day",
+    _TEMPORARY,
+    sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("later", sa.BigInteger),
+    sa.Column("campaign_id", sa.String(64)),
+    sa.Column("job", sa.String(64)),
+    prefixes=["TEMPORARY"],
+)
+_subjects = sa.Table(
+    "seed_subject",
+    _TEMPORARY,
+    sa.Column("subject_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("later", sa.BigInteger),
+    prefixes=["TEMPORARY"],
+)
+
+
+def _multiply(engine: Engine, copies: int, days: int) -> None:
+    with engine.connect() as plain:
+        connection = plain.execution_options(**{ACCESS: "write"})
+        with connection.begin():
+            connection.exec_driver_sql("CREATE TEMPORARY TABLE seed AS SELECT * FROM measurement")
+            _days.create(connection)
+            _subjects.create(connection)
+            every = [*_every_subject().values()]
+            for start in range(0, len(every), BATCH):
+                insert_dimension(connection, SUBJECT, every[start : start + BATCH])
+        for copy in range(1, copies):
+            with connection.begin():
+                _move(connection, copy * days, days)
+                connection.execute(_copied(copy, copy * days * world.DAY_US))
+        with connection.begin():
+            _TEMPORARY.drop_all(connection, checkfirst=False)
+
+
+def _every_subject() -> dict[tuple[int, int, int], dict[str, Any]]:
+    return {
+        (site, variant, release): SUBJECT.of(world.subject(site, variant, release))
+        for site in range(len(world.SITES))
+        for variant in range(world.VARIANTS)
+        for release in range(len(world.RELEASES))
+    }
+
+
+def _move(connection: Connection, days: int, seed_days: int) -> None:
+    """Say where each day and each subject of the seed goes."""
+    for table in (_days, _subjects):
+        connection.execute(sa.delete(table))
+    moved = [
+        {
+            "day": world.day_number(day),
+            "later": world.day_number(day + days),
+            "campaign_id": world.campaign_id(day + days),
+            "job": world.job_id(day + days, 0)[:4],
+        }
+        for day in range(seed_days)
+    ]
+    connection.execute(sa.insert(_days), moved)
+    every = _every_subject()
+    later = [
+        {
+            "subject_id": row["id"],
+            "later": every[site, world.variant_later(variant, days), release]["id"],
+        }
+        for (site, variant, release), row in every.items()
+    ]
+    connection.execute(sa.insert(_subjects), later)
+
+
+def _copied(copy: int, later_us: int) -> sa.Insert:
+    columns = {column.name: column for column in _seed.c} | {
+        # No digit of a hash, so that it is none of the seed's.
+        "measurement_id": sa.literal(f"x{copy:03}") + sa.func.substr(_seed.c.measurement_id, 5),
+        "campaign_id": _days.c.campaign_id,
+        "job_id": _days.c.job + sa.func.substr(_seed.c.job_id, 5),
+        "started_us": _seed.c.started_us + later_us,
+        "ended_us": _seed.c.ended_us + later_us,
+        "day": _days.c.later,
+        "subject_id": _subjects.c.later,
+    }
+    moved = _seed.join(_days, _days.c.day == _seed.c.day).join(
+        _subjects, _subjects.c.subject_id == _seed.c.subject_id
+    )
+    return sa.insert(measurement).from_select(
+        [*columns], sa.select(*columns.values()).select_from(moved), include_defaults=False
+    )
+
+
+def _gather_statistics(engine: Engine) -> None:
+    """What a server does by itself, some minutes later."""
+    with engine.connect() as connection:
+        alone = connection.execution_options(isolation_level="AUTOCOMMIT")
+        alone.exec_driver_sql("VACUUM (ANALYZE)")
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr)

@@ -1,0 +1,265 @@
+"""A year of made-up measurements at forty sites, in any number: what large databases are filled with.
+
+Every day a campaign runs three variants of one test with two releases at every site.  Texts, numbers
+and what is missing look as in real campaigns: what a node, a door or a release is called repeats,
+times are to the microsecond, and most of what fails fails at one site for a day.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from benchmarks.report import SEED
+from treehammer.collectors.failures import CLASSES
+from treehammer.collectors.metrics import CATALOGUE, LATENCY_BINS
+from treehammer.collectors.record import Measurement, measurement_id
+from treehammer.sql.packing import PACKED
+
+FIRST_DAY = date(2025, 1, 1)
+SITES = tuple(f"SITE-{number:02}" for number in range(1, 41))
+VARIANTS = 24
+RELEASES = ("6.34.08", "6.36.00", "6.38.00", "6.40.00")
+#: What runs on one day.
+VARIANTS_A_DAY, RELEASES_A_DAY = 3, 2
+HOSTS_A_SITE = 20
+#: Executions of a job: two releases, two rounds.
+PER_JOB = 4
+PASSES = 3
+#: Characters of an inventory, the longest text of a real record.
+INVENTORY = 6_500
+#: Share of days on which something is wrong with a site, and of its jobs that fail then.
+BAD_DAYS, FAILING = 0.03, 0.6
+IMPLAUSIBLE = 0.002
+DAY_US = 86_400_000_000
+
+#: What a TTree read does not have.
+_ABSENT = ("ntuple_", "checksum_", "stagein_", "failure_", "cgroup_", "value_checksum", "exit_")
+#: The sizes of numbers, by the end of their names; of others 1.
+_SIZES = {"_bytes": 5e8, "_chars": 5e8, "_hz": 900.0, "_mhz": 2600.0, "_calls": 3000.0}
+_ONE_OF_MANY = 500
+_INVENTORIES = [
+    json.dumps({"libraries": Random(release).randbytes(INVENTORY // 2).hex()})
+    for release in RELEASES
+]
+
+
+@dataclass(frozen=True)
+class World:
+    """The campaigns of a number of days, and how many measurements they have in all."""
+
+    days: int
+    measurements: int
+
+    def __iter__(self) -> Iterator[Measurement]:
+        """The measurements, day by day and job by job."""
+        for day in range(self.days):
+            jobs = (self.measurements * (day + 1) // self.days // PER_JOB) - (
+                self.measurements * day // self.days // PER_JOB
+            )
+            for job in range(jobs):
+                yield from self._job(day, job)
+
+    def _job(self, day: int, job: int) -> Iterator[Measurement]:
+        values = Random(f"{SEED} {day} {job}")
+        site = job % len(SITES)
+        variant = variant_later(job // len(SITES) % VARIANTS_A_DAY, day)
+        first = day % (len(RELEASES) - RELEASES_A_DAY + 1)
+        host = values.randrange(HOSTS_A_SITE)
+        bad = Random(f"{SEED} bad {day} {site}")
+        failure = bad.choice(CLASSES) if bad.random() < BAD_DAYS else ""
+        identity = job_id(day, job)
+        start = datetime.combine(FIRST_DAY + timedelta(days=day), datetime.min.time(), UTC)
+        started_us = round(start.timestamp() * 1e6) + values.randrange(DAY_US)
+        for place in range(PER_JOB):
+            release = first + place % RELEASES_A_DAY
+            found = self._numbers(values, 1.0 + 0.02 * site + 0.1 * variant - 0.03 * release)
+            found |= _texts(site, variant, release, host)
+            failed = failure if failure and values.random() < FAILING else ""
+            if failed:
+                found = _failed(found, failed)
+            if not failed and values.random() < IMPLAUSIBLE:
+                found |= {"plausible": False, "implausible_why": "more CPU than wall time"}
+            yield Measurement(
+                found
+                | {
+                    "measurement_id": measurement_id(identity, 1, place // 2 + 1, place % 2 + 1),
+                    "campaign_id": campaign_id(day),
+                    "campaign_name": f"daily {day:03}",
+                    "job_id": identity,
+                    "attempt": 1,
+                    "repeat": 1 + job // (len(SITES) * VARIANTS_A_DAY),
+                    "round": place // 2 + 1,
+                    "position": place % 2 + 1,
+                    "started_us": started_us + 60_000_000 * place,
+                    "ended_us": started_us + 60_000_000 * place + 55_000_000,
+                    "day": day_number(day),
+                }
+            )
+
+    def _numbers(self, values: Random, scale: float) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, kind, size in self._measured:
+            number = size * scale * values.lognormvariate(0, 0.08)
+            found[name] = round(number) if kind == "int" else round(number, 6)
+        for name in PACKED:
+            found[name] = [round(scale * values.lognormvariate(0, 0.05), 6) for _ in range(PASSES)]
+        found["eff_job"] = round(min(0.999, 0.85 / scale**0.3 * values.lognormvariate(0, 0.05)), 6)
+        found["read_latency_hist"] = self._histograms[values.randrange(_ONE_OF_MANY)]
+        return found | {"plausible": True, "retries": 0, "slot": f"slot1_{values.randrange(64)}"}
+
+    @cached_property
+    def _measured(self) -> Sequence[tuple[str, str, float]]:
+        fixed = _texts(0, 0, 0, 0)
+        return [
+            (metric.name, metric.type, _size(metric.name))
+            for metric in CATALOGUE
+            if metric.type in ("int", "float")
+            and metric.name not in fixed
+            and not metric.name.startswith(_ABSENT)
+        ]
+
+    @cached_property
+    def _histograms(self) -> Sequence[list[int]]:
+        values = Random(SEED)
+        found = []
+        for _ in range(_ONE_OF_MANY):
+            histogram = [0] * LATENCY_BINS
+            for _ in range(300):
+                histogram[min(LATENCY_BINS - 1, int(values.gauss(9, 2)))] += 10
+            found.append(histogram)
+        return found
+
+
+def day_number(day: int) -> int:
+    """YYYYMMDD of a day of the world."""
+    return int(f"{FIRST_DAY + timedelta(days=day):%Y%m%d}")
+
+
+def campaign_id(day: int) -> str:
+    """Identity of the campaign of a day."""
+    return f"campaign-{day:03}"
+
+
+def job_id(day: int, job: int) -> str:
+    """Identity of a job of that campaign."""
+    return f"{day:03}-{job:06}"
+
+
+def variant_later(variant: int, days: int) -> int:
+    """What runs some days later in the place of a variant."""
+    return (variant + VARIANTS_A_DAY * days) % VARIANTS
+
+
+def variant_label(variant: int) -> str:
+    """Display name of a variant."""
+    return f"branches={4 * variant + 4} %"
+
+
+def subject(site: int, variant: int, release: int) -> dict[str, Any]:
+    """What was asked for: the columns of the dimension of that name."""
+    axes = {
+        "branches": f"{variant / 25 + 0.04:.2f}",
+        "cache_mb": 30.0,
+        "root": RELEASES[release],
+    }
+    return {
+        "series": f"{site:02}{variant:02}{release:02}".ljust(64, "e"),
+        "test_name": "ttree-read",
+        "variant": json.dumps(axes, sort_keys=True),
+        "variant_label": variant_label(variant),
+        "site": SITES[site],
+        "door": ("root", "https")[variant % 2],
+        "door_protocol": ("root", "https")[variant % 2],
+        "dataset": "reference-750mb",
+        "dataset_hash": "d" * 64,
+        "content_hash": "c" * 64,
+        "axis_root": RELEASES[release],
+        "axis_branches": axes["branches"],
+        "axis_cache_mb": 30.0,
+        "axis_events": 1.0,
+        "axis_access": "direct",
+        "axis_cache": "warm",
+        "passes_planned": PASSES,
+    }
+
+
+def _texts(site: int, variant: int, release: int, host: int) -> dict[str, Any]:
+    """What stays from one execution to the next."""
+    name = f"{SITES[site].lower()}.example.org"
+    return {
+        **subject(site, variant, release),
+        "kind": "timed",
+        "record_version": 1,
+        "instrument_version": 1,
+        "repository": "https://git.example.org/io/tests.git",
+        "ref": "main",
+        "commit_id": "b" * 40,
+        "dirty": False,
+        "test_path": "hctests/ttree-read",
+        "test_hash": "a" * 64,
+        "payload_hash": "9" * 64,
+        "treehammer_version": "1.0",
+        "root_provider": "cvmfs",
+        "root_version": RELEASES[release],
+        "root_commit": f"{release}" * 40,
+        "root_platform": "x86_64-el9-gcc14-opt",
+        "root_compiler": "gcc 14.2.0",
+        "root_flags": "-O3 -DNDEBUG",
+        "root_cxx_standard": "20",
+        "root_features": "cxx20 ssl xrootd " * 20,
+        "zlib_version": "1.3.1",
+        "lzma_version": "5.6.2",
+        "lz4_version": "1.10.0",
+        "zstd_version": "1.5.6",
+        "libcore_sha256": f"{release}" * 64,
+        "inventory": _INVENTORIES[release],
+        "host": f"node{host:03}.{name}",
+        "cpu_model": ("AMD EPYC 7763", "AMD EPYC 9654", "Intel Xeon 6338")[(site + host) % 3],
+        "cores_online": 64,
+        "cores_allowed": 1,
+        "mem_total_bytes": 256_000_000_000,
+        "kernel": "5.14.0-503.el9.x86_64",
+        "os_name": "AlmaLinux 9.5",
+        "container": "apptainer",
+        "worker_python": "3.9.21",
+        "file_name": "reference-750mb.root",
+        "file_url": f"root://storage.{name}//data/reference-750mb.root",
+        "file_size_bytes": 750_000_000,
+        "file_class": "TNetXNGFile",
+        "data_server": f"pool{host % 5}.{name}",
+        "address_family": "IPv6",
+        "server_version": f"v5.{site % 8}.1",
+        "client_cache_state": "warmed",
+        "client_cache_how": "an execution before",
+        "server_cache_state": "unknown",
+        "server_cache_how": "nobody said",
+        "events_total": 12_000,
+        "events_read": 12_000,
+        "branches_total": 3_000,
+        "passes_done": PASSES,
+        "passes_counted": PASSES - 1,
+        "processes": 1,
+    }
+
+
+def _failed(values: dict[str, Any], failure: str) -> dict[str, Any]:
+    """Without what a payload that fails does not tell."""
+    told = {m.name: m.owner != "payload" or m.name.startswith("root_") for m in CATALOGUE}
+    return {name: value for name, value in values.items() if told[name]} | {
+        "failure_class": failure,
+        "failure_kind": "exit",
+        "failure_phase": "loop",
+        "failure_message": f"the payload ended with exit code 1 ({failure})",
+        "failure_transient": True,
+        "log_excerpt": "Error in <TNetXNGFile::ReadBuffer>: [ERROR] Operation expired\n" * 30,
+    }
+
+
+def _size(name: str) -> float:
+    return next((size for end, size in _SIZES.items() if name.endswith(end)), 1.0)
