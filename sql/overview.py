@@ -1,16 +1,17 @@
 """What is going on: campaigns under way, days of sites, the latest comparisons.
 
-Nothing here reads single measurements, so that it takes milliseconds however many there are.
+Single measurements are read of one site and day alone, and not many, so that it takes milliseconds however many there are.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import sqlalchemy as sa
 
+from treehammer.sql import wide
 from treehammer.sql.rows import CampaignRow, VerdictRow
 from treehammer.sql.schema import (
     campaign,
@@ -24,6 +25,8 @@ from treehammer.sql.store import IN_LIST, Store
 from treehammer.sql.tables import fetch
 
 _SITE = dimension_tables["subject"].c.site
+#: Failing measurements of a site and day that are read.
+MOST_FAILING = 200
 
 
 @dataclass(frozen=True)
@@ -126,3 +129,59 @@ def latest_verdicts(store: Store, comparisons: int) -> dict[str, list[VerdictRow
         newest = query.order_by(made.desc(), verdict.c.comparison_id).limit(comparisons)
         ids = list(connection.scalars(newest))
     return {id_: store.verdicts(id_) for id_ in ids}
+
+
+@dataclass(frozen=True)
+class Failing:
+    """One measurement that failed, or cannot be true (then ``failure_class`` is '')."""
+
+    campaign_id: str
+    job_id: str
+    test_name: str
+    variant_label: str
+    host: str
+    failure_class: str
+    failure_kind: str
+    failure_phase: str
+    failure_message: str
+    implausible_why: str
+
+
+def failing_on(store: Store, site: str, day: int) -> list[Failing]:
+    """Measurements of a site and day (YYYYMMDD) that are not good, :data:`MOST_FAILING` at most."""
+    column = wide.column("site")
+    of_site = wide.having("site", column == site if site else column.is_(None))
+    bad = sa.or_(measurement.c.failure_class.is_not(None), measurement.c.plausible == sa.false())
+    names = tuple(field.name for field in fields(Failing))
+    query = wide.select(names).where(measurement.c.day == day, of_site, bad)
+    with store.connection() as connection:
+        rows = connection.execute(query.limit(MOST_FAILING))
+        return [Failing(*(value or "" for value in row)) for row in rows]
+
+
+@dataclass(frozen=True)
+class Total:
+    """All measurements of a site with one outcome, and the last day (YYYYMMDD) of one."""
+
+    site: str
+    outcome: str
+    measurements: int
+    last_day: int
+
+
+def totals(store: Store) -> list[Total]:
+    """By site and outcome, in order."""
+    by = (_SITE, rollup_day.c.outcome)
+    sums = sa.func.sum(rollup_day.c.measurements), sa.func.max(rollup_day.c.day)
+    query = sa.select(*by, *sums).join(dimension_tables["subject"]).group_by(*by)
+    with store.connection() as connection:
+        rows = connection.execute(query)
+        found = [Total(site or "", outcome, int(n), int(day)) for site, outcome, n, day in rows]
+    return sorted(found, key=lambda one: (one.site, one.outcome))
+
+
+def open_jobs(store: Store, open_states: Collection[str]) -> dict[str, int]:
+    """How many jobs are in each of these states; those that nobody is in are absent."""
+    query = sa.select(job.c.state, sa.func.count()).where(job.c.state.in_(open_states))
+    with store.connection() as connection:
+        return {row[0]: row[1] for row in connection.execute(query.group_by(job.c.state))}

@@ -92,3 +92,18 @@ def test_a_reader_signs_in_with_a_key(closed: tuple[str, Path], visit: Visit) ->
     tab.check()
     tab.page.get_by_role("button", name="Sign out").click()
     tab.page.get_by_label("Key").wait_for()
+
+
+@pytest.mark.parametrize("size, scheme", [("phone", "dark"), ("laptop", "light")])
+def test_a_cell_leads_to_its_evidence(rich: str, visit: Visit, size: str, scheme: str) -> None:
+    tab = visit(rich, size=size, scheme=scheme)
+    tab.open("/")
+    line = tab.page.locator(".matrix tbody tr").filter(has_text=HOSTILE[0])
+    line.locator("td.warning a, td.failing a").last.click()
+    tab.page.get_by_role("heading", name=f"{HOSTILE[0]} on").wait_for()
+    tab.check()
+    assert tab.page.get_by_role("region", name="Measurements that are not good").count() == 1
+    tab.page.get_by_role("link", name="day before").click()
+    tab.check()
+    tab.page.get_by_role("link", name="Sites by day").click()
+    tab.page.wait_for_url("**/#days")

@@ -11,7 +11,7 @@ from treehammer.analysis.verdict import Evidence
 from treehammer.errors import NothingToDo
 from treehammer.sql import campaigns, overview
 from treehammer.sql.campaigns import AttemptCount
-from treehammer.sql.overview import SiteDay
+from treehammer.sql.overview import SiteDay, Total
 from treehammer.sql.rows import AttemptRow, VerdictRow
 from treehammer.sql.store import Store
 
@@ -155,3 +155,23 @@ def test_the_latest_comparisons(filled: Store) -> None:
     found = overview.latest_verdicts(filled, 2)
     assert list(found) == ["second", "third"]
     assert [len(rows) for rows in found.values()] == [2, 2]
+
+
+def test_what_went_wrong_on_a_day(filled: Store) -> None:
+    found = overview.failing_on(filled, "A", 20260301)
+    assert sorted((one.job_id, one.failure_class, one.failure_message) for one in found) == [
+        ("a1", "open", "no such file"),
+        ("a2", "", ""),
+    ]
+    assert overview.failing_on(filled, "A", 20260228) == []
+    assert overview.failing_on(filled, "", 20260301) == []
+
+
+def test_totals(filled: Store) -> None:
+    assert overview.totals(filled) == [
+        Total("A", "good", 3, 20260301),
+        Total("A", "implausible", 1, 20260301),
+        Total("A", "open", 1, 20260301),
+        Total("B", "open", 1, 20260302),
+    ]
+    assert overview.open_jobs(filled, ["queued", "running", "held"]) == {"queued": 1, "running": 1}

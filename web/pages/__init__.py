@@ -11,7 +11,17 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.live_database import LiveDatabase
-from treehammer.web.pages import campaign, campaigns, errors, explore, job, overview, site
+from treehammer.web.pages import (
+    campaign,
+    campaigns,
+    day,
+    errors,
+    explore,
+    job,
+    metrics,
+    overview,
+    site,
+)
 from treehammer.web.pages.assets import Assets
 from treehammer.web.pages.context import PageContext
 from treehammer.web.pages.histogram import seconds
@@ -48,6 +58,8 @@ class Pages:
             *campaign.routes(self._context),
             *job.routes(self._context),
             *site.routes(self._context),
+            *day.routes(self._context),
+            *metrics.routes(self._context),
             *errors.routes(self._context),
             Route("/static/{name:path}", assets.get, name="static", methods=["GET"]),
         ]

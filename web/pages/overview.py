@@ -240,6 +240,7 @@ def _changed(line: Line, yesterday: date) -> Iterator[dict[str, Any]]:
         was, now = before[-1], since[-1]
         yield {
             "site": line.site,
+            "day": now.day,
             "status": now.judged.status,
             "text": f"{line.site}: {now.judged.status} on {days.written(now.day)} ({now.judged}), "
             f"{was.judged.status} on {days.written(was.day)}.",

@@ -22,6 +22,7 @@ class Column:
         key: of the row's value, which programs get as it is.
         title: what people read above it.
         show: how the value is written for people.
+        write: the same from the whole row, where the value alone does not tell.
         number: set flush right.
         long: text that may be folded.
         link: gives the address that the cell leads to, '' for none.
@@ -32,11 +33,16 @@ class Column:
     key: str
     title: str = ""
     show: Callable[[Any], str] = cell
+    write: Callable[[Row], str] | None = None
     number: bool = False
     long: bool = False
     link: Callable[[Row], str] = field(default=lambda _: "")
     look: Callable[[Row], str] = field(default=lambda _: "")
     hidden: bool = False
+
+    def text(self, row: Row) -> str:
+        """What people read in a row's cell."""
+        return self.write(row) if self.write else self.show(row[self.key])
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from page_makers import HOSTILE, fill
+from prometheus_client.parser import text_string_to_metric_families
 from sql_makers import make_measurement
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -209,3 +210,43 @@ def test_a_page_while_the_database_is_away(start: Start) -> None:
         assert "Nothing is lost" in answer.text
         Path(f"{file}.away").rename(file)
         assert service.client.get("/", headers=PEOPLE).status_code == 200
+
+
+def test_the_evidence_of_every_day_agrees_with_its_cell(filled: Service) -> None:
+    cells = filled.client.get("/?format=json&days=7").json()["tables"]["site_days"]
+    for cell in cells:
+        query = {"format": "json", "site": cell["site"]}
+        tables = filled.client.get(f"/days/{cell['day']}", params=query).json()["tables"]
+        for name in ("good", "failed", "implausible"):
+            assert sum(row[name] for row in tables["measured"]) == cell[name]
+        assert len(tables["failing"]) == cell["failed"] + cell["implausible"]
+
+
+@pytest.mark.parametrize(
+    "day, status", [("2026-02-30", 400), ("0001-01-01", 200), ("9999-12-31", 200)]
+)
+def test_days_that_are_none(filled: Service, day: str, status: int) -> None:
+    assert filled.client.get(f"/days/{day}?site=SITE_A", headers=PEOPLE).status_code == status
+
+
+def test_metrics_for_prometheus(filled: Service) -> None:
+    answer = filled.client.get("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    measured = families["treehammer_measurements"].samples
+    with Store.open(filled.url) as store:
+        assert sum(one.value for one in measured) == sum(
+            sum(store.recorded(campaign).values()) for campaign in ("over", "running")
+        )
+    assert {one.labels["site"] for one in measured} >= set(HOSTILE)
+    jobs = {one.labels["state"]: one.value for one in families["treehammer_jobs"].samples}
+    assert jobs == {"queued": 1, "running": 2, "held": 1}
+    statuses = families["treehammer_site_status"].samples
+    assert sum(one.value for one in statuses) == len({one.labels["site"] for one in statuses})
+    assert families["treehammer_last_measured_day_seconds"].samples
+
+
+def test_metrics_are_for_readers(start: Start) -> None:
+    with start() as service:
+        assert service.client.get("/metrics").status_code == 401
+        assert service.get("/metrics", service.make_key("read").text).status_code == 200

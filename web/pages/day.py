@@ -1,0 +1,159 @@
+"""The evidence of one site and day: what was measured, what became of it, what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import date, timedelta
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from treehammer.analysis import wording
+from treehammer.analysis.days import RULE, Judged
+from treehammer.sql import overview
+from treehammer.sql.figures import Figure, Moments
+from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
+from treehammer.sql.selection import Selection, Where
+from treehammer.sql.store import Store
+from treehammer.web.pages import days
+from treehammer.web.pages.context import PageContext, View, link_to
+from treehammer.web.pages.tables import Column, Row, Table
+
+_BY = ("test_name", "variant_label", "axis_root", "door", "kind")
+_METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """The route of the page; the site stands after '?', as it may be any text."""
+    return [context.page("/days/{day}", view, "day")]
+
+
+def view(store: Store, request: Request) -> View:
+    """What the page shows."""
+    day = days.asked(request.path_params["day"], "the day")
+    site = request.query_params.get("site", "")
+    number = days.numbered(day)
+    found = overview.site_days(store, number, number)
+    outcomes = next((one.outcomes for one in found if one.site == site), {})
+    measured = _measured(store, site, number)
+    failing = _failing(store, site, number, request)
+    values = {
+        "site": site,
+        "judged": Judged.of(outcomes),
+        "classes": sorted(
+            ((name, n) for name, n in outcomes.items() if name not in (GOOD, IMPLAUSIBLE)),
+            key=lambda item: -item[1],
+        ),
+        "measured": measured,
+        "failing": failing,
+        "neighbours": list(_neighbours(day, site, request)),
+        "rule": RULE,
+    }
+    title = f"{site or 'No site'} on {days.written(day)}"
+    return View("day.html.j2", title, values, (measured, failing))
+
+
+def _neighbours(day: date, site: str, request: Request) -> Iterator[tuple[str, str]]:
+    for step, word in ((-1, "day before"), (1, "day after")):
+        try:
+            other = day + timedelta(days=step)
+        except OverflowError:
+            continue
+        yield word, link_to(request, "day", day=other, query={"site": site})
+
+
+def _measured(store: Store, site: str, day: int) -> Table:
+    """By test, variant, release and door: what became of the measurements, and means of the good ones."""
+    where = Where("site", "=", site or None)
+    figure = Figure(
+        _METRICS, _BY, Selection(wheres=(where,)), first_day=day, last_day=day, kind=None
+    )
+    groups = store.figure(figure).groups
+    rows = [_group(group.by, group.outcomes, group.metrics) for group in groups]
+    columns = (
+        Column("test_name", "test"),
+        Column("variant_label", "variant", long=True),
+        Column("axis_root", "ROOT"),
+        Column("door", "door"),
+        Column("kind", "kind"),
+        Column("good", "good", number=True),
+        Column("failed", "failed", number=True),
+        Column("implausible", "implausible", number=True),
+        *_figure("eff_job", "eff_job", 1.0),
+        *_figure("cpu_per_event_s", "CPU, ms/event", 1e3),
+        *_figure("wall_per_event_s", "wall, ms/event", 1e3),
+    )
+    return Table(
+        "measured",
+        "What was measured; means ± RMS of the good ones",
+        columns,
+        rows,
+        empty="Nothing was measured.",
+    )
+
+
+def _group(by: Any, outcomes: Any, metrics: Any) -> dict[str, Any]:
+    judged = Judged.of(outcomes)
+    row = {**by, "good": judged.good, "failed": judged.failed, "implausible": judged.implausible}
+    for name in _METRICS:
+        moments: Moments = metrics[name]
+        row |= {f"{name}_mean": moments.mean, f"{name}_rms": moments.rms}
+    return row
+
+
+def _figure(name: str, title: str, scale: float) -> tuple[Column, Column]:
+    """Mean and RMS of a metric, which people see together."""
+    mean, rms = f"{name}_mean", f"{name}_rms"
+
+    def written(row: Row) -> str:
+        return _spread(row[mean], row[rms], scale)
+
+    return Column(mean, title, write=written, number=True), Column(rms, hidden=True)
+
+
+def _spread(mean: float | None, rms: float | None, scale: float) -> str:
+    if mean is None or rms is None:
+        return "–"
+    if rms <= 1e-3 * abs(mean):
+        return f"{scale * mean:.4g}"
+    digits = wording.decimals(scale * rms)
+    return f"{scale * mean:.{digits}f} ± {scale * rms:.{digits}f}"
+
+
+def _failing(store: Store, site: str, day: int, request: Request) -> Table:
+    found = overview.failing_on(store, site, day)
+    rows = [
+        {
+            **asdict(one),
+            "failure_class": one.failure_class or IMPLAUSIBLE,
+            "message": one.failure_message or one.implausible_why,
+        }
+        for one in found
+    ]
+    columns = (
+        Column("failure_class", "class"),
+        Column("failure_kind", "kind"),
+        Column("failure_phase", "phase"),
+        Column("message", "message", long=True),
+        Column("test_name", "test"),
+        Column("variant_label", "variant", long=True),
+        Column("host", "host"),
+        Column(
+            "job_id",
+            "job",
+            lambda id_: id_[:8],
+            link=lambda row: link_to(request, "job", job_id=row["job_id"]),
+        ),
+        Column("campaign_id", hidden=True),
+    )
+    cut = len(found) == overview.MOST_FAILING
+    return Table(
+        "failing",
+        "Measurements that are not good",
+        columns,
+        rows,
+        empty="Every measurement is good." if not found else "",
+        note=f"The first {len(found)}; the pages of campaigns have the others." if cut else "",
+    )
