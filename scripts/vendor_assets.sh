@@ -1,7 +1,10 @@
 #!/bin/sh
 # Fetch the libraries that pages use, through npm, and write down what they are: web/static/vendor/.
 # A line is NPM-PACKAGE VERSION FILE-IN-PACKAGE NAME-HERE LICENCE-FILE; to renew one, change its version.
+# JSROOT is bundled of the parts that scripts/jsroot_entry.mjs names, so that a page loads a third of it.
 set -eu
+entry=$(cd "$(dirname "$0")" && pwd)/jsroot_entry.mjs
+jsroot=7.11.2 esbuild=0.25.12
 cd "$(dirname "$0")/../web/static/vendor"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -9,7 +12,8 @@ trap 'rm -rf "$work"' EXIT
 {
     echo "# Libraries of others"
     echo
-    echo "Unchanged files of npm packages, served with the pages; made by \`scripts/vendor_assets.sh\`."
+    echo "Files of npm packages, served with the pages; made by \`scripts/vendor_assets.sh\`. All are unchanged but"
+    echo "jsroot.min.mjs, which esbuild bundles from the modules that \`scripts/jsroot_entry.mjs\` names."
     echo
     echo "| file | package | version | licence | sha256 |"
     echo "|---|---|---|---|---|"
@@ -26,5 +30,18 @@ trap 'rm -rf "$work"' EXIT
 htmx.org 2.0.11 dist/htmx.min.js htmx.min.js LICENSE
 plotly.js-cartesian-dist-min 3.7.0 plotly-cartesian.min.js plotly-cartesian.min.js LICENSE
 LIST
+    npm install --silent --no-audit --no-fund --ignore-scripts --legacy-peer-deps --omit=peer \
+        --prefix "$work" "jsroot@$jsroot" "esbuild@$esbuild" >&2
+    # Packages keep their modules to themselves unless they are named as paths.
+    sed "s|\"jsroot/|\"./node_modules/jsroot/|" "$entry" > "$work/entry.mjs"
+    # What decompresses zstd and LZMA is half of it, and exports are written with zlib.
+    "$work/node_modules/.bin/esbuild" "$work/entry.mjs" --bundle --minify --format=esm --log-level=error \
+        --legal-comments=none --banner:js="// JSROOT $jsroot, https://root.cern/js/, MIT licence" \
+        --external:./base/zstd.mjs --external:./base/lzma.mjs --external:@* --external:three \
+        --external:three/addons --external:fs --external:zlib --external:xhr2 --external:tmp \
+        --external:jsdom --external:canvas --external:gl --external:mathjax > jsroot.min.mjs
+    cp "$work/node_modules/jsroot/LICENSE" jsroot.min.mjs.LICENSE
+    chmod 644 jsroot.min.mjs jsroot.min.mjs.LICENSE
+    echo "| jsroot.min.mjs | jsroot | $jsroot, esbuild $esbuild | [MIT](jsroot.min.mjs.LICENSE) | $(sha256sum jsroot.min.mjs | cut -d' ' -f1) |"
 } > "$work/VENDORED.md"
 mv "$work/VENDORED.md" VENDORED.md

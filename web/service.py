@@ -137,7 +137,7 @@ def service_app(settings: Settings) -> Iterator[Starlette]:
             doorkeeper,
             find=reading.measurement,
             mark=writing.mark_bad_replicas,
-            pages=Pages(reading, doorkeeper),
+            pages=Pages(reading, doorkeeper, settings),
         )
     finally:
         writing.close()

@@ -9,7 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from treehammer.config import Settings, load
 from treehammer.web.doorkeeper import Doorkeeper
+from treehammer.web.exports import Exports
 from treehammer.web.live_database import LiveDatabase
 from treehammer.web.pages import (
     campaign,
@@ -20,6 +22,7 @@ from treehammer.web.pages import (
     job,
     metrics,
     overview,
+    rootfile,
     site,
 )
 from treehammer.web.pages.assets import Assets
@@ -35,6 +38,7 @@ MENU = {
     "explore": "Explore",
     "campaigns": "Campaigns",
     "sites": "Sites",
+    "rootfile": "ROOT file",
 }
 
 
@@ -44,9 +48,14 @@ class Pages:
     Args:
         reads: the database; only read.
         doorkeeper: tells who may read.
+        settings: where the cache is; by default as it is set for this process.
     """
 
-    def __init__(self, reads: LiveDatabase, doorkeeper: Doorkeeper) -> None:
+    def __init__(
+        self, reads: LiveDatabase, doorkeeper: Doorkeeper, settings: Settings | None = None
+    ) -> None:
+        settings = settings or load()
+        exports = Exports.of(settings.cache_dir, settings.software_dir)
         assets = Assets(STATIC)
         self._context = PageContext(
             reads, doorkeeper, environment({"latency": seconds}), assets, MENU
@@ -60,6 +69,7 @@ class Pages:
             *site.routes(self._context),
             *day.routes(self._context),
             *metrics.routes(self._context),
+            *rootfile.routes(self._context, exports),
             *errors.routes(self._context),
             Route("/static/{name:path}", assets.get, name="static", methods=["GET"]),
         ]

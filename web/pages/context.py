@@ -86,22 +86,32 @@ class PageContext:
     menu: Mapping[str, str]
     _room: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(AT_ONCE))
 
-    def page(self, path: str, ask: Ask, name: str) -> Route:
+    def page(
+        self,
+        path: str,
+        ask: Ask,
+        name: str,
+        *,
+        packed: bool = True,
+        room: anyio.CapacityLimiter | None = None,
+    ) -> Route:
         """The route of a page.
 
         Args:
             path: as Starlette writes paths.
             ask: finds out what the page shows.
             name: of the route, for links.
+            packed: under gzip; not for files of which parts may be asked for.
+            room: in which questions wait that take long, apart from all others.
         """
 
         async def endpoint(request: Request) -> Response:
             await self.doorkeeper.reader(request)
-            return await anyio.to_thread.run_sync(self._answer, ask, request, limiter=self._room)
+            limiter = room or self._room
+            return await anyio.to_thread.run_sync(self._answer, ask, request, limiter=limiter)
 
-        return Route(
-            path, endpoint, name=name, methods=["GET"], middleware=[Middleware(GZipMiddleware)]
-        )
+        middleware = [Middleware(GZipMiddleware)] if packed else []
+        return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
 
     def _answer(self, ask: Ask, request: Request) -> Response:
         try:

@@ -1,0 +1,85 @@
+"""A ROOT file, made from measurements and browsed with JSROOT in a real browser."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable
+
+import httpx
+import pytest
+import uproot
+from browser import Watched
+
+from treehammer import config
+from treehammer.collectors import software
+
+Visit = Callable[..., Watched]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def root() -> None:
+    """A ROOT that writes."""
+    newest = max(software.WHEELS)
+    software.prepare(software.parse(newest), config.load().software_dir)
+
+
+def opened(tab: Watched, query: str = "?campaign=nightly") -> None:
+    assert tab.open(f"/root-file{query}") == 200
+    tab.page.get_by_text("Choose a column").wait_for(timeout=60_000)
+
+
+@pytest.mark.parametrize(
+    "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
+)
+def test_a_column_is_drawn(rich: str, visit: Visit, size: str, scheme: str) -> None:
+    tab = visit(rich, size=size, scheme=scheme)
+    opened(tab)
+    tab.check()
+    tab.page.get_by_label("Column", exact=True).select_option("eff_job")
+    tab.page.get_by_text("not known and left out").wait_for()
+    assert tab.page.locator(".drawing svg path").count() > 3
+    assert tab.page.locator("[data-part=values] tbody tr").count() == 25
+    tab.check()
+
+
+def test_texts_lists_and_two_columns(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    opened(tab)
+    column = tab.page.get_by_label("Column", exact=True)
+    tab.page.get_by_label("Find a column").fill("SITE")
+    column.select_option("site")
+    tab.page.get_by_text("8 different values").wait_for()
+    # A byte is no character, nor is a text part of the page.
+    assert tab.page.get_by_role("rowheader", name="中文").count() == 1
+    assert tab.page.get_by_role("rowheader", name="<script>").count() == 1
+    tab.check()
+    tab.page.get_by_label("Find a column").fill("")
+    column.select_option("read_latency_hist")
+    tab.page.get_by_text("read_latency_hist: ").wait_for()
+    assert tab.page.locator(".drawing svg").count()
+    column.select_option("cpu_per_event_s")
+    tab.page.get_by_label("Drawn as").select_option("wall_per_event_s")
+    tab.page.get_by_role("img", name="cpu_per_event_s against wall_per_event_s").wait_for()
+    tab.check()
+    tab.page.get_by_label("Tree").select_option("campaign")
+    tab.page.get_by_text("campaign: ").wait_for()
+    tab.check()
+
+
+def test_what_is_downloaded_is_what_was_selected(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    opened(tab, "?campaign=nightly&where=site%3DSITE_B")
+    link = tab.page.get_by_role("link", name="Download the ROOT file").get_attribute("href")
+    content = httpx.get(f"{rich}{link}", trust_env=False).content
+    with uproot.open(io.BytesIO(content)) as file:
+        sites = file["results"]["site"].array()
+    assert tab.page.get_by_text(f"{len(sites)} measurements selected").is_visible()
+    assert set(sites) == {"SITE_B"}
+
+
+def test_nothing_to_browse(empty: str, visit: Visit) -> None:
+    tab = visit(empty)
+    assert tab.open("/root-file") == 200
+    assert tab.page.get_by_text("treehammer submit").is_visible()
+    tab.check()

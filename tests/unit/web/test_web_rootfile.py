@@ -1,0 +1,109 @@
+"""ROOT files of the page: what is selected, how much may be, what is kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from page_makers import fill
+from web_service import Service, running
+
+from treehammer.collectors import software
+from treehammer.config import load
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+from treehammer.web.exports import KEPT, Exports, selected
+
+PEOPLE = {"Accept": "text/html"}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("files")
+    fill(f"sqlite:///{folder / 'results.db'}")
+    with pytest.MonkeyPatch.context() as patch:
+        # Without any ROOT.
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        with running(folder, reading_open=True) as service:
+            yield service
+
+
+def kept(filled: Service) -> Exports:
+    folder = Path(filled.url.removeprefix("sqlite:///")).parent / "cache" / "treehammer"
+    return Exports(folder / "exports", folder / "software", threading.Lock())
+
+
+@pytest.mark.parametrize(
+    "query, status, said",
+    [
+        ("", 200, "treehammer export results.root"),
+        ("?campaign=nightly", 200, "There is no ROOT on this machine"),
+        ("?campaign=none", 400, "there is no such campaign"),
+        ("?campaign=nightly&where=hots%3Dx", 400, "Did you mean host"),
+        ("?campaign=nightly&where=site%3Dnowhere", 200, "No measurement is selected"),
+        ("?campaign=nightly&where=+&where=%22%3E%3Cscript%3E", 400, "is no condition"),
+    ],
+)
+def test_what_is_asked_for(filled: Service, query: str, status: int, said: str) -> None:
+    page = filled.client.get(f"/root-file{query}", headers=PEOPLE)
+    assert page.status_code == status
+    assert said in page.text
+    assert "<script>" not in page.text
+
+
+def test_too_many_are_refused(filled: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("exports", "pages.rootfile"):
+        monkeypatch.setattr(f"treehammer.web.{module}.MOST", 10)
+    page = filled.client.get("/root-file?campaign=nightly", headers=PEOPLE)
+    assert "More than 10 measurements are selected" in page.text
+    answer = filled.client.get(f"/root-file/{'0' * 32}.root?campaign=nightly")
+    assert answer.status_code == 413
+
+
+def test_a_file_is_kept_and_read_in_parts(filled: Service) -> None:
+    files = kept(filled)
+    with Store.open(filled.url) as store:
+        chosen = Selection(campaigns=("over",))
+        key = files.key(store, chosen, selected(store, chosen))
+        other = files.key(store, chosen, 1)
+    address = f"/root-file/{key}.root?campaign=nightly"
+    assert filled.client.get(address).status_code == 503, "there is no ROOT"
+    assert filled.client.get(address.replace(key, other)).status_code == 404
+    assert filled.client.get(address.replace(key, "../results")).status_code == 404
+    files.folder.mkdir(parents=True, exist_ok=True)
+    (files.folder / f"{key}.root").write_bytes(b"root" + bytes(5000))
+    whole = filled.client.get(address)
+    assert (whole.status_code, len(whole.content)) == (200, 5004)
+    assert "content-encoding" not in whole.headers
+    part = filled.client.get(address, headers={"Range": "bytes=0-3"})
+    assert (part.status_code, part.content) == (206, b"root")
+    assert filled.client.head(address).headers["Content-Length"] == "5004"
+
+
+def test_old_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Exports.of(tmp_path, tmp_path / "software")
+    files.folder.mkdir()
+    for number in range(KEPT + 5):
+        file = files.folder / f"{number:032x}.root"
+        file.write_bytes(b"")
+        os.utime(file, (time.time() - number, time.time() - number))
+    old = files.folder / f"{1:032x}.root"
+    os.utime(old, (0, 0))
+    monkeypatch.setattr("treehammer.sql.export.export", lambda *_, **__: 0)
+    monkeypatch.setattr(software, "prepared", lambda _: {"6.40.00": "there"})
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        files._make(store, Selection(), files.folder / "new.root")
+    left = sorted(file.name for file in files.folder.iterdir())
+    assert len(left) == KEPT - 1
+    assert old.name not in left
+    assert f"{0:032x}.root" in left
+
+
+def test_files_are_in_the_cache() -> None:
+    settings = load()
+    made = Exports.of(settings.cache_dir, settings.software_dir)
+    assert made.folder.parent == settings.cache_dir

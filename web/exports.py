@@ -1,0 +1,110 @@
+"""ROOT files of selected measurements, made when they are asked for and kept for a while."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from treehammer.collectors import software
+from treehammer.errors import SoftwareError, StoreError
+from treehammer.sql.queries import Questions
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+from treehammer.terminal import silent
+from treehammer.version import __version__
+from treehammer.web.answers import Refusal
+
+#: The most measurements in one file: some 15 MB, made in some ten seconds.
+MOST = 20_000
+#: Files that are kept, and seconds for which they are.
+KEPT, KEPT_S = 20, 86_400
+
+
+@dataclass(frozen=True)
+class Exports:
+    """A folder of files.
+
+    Args:
+        folder: for them; made when it is needed.
+        software_dir: the cached ROOT environments, one of which writes.
+    """
+
+    folder: Path
+    software_dir: Path
+    _one: threading.Lock
+
+    @classmethod
+    def of(cls, cache_dir: Path, software_dir: Path) -> Exports:
+        """Files in a folder of the cache."""
+        return cls(cache_dir / "exports", software_dir, threading.Lock())
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is a ROOT that writes: it is never installed while somebody waits."""
+        return bool(software.prepared(self.software_dir))
+
+    def key(self, store: Store, selection: Selection, rows: int) -> str:
+        """What tells a file's content, as hexadecimal digits; it changes as measurements come in."""
+        told = f"{store.url}\n{selection!r}\n{rows}\n{__version__}"
+        return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+    def file(self, store: Store, selection: Selection, key: str) -> Path:
+        """The file of a key, made now unless it is there.
+
+        Raises:
+            NothingToDo: nothing is selected.
+            Refusal: too much is, or something else than what has this key; or there is no ROOT, or
+                no room.
+        """
+        file = self.folder / f"{key}.root"
+        if file.exists():
+            return file
+        rows = selected(store, selection)
+        if rows > MOST:
+            raise Refusal(413, f"more than {MOST} measurements are selected: select fewer")
+        if self.key(store, selection, rows) != key:
+            raise Refusal(404, "measurements have come in since: load the page again")
+        with self._one:
+            if not file.exists():
+                self._make(store, selection, file)
+        return file
+
+    def _make(self, store: Store, selection: Selection, file: Path) -> None:
+        # Arrow takes a while to load, which whoever starts the service need not wait for.
+        from treehammer.sql.export import export
+
+        if not self.possible:
+            raise Refusal(503, "there is no ROOT here yet: run treehammer export FILE.root once")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._tidy()
+            progress = partial(silent, "")
+            export(store, selection, file, software_dir=self.software_dir, progress=progress)
+        except (OSError, SoftwareError, StoreError) as error:
+            raise Refusal(503, f"the file cannot be made: {error}") from error
+
+    def _tidy(self) -> None:
+        """Take away what is old, and the oldest of what is too much."""
+        files = []
+        for file in self.folder.glob("*.root"):
+            with suppress(FileNotFoundError):
+                files.append((file.stat().st_mtime, file))
+        files.sort(reverse=True)
+        for place, (made_s, file) in enumerate(files):
+            if place >= KEPT - 1 or time.time() - made_s > KEPT_S:
+                file.unlink(missing_ok=True)
+
+
+def selected(store: Store, selection: Selection) -> int:
+    """How many measurements are selected; one more than :data:`MOST` stands for any that are more."""
+    with store.connection() as connection:
+        ask = Questions(selection, connection.dialect.name)
+        some = ask.measurements(["measurement_id"]).order_by(None).limit(MOST + 1).subquery("some")
+        return int(connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0)
