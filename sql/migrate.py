@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The revision that :mod:`treehammer.sql.schema` describes.
-REVISION = "0007"
+REVISION = "0009"
 FOLDER = Path(__file__).parent / "migrations"
 UPGRADE = "treehammer db upgrade"
 

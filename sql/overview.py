@@ -123,11 +123,10 @@ def states_of(store: Store, ids: Sequence[str]) -> list[CampaignState]:
 
 def latest_verdicts(store: Store, comparisons: int) -> dict[str, list[VerdictRow]]:
     """The latest comparisons with all their verdicts, the newest first: identity -> rows."""
-    made = sa.func.max(verdict.c.created_us)
-    query = sa.select(verdict.c.comparison_id).group_by(verdict.c.comparison_id)
+    first = sa.select(verdict.c.comparison_id).where(verdict.c.line == 0)
+    newest = first.order_by(verdict.c.created_us.desc(), verdict.c.comparison_id.desc())
     with store.connection() as connection:
-        newest = query.order_by(made.desc(), verdict.c.comparison_id).limit(comparisons)
-        ids = list(connection.scalars(newest))
+        ids = list(connection.scalars(newest.limit(comparisons)))
     return {id_: store.verdicts(id_) for id_ in ids}
 
 

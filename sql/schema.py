@@ -317,6 +317,8 @@ job = sa.Table(
     sa.Column("planned_measurements", sa.BigInteger, nullable=False),
     sa.Column("state", StoredText(MAX_TEXT)),
     sa.Index("ix_job_campaign", "campaign_id", "site"),
+    # What is not over: a few of very many.
+    sa.Index("ix_job_state", "state", "campaign_id"),
 )
 
 attempt = sa.Table(
@@ -393,6 +395,8 @@ verdict = sa.Table(
     sa.Column("hosts", sa.BigInteger, nullable=False),
     sa.Column("jobs_needed", sa.BigInteger),
     sa.Column("evidence", LongText),
+    # The latest comparisons, by the first line of each.
+    sa.Index("ix_verdict_latest", "line", "created_us", "comparison_id"),
 )
 
 # A key to the results service; its secret is derived from the service's master key, whose

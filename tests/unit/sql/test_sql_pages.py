@@ -1,3 +1,38 @@
-"""What pages ask, on SQLite."""
+"""What pages ask, on SQLite, and that it is found without looking at everything."""
 
+import pytest
+import sqlalchemy as sa
 from page_contract import *  # noqa: F403
+from sqlalchemy.engine import Connection
+
+from treehammer.sql import overview
+from treehammer.sql.store import Store
+
+
+@pytest.mark.parametrize(
+    "ask, index",
+    [
+        (lambda store: overview.latest_verdicts(store, 5), "ix_verdict_latest"),
+        (lambda store: overview.under_way(store, ["queued", "running"]), "ix_job_state"),
+        (lambda store: overview.open_jobs(store, ["queued", "running"]), "ix_job_state"),
+        (lambda store: overview.campaigns_since(store, 5), "ix_campaign_created"),
+        (lambda store: overview.failing_on(store, "A", 20260301), "ix_measurement_subject"),
+    ],
+)
+def test_an_index_answers(store: Store, ask: object, index: str) -> None:
+    plans: list[str] = []
+
+    @sa.event.listens_for(store._engine, "before_cursor_execute")
+    def explain(
+        connection: Connection, cursor: object, text: str, parameters: object, *_: object
+    ) -> None:
+        if text.startswith("SELECT"):
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            found = driver.execute(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
+            plans.extend(row[-1] for row in found)
+
+    assert callable(ask)
+    ask(store)
+    assert any(index in plan for plan in plans), plans
+    assert not any("TEMP B-TREE FOR ORDER" in plan for plan in plans), plans

@@ -248,6 +248,9 @@ CREATE TABLE verdict (
 )
 ;
 
+CREATE INDEX ix_verdict_latest ON verdict (line, created_us, comparison_id)
+;
+
 CREATE TABLE access_key (
   kid VARCHAR2(128 CHAR) NOT NULL,
   role VARCHAR2(128 CHAR) NOT NULL,
@@ -559,6 +562,9 @@ CREATE TABLE job (
 ;
 
 CREATE INDEX ix_job_campaign ON job (campaign_id, site)
+;
+
+CREATE INDEX ix_job_state ON job (state, campaign_id)
 ;
 
 CREATE TABLE extra (
@@ -2022,4 +2028,14 @@ UPDATE rollup_day SET read_latency_hist=:reads WHERE rollup_day.day = :key_day A
 ; -- many rows
 
 UPDATE alembic_version SET version_num='0007' WHERE alembic_version.version_num = '0006'
+;
+
+-- revision 0008
+
+UPDATE alembic_version SET version_num='0008' WHERE alembic_version.version_num = '0007'
+;
+
+-- revision 0009
+
+UPDATE alembic_version SET version_num='0009' WHERE alembic_version.version_num = '0008'
 ;
