@@ -13,6 +13,7 @@ from benchmarks import (
     cpu_account,
     databases,
     export_cost,
+    ingest_cost,
     kit_cost,
     queries,
     releases,
@@ -38,6 +39,7 @@ WITH_OPTIONS = {
     "scale": scale.measure,
     "queries": queries.measure,
     "condor": condor_cost.measure,
+    "ingest": ingest_cost.measure,
 }
 KNOWN = (*BENCHMARKS, *WITH_OPTIONS)
 #: Takes an hour: runs only when it is named.
@@ -52,6 +54,7 @@ def main() -> int:
     scale.add_options(parser)
     databases.add_options(parser)
     condor_cost.add_options(parser)
+    ingest_cost.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in KNOWN if name != LONG]
     unknown = [name for name in names if name not in KNOWN]

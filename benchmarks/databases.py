@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -167,12 +167,16 @@ def _database(kind: str, folder: Path, name: str, *, anew: bool) -> Iterator[str
         yield server.url(name)
 
 
+#: Settings of a server that keeps what it has acknowledged.
+DURABLE = {"shared_buffers": "256MB"}
+
+
 @contextmanager
-def postgresql(folder: Path) -> Iterator[Server]:
+def postgresql(folder: Path, settings: Mapping[str, str] = _SETTINGS) -> Iterator[Server]:
     """A server with its data in a folder."""
     programs = rucio_environment.postgresql(config.load().cache_dir / "testbed", _say)
     folder.mkdir(exist_ok=True)
-    server = Server(programs, folder.absolute(), _SETTINGS)
+    server = Server(programs, folder.absolute(), settings)
     server.start()
     try:
         yield server
