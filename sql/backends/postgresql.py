@@ -6,13 +6,16 @@ from typing import Any
 
 from sqlalchemy.engine import URL, Connection
 
-from treehammer.errors import StoreError
+from treehammer.errors import ConfigError, StoreError
 from treehammer.sql import troubles
 from treehammer.sql.backends.plain import CONNECT_SECONDS, Access, Backend
 from treehammer.sql.troubles import shown
 
 #: The oldest server that is accepted; what has been run stands in docs/databases.md.
 OLDEST = (13,)
+#: In a URL, ``prepare_threshold=none``: for a pooler that hands a connection from one to another but
+#: does not know whose prepared statements are whose.
+PREPARE, NEVER = "prepare_threshold", "none"
 #: Held by whoever writes to a database; any number that nobody else uses.
 _WRITER = int.from_bytes(b"treehamm", "big")
 # What is committed survives a crash of the server, also where it is told not to wait for its disk.
@@ -31,12 +34,16 @@ class PostgreSQL(Backend):
 
     def named(self, url: URL) -> URL:
         """The URL with psycopg as its driver where it names none."""
+        if url.query.get(PREPARE, NEVER) != NEVER:
+            raise ConfigError(f"{PREPARE} can be {NEVER!r} or left out", where="database")
         bare = url.drivername in ("postgres", "postgresql")
         return url.set(drivername="postgresql+psycopg") if bare else url
 
     def engine_options(self, url: URL) -> dict[str, Any]:
         """A connection that a restart of the server has cut is made anew."""
-        return {"connect_args": libpq_options(url), "pool_pre_ping": True}
+        # These win over the URL's.
+        given = libpq_options(url) | ({PREPARE: None} if PREPARE in url.query else {})
+        return {"connect_args": given, "pool_pre_ping": True}
 
     def begin(self, connection: Connection, access: Access) -> None:
         """Have one writer at a time, as on SQLite, who sees all that those before have written."""
@@ -87,4 +94,5 @@ def libpq_address(url: URL) -> str:
     from psycopg.conninfo import make_conninfo
 
     _, named = url.get_dialect()().create_connect_args(url)
+    named.pop(PREPARE, None)
     return make_conninfo("", **named, **libpq_options(url))

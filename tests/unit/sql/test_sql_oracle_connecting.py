@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql import troubles
+from treehammer.sql import meanings
 from treehammer.sql.database import make_engine, parse_url
 from treehammer.sql.store import Store
 from treehammer.sql.troubles import refused
@@ -145,6 +145,6 @@ def test_what_the_server_says(code: str, said: str) -> None:
 
 def test_every_sign_is_found_under_its_own_meaning() -> None:
     """No sign hides behind an earlier one."""
-    for sign, message, _ in troubles._ORACLE:
+    for sign, message, _ in meanings.MEANINGS["oracle"]:
         error = refused(parse_url("oracle://me@host/?service_name=y"), f"{sign.upper()}: said")
         assert error.message.startswith(message), sign
