@@ -34,8 +34,7 @@ from treehammer.sql.recording import BATCH, insert_dimension
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.schema import measurement
 from treehammer.sql.store import Store, open_engine
-from treehammer.testbed import rucio_environment
-from treehammer.testbed.postgres import Server
+from treehammer.testbed.postgres import HASTY, Server, programs
 
 KINDS = ("sqlite", "postgresql")
 #: The days that are measured, however many rows there are.
@@ -52,9 +51,7 @@ _SETTINGS = {
     "max_wal_size": "2GB",
     "wal_level": "minimal",
     "max_wal_senders": "0",
-    "fsync": "off",
-    "synchronous_commit": "off",
-    "full_page_writes": "off",
+    **HASTY,
 }
 
 
@@ -174,9 +171,9 @@ DURABLE = {"shared_buffers": "256MB"}
 @contextmanager
 def postgresql(folder: Path, settings: Mapping[str, str] = _SETTINGS) -> Iterator[Server]:
     """A server with its data in a folder."""
-    programs = rucio_environment.postgresql(config.load().cache_dir / "testbed", _say)
+    found = programs(config.load().cache_dir / "testbed", _say)
     folder.mkdir(exist_ok=True)
-    server = Server(programs, folder.absolute(), settings)
+    server = Server(found, folder.absolute(), settings)
     server.start()
     try:
         yield server

@@ -1,1 +1,1 @@
-"""A grid in a box: HTCondor, XRootD, later Rucio and PostgreSQL, on one machine."""
+"""A grid in a box: HTCondor, XRootD, Rucio and PostgreSQL on one machine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import click
@@ -18,7 +19,7 @@ from treehammer.terminal import (
     progress_bar,
 )
 from treehammer.testbed import lifecycle, replicas
-from treehammer.testbed.assembly import assemble, client_configs, sites_file
+from treehammer.testbed.assembly import assemble, client_configs, database_url, sites_file
 from treehammer.testbed.parts import Box
 from treehammer.testbed.places import MOST_SITES, RELEASES, State, make_box, read_state
 
@@ -65,6 +66,12 @@ def testbed() -> None:
 @click.option(
     "--with-rucio", "rucio", is_flag=True, help="Rucio too: each site's storage becomes an RSE."
 )
+@click.option(
+    "--with-database",
+    "database",
+    is_flag=True,
+    help="A PostgreSQL server too, with a database for results, over TLS.",
+)
 @click.option("--keep", is_flag=True, help="If it fails, leave it to be looked at.")
 @click.pass_obj
 def up(
@@ -74,18 +81,27 @@ def up(
     second_pool: bool,
     releases: str,
     rucio: bool,
+    database: bool,
     keep: bool,
 ) -> None:
     """Bring a testbed up, and print its sites file.
 
     The first time, it fetches some 100 MB of Debian packages into the cache and unpacks them there;
     nothing is installed.  What a crash left of the testbed is removed first.  Rucio adds some 120 MB
-    of downloads.
+    of downloads, a database some 35 MB, which Rucio has already.
 
     Example: treehammer testbed up --sites 6
     """
     wanted = [release.strip() for release in releases.split(",") if release.strip()]
-    box = make_box(name, sites, settings, second_pool=second_pool, releases=wanted, rucio=rucio)
+    box = make_box(
+        name,
+        sites,
+        settings,
+        second_pool=second_pool,
+        releases=wanted,
+        rucio=rucio,
+        database=database,
+    )
     began = time.monotonic()
     with leaving("treehammer testbed down removes it" if keep else "nothing of it is left"):
         changed = lifecycle.up(box, assemble(box), _say, keep=keep)
@@ -94,6 +110,8 @@ def up(
     click.echo(f"sites file: {sites_file(box)}")
     for account, config in client_configs(box).items():
         click.echo(f"Rucio as {account}: export RUCIO_CONFIG={config}")
+    if url := database_url(box):
+        click.echo(f"results database: export TREEHAMMER_DATABASE={shlex.quote(url)}")
     click.echo(f"next: treehammer --sites-file {sites_file(box)} sites check")
 
 
@@ -200,5 +218,6 @@ def _known(name: str, settings: Settings) -> tuple[Box, State | None]:
             second_pool=state.second_pool,
             releases=state.releases,
             rucio=state.rucio,
+            database=state.database,
         )
     return box, state

@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
 from treehammer.errors import TestbedError
+from treehammer.submit.batch.processes import start_time
 from treehammer.testbed import lifecycle, processes
 from treehammer.testbed.parts import Box, Part
 from treehammer.testbed.places import Running, State, read_state, write_state
@@ -21,20 +24,24 @@ PATIENCE_S = 30.0
 
 
 @contextmanager
-def stopped(box: Box, parts: Sequence[Part], name: str) -> Iterator[None]:
+def stopped(box: Box, parts: Sequence[Part], name: str, how: int | None = None) -> Iterator[None]:
     """Have a daemon ended while the block runs; afterwards all is ready again.
 
     Args:
         box: a testbed that is up.
         parts: those it was brought up with.
         name: of the daemon, as ``testbed status`` lists it, e.g. ``xrootd-SITE_B``.
+        how: the signal; by default that on which it ends in an orderly way.
 
     Raises:
         TestbedError: there is no such daemon, or it does not come back.
     """
     state, running = _daemon(box, name)
-    os.kill(running.pid, running.stop_signal)
-    _until(lambda: not processes.alive(running.pid, running.started), f"{name} does not end")
+    # What it started may outlive it for a moment.
+    family = [(pid, start_time(pid)) for pid in _below(running.pid)]
+    family.append((running.pid, running.started))
+    os.kill(running.pid, how or running.stop_signal)
+    _until(lambda: not any(processes.alive(*one) for one in family), f"{name} does not end")
     try:
         yield
     finally:
@@ -84,6 +91,10 @@ def small_disk(
     finally:
         with stopped(box, parts, name):
             pass
+
+
+def _below(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
 def _daemon(box: Box, name: str) -> tuple[State, Running]:

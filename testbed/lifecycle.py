@@ -74,6 +74,7 @@ def is_up(box: Box, say: Say) -> bool:
         return False
     if state.shape != shape_of(box):
         more = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
+        more += [", a database"] * state.database
         raise TestbedError(
             f"is up already, with {len(state.sites)} sites{''.join(more)} and ROOT "
             f"{', '.join(state.releases)}",
@@ -92,7 +93,7 @@ def _install(parts: Sequence[Part], say: Say) -> None:
 
 def _start(box: Box, parts: Sequence[Part], say: Say) -> None:
     _remove(box, parts)
-    state = State(box.sites, box.second_pool, box.releases, rucio=box.rucio)
+    state = State(box.sites, box.second_pool, box.releases, rucio=box.rucio, database=box.database)
     for path in (box.folder, box.folder / "logs", *box.hidden):
         path.mkdir(parents=True, exist_ok=True)
     for path in (box.folder, box.folder / "logs"):

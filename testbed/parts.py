@@ -42,6 +42,7 @@ class Box:
         releases: of ROOT, that its jobs find on CVMFS.
         software_dir: where environments of ROOT releases are cached.
         rucio: whether there is Rucio, which places files on the sites' storages.
+        database: whether there is a database for results.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Box:
     releases: tuple[str, ...] = ()
     software_dir: Path = Path()
     rucio: bool = False
+    database: bool = False
 
     def own_folder(self, path: Path, mode: int = 0o755) -> Path:
         """Make a folder that belongs to the box's user, with its parents; the path again."""

@@ -63,16 +63,17 @@ class State:
     ready: bool = False
     daemons: tuple[Running, ...] = ()
     rucio: bool = False
+    database: bool = False
 
     @property
     def shape(self) -> tuple[object, ...]:
         """What cannot be changed while it is up; of a box, see :func:`shape_of`."""
-        return (self.sites, self.second_pool, self.releases, self.rucio)
+        return (self.sites, self.second_pool, self.releases, self.rucio, self.database)
 
 
 def shape_of(box: Box) -> tuple[object, ...]:
     """What :attr:`State.shape` of this testbed is."""
-    return (box.sites, box.second_pool, box.releases, box.rucio)
+    return (box.sites, box.second_pool, box.releases, box.rucio, box.database)
 
 
 def root_folder() -> Path:
@@ -104,6 +105,7 @@ def make_box(
     second_pool: bool = False,
     releases: Sequence[str] = RELEASES,
     rucio: bool = False,
+    database: bool = False,
 ) -> Box:
     """The testbed of that name; nothing is made.
 
@@ -143,6 +145,7 @@ def make_box(
         releases=tuple(dict.fromkeys(releases)),
         software_dir=settings.software_dir,
         rucio=rucio,
+        database=database,
     )
 
 

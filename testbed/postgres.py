@@ -1,6 +1,6 @@
-"""A PostgreSQL server of one's own for as long as it is wanted: Debian's, in a folder, reached by its socket.
+"""PostgreSQL from Debian's packages: how its data are laid out, and how a server is run.
 
-For tests and benchmarks: whoever can reach the folder may do everything.
+A testbed has one among its daemons (:mod:`.database`); tests and benchmarks have a :class:`Server`.
 """
 
 from __future__ import annotations
@@ -9,63 +9,195 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psycopg
-from psycopg import sql
 from sqlalchemy.engine import URL
 
 from treehammer.errors import TestbedError
+from treehammer.testbed import packages
+from treehammer.testbed.parts import Say
 
+if TYPE_CHECKING:
+    from psycopg import sql
+
+# psycopg is imported where it is used: it takes a sixth of a second to load, which most verbs of
+# the testbed need not pay.
+
+SUITE, VERSION = "trixie", "17"
+#: What its programs load.
+LIBRARIES = (
+    "libgssapi-krb5-2",
+    "libicu76",
+    "libldap2",
+    "liblz4-1",
+    "libnuma1",
+    "libpam0g",
+    "libpq5",
+    "libselinux1",
+    "libssl3t64",
+    "libstdc++6",
+    "libsystemd0",
+    "libuuid1",
+    "libxml2",
+    "libxslt1.1",
+    "libzstd1",
+    "zlib1g",
+)
 PATIENCE_S = 60.0
+PORT = 5432
 #: Who owns everything.
 OWNER = "hammer"
+#: On which a server ends without waiting for anybody.
+STOP = signal.SIGINT
+#: Settings of a server whose data need not outlive the machine.
+HASTY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+#: Whoever reaches the folder may do everything.
+OPEN = "local all all trust\n"
 # Sorting as people expect, not as bytes: what Treehammer promises of order must hold nevertheless.
 _INITDB = ["--locale-provider=icu", "--icu-locale=en", "--locale=C.UTF-8", "--encoding=UTF8"]
-_SETTINGS = {
-    "listen_addresses": "",
-    "dynamic_shared_memory_type": "mmap",
-    # Its compiler's library is not among what was unpacked.
-    "jit": "off",
-}
+_INITDB += ["--auth=trust", "--no-sync", "--no-instructions"]
+
+
+def programs(cache: Path, say: Say) -> Path:
+    """The folder of PostgreSQL's programs, unpacked into the cache; quick when they are there.
+
+    Raises:
+        TestbedError: the packages cannot be had.
+    """
+    wanted = (f"postgresql-{VERSION}", f"postgresql-client-{VERSION}")
+    root = packages.unpack("postgresql", LIBRARIES, SUITE, cache, say, alone=wanted)
+    return root / "usr/lib/postgresql" / VERSION / "bin"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What one server serves: where it is, and the commands that make and run it.
+
+    Attributes:
+        programs: of PostgreSQL.
+        folder: where its data and its socket are; a socket's path has 107 bytes at most.
+        settings: of the server, in place of its own.
+        port: in the name of the socket, and of TCP where ``settings`` have it listen there.
+        access: its ``pg_hba.conf``.
+        owner: the role that may do everything.
+        initdb: options for laying it out, beside ours.
+    """
+
+    programs: Path
+    folder: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    port: int = PORT
+    access: str = OPEN
+    owner: str = OWNER
+    initdb: Sequence[str] = ()
+
+    @property
+    def data(self) -> Path:
+        """The folder of its data."""
+        return self.folder / "data"
+
+    @property
+    def command(self) -> list[str]:
+        """Serves in the foreground, until :data:`STOP`; refuses to run as root."""
+        settings = {
+            "listen_addresses": "",
+            "port": str(self.port),
+            # Nothing stays in /dev/shm of a server that was killed.
+            "dynamic_shared_memory_type": "mmap",
+            # Its compiler's library is not among what was unpacked.
+            "jit": "off",
+            **self.settings,
+            "unix_socket_directories": str(self.folder),
+        }
+        return self._postgres(settings)
+
+    def make(
+        self,
+        statements: Sequence[str] = (),
+        *,
+        within: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Lay it out, and have statements executed.
+
+        Args:
+            statements: SQL of one line each; they may hold passwords.
+            within: a command that starts another one as the user that the server will run as.
+            env: the whole environment of the programs; by default ours.
+
+        Raises:
+            TestbedError: PostgreSQL does not work here, or refuses a statement.
+        """
+        initdb = [str(self.programs / "initdb"), "-D", str(self.data), "-U", self.owner]
+        _run([*within, *initdb, *_INITDB, *self.initdb], env)
+        (self.data / "pg_hba.conf").write_text(self.access, encoding="utf-8")
+        if statements:
+            alone = self._postgres({**HASTY, "exit_on_error": "on"}, "--single")
+            _run([*within, *alone, "postgres"], env, "\n".join([*statements, ""]))
+
+    def _postgres(self, settings: Mapping[str, str], *words: str) -> list[str]:
+        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        return [str(self.programs / "postgres"), *words, "-D", str(self.data), *options]
+
+    def url(self, database: str, user: str = "", password: str | None = None) -> str:
+        """The URL that SQLAlchemy reads, through the socket; by default of the owner."""
+        port = {} if self.port == PORT else {"port": str(self.port)}
+        address = URL.create(
+            "postgresql",
+            username=user or self.owner,
+            password=password,
+            database=database,
+            query={"host": str(self.folder), **port},
+        )
+        return address.render_as_string(hide_password=False)
+
+
+def _run(command: Sequence[str], env: Mapping[str, str] | None, text: str = "") -> None:
+    done = subprocess.run(
+        command, env=env, input=text, cwd="/", capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        # After the reason the statement is repeated, and with it a password.
+        why = [line for line in lines if "FATAL:" in line] or lines
+        raise TestbedError(f"PostgreSQL does not work here: {' '.join(why)}")
 
 
 class Server:
-    """One server.
+    """A server of one's own for as long as it is wanted, reached by its socket.
+
+    It ends with the thread that started it, and runs as whoever that is, root too.
 
     Args:
         programs: of PostgreSQL.
-        folder: where its data, its log and its socket are; a socket's path has 107 bytes at most.
+        folder: where its data, its log and its socket are, see :class:`Cluster`; data that are there
+            are served.
         settings: of the server, in place of its own.
+        access: its ``pg_hba.conf``.
 
     Raises:
         TestbedError: it does not work here.
     """
 
-    def __init__(self, programs: Path, folder: Path, settings: Mapping[str, str]) -> None:
-        self._programs = programs
-        self.folder = folder
-        self.data = folder / "data"
-        self._settings = {**_SETTINGS, **settings, "unix_socket_directories": str(folder)}
+    def __init__(
+        self, programs: Path, folder: Path, settings: Mapping[str, str], access: str = OPEN
+    ) -> None:
+        self.cluster = Cluster(programs, folder, settings, access=access)
         self._process: subprocess.Popen[bytes] | None = None
-        if (self.data / "PG_VERSION").exists():
-            return
-        command = [*self._command("initdb"), "-D", str(self.data), "-U", OWNER, *_INITDB]
-        done = subprocess.run(
-            [*command, "--auth=trust", "--no-sync", "--no-instructions"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise TestbedError(f"PostgreSQL does not work here: {done.stderr.strip()}")
-
-    def _command(self, program: str) -> list[str]:
         # It refuses to run as root; and it ends with whoever started it.
         user = [] if os.getuid() else ["unshare", "--user", "--map-user=65534", "--map-group=65534"]
-        return [*user, "setpriv", "--pdeathsig", "INT", str(self._programs / program)]
+        self._within = [*user, "setpriv", "--pdeathsig", STOP.name.removeprefix("SIG")]
+        if not (self.cluster.data / "PG_VERSION").exists():
+            self.cluster.make(within=self._within)
+
+    @property
+    def folder(self) -> Path:
+        """Where its socket is."""
+        return self.cluster.folder
 
     def start(self) -> None:
         """Run; returns when it answers.
@@ -73,12 +205,11 @@ class Server:
         Raises:
             TestbedError: it does not; the message has its log.
         """
-        options = [
-            word for key, value in self._settings.items() for word in ("-c", f"{key}={value}")
-        ]
+        import psycopg
+
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._command("postgres"), "-D", str(self.data), *options],
+                [*self._within, *self.cluster.command],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -86,7 +217,7 @@ class Server:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                self.execute(sql.SQL("SELECT 1"))
+                self.execute(psycopg.sql.SQL("SELECT 1"))
             except psycopg.OperationalError as error:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     said = (self.folder / "log").read_text()
@@ -97,7 +228,7 @@ class Server:
 
     def stop(self) -> None:
         """End it and all connections, as an administrator does."""
-        self._end(signal.SIGINT)
+        self._end(STOP)
 
     def crash(self) -> None:
         """End it at once; what it had not written is lost."""
@@ -117,17 +248,12 @@ class Server:
 
     def url(self, database: str, user: str = OWNER, password: str | None = None) -> str:
         """The URL that SQLAlchemy reads."""
-        address = URL.create(
-            "postgresql",
-            username=user,
-            password=password,
-            database=database,
-            query={"host": str(self.folder)},
-        )
-        return address.render_as_string(hide_password=False)
+        return self.cluster.url(database, user, password)
 
     def create_database(self, name: str, encoding: str = "UTF8") -> None:
         """Make a new, empty database."""
+        from psycopg import sql
+
         how = sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE template0").format(
             sql.Identifier(name), sql.Literal(encoding)
         )
@@ -137,13 +263,19 @@ class Server:
 
     def drop_database(self, name: str) -> None:
         """Forget a database, whoever is connected."""
+        from psycopg import sql
+
         self.execute(
             sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
         )
 
     def execute(self, statement: sql.SQL | sql.Composed, database: str = "postgres") -> int:
         """Execute a statement outside any transaction; the number that it answers, or 0."""
-        said = psycopg.connect(host=str(self.folder), dbname=database, user=OWNER, autocommit=True)
+        import psycopg
+
+        said = psycopg.connect(
+            host=str(self.folder), dbname=database, user=self.cluster.owner, autocommit=True
+        )
         with said as connection:
             found = connection.execute(statement)
             row = found.fetchone() if found.description else None

@@ -1,4 +1,4 @@
-"""Rucio of a testbed: a real server on PostgreSQL, its stock daemons, one RSE for each site.
+"""Rucio of a testbed: a real server, its stock daemons, one RSE for each site.
 
 Files lie on the sites' own XRootD servers and are copied from one to another by them.  FTS, which
 would order these copies in production, is replaced by a small service (:mod:`.transfers`).  All that
@@ -8,11 +8,8 @@ an administrator does, storages, distances, quotas, is done here; users have ord
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import shlex
 import socket
-import subprocess
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,10 +19,10 @@ from typing import Any
 
 import jinja2
 
-from treehammer.errors import TestbedError
-from treehammer.testbed import curtain, rucio_environment, transfers
+from treehammer.testbed import rucio_environment, transfers
+from treehammer.testbed.database import DatabasePart
 from treehammer.testbed.free_ports import free_ports
-from treehammer.testbed.parts import MARK, Box, Daemon, Say, View, write_secret
+from treehammer.testbed.parts import Box, Daemon, Say, View, write_secret
 from treehammer.testbed.storage import WRITABLE, StoragePart, rse_of
 
 HERE = "127.0.0.1"
@@ -35,8 +32,8 @@ TAG = "treehammer"
 #: The first site has a tape besides, which takes no test.
 TAPE = "{}_TAPE"
 UNLIMITED = -1
-#: On which PostgreSQL, and the server of Rucio, end without waiting for anybody.
-SIGINT, SIGQUIT = 2, 3
+#: On which the server ends without waiting for anybody.
+SIGQUIT = 3
 _LOOK_S = 2.0
 _SCRIPTS = ("serve.py", "daemons.py", "testbed_policy/__init__.py", "testbed_policy/permission.py")
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -70,30 +67,23 @@ def client_config(box: Box, account: str) -> Path:
 
 
 class RucioPart:
-    """Database, server, daemons and copies.
+    """Server, daemons and copies.
 
     Args:
         box: the testbed.
         storage: of its sites.
+        database: what the server keeps everything in.
     """
 
     name = "rucio"
 
-    def __init__(self, box: Box, storage: StoragePart) -> None:
+    def __init__(self, box: Box, storage: StoragePart, database: DatabasePart) -> None:
         self.box = box
         self.storage = storage
+        self.database = database
         self.folder = box.folder / "rucio"
         self.port = self.transfers_port = 0
-        self._postgresql = self._python = Path()
-
-    @property
-    def _sockets(self) -> Path:
-        return self.folder / "s"
-
-    @property
-    def _address(self) -> str:
-        """Of the database, as SQLAlchemy wants it; nobody but the box's user can reach it."""
-        return f"postgresql+psycopg://rucio@/postgres?host={self._sockets}"
+        self._python = Path()
 
     @property
     def _env(self) -> dict[str, str]:
@@ -117,12 +107,11 @@ class RucioPart:
     # --- before it runs
 
     def install(self, say: Say) -> None:
-        """Have PostgreSQL and Rucio in the cache.
+        """Have Rucio in the cache.
 
         Raises:
             TestbedError: they cannot be had.
         """
-        self._postgresql = rucio_environment.postgresql(self.box.cache, say)
         self._python = rucio_environment.python(self.box.cache, say)
 
     def views(self) -> Sequence[View]:
@@ -130,14 +119,12 @@ class RucioPart:
         return ()
 
     def configure(self) -> None:
-        """Make an empty database, and say what there is to be in it.
-
-        Raises:
-            TestbedError: PostgreSQL does not work here.
-        """
+        """Say what there is to be in the database."""
         box = self.box
-        self.port, self.transfers_port = free_ports(2, self.storage.all_ports)
-        for folder in (self.folder, self._sockets, self.folder / "testbed_policy"):
+        self.port, self.transfers_port = free_ports(
+            2, {*self.storage.all_ports, self.database.port}
+        )
+        for folder in (self.folder, self.folder / "testbed_policy"):
             box.own_folder(folder, 0o700)
         for script in _SCRIPTS:
             text = (rucio_environment.SCRIPTS / script).read_text(encoding="utf-8")
@@ -145,7 +132,7 @@ class RucioPart:
         text = Path(transfers.__file__).read_text(encoding="utf-8")
         box.own_file(self.folder / "transfers.py", text)
         passwords = {account: secrets.token_urlsafe(24) for account in (ADMIN, *USERS)}
-        values = {"folder": self.folder, "database": self._address, "port": self.port}
+        values = {"folder": self.folder, "database": self.database.rucio_address, "port": self.port}
         for name in ("rucio.cfg", "alembic.ini"):
             text = _rendered(f"{name}.j2", **values, password=passwords[ADMIN])
             box.own_file(self.folder / name, text, 0o600)
@@ -158,22 +145,6 @@ class RucioPart:
                 "rucio-client.cfg.j2", path=path, port=self.port, account=account, password=password
             )
             write_secret(path, text)
-        self._make_database()
-
-    def _make_database(self) -> None:
-        command = [str(self._postgresql / "initdb"), "--pgdata", str(self.folder / "data")]
-        command += ["--username", "rucio", "--auth", "trust", "--encoding", "UTF8"]
-        command += ["--locale", "C", "--no-sync", "--no-instructions"]
-        done = subprocess.run(
-            [*curtain.outer(self.box), *self._apart, *command],
-            env=self._env | {MARK: str(self.box.folder)},
-            cwd=self.folder,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise TestbedError(f"no database: {done.stderr.strip()}", where=self.name)
 
     def _setup(self, passwords: dict[str, str]) -> dict[str, Any]:
         """What ``serve.py`` puts into the database."""
@@ -244,13 +215,12 @@ class RucioPart:
     # --- while it runs
 
     def daemons(self) -> Sequence[Daemon]:
-        """PostgreSQL, the copies, the server, which fills the database first, and the daemons."""
+        """The copies, the server, which fills the database first, and the daemons."""
         folder, prepared, python = self.folder, str(self.folder / "prepared"), str(self._python)
         xrdcp = str(self.storage.program("xrdcp"))
         copies = [python, str(folder / "transfers.py"), str(self.transfers_port), xrdcp]
         server = [python, str(folder / "serve.py"), str(folder / "setup.json"), prepared]
         return [
-            Daemon("postgresql", self._database(), self._env, folder, stop_signal=SIGINT),
             Daemon("rucio-transfers", copies, self._env, folder),
             Daemon(
                 "rucio-server",
@@ -263,30 +233,6 @@ class RucioPart:
                 "rucio-daemons", [python, str(folder / "daemons.py"), prepared], self._env, folder
             ),
         ]
-
-    @property
-    def _apart(self) -> list[str]:
-        """In front of a command: with shared memory of its own, of which nothing is ever left."""
-        uid, gid = self.box.user or (os.getuid(), os.getgid())
-        again = shlex.join(["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}"])
-        then = f'mount -t tmpfs none /dev/shm && exec {again} -- "$@"'
-        return ["unshare", "--user", "--map-root-user", "--mount", "--ipc", "sh", "-c", then, "sh"]
-
-    def _database(self) -> list[str]:
-        settings = {
-            "listen_addresses": "",
-            "unix_socket_directories": str(self._sockets),
-            "dynamic_shared_memory_type": "mmap",
-            "shared_buffers": "32MB",
-            "max_connections": "100",
-            # It need not outlive the machine.
-            "fsync": "off",
-            "synchronous_commit": "off",
-            "full_page_writes": "off",
-        }
-        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
-        program = str(self._postgresql / "postgres")
-        return [*self._apart, program, "-D", str(self.folder / "data"), *options]
 
     def missing(self) -> str:
         """What does not answer yet."""

@@ -1,4 +1,4 @@
-"""Rucio and what it runs in: PostgreSQL from Debian, a Python environment of its own from PyPI.
+"""What Rucio runs in: a Python environment of its own from PyPI.
 
 The server's packages and those of its client own the same modules, so the server is never installed
 where Treehammer is.
@@ -16,44 +16,12 @@ from pathlib import Path
 from treehammer.collectors.files import locked
 from treehammer.collectors.providers.common import without_foreign_python
 from treehammer.errors import TestbedError
-from treehammer.testbed import packages
 from treehammer.testbed.cvmfs import bring_python
 from treehammer.testbed.parts import Say
 
-SUITE, POSTGRESQL = "trixie", "17"
-#: What PostgreSQL's programs load.
-LIBRARIES = (
-    "libgssapi-krb5-2",
-    "libicu76",
-    "libldap2",
-    "liblz4-1",
-    "libnuma1",
-    "libpam0g",
-    "libpq5",
-    "libselinux1",
-    "libssl3t64",
-    "libstdc++6",
-    "libsystemd0",
-    "libuuid1",
-    "libxml2",
-    "libxslt1.1",
-    "libzstd1",
-    "zlib1g",
-)
 SCRIPTS = Path(__file__).parent / "rucio_scripts"
 REQUIREMENTS = SCRIPTS / "requirements.txt"
 _MARK = "complete"
-
-
-def postgresql(cache: Path, say: Say) -> Path:
-    """The folder of PostgreSQL's programs.
-
-    Raises:
-        TestbedError: the packages cannot be had.
-    """
-    programs = (f"postgresql-{POSTGRESQL}", f"postgresql-client-{POSTGRESQL}")
-    root = packages.unpack("postgresql", LIBRARIES, SUITE, cache, say, alone=programs)
-    return root / "usr/lib/postgresql" / POSTGRESQL / "bin"
 
 
 def python(cache: Path, say: Say) -> Path:

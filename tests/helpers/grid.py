@@ -1,7 +1,7 @@
 """A testbed for the tests of a session, and the handles by which they break it.
 
 ``pool`` is the HTCondor pool alone, with a second one for the grid universe; ``grid`` has the sites'
-storages too; ``rucio_grid`` has Rucio besides, and no second pool.
+storages too; ``rucio_grid`` has Rucio and a database for results besides, and no second pool.
 """
 
 from __future__ import annotations
@@ -208,9 +208,17 @@ def testbed(
     second_pool: bool,
     rucio: bool,
 ) -> Iterator[Grid]:
-    """A testbed of this process; skips the test where the machine cannot have one."""
+    """A testbed of this process; skips the test where the machine cannot have one.
+
+    With Rucio there is a database for results, too.
+    """
     box = places.make_box(
-        f"t{os.getpid()}-{name}", sites, config.load(), second_pool=second_pool, rucio=rucio
+        f"t{os.getpid()}-{name}",
+        sites,
+        config.load(),
+        second_pool=second_pool,
+        rucio=rucio,
+        database=rucio,
     )
     parts = choose(box)
     try:
@@ -243,6 +251,6 @@ def grid() -> Iterator[Grid]:
 
 @pytest.fixture(scope="session")
 def rucio_grid() -> Iterator[Grid]:
-    """All of a testbed, and Rucio: three sites, the last of them distant."""
+    """All of a testbed, Rucio, and a database for results: three sites, the last of them distant."""
     with testbed("rucio", assembly.assemble, SITES, second_pool=False, rucio=True) as grid:
         yield grid

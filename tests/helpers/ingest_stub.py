@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from certificates import Authority
+from treehammer.testbed.certificates import Authority
 
 TOKEN = "header.claims.5ecretSignature"
 

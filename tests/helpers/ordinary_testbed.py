@@ -1,4 +1,4 @@
-"""Run by an ordinary user: a testbed with storage is brought up, tried, used by a campaign, taken down.
+"""Run by an ordinary user: a testbed with storage and a database is brought up, tried, used by a campaign, taken down.
 
 ``python ordinary_testbed.py NAME TEST`` prints what happened as JSON.
 """
@@ -23,14 +23,16 @@ def typed(sites_file: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def main() -> None:
     """Do all of it."""
     name, test = sys.argv[1:]
-    box = places.make_box(name, 2, config.load(), releases=())
+    box = places.make_box(name, 2, config.load(), releases=(), database=True)
     parts = assembly.assemble(box)
     lifecycle.up(box, parts, lambda text: print(text, file=sys.stderr))
     try:
         sites_file = str(assembly.sites_file(box))
+        os.environ["TREEHAMMER_DATABASE"] = assembly.database_url(box)
         checked = typed(sites_file, "sites", "check", "--json")
         options = ("--sites", "all", "-S", "repeats=1", "--wait")
         submitted = typed(sites_file, "submit", test, *options)
+        stored = typed(sites_file, "db", "check", "--json")
     finally:
         lifecycle.down(box, parts, lambda text: print(text, file=sys.stderr))
     print(
@@ -41,6 +43,7 @@ def main() -> None:
                 "left": box.folder.exists() or bool(processes.own(box.folder)),
                 "checks": json.loads(checked.stdout),
                 "submitted": submitted.stdout + submitted.stderr,
+                "stored": json.loads(stored.stdout),
             }
         )
     )

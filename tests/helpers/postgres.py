@@ -13,17 +13,12 @@ from services import missing
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.testbed import postgres, rucio_environment
+from treehammer.testbed import postgres
 
 #: A role that needs its password, and may make no tables.
 GUEST, PASSWORD = "guest", "s3cret-pa:ss/w@rd"
-_SETTINGS = {
-    "shared_buffers": "32MB",
-    "fsync": "off",
-    "synchronous_commit": "off",
-    "full_page_writes": "off",
-}
-_ACCESS = f"local all {GUEST} scram-sha-256\nlocal all all trust\n"
+_SETTINGS = {"shared_buffers": "32MB", **postgres.HASTY}
+_ACCESS = f"local all {GUEST} scram-sha-256\n{postgres.OPEN}"
 
 
 class Server(postgres.Server):
@@ -31,11 +26,10 @@ class Server(postgres.Server):
 
     def __init__(self, programs: Path, folder: Path) -> None:
         try:
-            super().__init__(programs, folder, _SETTINGS)
+            super().__init__(programs, folder, _SETTINGS, _ACCESS)
         except TestbedError as error:
             missing(str(error))
         self._made = 0
-        (self.data / "pg_hba.conf").write_text(_ACCESS)
 
     def make_database(self, encoding: str = "UTF8") -> str:
         """A new, empty database; its name."""
@@ -68,7 +62,7 @@ class Server(postgres.Server):
 def programs() -> Path:
     """The folder of a server's programs; skips the test where there are none."""
     try:
-        return rucio_environment.postgresql(config.load().cache_dir / "testbed", print)
+        return postgres.programs(config.load().cache_dir / "testbed", print)
     except TestbedError as error:
         missing(f"no PostgreSQL: {error}")
 

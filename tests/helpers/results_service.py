@@ -22,7 +22,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from certificates import Authority
 from web_service import sent
 
 from treehammer import config
@@ -31,6 +30,7 @@ from treehammer.sql.keyring import Keyring, master_key
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database, open_engine
 from treehammer.sql.tokens import Key
+from treehammer.testbed.certificates import Authority
 
 PATIENCE_S = 60.0
 

@@ -14,11 +14,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from certificates import Authority
-
 from treehammer.config import Settings
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
+from treehammer.testbed.certificates import Authority
 
 
 class Served:

@@ -16,7 +16,6 @@ from treehammer.web.live_database import LiveDatabase
 from treehammer.web.pages import (
     campaign,
     campaigns,
-    compare,
     day,
     errors,
     explore,
@@ -37,7 +36,6 @@ STATIC = Path(__file__).parents[1] / "static"
 MENU = {
     "overview": "Overview",
     "explore": "Explore",
-    "compare": "Compare",
     "campaigns": "Campaigns",
     "sites": "Sites",
     "rootfile": "ROOT file",
@@ -65,7 +63,6 @@ class Pages:
         self.routes: list[BaseRoute] = [
             *overview.routes(self._context),
             *explore.routes(self._context),
-            *compare.routes(self._context),
             *campaigns.routes(self._context),
             *campaign.routes(self._context),
             *job.routes(self._context),

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 from postgres import Server, postgresql, programs  # noqa: F401 - a fixture
 from results_service import PATIENCE_S, Crowd, Nursery, RunningService, check_stored
 from small_disk import Disk, small_disk
 
 from treehammer.sql.tokens import mint_job_token
+from treehammer.testbed.certificates import Authority
 
 KILLS = 20
 

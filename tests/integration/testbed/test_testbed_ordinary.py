@@ -39,7 +39,7 @@ def home() -> Iterator[Path]:
 def test_an_ordinary_user_has_a_testbed_too(home: Path) -> None:
     settings = config.load()
     name = f"t{os.getpid()}-user"
-    box = places.make_box(name, 2, settings, releases=())
+    box = places.make_box(name, 2, settings, releases=(), database=True)
     try:
         for part in assembly.assemble(box):
             part.install(print)
@@ -90,3 +90,4 @@ def test_an_ordinary_user_has_a_testbed_too(home: Path) -> None:
     assert [row for row in said["checks"] if row["result"] != "ok"] == []
     assert "4 of 4 measurements are over" in said["submitted"], said["submitted"]
     assert "failed" not in said["submitted"].splitlines()[-1]
+    assert {"table": "measurement", "rows": 4} in said["stored"]

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 import rucio_users
 from grid import Grid
 from rucio.common.exception import AccessDenied, InsufficientAccountLimit, RuleNotFound
 
 from treehammer import config
-from treehammer.testbed import faults, lifecycle, places, processes, replicas, rucio
+from treehammer.testbed import assembly, faults, lifecycle, places, processes, replicas, rucio
 from treehammer.testbed.storage import PINNED, SUITE, WRITABLE, StoragePart, rse_of
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
@@ -75,6 +76,14 @@ def test_each_site_has_a_disk_and_the_first_a_tape_that_no_tag_chooses(hammer: A
     assert hammer.get_rse("SITE_A_TAPE")["rse_type"] == "TAPE"
     near = hammer.get_distance("SITE_A_DATA", "SITE_B_DATA")[0]["distance"]
     assert near < hammer.get_distance("SITE_A_DATA", "SITE_C_DATA")[0]["distance"]
+
+
+def test_results_have_a_database_of_their_own_beside(rucio_grid: Grid) -> None:
+    with psycopg.connect(assembly.database_url(rucio_grid.box)) as connection:
+        names = connection.execute("SELECT datname FROM pg_database WHERE NOT datistemplate")
+        assert {"results", "rucio"} < {name for (name,) in names}
+    with pytest.raises(psycopg.OperationalError, match=r"pg_hba\.conf"):
+        psycopg.connect(assembly.database_url(rucio_grid.box).replace("/results?", "/rucio?"))
 
 
 def test_a_rule_has_the_sites_copy_from_each_other(
@@ -234,10 +243,11 @@ def test_status_and_logs_show_it(rucio_grid: Grid) -> None:
 UP = """
 import sys
 from treehammer import config
-from treehammer.testbed import lifecycle, places, rucio, storage
+from treehammer.testbed import database, lifecycle, places, rucio, storage
 box = places.make_box(sys.argv[1], 1, config.load(), rucio=True)
 site = storage.StoragePart(box)
-lifecycle.up(box, [site, rucio.RucioPart(box, site)], print)
+server = database.DatabasePart(box)
+lifecycle.up(box, [site, server, rucio.RucioPart(box, site, server)], print)
 """
 
 
@@ -248,7 +258,7 @@ def test_a_killed_up_is_cleaned(rucio_grid: Grid, seconds: float) -> None:
     before = shared_memory()
     killed = subprocess.Popen([sys.executable, "-c", UP, box.name], stdout=subprocess.DEVNULL)
     try:
-        rucio_grid.until((box.folder / "rucio").exists, "it has begun")
+        rucio_grid.until((box.folder / "postgresql").exists, "it has begun")
         time.sleep(seconds)
     finally:
         killed.kill()

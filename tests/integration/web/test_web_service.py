@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 from results_service import exchange, free_port, packed
 from web_service import sent
 
 from treehammer.sql.keyring import Keyring, master_key
 from treehammer.sql.store import Store, open_engine
 from treehammer.sql.tokens import mint_job_token, parse_key
+from treehammer.testbed.certificates import Authority
 
 PATIENCE_S = 60.0
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 from ingest_stub import IngestStub, Reply
 from submit_makers import READING_TEST, SHELL_TEST, grid_plan, plan, settings_for
 
@@ -29,6 +28,7 @@ from treehammer.submit.plan import Plan
 from treehammer.submit.render import describe
 from treehammer.submit.reporting import Deadlines, Renewal
 from treehammer.submit.terms import Terms
+from treehammer.testbed.certificates import Authority
 
 MASTER = b"m" * 32
 KEY = tokens.derive(MASTER, "0123456789ab")

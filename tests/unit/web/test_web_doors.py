@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority
 
 from treehammer import config
 from treehammer.errors import ConfigError
+from treehammer.testbed.certificates import Authority
 from treehammer.web.service import Doors
 
 

@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 
 from treehammer.errors import ConfigError
+from treehammer.testbed.certificates import Authority
 from treehammer.web.tls import Certificate
 
 

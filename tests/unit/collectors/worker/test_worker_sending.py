@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority
 from ingest_stub import TOKEN, IngestStub, Reply
 
 from treehammer.collectors.metrics import CATALOGUE
@@ -18,6 +17,7 @@ from treehammer.collectors.worker import sending
 from treehammer.collectors.worker.outbox import Outbox
 from treehammer.collectors.worker.posting import Answer, Endpoint, UnusableService
 from treehammer.collectors.worker.sending import Result, pause_s, send
+from treehammer.testbed.certificates import Authority
 
 FAR = 1e9
 

@@ -1,4 +1,4 @@
-"""An authority of a test's own, and certificates of servers on this machine."""
+"""An authority of a testbed's or a test's own, and certificates of servers on this machine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,24 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates; ``ca`` is the file that its clients need."""
+    """Signs certificates; its own key is kept nowhere but in memory.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where all files are written.
+        name: of the authority, as certificates show it.
+        days: for which it and what it signs are valid, from yesterday on.
+
+    Attributes:
+        ca: the file that its clients need.
+    """
+
+    def __init__(self, folder: Path, name: str = "Treehammer's tests", days: int = 2) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.ca = folder / "ca.pem"
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Treehammer's tests")])
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._valid = days * _DAY
         made = self._builder(self._name, self._key).add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
@@ -47,12 +57,9 @@ class Authority:
     def server(self, name: str = "127.0.0.1") -> tuple[Path, Path]:
         """Certificate and key of a server of that name or address."""
         key = ec.generate_private_key(ec.SECP256R1())
-        try:
-            shown: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
-        except ValueError:
-            shown = x509.DNSName(name)
+        names = x509.SubjectAlternativeName([_general(name)])
         made = self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key)
-        made = made.add_extension(x509.SubjectAlternativeName([shown]), critical=False)
+        made = made.add_extension(names, critical=False)
         made = made.add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
             critical=False,
@@ -60,6 +67,7 @@ class Authority:
         certificate, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         signed = made.sign(self._key, hashes.SHA256())
         certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        private.touch(mode=0o600)
         private.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
@@ -67,7 +75,6 @@ class Authority:
                 serialization.NoEncryption(),
             )
         )
-        private.chmod(0o600)
         return certificate, private
 
     def _builder(self, name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
@@ -78,5 +85,12 @@ class Authority:
             public_key=key.public_key(),
             serial_number=x509.random_serial_number(),
             not_valid_before=now - _DAY,
-            not_valid_after=now + _DAY,
+            not_valid_after=now - _DAY + self._valid,
         )
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -1,0 +1,221 @@
+"""The database of a testbed, for real: results over TLS, copied, recorded, exported, and never lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+from adbc_driver_postgresql import dbapi
+from click.testing import CliRunner, Result
+from grid import Grid
+from services import missing
+from submit_desk import Desk
+
+from treehammer import config
+from treehammer.errors import TestbedError
+from treehammer.sql.store import check_database
+from treehammer.testbed import commands, curtain, database, faults, lifecycle, places, processes
+from treehammer.testbed.certificates import Authority
+from treehammer.testbed.parts import Box, Part
+
+NAME = f"t{os.getpid()}-db"
+#: Seconds for a command of a user.
+PATIENCE_S = 60.0
+
+
+class Brought:
+    """A testbed that was brought up by its verb, with its database alone."""
+
+    def __init__(self, box: Box, parts: list[Part], said: str) -> None:
+        self.box = box
+        self.parts = parts
+        self.said = said
+        self.url = database.url_file(box).read_text().strip()
+        (self.part,) = (part for part in parts if isinstance(part, database.DatabasePart))
+
+    @property
+    def password(self) -> str:
+        return (database.url_file(self.box).parent / "passwords").read_text().strip().split(":")[-1]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What ``testbed status`` lists of it."""
+        (row,) = json.loads(verb("status", "--name", NAME, "--json").stdout)
+        assert isinstance(row, dict)
+        return row
+
+
+def verb(*words: str) -> Result:
+    result = CliRunner().invoke(commands.testbed, words, obj=config.load())
+    assert result.exception is None, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def brought() -> Iterator[Brought]:
+    box = places.make_box(NAME, 1, config.load(), database=True)
+    parts: list[Part] = [database.DatabasePart(box)]
+    try:
+        curtain.check(box)
+        parts[0].install(print)
+    except TestbedError as error:
+        missing(f"no testbed: {error}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "assemble", lambda _: parts)
+        try:
+            said = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
+            yield Brought(box, parts, said)
+        finally:
+            lifecycle.down(box, parts, print)
+
+
+class User(Desk):
+    """Somebody whose shell has the variable that ``up`` printed."""
+
+    def shell(self, *arguments: str, database: str = "") -> subprocess.CompletedProcess[str]:
+        """What a command prints, errors included."""
+        return self.begins(*arguments, database=database).communicated()
+
+    def begins(self, *arguments: str, database: str = "") -> Running:
+        chosen = {"TREEHAMMER_DATABASE": database} if database else {}
+        return Running(
+            [sys.executable, "-m", "treehammer", *arguments],
+            env=os.environ | {"TREEHAMMER_DATA_DIR": str(self.settings.data_dir)} | chosen,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def exported(self, name: str, database: str = "") -> list[dict[str, Any]]:
+        file = self.folder / name
+        done = self.shell("export", str(file), database=database)
+        assert done.returncode == 0, done.stdout
+        rows = pq.read_table(file).to_pylist()
+        return sorted(rows, key=lambda row: str(row["measurement_id"]))
+
+
+class Running(subprocess.Popen[str]):
+    """A command that may still run."""
+
+    def communicated(self) -> subprocess.CompletedProcess[str]:
+        said, _ = self.communicate(timeout=PATIENCE_S)
+        return subprocess.CompletedProcess(self.args, self.returncode, said)
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> User:
+    return User(tmp_path)
+
+
+def test_up_tells_how_to_use_it_and_no_password(brought: Brought) -> None:
+    (line,) = [line for line in brought.said.splitlines() if "TREEHAMMER_DATABASE" in line]
+    _, _, typed = line.partition(": ")
+    assert shlex.split(typed) == ["export", f"TREEHAMMER_DATABASE={brought.url}"]
+    assert brought.password not in brought.said
+    again = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
+    assert "already" in again
+    assert line in again
+
+
+def test_nobody_but_its_user_finds_the_password(brought: Brought) -> None:
+    folder = database.url_file(brought.box).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "passwords").stat().st_mode) == 0o600
+    said = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes.own(brought.box.folder)]
+    assert said
+    log = lifecycle.log_of(brought.box, database.DAEMON).read_bytes()
+    assert not [text for text in [*said, log] if brought.password.encode() in text]
+
+
+def test_it_is_listed_and_has_one_port(brought: Brought) -> None:
+    row = brought.row
+    assert row["daemon"] == "postgresql"
+    assert row["state"] == "running"
+    assert row["ports"] == [brought.part.port]
+    user, _ = brought.box.user or (os.getuid(), 0)
+    assert Path(f"/proc/{row['pid']}").stat().st_uid == user
+
+
+@pytest.mark.parametrize("driver", [psycopg, dbapi])
+def test_both_drivers_speak_tls_and_prove_the_server(
+    brought: Brought, driver: Any, tmp_path: Path
+) -> None:
+    with driver.connect(brought.url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+        assert cursor.fetchone() == (True, "TLSv1.3")
+    other = Authority(tmp_path / "other").ca
+    right = str(database.url_file(brought.box).parent / "ca.pem")
+    for wrong, why in (
+        (brought.url.replace(right, str(other)), "certificate verify failed"),
+        (brought.url.replace("verify-full", "disable"), "no encryption"),
+        (brought.url.replace(database.HOST, "localhost"), "does not match host name|no password"),
+        (brought.url.replace("passwords", "none"), "no password supplied"),
+    ):
+        with pytest.raises(driver.OperationalError, match=why):
+            driver.connect(wrong)
+
+
+def test_what_is_committed_is_on_disk(brought: Brought) -> None:
+    with psycopg.connect(brought.url) as connection:
+        for name in ("fsync", "synchronous_commit", "full_page_writes", "data_checksums"):
+            assert connection.execute(f"SHOW {name}").fetchone() == ("on",)
+        assert connection.execute("SHOW password_encryption").fetchone() == ("scram-sha-256",)
+
+
+def test_results_are_copied_into_it_recorded_in_it_and_exported(
+    brought: Brought, user: User
+) -> None:
+    user.payload(0)
+    done = user.shell("submit", str(user.test), "-S", "repeats=1", "--wait")
+    assert done.returncode == 0, done.stdout
+    done = user.shell("db", "copy", user.settings.database, brought.url)
+    assert done.returncode == 0, done.stdout
+    assert "copied, every row compared" in done.stdout
+    shutil.rmtree(user.settings.data_dir / "spool")
+    before = user.exported("sqlite.parquet")
+    assert before
+    assert user.exported("postgresql.parquet", brought.url) == before
+
+    # The server dies at once, with all that it has in memory, in the middle of a campaign.
+    user.payload(1)
+    submitting = user.begins("submit", str(user.test), "--wait", database=brought.url)
+    records = "spool/jobs/*/*/attempt-1/records/*.json"
+    Grid.until(lambda: [*user.settings.data_dir.glob(records)], "one has measured")
+    with faults.stopped(brought.box, brought.parts, database.DAEMON, signal.SIGKILL):
+        assert "does not answer" in user.shell("status", database=brought.url).stdout
+        done = submitting.communicated()
+        assert done.returncode == 4, done.stdout
+        assert "does not answer" in done.stdout or "was lost" in done.stdout
+    done = user.shell("status", "last", "--follow", database=brought.url)
+    assert done.returncode == 0, done.stdout
+
+    after = user.exported("both.parquet", brought.url)
+    assert [row for row in after if row in before] == before
+    assert len(after) == len(before) + 4
+    assert len({row["measurement_id"] for row in after}) == len(after)
+    assert {row["extra_answer"] for row in after} == {42.0}
+    assert check_database(brought.url)["measurement"] == len(after)
+    assert brought.row["state"] == "running"
+
+
+def test_down_leaves_nothing(brought: Brought) -> None:
+    port = brought.part.port
+    verb("down", "--name", NAME)
+    assert not processes.own(brought.box.folder)
+    assert not brought.box.folder.exists()
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((database.HOST, port))
