@@ -6,11 +6,12 @@ from typing import Any
 
 from treehammer.collectors.record import json_schema
 from treehammer.version import __version__
+from treehammer.web.api import OPERATIONS, PREFIX, Operation, Parameter
 from treehammer.web.bodies import Limits
 from treehammer.web.contradictions import describe
 
 #: Raised with every change of the interface: the first number when clients must change.
-API_VERSION = "1.0.0"
+API_VERSION = "1.1.0"
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
@@ -24,7 +25,7 @@ def description(limits: Limits) -> dict[str, Any]:
         "info": {
             "title": "Treehammer results service",
             "version": API_VERSION,
-            "description": "Takes measurements in and answers once they are safe. "
+            "description": "Takes measurements in and answers once they are safe; tells what pages show. "
             f"Treehammer {__version__}.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -35,6 +36,7 @@ def description(limits: Limits) -> dict[str, Any]:
             "/api/v1/token": {"get": _token()},
             "/api/v1/health": {"get": _health()},
             "/api/v1/openapi.json": {"get": _openapi()},
+            **{f"{PREFIX}{one.address}": {"get": _data(one)} for one in OPERATIONS},
         },
         "components": {
             "securitySchemes": {
@@ -163,6 +165,53 @@ def _openapi() -> dict[str, Any]:
                 "content": {"application/json": {"schema": {"type": "object"}}},
             }
         },
+    }
+
+
+def _data(operation: Operation) -> dict[str, Any]:
+    """One that answers what a page shows, as tables."""
+    rows = {"type": "array", "items": {"type": "object"}}
+    tables = {
+        name: {**rows, "description": f"{meaning[0].upper()}{meaning[1:]}."}
+        for name, meaning in operation.tables.items()
+    }
+    body = _object(
+        title={"type": "string", "description": "What the page is called."},
+        tables={"type": "object", "additionalProperties": rows, "properties": tables},
+        about={
+            "type": "object",
+            "description": "What the page tells beside its tables.",
+            "required": list(operation.about),
+        },
+    )
+    content = {
+        "application/json": {"schema": body},
+        "text/csv": {"schema": {"type": "string"}},
+    }
+    return {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "security": [{"token": []}, {}],
+        "parameters": [_parameter(one) for one in operation.all_parameters],
+        "responses": {
+            "200": {"description": "What the page shows.", "content": content},
+            "400": _answer("A parameter asks for what there is not.", "Error"),
+            "401": _unauthorized(),
+            "403": _answer("The token may not read.", "Error"),
+            "404": _answer("There is no such thing.", "Error"),
+            "503": _unavailable(),
+        },
+    }
+
+
+def _parameter(one: Parameter) -> dict[str, Any]:
+    schema = {"type": "array", "items": one.schema} if one.many else one.schema
+    return {
+        "name": one.name,
+        "in": "path" if one.path else "query",
+        "required": one.path,
+        "description": one.meaning,
+        "schema": schema,
     }
 
 

@@ -16,6 +16,7 @@ from treehammer.web.live_database import LiveDatabase
 from treehammer.web.pages import (
     campaign,
     campaigns,
+    data,
     day,
     errors,
     explore,
@@ -71,6 +72,7 @@ class Pages:
             *metrics.routes(self._context),
             *rootfile.routes(self._context, exports),
             *errors.routes(self._context),
+            *data.routes(self._context, self._context.asks),
             Route("/static/{name:path}", assets.get, name="static", methods=["GET"]),
         ]
 

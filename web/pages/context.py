@@ -77,6 +77,7 @@ class PageContext:
         templates: see :func:`treehammer.web.templating.environment`.
         assets: styles and scripts.
         menu: name of the route -> title, of the pages that every page leads to.
+        asks: the questions of all pages so far, by name of the route.
     """
 
     reads: LiveDatabase
@@ -84,6 +85,7 @@ class PageContext:
     templates: Environment
     assets: Assets
     menu: Mapping[str, str]
+    asks: dict[str, Ask] = field(default_factory=dict)
     _room: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(AT_ONCE))
 
     def page(
@@ -104,6 +106,8 @@ class PageContext:
             packed: under gzip; not for files of which parts may be asked for.
             room: in which questions wait that take long, apart from all others.
         """
+
+        self.asks[name] = ask
 
         async def endpoint(request: Request) -> Response:
             await self.doorkeeper.reader(request)
@@ -203,8 +207,16 @@ def form(request: Request) -> str:
     return wanted
 
 
-def tables_answer(view: View, request: Request, wanted: str) -> Response:
+def tables_answer(
+    view: View, request: Request, wanted: str, *, about: Mapping[str, Any] | None = None
+) -> Response:
     """The tables of a view for programs: all or the one named, of CSV one.
+
+    Args:
+        view: what a page has found out.
+        request: may name the table.
+        wanted: CSV or JSON.
+        about: what JSON tells beside the tables.
 
     Raises:
         Refusal: there is no such table.
@@ -220,7 +232,10 @@ def tables_answer(view: View, request: Request, wanted: str) -> Response:
         headers["Content-Disposition"] = f'attachment; filename="{table.name}.csv"'
         return Response(table.csv(), headers=headers, media_type="text/csv; charset=utf-8")
     chosen = [tables[name]] if name else view.tables
-    body = {"title": view.title, "tables": {table.name: table.plain() for table in chosen}}
+    tables_told = {table.name: table.plain() for table in chosen}
+    body: dict[str, Any] = {"title": view.title, "tables": tables_told}
+    if about is not None:
+        body["about"] = about
     return JSONAnswer(json.loads(json.dumps(body, default=str)), headers=headers)
 
 

@@ -18,12 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from postgres import Server, postgresql  # noqa: F401 - a fixture
 from schemathesis import Case, GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 from web_service import STARTED_US, Service, body, running, sent
 
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE, Metric
 from treehammer.collectors.record import IDENTITIES, INT64, max_length, measurement_id
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database
+from treehammer.web.api import OPERATIONS
 from treehammer.web.bodies import Limits
 from treehammer.web.contradictions import _day
 from treehammer.web.openapi import description
@@ -94,6 +96,9 @@ class Sent:
 #: They take neither a body nor parameters.
 NOTHING_TO_SPOIL = ("GET /api/v1/token", "GET /api/v1/health", "GET /api/v1/openapi.json")
 
+#: Columns and conditions are a language that no schema describes.
+CONDITIONS = ("GET /api/v1/explore", "GET /api/v1/figures/s0")
+
 
 def test_the_service_does_as_it_describes(service: Service) -> None:
     schema = schemathesis.openapi.from_dict(description(Limits()))
@@ -107,7 +112,9 @@ def test_the_service_does_as_it_describes(service: Service) -> None:
         answer = case.call(
             base_url=str(service.client.base_url), headers={"Authorization": f"Bearer {stored.key}"}
         )
-        case.validate_response(answer)
+        case.validate_response(
+            answer, excluded_checks=[positive_data_acceptance] if label in CONDITIONS else []
+        )
         seen.setdefault(label, set()).add(answer.status_code)
         if label.startswith("POST") and answer.status_code == 200:
             body: Any = case.body
@@ -118,9 +125,10 @@ def test_the_service_does_as_it_describes(service: Service) -> None:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             if mode is GenerationMode.NEGATIVE and operation.label in NOTHING_TO_SPOIL:
                 continue
+            of_pages = operation.definition.raw["operationId"] in {one.name for one in OPERATIONS}
             try_all(
                 look,
-                30 if "requestBody" in operation.definition.raw else 10,
+                30 if "requestBody" in operation.definition.raw else 4 if of_pages else 10,
                 operation.as_strategy(generation_mode=mode),
             )
     assert {200, 422} <= seen["POST /api/v1/measurements"]

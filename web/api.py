@@ -1,0 +1,205 @@
+"""What programs may ask of what the pages show: addresses, parameters, tables.
+
+:mod:`treehammer.web.openapi` describes it, :mod:`treehammer.web.pages.data` answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.sql.schema import ROLLED
+
+PREFIX = "/api/v1"
+
+#: Characters of a value.
+MAX_VALUE = 500
+_TEXT: Mapping[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_VALUE}
+_FORMAT: Mapping[str, Any] = {"enum": ["json", "csv"]}
+_DAY: Mapping[str, Any] = {"type": "string", "format": "date"}
+_PAGE: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter: after '?', or where ``path``, a part of the address; ``many`` may be repeated."""
+
+    name: str
+    meaning: str
+    schema: Mapping[str, Any]
+    path: bool = False
+    many: bool = False
+
+    def allows(self, value: str) -> bool:
+        """Whether a value after '?' is as the schema says; whether a day is one, who reads it tells."""
+        schema = self.schema
+        if "enum" in schema:
+            return value in map(str, schema["enum"])
+        if schema["type"] == "integer":
+            # No sign and no zeros before it, as JSON writes numbers.
+            whole = value.isascii() and value.isdigit() and len(value) < 16 and value[0] != "0"
+            return whole and schema["minimum"] <= int(value) <= schema["maximum"]
+        return bool(value) and len(value) <= schema.get("maxLength", MAX_VALUE)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One address.
+
+    Attributes:
+        address: beneath :data:`PREFIX`, as OpenAPI writes it.
+        name: of the operation.
+        page: name of the route of the page that shows the same.
+        summary: one line.
+        tables: name -> what its rows are.
+        parameters: those of its own.
+        about: what the page tells beside its tables.
+    """
+
+    address: str
+    name: str
+    page: str
+    summary: str
+    tables: Mapping[str, str]
+    parameters: tuple[Parameter, ...] = ()
+    about: tuple[str, ...] = ()
+
+    @property
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """Its own, and those that all have."""
+        return (
+            *self.parameters,
+            Parameter("table", "Only this table.", {"enum": list(self.tables)}),
+            Parameter("format", "CSV is one table, the first when none is named.", _FORMAT),
+        )
+
+
+def _last(many: tuple[int, ...]) -> tuple[Parameter, ...]:
+    days = {"type": "integer", "enum": list(many)}
+    return (
+        Parameter("until", "The last day (UTC); today when it is not said.", _DAY),
+        Parameter("days", "How many days.", days),
+    )
+
+
+_EXPLORED = {"figure": "groups of measurements with their numbers"}
+_EXPLORE = (
+    Parameter("metric", "A number of the catalogue, or extra_NAME.", _TEXT),
+    Parameter("by", "The column along the horizontal axis.", _TEXT),
+    Parameter("colour", "A second column that makes groups.", _TEXT),
+    Parameter("panels", "A third one.", _TEXT),
+    Parameter("view", "Means or distributions.", {"enum": ["means", "distribution"]}),
+    Parameter("bars", "What the spread is.", {"enum": ["rms", "interval", "none"]}),
+    Parameter("kind", "What kind of execution.", _TEXT),
+    Parameter("campaign", "Only of this campaign.", _TEXT, many=True),
+    Parameter("where", "A condition, as COLUMN=VALUE.", _TEXT, many=True),
+    Parameter("from", "The first day (UTC).", _DAY),
+    Parameter("to", "The last day (UTC).", _DAY),
+)
+
+OPERATIONS = (
+    Operation(
+        "/overview",
+        "getOverview",
+        "overview",
+        "What runs now, the latest verdicts, sites by day",
+        {
+            "site_days": "sites and days",
+            "running": "campaigns with jobs that are not over",
+            "verdicts": "the latest comparisons",
+        },
+        _last((7, 14, 30, 60)),
+        ("news",),
+    ),
+    Operation(
+        "/days/{day}",
+        "getDay",
+        "day",
+        "What a site measured on a day, and what failed",
+        {"measured": "what was measured", "failing": "failures"},
+        (
+            Parameter("day", "The day (UTC).", _DAY, path=True),
+            Parameter("site", "The site.", _TEXT),
+        ),
+    ),
+    Operation(
+        "/campaigns",
+        "listCampaigns",
+        "campaigns",
+        "Campaigns, the newest first, 50 on a page",
+        {"campaigns": "campaigns"},
+        (Parameter("page", "Which page.", _PAGE),),
+        ("page", "pages", "count"),
+    ),
+    Operation(
+        "/campaigns/{campaign_id}",
+        "getCampaign",
+        "campaign",
+        "A campaign: progress, failures, jobs, exactly what runs",
+        {
+            "jobs": "selected jobs",
+            "sites": "jobs by site and state",
+            "failures": "failures by class and site",
+            "messages": "what was said",
+        },
+        (
+            Parameter("campaign_id", "Its identity.", _TEXT, path=True),
+            Parameter("site", "Only jobs of this site.", _TEXT),
+            Parameter("state", "Only jobs in this state.", _TEXT),
+            Parameter("failure", "Only jobs that failed so.", _TEXT),
+            Parameter("page", "Which page of the jobs.", _PAGE),
+        ),
+        ("facts", "command_line", "render", "page", "pages", "job_count"),
+    ),
+    Operation(
+        "/jobs/{job_id}",
+        "getJob",
+        "job",
+        "A job: its attempts and measurements",
+        {"measurements": "measurements", "attempts": "attempts"},
+        (Parameter("job_id", "Its identity.", _TEXT, path=True),),
+        ("facts", "command_line"),
+    ),
+    Operation(
+        "/sites", "listSites", "sites", "Every site and its last 30 days", {"sites": "sites"}
+    ),
+    Operation(
+        "/sites/{site}",
+        "getSite",
+        "site",
+        "A site beside the median of similar ones, and what changed there",
+        {
+            "series": "the site and the median of similar sites, by day or week",
+            "state": "what its doors, releases and nodes are",
+            "changes": "on which day one of them changed",
+            "outcomes": "what came back, by day",
+            "work": "what was ever measured",
+        },
+        (
+            Parameter("site", "Its name.", _TEXT, path=True),
+            Parameter("metric", "A metric that is rolled up by day.", {"enum": list(ROLLED)}),
+            Parameter("test", "Only this test.", _TEXT),
+            Parameter("variant", "Only this variant.", _TEXT),
+            Parameter("root", "Only this release.", _TEXT),
+            Parameter("protocol", "Only doors of this protocol.", _TEXT),
+            *_last((14, 30, 90, 180)),
+        ),
+    ),
+    Operation(
+        "/explore",
+        "explore",
+        "explore",
+        "Any metric by any columns",
+        _EXPLORED,
+        _EXPLORE,
+    ),
+    Operation(
+        "/figures/s0",
+        "getFigureS0",
+        "s0",
+        "CPU efficiency by site and variant, as in study S0",
+        _EXPLORED,
+        _EXPLORE,
+    ),
+)

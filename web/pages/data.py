@@ -1,0 +1,68 @@
+"""What the pages show, for programs: the same questions at addresses that have a version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from treehammer.errors import ConfigError, did_you_mean
+from treehammer.sql.store import Store
+from treehammer.web.api import OPERATIONS, PREFIX, Operation
+from treehammer.web.pages.context import CSV, JSON, Ask, PageContext, View, tables_answer
+
+
+def routes(context: PageContext, asks: Mapping[str, Ask]) -> list[BaseRoute]:
+    """An address for each operation; ``asks`` are the questions of pages by name of the route."""
+    return [
+        context.page(_path(one.address), _data(asks[one.page], one), f"api-{one.name}")
+        for one in OPERATIONS
+    ]
+
+
+def _path(address: str) -> str:
+    # Names of sites may have a slash in them.
+    return PREFIX + re.sub(r"\{(\w+)\}", r"{\1:path}", address)
+
+
+def _data(ask: Ask, operation: Operation) -> Ask:
+    def answer(store: Store, request: Request) -> Response:
+        _check(request, operation)
+        view = ask(store, request)
+        assert isinstance(view, View)
+        wanted = CSV if request.query_params.get("format") == CSV else JSON
+        return tables_answer(view, request, wanted, about=_about(view, operation))
+
+    return answer
+
+
+def _check(request: Request, operation: Operation) -> None:
+    """Hold the address against the description: a word that is spelt wrong would change the answer.
+
+    Raises:
+        ConfigError: it has a parameter that there is not, one twice, or another value than is described.
+    """
+    known = {one.name: one for one in operation.all_parameters if not one.path}
+    sent = request.query_params
+    for name, value in sent.multi_items():
+        one = known.get(name)
+        if one is None:
+            hint = f"{did_you_mean(name, known)}It has {', '.join(known)}."
+            raise ConfigError(f"there is no parameter {name[:40]!r}", hint=hint)
+        if len(sent.getlist(name)) > 1 and not one.many:
+            raise ConfigError(f"{name} is said more than once")
+        if not one.allows(value):
+            raise ConfigError(f"{name} cannot be {value[:40]!r}", hint=one.meaning)
+
+
+def _about(view: View, operation: Operation) -> dict[str, Any]:
+    about = {name: view.values[name] for name in operation.about}
+    if "facts" in about:
+        about["facts"] = dict(about["facts"])
+    if "news" in about:
+        about["news"] = [one["text"] for one in about["news"]]
+    return about
