@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from treehammer.analysis.verdict import Verdict
+from treehammer.analysis.verdict import SERIES, Verdict
+from treehammer.analysis.wording import METRIC_TITLES
+from treehammer.sql.rows import VerdictRow
 
 #: More names than this make a sentence unreadable.
 MOST_NAMED = 6
@@ -53,6 +55,21 @@ def attribute(findings: Iterable[Finding], changed: str) -> tuple[str, ...]:
         named = _listed([f"{label} at {site}" for site, label in sorted(slow)])
         said.append(f"slower, but neither in every test of a site nor at every site: {named}")
     return tuple(said if everywhere else said[1:])
+
+
+def attributed(rows: Sequence[VerdictRow]) -> tuple[str, ...]:
+    """The same for all verdicts of a comparison, each sentence with the times it holds for."""
+    said: dict[str, list[str]] = {}
+    for metric, title in METRIC_TITLES.items():
+        of_metric = [row for row in rows if row.scope == SERIES and row.metric == metric]
+        if not of_metric:
+            continue
+        one = of_metric[0]
+        changed = "the release" if one.axis == "root" else f"{one.axis}={one.b}"
+        findings = [Finding(row.site, row.label, Verdict(row.verdict)) for row in of_metric]
+        for sentence in attribute(findings, changed):
+            said.setdefault(sentence, []).append(title)
+    return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from treehammer.analysis import notes
-from treehammer.analysis.attribution import Finding, attribute
+from treehammer.analysis.attribution import attributed
 from treehammer.analysis.evidence import checksums
 from treehammer.analysis.release import Release, pooled_over_sites
 from treehammer.analysis.samples import HEADLINE_METRICS, Sample
@@ -30,7 +30,6 @@ from treehammer.analysis.statistics import (
     needed,
 )
 from treehammer.analysis.verdict import DELTA, RELEASE, RULE_VERSION, SERIES, Evidence, Verdict
-from treehammer.analysis.wording import METRIC_TITLES
 from treehammer.errors import ConfigError, NothingToDo
 from treehammer.hctests.definition import Scalar
 from treehammer.sql.rows import PairRow, VerdictRow
@@ -123,16 +122,18 @@ def compare(samples: Iterable[Sample], question: Question, *, now_us: int) -> Co
     judged = _judge_series(effects, question.delta)
     releases = [] if question.axis == "site" else pooled_over_sites(effects)
     over_sites = _judge_releases(releases, question.delta)
+    verdicts = (
+        *(rows.series(*pair) for pair in zip(effects, judged, strict=True)),
+        *(rows.release(*pair) for pair in zip(releases, over_sites, strict=True)),
+    )
+    one_host = notes.on_one_host(effects)
     return Comparison(
         question=question,
         pairs=tuple(row for one in effects for row in rows.pairs(one)),
-        verdicts=(
-            *(rows.series(*pair) for pair in zip(effects, judged, strict=True)),
-            *(rows.release(*pair) for pair in zip(releases, over_sites, strict=True)),
-        ),
-        attribution=_attribution(effects, judged, question),
-        one_host=notes.on_one_host(effects),
-        notes=tuple(notes.told(effects, [one.verdict for one in judged], question.delta)),
+        verdicts=verdicts,
+        attribution=attributed(verdicts),
+        one_host=one_host,
+        notes=tuple(notes.told(verdicts, one_host=one_host)),
     )
 
 
@@ -180,22 +181,6 @@ def _judge(estimate: Estimate, n: int, adjusted: Adjusted, delta: float) -> _Jud
     undecided = verdict is Verdict.UNDECIDED
     more = needed(estimate, n, adjusted.level, delta) if undecided else None
     return _Judgement(verdict, adjusted, more)
-
-
-def _attribution(
-    effects: Sequence[Effect], judged: Sequence[_Judgement], question: Question
-) -> tuple[str, ...]:
-    changed = "the release" if question.axis == "root" else f"{question.axis}={question.b}"
-    said: dict[str, list[str]] = {}
-    for metric in HEADLINE_METRICS:
-        findings = [
-            Finding(one.series.site, one.series.label, judgement.verdict)
-            for one, judgement in zip(effects, judged, strict=True)
-            if one.metric == metric
-        ]
-        for sentence in attribute(findings, changed):
-            said.setdefault(sentence, []).append(METRIC_TITLES[metric])
-    return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
 
 
 class _Rows:

@@ -40,6 +40,9 @@ CONTEXT_AXES: Mapping[str, str] = {
     "dataset": "dataset",
 }
 
+#: Two selections that someone made are compared on this axis; what they have in common is the series.
+SELECTION = "selection"
+
 _TEXT = (
     "measurement_id",
     "kind",
@@ -84,7 +87,8 @@ class Sample:
 
     Text that is not known is ``''``.  ``metrics`` holds the headline metrics that were recorded,
     ``loop_wall_s`` is None where no loop was timed, ``build`` the facts of the ROOT build
-    (:data:`BUILD_FACTS` with version and commit).
+    (:data:`BUILD_FACTS` with version and commit).  ``side`` names the selection that it belongs to
+    where two selections are compared.
     """
 
     measurement_id: str
@@ -114,6 +118,7 @@ class Sample:
     build: Mapping[str, str]
     checksum_version: int = 0
     content_hash: str = ""
+    side: str = ""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
@@ -138,6 +143,8 @@ class Sample:
 
     def axis_value(self, axis: str) -> Scalar | None:
         """The value on an axis of the variant or of :data:`CONTEXT_AXES`; None where it has none."""
+        if axis == SELECTION:
+            return self.side or None
         values = dict(self.variant.values)
         if axis in values:
             return values[axis]

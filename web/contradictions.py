@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from treehammer.collectors.failures import CLASSES
 from treehammer.collectors.job import KINDS
 from treehammer.collectors.record import RECORD_VERSION, Measurement, measurement_id
 from treehammer.sql.marks import BAD_REPLICA
@@ -33,6 +34,8 @@ def contradictions(measurement: Measurement) -> list[str]:
         wrong.append(f"record_version must be {RECORD_VERSION}: this service knows no other layout")
     if values["kind"] not in KINDS:
         wrong.append(f"kind must be one of {', '.join(KINDS)}")
+    if values.get("failure_class") not in (None, "", *CLASSES):
+        wrong.append(f"failure_class must be one of {', '.join(CLASSES)}")
     if values["day"] != _day(values["started_us"] // _DAY_US):
         wrong.append("day must be the UTC day of started_us, as YYYYMMDD")
     if measurement.id != measurement_id(
@@ -60,6 +63,7 @@ def describe(properties: dict[str, Any]) -> dict[str, Any]:
         described[name]["minimum"] = 1
     described["record_version"]["const"] = RECORD_VERSION
     described["kind"]["enum"] = list(KINDS)
+    described["failure_class"]["enum"] = [None, "", *CLASSES]
     described["day"] |= {"minimum": 19700101, "maximum": 99991231}
     described["started_us"] |= {"minimum": 0, "maximum": _DAYS * _DAY_US - 1}
     return described

@@ -16,6 +16,7 @@ from treehammer.web.live_database import LiveDatabase
 from treehammer.web.pages import (
     campaign,
     campaigns,
+    compare,
     data,
     day,
     errors,
@@ -37,6 +38,7 @@ STATIC = Path(__file__).parents[1] / "static"
 MENU = {
     "overview": "Overview",
     "explore": "Explore",
+    "compare": "Compare",
     "campaigns": "Campaigns",
     "sites": "Sites",
     "rootfile": "ROOT file",
@@ -64,6 +66,7 @@ class Pages:
         self.routes: list[BaseRoute] = [
             *overview.routes(self._context),
             *explore.routes(self._context),
+            *compare.routes(self._context),
             *campaigns.routes(self._context),
             *campaign.routes(self._context),
             *job.routes(self._context),

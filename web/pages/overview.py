@@ -23,7 +23,7 @@ from treehammer.submit.batch.base import JobState
 from treehammer.terminal import counted
 from treehammer.web.pages import days
 from treehammer.web.pages.campaigns import campaign_table
-from treehammer.web.pages.context import PageContext, View
+from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.tables import Column, Table
 from treehammer.web.templating import moment
 
@@ -71,7 +71,7 @@ def view(store: Store, request: Request) -> View:
         overview.under_way(store, _OPEN),
         request,
     )
-    verdicts = _verdicts(overview.latest_verdicts(store, COMPARISONS))
+    verdicts = _verdicts(overview.latest_verdicts(store, COMPARISONS), request)
     recent = lines if shown[-1] == today else matrix(store, days.until(today, DAYS))
     quiet = sorted({*overview.sites(store)} - {line.site for line in lines})
     values = {
@@ -147,7 +147,7 @@ def _site_days(lines: Sequence[Line]) -> Table:
     return Table("site_days", "Sites by day", tuple(Column(key, key) for key in keys), rows)
 
 
-def _verdicts(found: Mapping[str, Sequence[VerdictRow]]) -> Table:
+def _verdicts(found: Mapping[str, Sequence[VerdictRow]], request: Request) -> Table:
     """One row a comparison and metric: what was concluded how often, and the largest effect."""
     rows = [
         _compared(identity, metric, [row for row in verdicts if row.metric == metric])
@@ -155,7 +155,11 @@ def _verdicts(found: Mapping[str, Sequence[VerdictRow]]) -> Table:
         for metric in dict.fromkeys(row.metric for row in verdicts)
     ]
     columns = (
-        Column("compared", "compared"),
+        Column(
+            "compared",
+            "compared",
+            link=lambda row: link_to(request, "comparison", comparison=row["comparison_id"]),
+        ),
         Column("comparison_id", hidden=True),
         Column("metric", "time", lambda metric: wording.METRIC_TITLES.get(metric, metric)),
         Column("over_sites", "variants over all sites", _tally, long=True),

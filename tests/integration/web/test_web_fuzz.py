@@ -21,6 +21,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from web_service import STARTED_US, Service, body, running, sent
 
+from treehammer.collectors.failures import CLASSES
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE, Metric
 from treehammer.collectors.record import IDENTITIES, INT64, max_length, measurement_id
 from treehammer.sql.selection import Selection
@@ -194,6 +195,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
     values |= {
         "record_version": 1,
         "kind": draw(st.sampled_from(["timed", "checksum"])),
+        "failure_class": draw(st.sampled_from([None, "", *CLASSES])),
         "started_us": draw(st.integers(0, 2 * STARTED_US)),
         **{name: draw(st.integers(1, 3)) for name in ("attempt", "repeat", "round", "position")},
     }

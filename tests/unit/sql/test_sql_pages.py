@@ -16,7 +16,8 @@ from treehammer.sql.store import Store
         (lambda store: overview.under_way(store, ["queued", "running"]), "ix_job_state"),
         (lambda store: overview.open_jobs(store, ["queued", "running"]), "ix_job_state"),
         (lambda store: overview.campaigns_since(store, 5), "ix_campaign_created"),
-        (lambda store: overview.failing_on(store, "A", 20260301), "ix_measurement_subject"),
+        # By either of the two that begin with day and subject: both are as good.
+        (lambda store: overview.failing_on(store, "A", 20260301), "day=?"),
     ],
 )
 def test_an_index_answers(store: Store, ask: object, index: str) -> None:

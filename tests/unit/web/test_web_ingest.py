@@ -105,6 +105,8 @@ def changed(**values: Any) -> Any:
                 (changed(measurement_id="mine"), 422, "measurement_id is not that of"),
                 (changed(round=0), 422, "round must be at least 1"),
                 (changed(kind="fast"), 422, "kind must be one of timed, checksum"),
+                # What roll-ups call a measurement that went well is no failure.
+                (changed(failure_class="good"), 422, "failure_class must be one of submission,"),
                 (changed(record_version=2), 422, "no other layout"),
                 (changed(day=20260302), 422, "day must be the UTC day"),
                 (changed(started_us=-1), 422, "day must be the UTC day"),

@@ -1,0 +1,193 @@
+"""Compare: stored verdicts as they are, and comparisons that are made when they are asked for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from page_makers import HOSTILE, fill
+from sql_makers import make_measurement
+from web_service import Service, running
+
+from treehammer.analysis.compare import Question, compare
+from treehammer.analysis.samples import COLUMNS, Sample
+from treehammer.collectors.record import Measurement
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+from treehammer.web.pages import compare as page
+
+PEOPLE = {"Accept": "text/html,*/*"}
+SITES = ("SITE_A", HOSTILE[0])
+
+
+def jobs() -> Iterator[Measurement]:
+    """Two releases in every job of two sites, the second one slower; in March and in April."""
+    dice = random.Random(2)
+    for site in SITES:
+        for number in range(14):
+            for position, release in enumerate(("6.38.00", "6.40.00"), 1):
+                if site == SITES[0] and number == 13 and release == "6.40.00":
+                    continue
+                seconds = dice.gauss(0.02, 0.0002) * (1.1 if release == "6.40.00" else 1.0)
+                values: dict[str, Any] = {
+                    "variant": json.dumps({"root": release, "cache_mb": 30}),
+                    "axis_root": release,
+                    "site": site,
+                    "host": f"node{number % 4}",
+                    "day": 20260310 if number < 7 else 20260410,
+                    "cpu_per_event_s": seconds,
+                    "wall_per_event_s": 1.2 * seconds,
+                    "loop_wall_s": 5.0,
+                    "plausible": True,
+                }
+                yield make_measurement(f"{site}-{number}", 1, position, **values)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("measured")
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        store.add(jobs())
+    with running(folder, reading_open=True) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("compared")
+    fill(f"sqlite:///{folder / 'results.db'}")
+    with running(folder, reading_open=True) as service:
+        yield service
+
+
+def tables(service: Service, address: str) -> dict[str, list[dict[str, Any]]]:
+    answer = service.client.get(address + ("&" if "?" in address else "?") + "format=json")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, list[dict[str, Any]]] = answer.json()["tables"]
+    return found
+
+
+def test_stored_verdicts_are_shown_as_they_are(filled: Service) -> None:
+    found = tables(filled, "/compare/comparison")
+    with Store.open(filled.url) as store:
+        rows = store.verdicts("comparison")
+    shown = [*found["pooled"], *found["by_site"], *found["missing"]]
+    assert len(shown) == len(rows)
+    known = {(row.scope, row.site, row.metric): row for row in rows}
+    for one in shown:
+        row = known[one["scope"], one["site"], one["metric"]]
+        assert (one["effect"], one["low"], one["high"]) == (row.effect, row.low, row.high)
+        assert (one["verdict"], one["jobs"], one["hosts"]) == (row.verdict, row.jobs, row.hosts)
+    text = filled.client.get("/compare/comparison?format=csv&table=by_site").text
+    assert len([*csv.DictReader(io.StringIO(text))]) == len(found["by_site"])
+
+
+def test_what_stands_out_comes_first(filled: Service) -> None:
+    rows = tables(filled, "/compare/comparison")["by_site"]
+    weights = [abs(row["effect"]) / (row["high"] - row["low"]) for row in rows]
+    assert weights == sorted(weights, reverse=True)
+    assert rows[0]["verdict"] == "faster"
+
+
+def test_comparisons_are_listed_and_linked(filled: Service) -> None:
+    (listed,) = tables(filled, "/compare")["comparisons"]
+    assert listed["comparison_id"] == "comparison"
+    for address in ("/", "/compare"):
+        assert "/compare/comparison" in filled.client.get(address, headers=PEOPLE).text
+    page_ = filled.client.get("/compare/comparison", headers=PEOPLE).text
+    assert "{{ 7 * 7 }}" in page_
+
+
+def test_a_live_comparison_is_that_of_the_command(measured: Service) -> None:
+    found = tables(measured, "/compare?a=6.38.00&b=6.40.00")
+    with Store.open(measured.url) as store:
+        samples = [Sample.from_row(row) for row in store.measurements(Selection(), COLUMNS)]
+        question = Question("root", "6.38.00", "6.40.00", selection=str(Selection()))
+        there = compare(samples, question, now_us=1)
+        assert store.verdicts(question.id) == []
+    effects = {(row["site"], row["metric"]): row["effect"] for row in found["by_site"]}
+    assert effects == {(r.site, r.metric): r.effect for r in there.of_scope("series")}
+    assert {row["verdict"] for row in found["by_site"]} == {"slower"}
+    html = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
+    assert "treehammer compare 6.38.00 6.40.00" in html
+    assert "which points at the release" in html
+    assert "<script>document" not in html
+
+
+def test_a_stored_comparison_answers_the_same_question(measured: Service) -> None:
+    with Store.open(measured.url) as store:
+        samples = [Sample.from_row(row) for row in store.measurements(Selection(), COLUMNS)]
+        question = Question("root", "6.38.00", "6.40.00", 0.05, str(Selection()))
+        made = compare(samples, question, now_us=1_772_323_200_000_000)
+        store.replace_comparison(question.id, made.pairs, made.verdicts)
+    address = "/compare?a=6.38.00&b=6.40.00&delta=0.05"
+    assert "Judged 2026-03-01" in measured.client.get(address, headers=PEOPLE).text
+    assert "Judged" not in measured.client.get(address + "&now=1", headers=PEOPLE).text
+    pairs = tables(measured, f"/compare/{question.id}")["pairs"]
+    assert len(pairs) == len(made.pairs)
+    said = measured.client.get(f"/compare/{question.id}", headers=PEOPLE).text
+    assert all(sentence.split(" ")[0] in said for sentence in made.notes)
+
+
+def test_two_months_are_compared_unpaired(measured: Service) -> None:
+    address = "/compare?axis=selection&where_a=day<20260401&where_b=day>=20260401"
+    rows = tables(measured, address)["by_site"]
+    assert len(rows) == 8
+    assert all(row["unpaired"] for row in rows)
+    assert {row["a"] for row in rows} == {"day<20260401"}
+    html = measured.client.get(address, headers=PEOPLE).text
+    assert "Welch" in html
+
+
+def test_sides_may_have_conditions_of_their_own(measured: Service) -> None:
+    address = "/compare?a=6.38.00&b=6.40.00&where_a=day<20260401&where_b=day>=20260401"
+    rows = tables(measured, address)["by_site"]
+    assert {(row["verdict"], row["unpaired"]) for row in rows} == {("slower", True)}
+    one = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
+    missing = tables(measured, one)["missing"]
+    assert {(row["site"], row["verdict"]) for row in missing} == {(HOSTILE[0], "lost")}
+
+
+@pytest.mark.parametrize(
+    "address, status, said",
+    [
+        ("/compare?a=6.38.00&b=7", 404, "no measurement has root=7"),
+        ("/compare?a=1&b=1", 400, "both sides"),
+        ("/compare?a=6.38.00&b=6.40.00&delta=x", 400, "delta must be"),
+        ("/compare?a=6.38.00&b=6.40.00&delta=5", 400, "between 0 and 1"),
+        ("/compare?aa=1", 400, "no parameter"),
+        ("/compare?a=6.38.00&b=6.40.00&campaign=none", 404, "no campaigns"),
+        (
+            "/compare?axis=selection&where_a=site=X&where_b=site=Y",
+            404,
+            "no measurement is selected",
+        ),
+        ("/compare/nothing", 404, "no such comparison"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    measured: Service, address: str, status: int, said: str
+) -> None:
+    answer = measured.client.get(address)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+
+
+def test_more_than_can_be_read_is_refused(
+    measured: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "MOST_READ", 10)
+    answer = measured.client.get("/compare?a=6.38.00&b=6.40.00&now=1")
+    assert answer.status_code == 400
+    assert "10 is the limit" in answer.json()["error"]
+
+
+def test_variants_of_others_are_said(filled: Service) -> None:
+    answer = filled.client.get("/compare?a=6.38.00&b=6.40.00")
+    assert answer.status_code == 400
+    assert "no JSON object" in answer.json()["error"]

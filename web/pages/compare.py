@@ -1,0 +1,456 @@
+"""Compare: what two releases, or any two selections, differ by; where, and how certainly."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from treehammer.analysis import wording
+from treehammer.analysis.attribution import attributed
+from treehammer.analysis.samples import COLUMNS, CONTEXT_AXES, SELECTION, Sample, value_named
+from treehammer.analysis.verdict import DELTA, ONE_SIDED, RELEASE, SERIES, Evidence
+from treehammer.errors import ConfigError, NothingToDo
+from treehammer.sql import figure_values, overview
+from treehammer.sql.figures import Figure
+from treehammer.sql.rows import VerdictRow
+from treehammer.sql.selection import Selection
+from treehammer.sql.store import Store
+from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
+from treehammer.web.pages.tables import Column, Table
+from treehammer.web.templating import moment
+
+if TYPE_CHECKING:
+    from treehammer.analysis.compare import Question
+
+#: Measurements that a comparison may read while someone waits.
+MOST_READ = 30_000
+#: Stored comparisons that are listed, the latest.
+LISTED = 50
+#: Axes that every test has; others can be typed.
+AXES = (
+    "root",
+    *CONTEXT_AXES,
+    "branches",
+    "cache_mb",
+    "events",
+    "access",
+    "cache",
+    "format",
+    SELECTION,
+)
+_OWN = (
+    "axis",
+    "a",
+    "b",
+    "campaign",
+    "where",
+    "where_a",
+    "where_b",
+    "delta",
+    "now",
+    "format",
+    "table",
+)
+#: How far the drawn axis reaches at most, in ln.
+_FURTHEST = 0.5
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Comparisons that were stored, one of them, and those that are made when they are asked for."""
+    return [
+        context.page("/compare", view, "compare"),
+        context.page("/compare/{comparison}", stored, "comparison"),
+    ]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A comparison as the address asks for it."""
+
+    axis: str
+    a: str
+    b: str
+    campaigns: tuple[str, ...]
+    wheres: tuple[str, ...]
+    wheres_a: tuple[str, ...]
+    wheres_b: tuple[str, ...]
+    delta: float
+
+    @property
+    def is_question(self) -> bool:
+        """Whether anything is asked at all."""
+        sides = self.wheres_a or self.wheres_b
+        return bool(sides if self.axis == SELECTION else self.a and self.b)
+
+    @property
+    def command(self) -> str:
+        """The command that makes the same comparison and keeps it; '' where none does."""
+        if self.axis == SELECTION or self.wheres_a or self.wheres_b or len(self.campaigns) > 1:
+            return ""
+        words = ["treehammer", "compare", self.a, self.b]
+        words += ["--axis", self.axis] if self.axis != "root" else []
+        words += ["--delta", f"{self.delta:g}"] if self.delta != DELTA else []
+        for campaign in self.campaigns:
+            words += ["--campaign", campaign]
+        for where in self.wheres:
+            words += ["--where", where]
+        return shlex.join(words)
+
+
+def view(store: Store, request: Request) -> View:
+    """The list of comparisons, or the one that the address asks for."""
+    asked = _read(request, store)
+    if not asked.is_question:
+        return _listing(store, request, asked)
+    if not request.query_params.get("now") and (rows := _kept(store, asked)):
+        return _shown(store, request, rows, asked)
+    rows, notes = _made(store, asked)
+    return _shown(store, request, rows, asked, notes)
+
+
+def stored(store: Store, request: Request) -> View:
+    """One that was stored.
+
+    Raises:
+        NothingToDo: there is none of this identity.
+    """
+    identity = request.path_params["comparison"]
+    rows = store.verdicts(identity) if len(identity) <= 64 and identity.isprintable() else []
+    if not rows:
+        raise NothingToDo("there is no such comparison", hint="It may have been made anew.")
+    return _shown(store, request, rows, None)
+
+
+def _read(request: Request, store: Store) -> _Asked:
+    sent = request.query_params
+    for name in sent:
+        if name not in _OWN:
+            raise ConfigError(
+                f"there is no parameter {name[:40]!r}", hint=f"Known: {', '.join(_OWN)}."
+            )
+    try:
+        delta = float(sent.get("delta") or DELTA)
+    except ValueError:
+        raise ConfigError("delta must be a number such as 0.02") from None
+
+    def texts(name: str) -> tuple[str, ...]:
+        return tuple(text for text in sent.getlist(name) if text.strip())
+
+    return _Asked(
+        axis=sent.get("axis") or "root",
+        a=sent.get("a", ""),
+        b=sent.get("b", ""),
+        campaigns=tuple(dict.fromkeys(store.campaign(one).id for one in texts("campaign"))),
+        wheres=texts("where"),
+        wheres_a=texts("where_a"),
+        wheres_b=texts("where_b"),
+        delta=delta,
+    )
+
+
+def _kept(store: Store, asked: _Asked) -> list[VerdictRow]:
+    """The verdicts of this very question, if it was asked before."""
+    if not asked.command:
+        return []
+    from treehammer.analysis.compare import Question
+
+    selection = str(Selection.of(asked.campaigns, asked.wheres))
+    for read in (str, float):
+        try:
+            a, b = read(asked.a), read(asked.b)
+        except ValueError:
+            continue
+        question = Question(asked.axis, a, b, asked.delta, selection)
+        if rows := store.verdicts(question.id):
+            return rows
+    return []
+
+
+def _made(store: Store, asked: _Asked) -> tuple[list[VerdictRow], Sequence[str]]:
+    """Compare now; nothing is stored.
+
+    Raises:
+        ConfigError: it would read too much, or asks for what there is not.
+        NothingToDo: one side has nothing, or nothing can be compared.
+    """
+    from treehammer.analysis.compare import compare
+
+    sides = [
+        Selection.of(asked.campaigns, (*asked.wheres, *own))
+        for own in (asked.wheres_a, asked.wheres_b)
+    ]
+    samples = [_samples(store, side) for side in dict.fromkeys(sides)]
+    if asked.axis == SELECTION:
+        question = _of_selections(asked)
+        names = (str(question.a), str(question.b))
+        everything = [
+            replace(one, side=name)
+            for name, side in zip(names, samples, strict=True)
+            for one in side
+        ]
+    else:
+        a = value_named(samples[0], asked.axis, asked.a)
+        b = value_named(samples[-1], asked.axis, asked.b)
+        question = _question(asked, a, b)
+        everything = list(samples[0])
+        if len(samples) > 1:
+            everything = [one for one in samples[0] if one.axis_value(asked.axis) == a]
+            everything += [one for one in samples[1] if one.axis_value(asked.axis) == b]
+    found = compare(everything, question, now_us=time.time_ns() // 1000)
+    return list(found.verdicts), found.notes
+
+
+def _of_selections(asked: _Asked) -> Question:
+    names = [" and ".join(side) or "all" for side in (asked.wheres_a, asked.wheres_b)]
+    return _question(asked, *names)
+
+
+def _question(asked: _Asked, a: Any, b: Any) -> Question:
+    from treehammer.analysis.compare import Question
+
+    return Question(asked.axis, a, b, asked.delta, str(Selection.of(asked.campaigns, asked.wheres)))
+
+
+def _samples(store: Store, selection: Selection) -> list[Sample]:
+    figure = Figure(selection=selection, kind=None)
+    with store.connection() as connection:
+        count = figure_values.most(connection, figure)
+    if count > MOST_READ:
+        raise ConfigError(
+            f"this comparison would read up to {count:,} measurements, and {MOST_READ:,} is the limit here",
+            hint="Choose a campaign, or a site with where=site=NAME; 'treehammer compare' has no "
+            "limit, and what it finds is listed on this page.",
+        )
+    try:
+        found = [Sample.from_row(row) for row in store.measurements(selection, COLUMNS)]
+    except (ValueError, AttributeError) as error:
+        # Of a program that is not ours.
+        raise ConfigError(
+            f"the variant of a measurement is no JSON object ({error})",
+            hint="Leave such measurements out with a condition.",
+        ) from error
+    if not found:
+        raise NothingToDo(f"no measurement is selected by {selection}")
+    return found
+
+
+def _listing(store: Store, request: Request, asked: _Asked) -> View:
+    rows = [_line(rows) for rows in overview.latest_verdicts(store, LISTED).values()]
+    columns = (
+        Column(
+            "compared",
+            "compared",
+            long=True,
+            link=lambda row: link_to(request, "comparison", comparison=row["comparison_id"]),
+        ),
+        Column("comparison_id", hidden=True),
+        Column("judged_us", "judged", moment),
+        Column("over_sites", "over all sites", _tally, long=True),
+        Column("by_site", "by site", _tally, long=True),
+    )
+    note = f"The latest {LISTED}." if len(rows) == LISTED else ""
+    listed = Table("comparisons", "Comparisons that were made", columns, rows, note=note)
+    values = {"listed": listed, **_form(store, asked)}
+    return View("compare.html.j2", "Compare", values, (listed,))
+
+
+def _line(rows: Sequence[VerdictRow]) -> dict[str, Any]:
+    first = rows[0]
+    return {
+        "compared": title(first),
+        "comparison_id": first.comparison_id,
+        "judged_us": first.created_us,
+        "over_sites": dict(Counter(r.verdict for r in rows if r.scope == RELEASE).most_common()),
+        "by_site": dict(Counter(r.verdict for r in rows if r.scope == SERIES).most_common()),
+    }
+
+
+def _tally(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "–"
+
+
+def title(row: VerdictRow) -> str:
+    """What is compared, in words."""
+    if row.axis == SELECTION:
+        return f"{row.b} against {row.a}"
+    return f"{row.axis} {row.b} against {row.a}"
+
+
+def _form(store: Store, asked: _Asked) -> dict[str, Any]:
+    campaigns = [(one.id, one.name or one.id) for one in store.campaigns()[:100]]
+    return {"asked": asked, "axes": AXES, "campaigns": campaigns, "releases": _releases(store)}
+
+
+def _releases(store: Store) -> list[str]:
+    with store.snapshot() as snapshot:
+        groups = snapshot.figure(Figure(by=("axis_root",), kind=None)).groups
+    return [str(group.by["axis_root"]) for group in groups if group.by["axis_root"]]
+
+
+def _shown(
+    store: Store,
+    request: Request,
+    rows: Sequence[VerdictRow],
+    asked: _Asked | None,
+    live: Sequence[str] | None = None,
+) -> View:
+    """A comparison: ``live`` holds the notes of one that was made just now."""
+    from treehammer.analysis import notes
+
+    first = rows[0]
+    series = [row for row in rows if row.scope == SERIES]
+    missing = [row for row in series if row.verdict in ONE_SIDED]
+    compared = _sorted([row for row in series if row not in missing])
+    pooled = _sorted([row for row in rows if row.scope == RELEASE])
+    one_host = len({row.site for row in series}) == 1 and max(row.hosts for row in series) <= 1
+    said = live if live is not None else list(notes.told(rows, one_host=one_host))
+    tables = [
+        _table(request, "pooled", "Over all sites", pooled, first, site=False),
+        _table(request, "by_site", "By site", compared, first),
+        _missing(request, missing, first),
+    ]
+    if form(request) != HTML and live is None:
+        tables.append(_pairs(store, first.comparison_id))
+    values = {
+        "tables": tables[:3],
+        "lines": {"pooled": _lines(pooled, rows), "by_site": _lines(compared, rows)},
+        "delta": Evidence.from_json(first.evidence).delta or DELTA,
+        "reach": _reach(rows),
+        "first": first,
+        "counts": Counter(row.verdict for row in series).most_common(),
+        "said": [*wording.not_pooled(pooled), *said],
+        "attribution": attributed(rows),
+        "live": live is not None,
+        "command": asked.command if asked and live is not None else "",
+        "address": link_to(request, "comparison", comparison=first.comparison_id),
+    }
+    if asked:
+        values |= _form(store, asked)
+    return View("comparison.html.j2", title(first), values, tuple(tables))
+
+
+def weight(row: VerdictRow) -> float:
+    """|effect| ÷ width of the interval: what stands out is first; below 0 where there is none."""
+    if row.effect is None or row.low is None or row.high is None:
+        return -1.0
+    return abs(row.effect) / max(row.high - row.low, 1e-12)
+
+
+def _sorted(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
+    return sorted(rows, key=weight, reverse=True)
+
+
+def _table(
+    request: Request,
+    name: str,
+    caption: str,
+    rows: Sequence[VerdictRow],
+    first: VerdictRow,
+    *,
+    site: bool = True,
+) -> Table:
+    """One row a variant, site and time; programs get the evidence, too."""
+    shown = [
+        Column("label", "variant", long=True),
+        *([Column("site", "site", link=lambda row: _site(request, row))] if site else []),
+        Column("metric", "time", lambda metric: wording.METRIC_TITLES.get(metric, metric)),
+        Column("change", "change", number=True),
+        Column("interval", "interval", number=True),
+        Column("shown_verdict", "verdict", look=lambda row: str(row["verdict"]).replace(" ", "-")),
+        Column("jobs", "jobs", number=True),
+        Column("hosts", "hosts", number=True),
+        *([] if site else [Column("sites", "sites", lambda sites: str(len(sites)), number=True)]),
+        *(_sides(first) if site else []),
+        Column("why", "why", long=True),
+    ]
+    flat = [_flat(row) for row in rows]
+    keys = [column.key for column in shown]
+    beside = [Column(key, hidden=True) for key in (flat[0] if flat else {}) if key not in keys]
+    empty = "No series was measured on both sides." if site else "No effect over several sites."
+    return Table(name, caption, (*shown, *beside), flat, empty=empty)
+
+
+def _sides(first: VerdictRow) -> Iterator[Column]:
+    def milliseconds(value: float | None) -> str:
+        return "–" if value is None else wording.milliseconds(value)
+
+    for key, value in (("a_value", first.a), ("b_value", first.b)):
+        name = value if first.axis != SELECTION else key[0].upper()
+        yield Column(key, f"{name} (ms/event)", milliseconds, number=True)
+
+
+def _site(request: Request, row: Mapping[str, Any]) -> str:
+    if row["axis"] == "site" or not row["site"]:
+        return ""
+    return link_to(request, "site", site=row["site"])
+
+
+def _flat(row: VerdictRow) -> dict[str, Any]:
+    return {
+        **wording.flat(row),
+        "change": wording.per_cent(row.effect) if row.effect is not None else "",
+        "interval": wording.interval(row),
+        "shown_verdict": wording.verdict(row),
+    }
+
+
+def _missing(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> Table:
+    columns = (
+        Column("label", "variant", long=True),
+        Column("site", "site", link=lambda row: _site(request, row)),
+        Column("verdict", "verdict"),
+        Column("metric", "time", lambda metric: wording.METRIC_TITLES.get(metric, metric)),
+        Column("why", "why", long=True),
+        Column("remedy", "what to do", long=True),
+    )
+    caption = f"On one side only (A: {first.a}, B: {first.b})"
+    return Table("missing", caption, columns, [_flat(row) for row in rows])
+
+
+def _pairs(store: Store, comparison: str) -> Table:
+    """The pairs of jobs that the verdicts rest on, for programs."""
+    rows = [asdict(row) for row in store.pairs(comparison)]
+    columns = tuple(Column(key, key) for key in (rows[0] if rows else {}))
+    return Table("pairs", "Pairs of jobs", columns, rows)
+
+
+def _reach(rows: Sequence[VerdictRow]) -> float:
+    """How far the drawn axis reaches to either side, in ln."""
+    ends = sorted(
+        max(abs(row.low), abs(row.high))
+        for row in rows
+        if row.low is not None and row.high is not None
+    )
+    # Some wide intervals may leave the picture, so that the others can be told apart.
+    usual = ends[int(0.9 * (len(ends) - 1))] if ends else DELTA
+    return min(max(1.1 * usual, 2 * DELTA), _FURTHEST)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An effect with its interval between 0 and 100 along the drawn axis; None without one."""
+
+    low: float
+    high: float
+    effect: float
+
+
+def _lines(rows: Sequence[VerdictRow], everything: Sequence[VerdictRow]) -> list[Drawn | None]:
+    reach = _reach(everything)
+
+    def place(value: float) -> float:
+        return round(50 + 50 * max(-1.0, min(1.0, value / reach)), 2)
+
+    return [
+        None
+        if row.effect is None or row.low is None or row.high is None
+        else Drawn(place(row.low), place(row.high), place(row.effect))
+        for row in rows
+    ]
