@@ -55,13 +55,13 @@ def _fit_int(column: pa.Array) -> _Fitted:
     kind = column.type
     reason = "must be a 64-bit whole number"
     if pa.types.is_uint64(kind):
-        wrong = _true(pc.greater(column, pa.scalar(2**63 - 1, pa.uint64())))
+        wrong = mask(pc.greater(column, pa.scalar(2**63 - 1, pa.uint64())))
     elif pa.types.is_integer(kind):
         wrong = np.zeros(len(column), bool)
     elif pa.types.is_floating(kind):
         column = _without_nan(column)
         whole = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), _EXACT))
-        wrong = _true(pc.invert(whole))
+        wrong = mask(pc.invert(whole))
     else:
         raise WrongType(str(kind))
     return _nulled(column, wrong).cast(pa.int64()), wrong, reason
@@ -72,7 +72,7 @@ def _fit_float(column: pa.Array) -> _Fitted:
         column = _without_nan(column.cast(pa.float64(), safe=False))
     else:
         raise WrongType(str(column.type))
-    wrong = _true(pc.invert(pc.is_finite(column)))
+    wrong = mask(pc.invert(pc.is_finite(column)))
     return _nulled(column, wrong), wrong, "must be a finite number"
 
 
@@ -95,7 +95,7 @@ def _fit_text(column: pa.Array) -> _Fitted:
 def _fit_bool(column: pa.Array) -> _Fitted:
     wrong = np.zeros(len(column), bool)
     if pa.types.is_integer(column.type):
-        wrong = _true(pc.greater(pc.cast(column, pa.uint64(), safe=False), 1))
+        wrong = mask(pc.greater(pc.cast(column, pa.uint64(), safe=False), 1))
     elif not pa.types.is_boolean(column.type):
         raise WrongType(str(column.type))
     return _nulled(column, wrong).cast(pa.bool_()), wrong, "must be true or false"
@@ -112,7 +112,7 @@ def _fit_list(column: pa.Array, fit_items: Callable[[pa.Array], _Fitted]) -> _Fi
     items, wrong_items, _ = fit_items(column.flatten())
     owners = pc.list_parent_indices(column).to_numpy()
     wrong = np.zeros(len(column), bool)
-    wrong[owners[wrong_items | _true(pc.is_null(items))]] = True
+    wrong[owners[wrong_items | mask(pc.is_null(items))]] = True
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype("i4")
     unknown = column.is_null().to_numpy(zero_copy_only=False)
@@ -130,13 +130,16 @@ _FITTERS: dict[str, Callable[[pa.Array], _Fitted]] = {
 }
 
 
-def _true(condition: pa.Array) -> Flags:
-    """Where a condition holds; what is unknown does not."""
-    return np.asarray(pc.fill_null(condition, False).to_numpy(zero_copy_only=False), bool)
+def mask(condition: pa.Array, *, unknown: bool = False) -> Flags:
+    """A condition as numpy has it; ``unknown`` where it is null."""
+    values = np.asarray(condition.to_numpy(zero_copy_only=False))
+    if condition.null_count:
+        values = np.where(mask(condition.is_null()), unknown, values)
+    return values.astype(bool)
 
 
 def _without_nan(column: pa.Array) -> pa.Array:
-    return _nulled(column, _true(pc.is_nan(column)))
+    return _nulled(column, mask(pc.is_nan(column)))
 
 
 def _nulled(column: pa.Array, rows: Flags) -> pa.Array:

@@ -1,7 +1,7 @@
 """Imports: measurements of other installations, and all that travels with them, into this store.
 
 A measurement enters once, however often and from however many files it comes; see
-:meth:`treehammer.sql.store.Store.add`.  What cannot be taken in is named by file, row and column,
+:class:`treehammer.sql.store.Store`.  What cannot be taken in is named by file, row and column,
 and keeps nothing else out.
 """
 
@@ -13,30 +13,26 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE
-from treehammer.collectors.record import (
-    EXTRA_NAME,
-    IDENTITIES,
-    Measurement,
-    RecordError,
-)
+from treehammer.collectors.record import EXTRA_NAME
 from treehammer.errors import FileError
 from treehammer.sql import merging
+from treehammer.sql.arrow import describe
+from treehammer.sql.bulk_recording import measurements_of
 from treehammer.sql.columns import Problems, WrongType, fit
 from treehammer.sql.incoming import Incoming, opened
 from treehammer.sql.partitions import parts_of
 from treehammer.sql.recording import Added, digest
 from treehammer.sql.store import Store
-from treehammer.sql.wide import EXTRA_PREFIX
+from treehammer.sql.wide import ALL_COLUMNS, EXTRA_PREFIX
 from treehammer.terminal import Bars, counted
 from treehammer.version import __version__
 
-# Text that a record must have may be '', which the database and so every file keeps as null.
-_EMPTY = [m.name for m in CATALOGUE if m.required and m.type == "text" and m.name not in IDENTITIES]
+Add = Callable[[pa.RecordBatch, Problems], Added]
+
 #: The most problems of a file, and identities, that are named one by one.
 NAMED = 20
 
@@ -131,7 +127,7 @@ def import_files(
     Raises:
         StoreError: the database refuses; importing again takes in the rest.
     """
-    add = _Counting(store).add if dry_run else store.add
+    add = _Counting(store).add if dry_run else store.add_table
     found: list[Imported] = []
     with bars("Importing", sum(map(_rows, files))) as step:
         before = 0
@@ -202,17 +198,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _take_in(
-    add: Callable[[Sequence[Measurement]], Added],
-    incoming: Incoming,
-    kinds: Mapping[str, str],
-    done: Imported,
+    add: Add, incoming: Incoming, kinds: Mapping[str, str], done: Imported
 ) -> Iterator[int]:
     """Take in what is valid, and name the rest; yields how many rows were looked at."""
     first = 0
     for batch in incoming.batches([*kinds]):
         problems: Problems = defaultdict(list)
-        measurements = _measurements(done.file, batch, kinds, problems)
-        added = add(measurements)
+        added = add(_fitted(done.file, batch, kinds, problems), problems)
         done.new += added.new
         done.known += added.known
         done.conflicts += len(added.conflicting)
@@ -225,38 +217,23 @@ def _take_in(
         yield first
 
 
-def _measurements(
+def _fitted(
     path: Path, batch: pa.RecordBatch, kinds: Mapping[str, str], problems: Problems
-) -> list[Measurement]:
-    """The valid rows of a batch."""
-    columns: dict[str, list[Any]] = {}
-    for name, kind in kinds.items():
+) -> pa.RecordBatch:
+    """Every column of a measurement, in its type."""
+    schema = describe(list(dict.fromkeys([*ALL_COLUMNS, *kinds])), {})
+    columns = []
+    for name in schema.names:
+        if name not in kinds:
+            columns.append(pa.nulls(batch.num_rows, schema.field(name).type))
+            continue
         try:
-            columns[name] = fit(batch.column(name), name, kind, problems).to_pylist()
+            columns.append(fit(batch.column(name), name, kinds[name], problems))
         except WrongType as error:
             raise FileError(
-                f"column {name} holds {error}, where {kind} is expected", where=str(path)
+                f"column {name} holds {error}, where {kinds[name]} is expected", where=str(path)
             ) from error
-    found = []
-    for row in range(batch.num_rows):
-        if row in problems:
-            continue
-        values = {name: column[row] for name, column in columns.items()}
-        try:
-            found.append(_measurement(values))
-        except RecordError as error:
-            problems[row].append(str(error))
-    return found
-
-
-def _measurement(values: Mapping[str, Any]) -> Measurement:
-    known = {name: value for name, value in values.items() if value is not None}
-    extras = {n.removeprefix(EXTRA_PREFIX): known.pop(n) for n in [*known] if n not in BY_NAME}
-    for name in _EMPTY:
-        known.setdefault(name, "")
-    if missing := [name for name in IDENTITIES if not known.get(name)]:
-        raise RecordError("; ".join(f"{name} is missing" for name in missing))
-    return Measurement(known, extras)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _Counting:
@@ -268,8 +245,10 @@ class _Counting:
         self._seen = sqlite3.connect("", isolation_level=None)
         self._seen.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID")
 
-    def add(self, measurements: Sequence[Measurement]) -> Added:
-        """What :meth:`treehammer.sql.store.Store.add` would have answered."""
+    def add(self, batch: pa.RecordBatch, problems: Problems) -> Added:
+        """What :meth:`treehammer.sql.store.Store.add_table` would have answered."""
+        rows = [row for row in range(batch.num_rows) if row not in problems]
+        measurements = measurements_of(batch, rows, problems)
         others = []
         known = 0
         conflicting: list[str] = []

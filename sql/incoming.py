@@ -16,11 +16,12 @@ from pyarrow import parquet
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.collectors.record import INT64
 from treehammer.errors import FileError
-from treehammer.sql import arrow
 from treehammer.sql.formats import COMPANION
 from treehammer.sql.partitions import CAMPAIGN, campaign_of
 from treehammer.sql.root_export import LOOKS_UNKNOWN, TREE
 
+#: Measurements that are read, and written, at once.
+ROWS = 10_000
 #: What an unknown bool is in a tree.
 _UNKNOWN_BOOL = 255
 
@@ -104,7 +105,7 @@ class _Parquet:
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = [name for name in columns if name in self._names]
         with _damage_told(self._path):
-            for batch in self._file.iter_batches(arrow.ROWS, columns=names):
+            for batch in self._file.iter_batches(ROWS, columns=names):
                 if self._campaign is None:
                     yield batch
                 else:
@@ -175,7 +176,7 @@ def _columns(tree: Any) -> list[str]:
 def _batches(tree: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     told = LOOKS_UNKNOWN in tree.keys(recursive=False)
     wanted = [*columns, LOOKS_UNKNOWN] if told else list(columns)
-    for arrays in tree.iterate(wanted, step_size=arrow.ROWS, library="ak", how=dict):
+    for arrays in tree.iterate(wanted, step_size=ROWS, library="ak", how=dict):
         known = _known(_arrow(arrays.pop(LOOKS_UNKNOWN))) if told else {}
         found = [_without_stand_ins(n, _arrow(arrays[n]), known.get(n, ())) for n in columns]
         yield pa.RecordBatch.from_arrays(found, names=list(columns))

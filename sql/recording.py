@@ -24,7 +24,8 @@ from treehammer.sql.wide import ALL_COLUMNS, PASSES
 BATCH = 500
 
 _NOTHING: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE), None)
-_OWN = tuple(name for name in ALL_COLUMNS if name in measurement.c)
+#: Catalogue columns of the measurement table itself.
+OWN = tuple(name for name in ALL_COLUMNS if name in measurement.c)
 _NAMES = {kind: [m.name for m in CATALOGUE if m.type == kind] for kind in TYPES}
 
 
@@ -186,7 +187,7 @@ def _insert(connection: Connection, new: Mapping[str, _Content]) -> None:
 
 def _row(values: Mapping[str, Value]) -> dict[str, Any]:
     """The measurement's own columns, without those of dimensions."""
-    return {**{name: values[name] for name in _OWN}, PASSES: pack(values)}
+    return {**{name: values[name] for name in OWN}, PASSES: pack(values)}
 
 
 def insert_dimension(

@@ -8,7 +8,7 @@ from datetime import date
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
@@ -44,6 +44,11 @@ from treehammer.sql.selection import Selection
 from treehammer.sql.tables import Row, fetch, insert_missing, lines, replace_lines, upsert
 from treehammer.sql.troubles import shown, sqlite_file
 from treehammer.sql.wide import ALL_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from treehammer.sql.columns import Problems
 
 #: The most values in one IN list (Oracle's limit).
 IN_LIST = 1000
@@ -107,6 +112,17 @@ class Store:
     def _add(self, batch: Sequence[Measurement]) -> Added:
         with writing(self._engine) as connection:
             return add_batch(connection, batch)
+
+    def add_table(self, batch: pa.RecordBatch, problems: Problems) -> Added:
+        """Write many measurements in one transaction; see :func:`.bulk_recording.add_table`.
+
+        They get in by the rules of :meth:`add`, several times as fast.
+        """
+        # Arrow takes a tenth of a second to load, which those who only look need not pay.
+        from treehammer.sql.bulk_recording import add_table
+
+        with writing(self._engine) as connection:
+            return add_table(connection, batch, problems)
 
     def would_add(self, measurements: Iterable[Measurement]) -> Added:
         """What :meth:`add` would answer; nothing is written, and nobody waits for it."""

@@ -18,7 +18,7 @@ from store_contract import HOSTILE
 from treehammer.collectors.metrics import CATALOGUE
 from treehammer.collectors.record import Measurement
 from treehammer.errors import FileError
-from treehammer.sql import arrow, rollups
+from treehammer.sql import arrow, incoming, rollups
 from treehammer.sql.database import reading
 from treehammer.sql.export import export, export_parts
 from treehammer.sql.importing import Imported, files_of, import_files
@@ -89,6 +89,7 @@ def awkward() -> Iterator[Measurement]:
 def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Another installation, with all that a store keeps."""
     monkeypatch.setattr(arrow, "ROWS", 7)
+    monkeypatch.setattr(incoming, "ROWS", 7)
     with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
         opened.add(awkward())
         jobs = [job_row("done", state="done"), job_row("runs", state="running")]
@@ -323,7 +324,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "no whole number": ("retries", [1.0, 2.5, 3.0, None], "retries must be a 64-bit whole number"),
     "too large": ("retries", pa.array([1, 2**63, 3, 4], pa.uint64()), "retries must be a 64-bit"),
     "missing": ("job_id", ["job", None, "job", "job"], "job_id is missing"),
-    "no text": ("job_id", ["job", "", "job", "job"], "job_id is missing"),
+    "no text": ("job_id", ["job", "", "job", "job"], "job_id must not be empty"),
     "no number": ("position", [1, None, 3, 4], "position is missing"),
     "NUL": ("host", ["a", "b\0", "c", None], "host must not contain NUL"),
     "long": ("host", ["a", "b" * 4001, "c", None], "host is longer than 4000 characters"),
@@ -445,7 +446,7 @@ def test_a_file_that_ends_in_its_middle_gives_what_can_be_read(
     place = group.dictionary_page_offset or group.data_page_offset
     content[place : place + group.total_compressed_size] = b"\xff" * group.total_compressed_size
     damaged.write_bytes(content)
-    monkeypatch.setattr(arrow, "ROWS", 2)
+    monkeypatch.setattr(incoming, "ROWS", 2)
     (found,) = take_in(store, damaged)
     assert found.new == 2
     assert "cannot be read" in found.problems[0]

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from bulk_contract import (  # noqa: F401 - tests and fixtures
+    other,
+    test_an_empty_table,
+    test_duplicates_and_conflicts_in_one_table,
+    test_every_table_is_the_same,
+    test_what_is_new_and_sound_goes_in_by_columns,
+)
 from import_contract import (  # noqa: F401 - tests and fixtures
     measured,
     others,
