@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import shlex
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis import wording
 from treehammer.analysis.attribution import attributed
-from treehammer.analysis.samples import COLUMNS, CONTEXT_AXES, SELECTION, Sample, value_named
+from treehammer.analysis.samples import CONTEXT_AXES, SELECTION
 from treehammer.analysis.verdict import DELTA, ONE_SIDED, RELEASE, SERIES, Evidence
-from treehammer.errors import ConfigError, NothingToDo
-from treehammer.sql import figure_values, overview
+from treehammer.errors import NothingToDo
+from treehammer.sql import overview
 from treehammer.sql.figures import Figure
 from treehammer.sql.rows import VerdictRow
-from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
+from treehammer.web.pages import question
 from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
+from treehammer.web.pages.question import Asked
 from treehammer.web.pages.tables import Column, Table
 from treehammer.web.templating import moment
 
-if TYPE_CHECKING:
-    from treehammer.analysis.compare import Question
-
-#: Measurements that a comparison may read while someone waits.
-MOST_READ = 30_000
 #: Stored comparisons that are listed, the latest.
 LISTED = 50
 #: Axes that every test has; others can be typed.
@@ -45,19 +39,6 @@ AXES = (
     "format",
     SELECTION,
 )
-_OWN = (
-    "axis",
-    "a",
-    "b",
-    "campaign",
-    "where",
-    "where_a",
-    "where_b",
-    "delta",
-    "now",
-    "format",
-    "table",
-)
 #: How far the drawn axis reaches at most, in ln.
 _FURTHEST = 0.5
 
@@ -70,48 +51,14 @@ def routes(context: PageContext) -> list[BaseRoute]:
     ]
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A comparison as the address asks for it."""
-
-    axis: str
-    a: str
-    b: str
-    campaigns: tuple[str, ...]
-    wheres: tuple[str, ...]
-    wheres_a: tuple[str, ...]
-    wheres_b: tuple[str, ...]
-    delta: float
-
-    @property
-    def is_question(self) -> bool:
-        """Whether anything is asked at all."""
-        sides = self.wheres_a or self.wheres_b
-        return bool(sides if self.axis == SELECTION else self.a and self.b)
-
-    @property
-    def command(self) -> str:
-        """The command that makes the same comparison and keeps it; '' where none does."""
-        if self.axis == SELECTION or self.wheres_a or self.wheres_b or len(self.campaigns) > 1:
-            return ""
-        words = ["treehammer", "compare", self.a, self.b]
-        words += ["--axis", self.axis] if self.axis != "root" else []
-        words += ["--delta", f"{self.delta:g}"] if self.delta != DELTA else []
-        for campaign in self.campaigns:
-            words += ["--campaign", campaign]
-        for where in self.wheres:
-            words += ["--where", where]
-        return shlex.join(words)
-
-
 def view(store: Store, request: Request) -> View:
     """The list of comparisons, or the one that the address asks for."""
-    asked = _read(request, store)
+    asked = question.read(request, store)
     if not asked.is_question:
         return _listing(store, request, asked)
-    if not request.query_params.get("now") and (rows := _kept(store, asked)):
+    if not request.query_params.get("now") and (rows := question.kept(store, asked)):
         return _shown(store, request, rows, asked)
-    rows, notes = _made(store, asked)
+    rows, notes = question.made(store, asked)
     return _shown(store, request, rows, asked, notes)
 
 
@@ -128,120 +75,7 @@ def stored(store: Store, request: Request) -> View:
     return _shown(store, request, rows, None)
 
 
-def _read(request: Request, store: Store) -> _Asked:
-    sent = request.query_params
-    for name in sent:
-        if name not in _OWN:
-            raise ConfigError(
-                f"there is no parameter {name[:40]!r}", hint=f"Known: {', '.join(_OWN)}."
-            )
-    try:
-        delta = float(sent.get("delta") or DELTA)
-    except ValueError:
-        raise ConfigError("delta must be a number such as 0.02") from None
-
-    def texts(name: str) -> tuple[str, ...]:
-        return tuple(text for text in sent.getlist(name) if text.strip())
-
-    return _Asked(
-        axis=sent.get("axis") or "root",
-        a=sent.get("a", ""),
-        b=sent.get("b", ""),
-        campaigns=tuple(dict.fromkeys(store.campaign(one).id for one in texts("campaign"))),
-        wheres=texts("where"),
-        wheres_a=texts("where_a"),
-        wheres_b=texts("where_b"),
-        delta=delta,
-    )
-
-
-def _kept(store: Store, asked: _Asked) -> list[VerdictRow]:
-    """The verdicts of this very question, if it was asked before."""
-    if not asked.command:
-        return []
-    from treehammer.analysis.compare import Question
-
-    selection = str(Selection.of(asked.campaigns, asked.wheres))
-    for read in (str, float):
-        try:
-            a, b = read(asked.a), read(asked.b)
-        except ValueError:
-            continue
-        question = Question(asked.axis, a, b, asked.delta, selection)
-        if rows := store.verdicts(question.id):
-            return rows
-    return []
-
-
-def _made(store: Store, asked: _Asked) -> tuple[list[VerdictRow], Sequence[str]]:
-    """Compare now; nothing is stored.
-
-    Raises:
-        ConfigError: it would read too much, or asks for what there is not.
-        NothingToDo: one side has nothing, or nothing can be compared.
-    """
-    from treehammer.analysis.compare import compare
-
-    sides = [
-        Selection.of(asked.campaigns, (*asked.wheres, *own))
-        for own in (asked.wheres_a, asked.wheres_b)
-    ]
-    samples = [_samples(store, side) for side in dict.fromkeys(sides)]
-    if asked.axis == SELECTION:
-        question = _of_selections(asked)
-        names = (str(question.a), str(question.b))
-        everything = [
-            replace(one, side=name)
-            for name, side in zip(names, samples, strict=True)
-            for one in side
-        ]
-    else:
-        a = value_named(samples[0], asked.axis, asked.a)
-        b = value_named(samples[-1], asked.axis, asked.b)
-        question = _question(asked, a, b)
-        everything = list(samples[0])
-        if len(samples) > 1:
-            everything = [one for one in samples[0] if one.axis_value(asked.axis) == a]
-            everything += [one for one in samples[1] if one.axis_value(asked.axis) == b]
-    found = compare(everything, question, now_us=time.time_ns() // 1000)
-    return list(found.verdicts), found.notes
-
-
-def _of_selections(asked: _Asked) -> Question:
-    names = [" and ".join(side) or "all" for side in (asked.wheres_a, asked.wheres_b)]
-    return _question(asked, *names)
-
-
-def _question(asked: _Asked, a: Any, b: Any) -> Question:
-    from treehammer.analysis.compare import Question
-
-    return Question(asked.axis, a, b, asked.delta, str(Selection.of(asked.campaigns, asked.wheres)))
-
-
-def _samples(store: Store, selection: Selection) -> list[Sample]:
-    figure = Figure(selection=selection, kind=None)
-    with store.connection() as connection:
-        count = figure_values.most(connection, figure)
-    if count > MOST_READ:
-        raise ConfigError(
-            f"this comparison would read up to {count:,} measurements, and {MOST_READ:,} is the limit here",
-            hint="Choose a campaign, or a site with where=site=NAME; 'treehammer compare' has no "
-            "limit, and what it finds is listed on this page.",
-        )
-    try:
-        found = [Sample.from_row(row) for row in store.measurements(selection, COLUMNS)]
-    except (ValueError, AttributeError) as error:
-        # Of a program that is not ours.
-        raise ConfigError(
-            f"the variant of a measurement is no JSON object ({error})",
-            hint="Leave such measurements out with a condition.",
-        ) from error
-    if not found:
-        raise NothingToDo(f"no measurement is selected by {selection}")
-    return found
-
-
-def _listing(store: Store, request: Request, asked: _Asked) -> View:
+def _listing(store: Store, request: Request, asked: Asked) -> View:
     rows = [_line(rows) for rows in overview.latest_verdicts(store, LISTED).values()]
     columns = (
         Column(
@@ -283,7 +117,7 @@ def title(row: VerdictRow) -> str:
     return f"{row.axis} {row.b} against {row.a}"
 
 
-def _form(store: Store, asked: _Asked) -> dict[str, Any]:
+def _form(store: Store, asked: Asked) -> dict[str, Any]:
     campaigns = [(one.id, one.name or one.id) for one in store.campaigns()[:100]]
     return {"asked": asked, "axes": AXES, "campaigns": campaigns, "releases": _releases(store)}
 
@@ -298,7 +132,7 @@ def _shown(
     store: Store,
     request: Request,
     rows: Sequence[VerdictRow],
-    asked: _Asked | None,
+    asked: Asked | None,
     live: Sequence[str] | None = None,
 ) -> View:
     """A comparison: ``live`` holds the notes of one that was made just now."""

@@ -19,7 +19,7 @@ from treehammer.analysis.samples import COLUMNS, Sample
 from treehammer.collectors.record import Measurement
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-from treehammer.web.pages import compare as page
+from treehammer.web.pages import question as asking
 
 PEOPLE = {"Accept": "text/html,*/*"}
 SITES = ("SITE_A", HOSTILE[0])
@@ -181,7 +181,7 @@ def test_what_cannot_be_compared_is_said(
 def test_more_than_can_be_read_is_refused(
     measured: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "MOST_READ", 10)
+    monkeypatch.setattr(asking, "MOST_READ", 10)
     answer = measured.client.get("/compare?a=6.38.00&b=6.40.00&now=1")
     assert answer.status_code == 400
     assert "10 is the limit" in answer.json()["error"]
