@@ -13,6 +13,7 @@ from benchmarks import (
     cpu_account,
     databases,
     export_cost,
+    import_cost,
     ingest_cost,
     kit_cost,
     queries,
@@ -38,6 +39,7 @@ WITH_OPTIONS = {
     "verdicts": verdicts.measure,
     "scale": scale.measure,
     "queries": queries.measure,
+    "import": import_cost.measure,
     "condor": condor_cost.measure,
     "ingest": ingest_cost.measure,
 }
@@ -53,6 +55,7 @@ def main() -> int:
     aa_jobs.add_options(parser)
     scale.add_options(parser)
     databases.add_options(parser)
+    import_cost.add_options(parser)
     condor_cost.add_options(parser)
     ingest_cost.add_options(parser)
     options = parser.parse_args()

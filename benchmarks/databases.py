@@ -84,7 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=KINDS,
         default=KINDS,
-        help="scale, queries: which (default: all)",
+        help="scale, queries, import: which (default: all)",
     )
     parser.add_argument(
         "--keep",

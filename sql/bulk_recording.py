@@ -7,7 +7,7 @@ whether it is the one that is there already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -195,14 +195,16 @@ def _extras(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _write(connection: Connection, table: sa.Table, columns: Mapping[str, pa.Array]) -> None:
-    backend = connection.dialect.name
-    if backend == "postgresql":
-        _copy(connection, table, columns)
-    elif backend == "sqlite":
-        _execute(connection, table, columns)
-    else:
-        for rows in _in_rows(columns):
-            connection.execute(sa.insert(table), rows)
+    _WRITERS.get(connection.dialect.name, _insert_plainly)(connection, table, columns)
+
+
+def _insert_plainly(
+    connection: Connection, table: sa.Table, columns: Mapping[str, pa.Array]
+) -> None:
+    rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
+    named = [dict(zip(columns, row, strict=True)) for row in rows]
+    for start in range(0, len(named), BATCH):
+        connection.execute(sa.insert(table), named[start : start + BATCH])
 
 
 def _execute(connection: Connection, table: sa.Table, columns: Mapping[str, pa.Array]) -> None:
@@ -219,13 +221,6 @@ def _plain(column: pa.Array) -> list[Any]:
     if pa.types.is_list(column.type):
         return [packing.as_text(value) for value in found]
     return found
-
-
-def _in_rows(columns: Mapping[str, pa.Array]) -> Iterator[list[dict[str, Any]]]:
-    rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
-    named = [dict(zip(columns, row, strict=True)) for row in rows]
-    for start in range(0, len(named), BATCH):
-        yield named[start : start + BATCH]
 
 
 def _copy(connection: Connection, table: sa.Table, columns: Mapping[str, pa.Array]) -> None:
@@ -250,3 +245,6 @@ def _as_text(column: pa.Array) -> pa.Array:
         hexed = (None if v is None else f"\\x{v.hex()}" for v in column.to_pylist())
         return pa.array(hexed, pa.string())
     return column
+
+
+_WRITERS = {"postgresql": _copy, "sqlite": _execute}
