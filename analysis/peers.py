@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from treehammer.sql.figures import Group, Moments
+from treehammer.sql.figures import Moments
+from treehammer.sql.site_history import Daily
 
-#: What makes two measurements the same work, wherever they ran.
-WORK = ("test_name", "variant_label", "axis_root", "dataset_hash", "door_protocol")
 #: What similar means, in words.
 SIMILAR = (
     "Similar sites are those that did the same work at the same time: the same test, variant, "
@@ -60,27 +59,32 @@ class Point:
         return self.own / self.median - 1
 
 
-def points(groups: Iterable[Group], site: str, metric: str, time: str) -> list[Point]:
+def points(dailies: Iterable[Daily], site: str, time: Callable[[int], int | None]) -> list[Point]:
     """The series of a site beside the others, in order of time.
 
     Args:
-        groups: of a figure of one metric by ``time``, site and :data:`WORK`, of all sites.
+        dailies: sums of one metric, of all sites.
         site: the site in question.
-        metric: the metric.
-        time: the column of time: ``day`` or ``week``.
+        time: the day or week that a day (YYYYMMDD) belongs to; None where it is no day.
     """
     own: dict[int, dict[_Work, Moments]] = defaultdict(dict)
-    others: dict[tuple[int, _Work], dict[str, float]] = defaultdict(dict)
-    for group in groups:
-        found, when = group.metrics[metric], group.by[time]
-        mean = found.mean
-        if mean is None or when is None:
+    found: dict[tuple[int, _Work], dict[str, Moments]] = defaultdict(dict)
+    for one in dailies:
+        when = time(one.day)
+        if when is None or not one.moments.number:
             continue
-        work = tuple(group.by[name] for name in WORK)
-        if (group.by["site"] or "") == site:
-            own[int(when)][work] = found
+        if one.site == site:
+            mine = own[when]
+            mine[one.work] = mine[one.work] + one.moments if one.work in mine else one.moments
         else:
-            others[int(when), work][str(group.by["site"] or "")] = mean
+            sums = found[when, one.work]
+            sums[one.site] = sums[one.site] + one.moments if one.site in sums else one.moments
+    others = {
+        (when, work): {name: sums.total / sums.number for name, sums in found[when, work].items()}
+        for when, works in own.items()
+        for work in works
+        if (when, work) in found
+    }
     return [_point(when, works, others) for when, works in sorted(own.items())]
 
 

@@ -6,12 +6,15 @@ Nothing here reads more than a site's entries in one index, and of each variant 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from treehammer.sql.schema import dimension_tables, measurement
+from treehammer.sql.figures import Moments
+from treehammer.sql.rollups import GOOD
+from treehammer.sql.schema import dimension_tables, measurement, rolled_columns, rollup_day
 from treehammer.sql.store import Store
 
 _DAY_US = 86_400_000_000
@@ -31,6 +34,19 @@ class Work:
     dataset: str
     door: str
     protocol: str
+
+
+#: What makes two measurements the same work, wherever they ran.
+WORK = ("test_name", "variant_label", "axis_root", "dataset_hash", "door_protocol")
+
+
+class Daily(NamedTuple):
+    """A metric of the good measurements of a site and work (:data:`WORK`) on a day (YYYYMMDD)."""
+
+    day: int
+    site: str
+    work: tuple[str, ...]
+    moments: Moments
 
 
 @dataclass(frozen=True, order=True)
@@ -58,6 +74,35 @@ def works(store: Store, site: str) -> list[Work]:
     query = sa.select(*columns).where(_is(site)).distinct().order_by(*columns)
     with store.connection() as connection:
         return [Work(*(text or "" for text in row)) for row in connection.execute(query)]
+
+
+def dailies(
+    store: Store, metric: str, first: int, last: int, only: Mapping[str, str]
+) -> Iterator[Daily]:
+    """The roll-ups of timed measurements of every site, as they stand: some thousand for a month.
+
+    Args:
+        store: the database.
+        metric: one of :data:`~treehammer.sql.schema.ROLLED`.
+        first: the first day (YYYYMMDD).
+        last: the last one.
+        only: column of :data:`WORK` -> the value it must have.
+    """
+    table = rollup_day.c
+    sums = [table[name] for name in rolled_columns(metric)]
+    wanted = [_SUBJECT[name] == value for name, value in only.items()]
+    subjects = sa.select(_SUBJECT.id, _SUBJECT.site, *(_SUBJECT[name] for name in WORK))
+    query = sa.select(table.day, table.subject_id, *sums).where(
+        table.day.between(first, last), table.kind == "timed", table.outcome == GOOD
+    )
+    with store.connection() as connection:
+        known = {
+            row[0]: (row[1] or "", tuple(text or "" for text in row[2:]))
+            for row in connection.execute(subjects.where(*wanted))
+        }
+        for day, subject, number, total, squares in connection.execute(query):
+            if subject in known:
+                yield Daily(day, *known[subject], Moments(int(number), total, squares))
 
 
 def history(store: Store, site: str, first_us: int, end_us: int) -> History:

@@ -18,7 +18,7 @@ from treehammer.analysis.peers import Point
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.errors import ConfigError, NothingToDo, did_you_mean
 from treehammer.sql import overview, site_history
-from treehammer.sql.figures import DAY, WEEK, Figure
+from treehammer.sql.figures import DAY, WEEK, Figure, coarser
 from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.schema import ROLLED
 from treehammer.sql.selection import Selection, Where
@@ -72,18 +72,6 @@ class Asked:
         """The column of time that makes a point."""
         return WEEK if self.count >= WEEKLY else DAY
 
-    @property
-    def figure(self) -> Figure:
-        """The question to the roll-ups, of all sites."""
-        wheres = [Where(FILTERS[name], "=", text) for name, text in self.filters.items()]
-        return Figure(
-            (self.metric,),
-            (self.time, "site", *peers.WORK),
-            Selection(wheres=tuple(wheres)),
-            days.numbered(self.first),
-            days.numbered(self.until),
-        )
-
 
 def listing(store: Store, request: Request) -> View:
     """Every site, with what came back in the last days."""
@@ -136,8 +124,16 @@ def view(store: Store, request: Request) -> View:
         near = did_you_mean(site, overview.sites(store))
         raise NothingToDo(f"there is no site {site[:100]!r} that has measured anything", hint=near)
     asked = _asked(request, site)
-    found = store.figure(asked.figure)
-    points = peers.points(found.groups, site, asked.metric, asked.time)
+    dailies = site_history.dailies(
+        store,
+        asked.metric,
+        days.numbered(asked.first),
+        days.numbered(asked.until),
+        {FILTERS[name]: text for name, text in asked.filters.items()},
+    )
+    points = peers.points(
+        dailies, site, lambda day: coarser(WEEK, day) if asked.time == WEEK else day
+    )
     history = site_history.history(
         store,
         site,

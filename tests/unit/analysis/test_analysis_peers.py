@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from treehammer.analysis.peers import WORK, Point, points
-from treehammer.sql.figures import Group, Moments
-from treehammer.sql.selection import Scalar
+from treehammer.analysis.peers import Point, points
+from treehammer.sql.figures import Moments
+from treehammer.sql.site_history import Daily
 
 
-def group(site: str, day: int, work: str, *values: float) -> Group:
-    by: dict[str, Scalar] = {
-        "day": day,
-        "site": site,
-        **dict.fromkeys(WORK, "same"),
-        "variant_label": work,
-    }
+def group(site: str, day: int, work: str, *values: float) -> Daily:
     moments = Moments(len(values), sum(values), sum(value * value for value in values))
-    return Group(by, {"good": len(values)}, {"eff_job": moments})
+    return Daily(day, site, (work,), moments)
 
 
-def series(*groups: Group) -> list[Point]:
-    return points(groups, "HERE", "eff_job", "day")
+def series(*dailies: Daily) -> list[Point]:
+    return points(dailies, "HERE", lambda day: day)
 
 
 def test_the_median_is_of_sites_by_work_and_weighted_as_this_sites_work() -> None:
@@ -65,3 +59,12 @@ def test_the_error_is_that_of_scatter_within_each_work() -> None:
 
 def test_what_has_no_value_is_left_out() -> None:
     assert series(group("HERE", 1, "a"), group("X", 1, "a", 0.3)) == []
+
+
+def test_days_of_a_week_are_one_point() -> None:
+    dailies = [group("HERE", 1, "a", 0.4), group("HERE", 2, "a", 0.6)]
+    dailies += [group("X", 1, "a", 0.2), group("X", 2, "a", 0.4, 0.6), group("X", 9, "a", 9.0)]
+    (point,) = points(dailies, "HERE", lambda day: 1 if day < 7 else None)
+    assert point.number == 2
+    assert point.own == pytest.approx(0.5)
+    assert point.median == pytest.approx(1.2 / 3)
