@@ -40,7 +40,7 @@ AXES = (
     SELECTION,
 )
 #: How far the drawn axis reaches at most, in ln.
-_FURTHEST = 0.5
+_FURTHEST = 2.5
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
