@@ -83,6 +83,11 @@ def _last(many: tuple[int, ...]) -> tuple[Parameter, ...]:
     )
 
 
+_COMPARED = {
+    "pooled": "variants over all sites",
+    "by_site": "variants by site",
+    "missing": "what is on one side only",
+}
 _EXPLORED = {"figure": "groups of measurements with their numbers"}
 _EXPLORE = (
     Parameter("metric", "A number of the catalogue, or extra_NAME.", _TEXT),
@@ -184,6 +189,38 @@ OPERATIONS = (
             Parameter("root", "Only this release.", _TEXT),
             Parameter("protocol", "Only doors of this protocol.", _TEXT),
             *_last((14, 30, 90, 180)),
+        ),
+    ),
+    Operation(
+        "/comparisons",
+        "listComparisons",
+        "compare",
+        "Comparisons that were made, the latest",
+        {"comparisons": "comparisons"},
+    ),
+    Operation(
+        "/comparisons/{comparison}",
+        "getComparison",
+        "comparison",
+        "A comparison that was made, with the pairs that it rests on",
+        {**_COMPARED, "pairs": "pairs of jobs"},
+        (Parameter("comparison", "Its identity.", _TEXT, path=True),),
+    ),
+    Operation(
+        "/compare",
+        "compare",
+        "compare",
+        "Two releases, or any two selections; one that was made, else made now",
+        _COMPARED,
+        (
+            Parameter("a", "The value of the axis that is compared with.", _TEXT),
+            Parameter("b", "The value that is compared.", _TEXT),
+            Parameter("axis", "The axis; root when it is not said, or selection.", _TEXT),
+            Parameter("campaign", "Only of this campaign.", _TEXT, many=True),
+            Parameter("where", "A condition on both sides, as COLUMN=VALUE.", _TEXT, many=True),
+            Parameter("where_a", "A condition on A alone.", _TEXT, many=True),
+            Parameter("where_b", "A condition on B alone.", _TEXT, many=True),
+            Parameter("now", "Make it anew in any case.", {"enum": ["1"]}),
         ),
     ),
     Operation(

@@ -32,12 +32,20 @@ def _path(address: str) -> str:
 def _data(ask: Ask, operation: Operation) -> Ask:
     def answer(store: Store, request: Request) -> Response:
         _check(request, operation)
-        view = ask(store, request)
-        assert isinstance(view, View)
         wanted = CSV if request.query_params.get("format") == CSV else JSON
+        view = ask(store, _for_programs(request, wanted))
+        assert isinstance(view, View)
         return tables_answer(view, request, wanted, about=_about(view, operation))
 
     return answer
+
+
+def _for_programs(request: Request, wanted: str) -> Request:
+    """The request as a page gets it that is asked for tables: then some tell more."""
+    query = request.scope["query_string"]
+    if "format" not in request.query_params:
+        query = b"&".join(part for part in (query, f"format={wanted}".encode()) if part)
+    return Request({**request.scope, "query_string": query}, request.receive)
 
 
 def _check(request: Request, operation: Operation) -> None:
