@@ -69,7 +69,8 @@ _POSTGRESQL = (
     (
         "query_wait_timeout",
         "the pooler in front of the server had no connection for us",
-        "Try again later, or have its default_pool_size raised: an export takes two at once.",
+        "Check that the server behind it runs, or have its default_pool_size raised: an export takes "
+        "two at once.",
     ),
     (
         "statement pooling mode",
