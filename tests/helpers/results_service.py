@@ -366,6 +366,13 @@ def _serve(order: dict[str, Any]) -> None:
     cli.main()
 
 
+def set_clock(file: Path, wrong_by_s: float) -> None:
+    """Have the processes that look at this file be wrong by so many seconds; none sees half of it."""
+    new = file.with_suffix(".new")
+    new.write_text(str(wrong_by_s))
+    new.replace(file)
+
+
 def _wrong_clock(file: Path) -> None:
     """From here on, this process has a clock that is wrong by the seconds in a file."""
 

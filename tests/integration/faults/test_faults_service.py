@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 from postgres import Server, postgresql, programs  # noqa: F401 - a fixture
-from results_service import PATIENCE_S, Crowd, Nursery, RunningService, check_stored
+from results_service import (
+    PATIENCE_S,
+    Crowd,
+    Nursery,
+    RunningService,
+    check_stored,
+    set_clock,
+)
 from small_disk import Disk, small_disk
 
 from treehammer.sql.tokens import mint_job_token
@@ -241,7 +248,7 @@ def test_the_database_is_taken_away_and_put_back(
 
 def test_the_clock_jumps(nursery: Nursery, authority: Authority, tmp_path: Path) -> None:
     clock = tmp_path / "clock"
-    clock.write_text("0")
+    set_clock(clock, 0)
     url = f"sqlite:///{tmp_path / 'results.db'}"
     service = RunningService(nursery, tmp_path, url, authority, clock=clock)
     key = service.make_key()
@@ -256,7 +263,7 @@ def test_the_clock_jumps(nursery: Nursery, authority: Authority, tmp_path: Path)
 
     with crowd.at_work():
         for jump_s, status in ((0, 200), (86400, 401), (-86400, 200), (1e9, 401), (0, 200)):
-            clock.write_text(str(jump_s))
+            set_clock(clock, jump_s)
             crowd.await_progress(40)
             found, said = ask()
             assert found == status, said
