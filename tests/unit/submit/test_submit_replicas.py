@@ -112,7 +112,8 @@ def test_other_bytes_are_wrong_when_they_came_twice(
     settings: config.Settings, manifest: Manifest, storage: Path, door: str
 ) -> None:
     path = storage / "made" / "one.root"
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     wanted = at(settings, manifest, "NEAR", door)
     assert states(check(manifest, wanted)) == [UNPROVEN, UNPROVEN]
     bad, good = check(manifest, wanted, full=True)
