@@ -12,12 +12,18 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite(
-    "store_contract",
-    "selection_contract",
-    "export_contract",
+    "bulk_contract",
     "copy_contract",
+    "export_contract",
+    "figure_contract",
+    "import_contract",
     "page_contract",
+    "results_contract",
+    "retention_contract",
+    "rollup_contract",
     "scale_contract",
+    "selection_contract",
+    "store_contract",
     "old_databases",
 )
 pytest_plugins = ["grid"]
