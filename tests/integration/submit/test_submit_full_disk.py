@@ -96,7 +96,7 @@ def test_records_that_find_no_room_are_measured_again(tight: Desk, disk: Disk) -
     # With room for both records, if not for the account of the attempt, nothing is lost.
     whole = came.get((full.job_id, 1)) == 2
     assert full.failure_class == ("" if whole else "upload")
-    (site,) = json.loads(tight.types("status", "last", "--json").output)
+    (site,) = json.loads(tight.types("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {}), "made good by the second attempt"
 
 
@@ -135,5 +135,5 @@ def test_collecting_into_a_full_database_keeps_the_records(tmp_path: Path, disk:
     assert "4 new measurements, 0 known" in desk.types("collect").output
     assert "0 new measurements, 4 known" in desk.types("collect").output
     assert check_database(desk.settings.database)["measurement"] == 4
-    (site,) = json.loads(desk.types("status", "last", "--json").output)
+    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {})

@@ -61,7 +61,7 @@ def test_submitter_killed_while_it_wrote_the_spool(desk: Desk) -> None:
     assert any(desk.settings.spool_dir.glob("incoming/*/1"))
     printed = desk.types("status", "last").output
     assert "2 × submission at local: the submission ended before this job was queued" in printed
-    (site,) = json.loads(desk.types("status", "last", "--json").output)
+    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
     assert (site["lost"], site["failures"]) == (2, {"submission": 2})
     assert desk.types("submit", str(desk.test), "-S", "repeats=1").return_value == 0
     assert not any(desk.settings.spool_dir.glob("incoming/*"))
@@ -71,7 +71,7 @@ def test_submitter_killed_while_it_wrote_the_spool(desk: Desk) -> None:
 def test_submitter_killed_after_the_jobs_were_queued(desk: Desk) -> None:
     submit_and_die(desk, "local.LocalBatch", "_ensure_runner")
     assert "4 of 4" in desk.types("status", "last", "--follow").output
-    (site,) = json.loads(desk.types("status", "last", "--json").output)
+    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {})
 
 
@@ -144,7 +144,7 @@ def test_purge_gives_back_the_room_and_keeps_the_measurements(desk: Desk) -> Non
     assert not any(desk.settings.spool_dir.glob("jobs/*"))
     assert len(desk.rows()) == 2
     assert "0 new measurements" in desk.types("collect", first).output
-    (site,) = json.loads(desk.types("status", first, "--json").output)
+    (site,) = json.loads(desk.types("status", first, "--json").stdout)
     assert (site["done"], site["failures"]) == (1, {})
     assert isinstance(desk.types("purge").exception, ConfigError)
     assert isinstance(desk.types("purge", "--older-than", "0").exception, NothingToDo)

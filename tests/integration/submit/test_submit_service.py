@@ -95,7 +95,7 @@ def test_one_database_for_service_and_submitter(desk: Desk, tmp_path: Path) -> N
         assert "0 new measurements, 4 known" in desk.types("collect", "last").output
         (lost, *_) = sandboxes(desk)
         shutil.rmtree(lost)
-        (site,) = json.loads(desk.types("status", "last", "--json").output)
+        (site,) = json.loads(desk.types("status", "last", "--json").stdout)
         assert (site["done"], site["lost"], site["failures"]) == (2, 0, {})
     finally:
         served.end()
@@ -112,7 +112,7 @@ def test_a_sandbox_that_is_lost_loses_nothing_that_was_reported(desk: Desk, tmp_
         until(lambda: len(desk.rows()) == 4, "all were reported")
         until(lambda: not bench.runner_pids(), "the runner has left")
         shutil.rmtree(desk.settings.spool_dir)
-        (site,) = json.loads(desk.types("status", "last", "--json").output)
+        (site,) = json.loads(desk.types("status", "last", "--json").stdout)
         assert (site["done"], site["lost"], site["failures"]) == (2, 0, {})
     finally:
         served.end()

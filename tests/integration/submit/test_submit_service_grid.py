@@ -51,7 +51,7 @@ def test_a_killed_service_and_lost_sandboxes_lose_and_double_nothing(
     )
     campaign = user.submits("--sites", f"{site},FAR", "-S", "repeats=1")
     user.grid.until(user.rows, "the first result is there")
-    sites = json.loads(user.types("status", campaign, "--json").output)
+    sites = json.loads(user.types("status", campaign, "--json").stdout)
     assert sum(one["running"] for one in sites) >= 1, "it came before its job had ended"
     with Store.open(user.settings.database) as store:
         done = tracker_for(store, user.settings).progress(store.campaign(campaign)).done
@@ -75,7 +75,7 @@ def test_a_killed_service_and_lost_sandboxes_lose_and_double_nothing(
         assert holders <= {TOKEN_NAME}
     for output in outputs:
         shutil.rmtree(output)
-    sites = json.loads(user.types("status", campaign, "--json").output)
+    sites = json.loads(user.types("status", campaign, "--json").stdout)
     assert [(one["done"], one["lost"], one["failures"]) for one in sites] == [(1, 0, {})] * 2
     assert "0 new measurements" in user.types("collect", campaign).output
     rows = user.rows()

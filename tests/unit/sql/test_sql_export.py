@@ -85,7 +85,7 @@ def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> N
     assert f"1 measurement in {target}" in result.output
     assert len(pd.read_csv(io.StringIO(target.read_text()))) == 1
 
-    counts = json.loads(verb(settings, "db", "check", "--json").output)
+    counts = json.loads(verb(settings, "db", "check", "--json").stdout)
     assert {"table": "measurement", "rows": 2} in counts
     assert f"at revision {migrate.REVISION}" in verb(settings, "db", "upgrade").output
     assert "made again" in verb(settings, "db", "rebuild").output

@@ -5,6 +5,7 @@ A socket of ours speaks the few bytes of Oracle's listener that refuse a client.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -34,7 +35,10 @@ def listener() -> Iterator[Answer]:
         sockets.append(server)
 
         def serve() -> None:
-            client, _ = server.accept()
+            try:
+                client, _ = server.accept()
+            except OSError:  # nobody came
+                return
             with client:
                 client.recv(65536)
                 if answer is not None:
@@ -45,10 +49,12 @@ def listener() -> Iterator[Answer]:
         return int(server.getsockname()[1])
 
     yield start
+    for each in sockets:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)  # wakes who still waits in accept
+        each.close()
     for thread in threads:
         thread.join(10)
-    for each in sockets:
-        each.close()
 
 
 def refusal(code: int) -> bytes:

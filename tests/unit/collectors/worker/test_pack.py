@@ -78,4 +78,4 @@ def test_verbs(tmp_path: Path) -> None:
     done = CliRunner().invoke(group, ["pack", str(target)])
     assert done.exit_code == 0, done.output
     assert target.read_bytes() == pack.build(tmp_path / "again.pyz").read_bytes()
-    assert json.loads(CliRunner().invoke(group, ["schema"]).output)["type"] == "object"
+    assert json.loads(CliRunner().invoke(group, ["schema"]).stdout)["type"] == "object"
