@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ MAX_VALUE = 500
 _TEXT: Mapping[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_VALUE}
 _FORMAT: Mapping[str, Any] = {"enum": ["json", "csv"]}
 _DAY: Mapping[str, Any] = {"type": "string", "format": "date"}
+_SHARE: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
 _PAGE: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
 
 
@@ -40,6 +42,12 @@ class Parameter:
             # No sign and no zeros before it, as JSON writes numbers.
             whole = value.isascii() and value.isdigit() and len(value) < 16 and value[0] != "0"
             return whole and schema["minimum"] <= int(value) <= schema["maximum"]
+        if schema["type"] == "number":
+            told = re.fullmatch(r"\d+(\.\d+)?([eE][+-]?\d+)?", value, re.ASCII)
+            return (
+                bool(told)
+                and schema["exclusiveMinimum"] < float(value) < schema["exclusiveMaximum"]
+            )
         return bool(value) and len(value) <= schema.get("maxLength", MAX_VALUE)
 
 
@@ -88,13 +96,20 @@ _COMPARED = {
     "by_site": "variants by site",
     "missing": "what is on one side only",
 }
-_EXPLORED = {"figure": "groups of measurements with their numbers"}
+_EXPLORED = {
+    "figure": "groups of measurements with their numbers; of read latencies their bins",
+    "quantiles": "the read latencies below which shares of the reads lie; empty of other views",
+}
 _EXPLORE = (
     Parameter("metric", "A number of the catalogue, or extra_NAME.", _TEXT),
     Parameter("by", "The column along the horizontal axis.", _TEXT),
     Parameter("colour", "A second column that makes groups.", _TEXT),
     Parameter("panels", "A third one.", _TEXT),
-    Parameter("view", "Means or distributions.", {"enum": ["means", "distribution"]}),
+    Parameter(
+        "view",
+        "Means, distributions, or histograms of read latency.",
+        {"enum": ["means", "distribution", "latency"]},
+    ),
     Parameter("bars", "What the spread is.", {"enum": ["rms", "interval", "none"]}),
     Parameter("kind", "What kind of execution.", _TEXT),
     Parameter("campaign", "Only of this campaign.", _TEXT, many=True),
@@ -220,6 +235,11 @@ OPERATIONS = (
             Parameter("where", "A condition on both sides, as COLUMN=VALUE.", _TEXT, many=True),
             Parameter("where_a", "A condition on A alone.", _TEXT, many=True),
             Parameter("where_b", "A condition on B alone.", _TEXT, many=True),
+            Parameter(
+                "delta",
+                "Effects within this count as none, in ln; 0.02 when it is not said.",
+                _SHARE,
+            ),
             Parameter("now", "Make it anew in any case.", {"enum": ["1"]}),
         ),
     ),

@@ -55,6 +55,8 @@ _STYLE: dict[Any, Any] = {
 }
 #: How wide a group of points is, of the distance between places.
 _GROUP = 0.8
+#: Of steps, which have no markers.
+_LINES = ("solid", "dashed", "dotted", "dashdot")
 _TURNED = 40
 
 
@@ -79,7 +81,10 @@ def draw(picture: Mapping[str, Any], form: str) -> bytes:
         _heights(grid[0][0], picture)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        figure.suptitle(f"{picture['title']}\n{picture['bars']}", fontsize=11)
+        beneath = [picture["bars"]]
+        if picture["shared"]:
+            beneath.append(f"all variants: {picture['shared']}")
+        figure.suptitle("\n".join([picture["title"], *beneath]), fontsize=11)
         figure.supylabel(picture["y_title"], fontsize=10)
         for axes in grid[-1]:
             axes.set_xlabel(picture["x_title"])
@@ -106,6 +111,13 @@ def _panel(axes: Any, picture: Mapping[str, Any], panel: Mapping[str, Any]) -> N
             [mark["y"] - low for mark, (low, _) in zip(marks, ends, strict=True)],
             [high - mark["y"] for mark, (_, high) in zip(marks, ends, strict=True)],
         ]
+        if picture["bins"]:
+            line = _LINES[number % len(_LINES)]
+            # The outer halves of the first and the last bin.
+            x = [x[0] - 0.5, *x, x[-1] + 0.5]
+            y = [marks[0]["y"], *(mark["y"] for mark in marks), marks[-1]["y"]]
+            axes.step(x, y, where="mid", color=one["colour"], linestyle=line, linewidth=1.5)
+            continue
         line = "-" if picture["dates"] else "none"
         axes.errorbar(
             x, [m["y"] for m in marks], yerr=bars, capsize=2.5, linestyle=line, linewidth=1, **look
@@ -123,6 +135,8 @@ def _x(picture: Mapping[str, Any], place: int, series: int) -> Any:
     if picture["dates"]:
         text = picture["places"][place]
         return date.fromisoformat(text if len(text) > 7 else f"{text}-01")
+    if picture["bins"]:
+        return place
     return place + _GROUP * ((series + 0.5) / len(picture["series"]) - 0.5)
 
 
@@ -157,8 +171,10 @@ def _axes(axes: Any, picture: Mapping[str, Any], places: Sequence[str]) -> None:
         axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))
     else:
         angle = _angle(picture)
+        # Bins are named by their lower edges.
+        shift = 0.5 if picture["bins"] else 0.0
         axes.set_xticks(
-            range(len(places)),
+            [place - shift for place in range(len(places))],
             places,
             rotation=angle,
             ha="right" if angle == _TURNED else "center",
@@ -205,10 +221,10 @@ def _legend(figure: Any, picture: Mapping[str, Any]) -> None:
             [],
             label=f" {one['name']}",
             color=one["colour"],
-            marker=_MARKERS[one["marker"]],
-            linestyle="none",
+            marker="" if picture["bins"] else _MARKERS[one["marker"]],
+            linestyle=_LINES[number % len(_LINES)] if picture["bins"] else "none",
         )
-        for one in series
+        for number, one in enumerate(series)
     ]
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(len(handles), 3), fontsize=9

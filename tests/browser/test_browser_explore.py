@@ -13,7 +13,12 @@ Visit = Callable[..., Watched]
 
 
 def drawn(tab: Watched) -> None:
-    tab.page.locator(".canvas .main-svg").first.wait_for()
+    drawing = tab.page.locator(".canvas .main-svg").first
+    drawing.wait_for()
+    # Nothing is cut off at its right.
+    sizes = "one => [one.getBoundingClientRect().width, one.getAttribute('width')].map(Number)"
+    shown, drawn_for = drawing.evaluate(sizes)
+    assert shown == pytest.approx(drawn_for, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,7 @@ def test_a_figure(rich: str, visit: Visit, size: str, scheme: str) -> None:
         "view=distribution&metric=wall_per_event_s&scale=log",
         "by=variant_label&panels=site&metric=cpu_per_event_s",
         "by=day&colour=site&bars=interval",
+        "by=site&view=latency",
         "by=test_name&colour=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
     ],
 )

@@ -19,8 +19,8 @@ from treehammer.sql.store import Store
 from treehammer.web.pages import days
 
 #: What is drawn of each group.
-MEANS, DISTRIBUTION = "means", "distribution"
-VIEWS = {MEANS: "means", DISTRIBUTION: "distributions"}
+MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"
+VIEWS = {MEANS: "means", DISTRIBUTION: "distributions", LATENCY: "read latency"}
 #: What error bars are.
 RMS, INTERVAL, NO_BARS = "rms", "interval", "none"
 BARS = {RMS: "RMS of executions", INTERVAL: "95 % interval over jobs", NO_BARS: "none"}
@@ -75,7 +75,7 @@ class Asked:
     """One figure.
 
     Attributes:
-        metric: a number of the catalogue, or ``extra_NAME``.
+        metric: a number of the catalogue, or ``extra_NAME``; of no account for read latencies.
         by: the column along the horizontal axis.
         colour: the column that colours and markers tell apart, '' for none.
         panels: the column of which each value has a panel of its own, '' for none.
@@ -115,12 +115,13 @@ class Asked:
             ConfigError: a column cannot be used so.
         """
         return Figure(
-            metrics=(self.metric,),
+            metrics=() if self.view == LATENCY else (self.metric,),
             by=self.groups,
             selection=Selection(self.campaigns, self.wheres),
             first_day=days.numbered(self.first) if self.first else None,
             last_day=days.numbered(self.last) if self.last else None,
             kind=self.kind,
+            latencies=self.view == LATENCY,
         )
 
     @property

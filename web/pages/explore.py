@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,12 +21,21 @@ from treehammer.terminal import counted
 from treehammer.web.answers import Refusal
 from treehammer.web.drawing import FORMS
 from treehammer.web.pages import asked as asking
-from treehammer.web.pages.asked import BARS, DIMENSIONS, FILTERS, METRICS, SCALES, VIEWS, Asked
+from treehammer.web.pages import captions, latencies, spreads
+from treehammer.web.pages.asked import (
+    BARS,
+    DIMENSIONS,
+    FILTERS,
+    LATENCY,
+    METRICS,
+    SCALES,
+    VIEWS,
+    Asked,
+)
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.files import Files
-from treehammer.web.pages.picture import heading, picture, value_text
-from treehammer.web.pages.points import QUANTILES, Point, Points, find
-from treehammer.web.pages.tables import Column, Table
+from treehammer.web.pages.points import find
+from treehammer.web.pages.tables import Table
 
 #: Rows that the page's table has; files have all.
 ROWS = 500
@@ -67,13 +76,15 @@ def _page(name: str) -> Callable[[Store, Request], View]:
     def view(store: Store, request: Request) -> View:
         asked = asking.read(request, store, kind.default)
         found = find(store, asked)
-        drawn = picture(asked, found.points, kind.title)
-        whole = table(asked, found)
-        title = kind.title or heading(asked)
+        laid = latencies if asked.view == LATENCY else spreads
+        drawn = laid.picture(asked, found.points, kind.title)
+        whole = laid.table(asked, found)
+        quantiles = latencies.quantiles(asked, found)
         values = {
             "asked": asked,
             "picture": asdict(drawn) if drawn else None,
-            "shown": _short(whole),
+            "meaning": captions.meaning(asked),
+            "shown": [_short(table) for table in (quantiles, whole) if table.rows],
             "source": found.source,
             "file": lambda form: _address(request, f"{name}-file", asked, form=form),
             "permanent": _address(request, name, asked),
@@ -82,7 +93,8 @@ def _page(name: str) -> Callable[[Store, Request], View]:
             "here_name": name,
             "forms": [form for form in FORMS if form != "root"],
         }
-        return View("explore.html.j2", title, values, (whole,), inline_styles=True)
+        title = kind.title or captions.heading(asked)
+        return View("explore.html.j2", title, values, (whole, quantiles), inline_styles=True)
 
     return view
 
@@ -96,12 +108,13 @@ def _file(name: str, files: Files) -> Callable[[Store, Request], Response]:
             raise Refusal(404, f"there is no {form[:20]!r}; a figure is made as {', '.join(FORMS)}")
         asked = asking.read(request, store, kind.default)
         found = find(store, asked)
+        laid = latencies if asked.view == LATENCY else spreads
         wanted: dict[str, Any]
         if form == "root":
-            whole = table(asked, found)
+            whole = laid.table(asked, found)
             wanted = {"columns": _types(asked, whole), "rows": whole.plain()}
         else:
-            drawn = picture(asked, found.points, kind.title)
+            drawn = laid.picture(asked, found.points, kind.title)
             if drawn is None:
                 raise Refusal(404, "there is nothing to draw: no good execution has this metric")
             wanted = {"picture": asdict(drawn)}
@@ -118,57 +131,16 @@ def _file(name: str, files: Files) -> Callable[[Store, Request], Response]:
     return answer
 
 
-def table(asked: Asked, found: Points) -> Table:
-    """All groups with their numbers, as programs get them."""
-    columns = [
-        *(
-            Column(name, name, _written(name), long=name == "variant_label")
-            for name in asked.groups
-        ),
-        *(Column(name, name, number=True) for name in ("good", "failed", "implausible")),
-        Column("number", "n", number=True),
-    ]
-    if asked.view == asking.DISTRIBUTION:
-        names = ("smallest", *(f"p{100 * share:g}" for share in QUANTILES), "largest", "mean")
-        columns = [c for c in columns if c.key not in ("good", "failed", "implausible")]
-    elif asked.bars == asking.INTERVAL:
-        names = ("jobs", "mean", "low", "high")
-    else:
-        names = ("mean", "rms", "smallest", "largest")
-        if found.source == "roll-ups":
-            names = ("mean", "rms")
-    columns += [Column(name, name, number=True) for name in names]
-    rows = [_row(asked, point) for point in found.points]
-    metric = BY_NAME.get(asked.metric)
-    unit = f", in {metric.unit}" if metric and metric.unit not in ("", "1") else ""
-    return Table("figure", f"{heading(asked)}{unit}", tuple(columns), rows)
-
-
-def _written(name: str) -> Callable[[Any], str]:
-    return lambda value: value_text(name, value)
-
-
-def _row(asked: Asked, point: Point) -> dict[str, Any]:
-    values = asdict(point)
-    quantiles = point.quantiles or (None,) * len(QUANTILES)
-    names = (f"p{100 * share:g}" for share in QUANTILES)
-    return {
-        **{name: point.key[name] for name in asked.groups},
-        **{name: values[name] for name in values if name not in ("key", "quantiles")},
-        **dict(zip(names, quantiles, strict=True)),
-    }
-
-
 def _short(whole: Table) -> Table:
     if len(whole.rows) <= ROWS:
         return whole
-    note = f"The first {ROWS} of {counted(len(whole.rows), 'group')}; CSV and JSON have all."
-    return Table(whole.name, whole.caption, whole.columns, whole.rows[:ROWS], note=note)
+    note = f"The first {ROWS} of {counted(len(whole.rows), 'row')}; CSV and JSON have all."
+    return replace(whole, rows=whole.rows[:ROWS], note=f"{whole.note} {note}".strip())
 
 
 def _types(asked: Asked, whole: Table) -> list[dict[str, str]]:
     """The columns with the types that a TTree gives them."""
-    counts = ("good", "failed", "implausible", "number", "jobs", "day", "week", "month")
+    counts = ("good", "failed", "implausible", "number", "jobs", "reads", "day", "week", "month")
     found = []
     for column in whole.columns:
         kind = "int" if column.key in counts else "float"
@@ -197,6 +169,7 @@ def _presets(request: Request, asked: Asked, here: str) -> Sequence[Mapping[str,
         *([s0] if here != "s0" else []),
         one("Trend by day", metric=metric, by="day", colour="site"),
         one("Distribution by site", **by_site, colour="axis_root", view="distribution"),
+        one("Read latency by site", **by_site, colour="axis_root", view=LATENCY),
         one(
             "Small multiples by site",
             metric=metric,

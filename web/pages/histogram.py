@@ -79,7 +79,7 @@ def _bars(bins: Sequence[int], first: int, last: int, each: float, scale: float)
     for place in range(first, last + 1):
         reads = max(bins[place], 0) if place < len(bins) else 0
         height = max(reads * scale, 1.0) if reads else 0.0
-        label = f"{_edge(place)} to {seconds(_start_s(place + 1))}: {reads} reads"
+        label = f"{edge(place)} to {seconds(bin_s(place + 1))}: {reads} reads"
         x = LEFT + (place - first) * each
         yield Bar(x + 1, HEIGHT - BOTTOM - height, each - 2, height, reads, label)
 
@@ -87,14 +87,16 @@ def _bars(bins: Sequence[int], first: int, last: int, each: float, scale: float)
 def _ticks(first: int, last: int, each: float) -> Iterator[tuple[float, str]]:
     step = max(1, round((last - first + 1) / 8))
     for place in range(first, last + 2, step):
-        yield LEFT + (place - first) * each, _edge(place)
+        yield LEFT + (place - first) * each, edge(place)
 
 
-def _edge(place: int) -> str:
-    return seconds(_start_s(place)) if place else "0"
+def edge(place: int) -> str:
+    """The lower edge of a bin in words."""
+    return seconds(bin_s(place)) if place else "0"
 
 
-def _start_s(place: int) -> float:
+def bin_s(place: int) -> float:
+    """The lower edge of a bin above the first, in seconds."""
     return 1e-6 * 2.0**place
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 
 from treehammer.analysis.samples import natural_order
-from treehammer.collectors.metrics import BY_NAME
 from treehammer.sql.figures import DAY, MONTH, WEEK
 from treehammer.sql.selection import Scalar
 from treehammer.web.pages import days
-from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, NO_BARS, RMS, Asked
+from treehammer.web.pages.asked import Asked
+from treehammer.web.pages.captions import left_out
 from treehammer.web.pages.points import Point
+from treehammer.web.pages.variants import VARIANT, Variants, release_of, told_apart, without_release
 
 #: What one picture can hold and still be read; the table has the rest.
 MOST_PLACES, MOST_SERIES, MOST_PANELS = 120, 48, 24
@@ -76,125 +77,119 @@ class Picture:
         x_title: what stands along the horizontal axis.
         y_title: what is measured, with its unit.
         dates: whether places are days (ISO), to be drawn as a trend.
+        bins: whether places are bins, named by their lower edges, to be drawn as steps.
         log: whether the vertical axis is logarithmic.
         places: along the horizontal axis.
         series: at least one.
         panels: one, or small multiples with the same axes.
         bars: what points and bars are, in a few words.
-        caption: the same in full, and what was left out.
+        shared: what all variants in it have, '' for none.
+        caption: what points and bars are in full, and what was left out.
     """
 
     title: str
     x_title: str
     y_title: str
     dates: bool
+    bins: bool
     log: bool
     places: tuple[str, ...]
     series: tuple[Series, ...]
     panels: tuple[Panel, ...]
     bars: str
+    shared: str
     caption: str
 
 
-def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture | None:
-    """Lay out the points; None when there is nothing to draw."""
-    drawn = [p for p in points if p.mean is not None and (asked.scale != "log" or p.mean > 0)]
-    if not drawn:
-        return None
-    places, names, panels = (
-        _texts(asked, drawn, name) for name in (asked.by, asked.colour, asked.panels)
+@dataclass(frozen=True)
+class Spot:
+    """Where a mark belongs, by the texts that people read there."""
+
+    panel: str
+    place: str
+    name: str
+
+
+class Names:
+    """The values of a column as they are written beside each other.
+
+    Args:
+        asked: the figure.
+        points: whose values are named.
+        column: '' for none, where everything has the same empty name.
+    """
+
+    def __init__(self, asked: Asked, points: Iterable[Point], column: str) -> None:
+        self.column = column
+        found = {point.key[column] for point in points} if column else {None}
+        ordered = sorted(found, key=lambda value: (2,) if value is None else natural_order(value))
+        self._texts = {value: value_text(column, value) if column else "" for value in ordered}
+        self.variants: Variants | None = None
+        labels = [value for value in ordered if isinstance(value, str) and value]
+        if column == VARIANT and len(labels) > 1:
+            self.variants = told_apart(labels, release_told="axis_root" in asked.groups)
+            others = {value: text for value, text in self._texts.items() if value not in labels}
+            self._texts = {**dict(self.variants.names.items()), **others}
+
+    def __getitem__(self, point: Point) -> str:
+        return self._texts[point.key.get(self.column)]
+
+    @property
+    def all(self) -> list[str]:
+        """Each name once, in order."""
+        return list(dict.fromkeys(self._texts.values()))
+
+    def along(self) -> tuple[Mapping[str, str], str]:
+        """Shorter names for places along an axis, where there are any, and the axis' title."""
+        if not self.variants or not self.variants.axes:
+            return {}, self.column
+        short = {name: self.variants.values(name) for name in self.variants.names.values()}
+        return short, " · ".join(self.variants.axes)
+
+    def series(self) -> list[Series]:
+        """A series for each name; of one variant in several releases the colour is the same."""
+        kin: dict[str, tuple[str, str]] = {}
+        for value, text in self._texts.items():
+            label = str(value) if self.variants and text != NOTHING else ""
+            kin.setdefault(text, (without_release(label) if label else text, release_of(label)))
+        families = list(dict.fromkeys(family for family, _ in kin.values()))
+        releases = sorted({release for _, release in kin.values()}, key=natural_order)
+        if len(releases) < 2:
+            return [_series(name, place) for place, name in enumerate(self.all)]
+        return [
+            _kindred(name, families.index(family), releases.index(release), len(releases))
+            for name, (family, release) in kin.items()
+        ]
+
+
+def laid_out(
+    empty: Picture, found: Sequence[tuple[Spot, Mark]], short: Mapping[str, str] | None = None
+) -> Picture:
+    """Put marks where they belong, as many as one picture can hold.
+
+    Args:
+        empty: with all panels, places and series in their order.
+        found: marks of which place and series are not known yet.
+        short: names of places that are written otherwise.
+    """
+    places = list(empty.places)[:MOST_PLACES]
+    series = list(empty.series)[:MOST_SERIES]
+    panels: dict[str, list[Mark]] = {one.title: [] for one in empty.panels[:MOST_PANELS]}
+    names = {one.name: number for number, one in enumerate(series)}
+    numbers = {place: number for number, place in enumerate(places)}
+    for spot, mark in found:
+        if spot.panel in panels and spot.place in numbers and spot.name in names:
+            known = replace(mark, series=names[spot.name], place=numbers[spot.place])
+            panels[spot.panel].append(known)
+    left = len(found) - sum(map(len, panels.values()))
+    most = (MOST_PLACES, MOST_SERIES, MOST_PANELS)
+    return replace(
+        empty,
+        places=tuple(shortened((short or {}).get(place, place)) for place in places),
+        series=tuple(replace(one, name=shortened(one.name)) for one in series),
+        panels=tuple(Panel(shortened(title), tuple(marks)) for title, marks in panels.items()),
+        caption=empty.caption + (left_out(left, len(found), most) if left else ""),
     )
-    shown_places = [*dict.fromkeys(places.values())][:MOST_PLACES]
-    shown_names = [*dict.fromkeys(names.values())][:MOST_SERIES]
-    shown_panels = [*dict.fromkeys(panels.values())][:MOST_PANELS]
-    marks: dict[str, list[Mark]] = {name: [] for name in shown_panels}
-    for point in drawn:
-        place = places[point.key.get(asked.by)]
-        name = names[point.key.get(asked.colour)]
-        panel = panels[point.key.get(asked.panels)]
-        if place in shown_places and name in shown_names and panel in shown_panels:
-            mark = _mark(asked, point, shown_names.index(name), shown_places.index(place))
-            marks[panel].append(mark)
-    left = len(drawn) - sum(map(len, marks.values()))
-    return Picture(
-        title=title or heading(asked),
-        x_title=asked.by,
-        y_title=_unit_of(asked),
-        dates=asked.by in (DAY, WEEK, MONTH) and all(map(_is_day, shown_places)),
-        log=asked.scale == "log",
-        places=tuple(map(shortened, shown_places)),
-        series=tuple(_series(name, place) for place, name in enumerate(shown_names)),
-        panels=tuple(Panel(shortened(name), tuple(found)) for name, found in marks.items()),
-        bars=_bars(asked),
-        caption=caption(asked, left, len(drawn)),
-    )
-
-
-def heading(asked: Asked) -> str:
-    """The figure in words."""
-    beside = [name for name in (asked.colour,) if name]
-    each = f", for each {asked.panels}" if asked.panels else ""
-    return f"{asked.metric} by {' and '.join([asked.by, *beside])}{each}"
-
-
-def caption(asked: Asked, left: int, of: int) -> str:
-    """What is drawn, of what, and what was left out."""
-    metric = BY_NAME.get(asked.metric)
-    what = (
-        f"{asked.metric}: {metric.meaning}" if metric else f"{asked.metric}, which a test defines."
-    )
-    said = [what, _drawn(asked)]
-    said.append("Failed and implausible executions are counted in the table and never averaged.")
-    if left:
-        said.append(
-            f"The figure shows {of - left} of {of} groups: at most {MOST_PLACES} places, "
-            f"{MOST_SERIES} series and {MOST_PANELS} panels; the table has all."
-        )
-    if asked.scale == "log":
-        said.append("Means of zero and below have no place on a logarithmic axis.")
-    return " ".join(said)
-
-
-def _drawn(asked: Asked) -> str:
-    if asked.view == DISTRIBUTION:
-        return (
-            "Boxes hold the middle half of the executions around their median, whiskers end at the "
-            "5 % and 95 % quantiles."
-        )
-    return {
-        RMS: "Points are means over executions, error bars their RMS around the mean; a single "
-        "one has no bar.",
-        INTERVAL: "Points are means over jobs of each job's mean, error bars the 95 % t interval of "
-        "that mean; one job alone has no bar.",
-        NO_BARS: "Points are means over executions.",
-    }[asked.bars]
-
-
-def _bars(asked: Asked) -> str:
-    if asked.view == DISTRIBUTION:
-        return "medians, quartiles, 5 % and 95 % quantiles of executions"
-    return {
-        RMS: "means, error bars: RMS of executions",
-        INTERVAL: "means over jobs, error bars: 95 % interval of the mean",
-        NO_BARS: "means of executions",
-    }[asked.bars]
-
-
-def _mark(asked: Asked, point: Point, series: int, place: int) -> Mark:
-    mean = point.mean or 0.0
-    low = high = None
-    if asked.view != DISTRIBUTION and asked.bars == INTERVAL:
-        low, high = point.low, point.high
-    elif asked.view != DISTRIBUTION and asked.bars == RMS and point.number > 1:
-        assert point.rms is not None
-        low, high = mean - point.rms, mean + point.rms
-    names = [f"{name}: {written(point, name)}" for name in asked.groups]
-    y = point.quantiles[2] if point.quantiles else mean
-    bar = f" ({low:.4g} to {high:.4g})" if low is not None and high is not None else ""
-    n = f"{point.jobs} jobs" if point.jobs is not None else f"n = {point.number}"
-    what = "median" if point.quantiles else "mean"
-    text = "\n".join([*names, f"{what} {y:.4g}{bar}, {n}"])
-    return Mark(series, place, y, low, high, point.quantiles, text)
 
 
 def written(point: Point, name: str) -> str:
@@ -216,40 +211,20 @@ def value_text(name: str, value: Scalar) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _texts(asked: Asked, points: Sequence[Point], name: str) -> dict[Scalar, str]:
-    """The values of a column as they are written, in their own order.
-
-    Of variants what all have in common is left out, and the release where another column tells it.
-    """
-    if not name:
-        return {None: ""}
-    values = {point.key[name] for point in points}
-    ordered = sorted(values, key=lambda value: (2,) if value is None else natural_order(value))
-    texts = {value: value_text(name, value) for value in ordered}
-    if name != "variant_label" or len(texts) < 2:
-        return texts
-    words = {value: text.split() for value, text in texts.items()}
-    told = "axis_root" in asked.groups
-    common = set.intersection(*map(set, words.values()))
-    return {
-        value: " ".join(
-            word for word in found if word not in common and not (told and word.startswith("root="))
-        )
-        or texts[value]
-        for value, found in words.items()
-    }
+def is_time(column: str, places: Sequence[str]) -> bool:
+    """Whether places are days, weeks or months that a calendar has."""
+    return column in (DAY, WEEK, MONTH) and all(map(_is_day, places))
 
 
 def _series(name: str, place: int) -> Series:
     # Neighbours differ in both, and 24 pass before any pair comes again.
     marker = (place + place // 24) % len(MARKERS)
-    return Series(shortened(name), COLOURS[place % len(COLOURS)], MARKERS[marker])
+    return Series(name, COLOURS[place % len(COLOURS)], MARKERS[marker])
 
 
-def _unit_of(asked: Asked) -> str:
-    metric = BY_NAME.get(asked.metric)
-    unit = metric.unit if metric else ""
-    return f"{asked.metric} ({unit})" if unit not in ("", "1") else asked.metric
+def _kindred(name: str, family: int, release: int, releases: int) -> Series:
+    marker = (release + releases * (family // len(COLOURS))) % len(MARKERS)
+    return Series(name, COLOURS[family % len(COLOURS)], MARKERS[marker])
 
 
 def _is_day(text: str) -> bool:

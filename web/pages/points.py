@@ -16,7 +16,7 @@ from treehammer.sql.rollups import IMPLAUSIBLE
 from treehammer.sql.schema import ROLLED
 from treehammer.sql.selection import Scalar
 from treehammer.sql.store import Store
-from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, Asked
+from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, LATENCY, Asked
 
 #: Measurements that a figure may read one by one, where no roll-up answers.
 MOST_READ = 300_000
@@ -41,6 +41,7 @@ class Point:
         smallest: value; None where roll-ups answered, which do not know it.
         largest: value.
         quantiles: at :data:`QUANTILES`, of a distribution.
+        reads: by latency, see :attr:`treehammer.sql.figures.Group.reads`.
         good: executions that came back whole and can be true.
         failed: those that did not.
         implausible: those that cannot be true.
@@ -56,9 +57,14 @@ class Point:
     smallest: float | None = None
     largest: float | None = None
     quantiles: tuple[float, ...] = ()
+    reads: Sequence[int] = ()
     good: int = 0
     failed: int = 0
     implausible: int = 0
+
+    def latency_s(self, share: float) -> float | None:
+        """Seconds below which a share of the reads took; None without reads."""
+        return Group({}, {}, {}, self.reads).latency_s(share)
 
 
 @dataclass(frozen=True)
@@ -79,11 +85,15 @@ def find(store: Store, asked: Asked) -> Points:
     figure = asked.figure
     with store.connection() as connection:
         snapshot = Snapshot(connection)
-        single = asked.view == DISTRIBUTION or asked.bars == INTERVAL
+        found: Iterable[Point]
+        latencies = asked.view == LATENCY
+        single = asked.view == DISTRIBUTION or (asked.bars == INTERVAL and not latencies)
         if single or figure.source == "measurements":
             _require_few(figure_values.most(connection, figure), asked)
-        if asked.view == DISTRIBUTION:
-            found: Iterable[Point] = _distributed(figure_values.values(connection, figure), figure)
+        if latencies:
+            found = [_read(group) for group in snapshot.figure(figure).groups]
+        elif asked.view == DISTRIBUTION:
+            found = _distributed(figure_values.values(connection, figure), figure)
         elif asked.bars == INTERVAL:
             by_job = replace(figure, by=(*figure.by, "job_id"))
             found = _over_jobs(snapshot.figure(by_job).groups, asked)
@@ -102,6 +112,10 @@ def _require_few(count: int, asked: Asked) -> None:
         f"{', '.join(ROLLED[:6])} and some more, by site, test, variant, release, dataset, door and "
         "day, are kept summed up and have no limit.",
     )
+
+
+def _read(group: Group) -> Point:
+    return Point(key=group.by, number=group.good, reads=group.reads, **_outcomes([group]))
 
 
 def _of_group(group: Group, asked: Asked) -> Point:

@@ -1,6 +1,8 @@
 // Draws the figure of a page with Plotly; its data stand in the page as JSON.
 
 const LARGE = 100;
+/** Lines that no marker tells apart. */
+const DASHES = ["solid", "dash", "dot", "dashdot"];
 
 /** Text as it is: Plotly would read some of HTML in it. */
 function plain(text) {
@@ -14,10 +16,13 @@ function colour(name) {
 /** Where a mark stands: a day, or beside the others of its place. */
 function position(picture, mark) {
   if (picture.dates) return picture.places[mark.place];
+  if (picture.bins) return mark.place;
   return mark.place + 0.8 * ((mark.series + 0.5) / picture.series.length - 0.5);
 }
 
-function traces(picture, panel) {
+function traces(picture, panel, width) {
+  // Marks that stand close are smaller.
+  const size = Math.min(8, Math.max(4, width / (picture.places.length * (picture.dates ? 1 : picture.series.length))));
   return picture.series.map((one, number) => {
     const marks = panel.marks.filter((mark) => mark.series === number);
     const shared = {
@@ -35,6 +40,16 @@ function traces(picture, panel) {
         width: picture.dates ? undefined : 0.6 / picture.series.length,
       };
     }
+    if (picture.bins) {
+      // The outer halves of the first and the last bin.
+      const edges = [{ ...marks[0], place: marks[0]?.place - 0.5 }, { ...marks.at(-1), place: marks.at(-1)?.place + 0.5 }];
+      const steps = marks.length ? [edges[0], ...marks, edges[1]] : [];
+      return {
+        ...shared, type: "scatter", mode: "lines", x: steps.map((mark) => mark.place), y: steps.map((mark) => mark.y),
+        text: steps.map((mark) => plain(mark.text).replaceAll("\n", "<br>")),
+        line: { color: one.colour, width: 2, shape: "hvh", dash: DASHES[number % DASHES.length] },
+      };
+    }
     return {
       ...shared, type: "scatter", mode: picture.dates ? "lines+markers" : "markers",
       y: marks.map((mark) => mark.y),
@@ -43,7 +58,7 @@ function traces(picture, panel) {
         array: marks.map((mark) => (mark.high === null ? 0 : mark.high - mark.y)),
         arrayminus: marks.map((mark) => (mark.low === null ? 0 : mark.y - mark.low)),
       },
-      marker: { color: one.colour, symbol: one.marker, size: 8 },
+      marker: { color: one.colour, symbol: one.marker, size },
       line: { color: one.colour, width: 1.2 },
     };
   });
@@ -63,14 +78,18 @@ function reach(picture) {
   return [low >= 0 ? 0 : low - room, high > 0 ? high + room : 0];
 }
 
-function layout(picture, range, several) {
+function layout(picture, range, several, width) {
   const ink = colour("--ink");
   const line = colour("--line");
   const axis = { gridcolor: line, linecolor: line, zerolinecolor: line, automargin: true, fixedrange: false };
   const places = picture.places.map(plain);
   const longest = Math.max(...places.map((place) => place.length));
-  const turned = longest * places.length > (several ? 40 : 110) && !picture.dates;
-  const angle = !turned ? 0 : several || places.length > 12 ? 90 : 40;
+  const room = (width - 82) / places.length;
+  const turned = 7.5 * longest > room && !picture.dates;
+  const angle = !turned ? 0 : several || places.length > 12 || room < 30 ? 90 : 40;
+  // Bins are named by their lower edges.
+  const ticks = places.map((_, place) => place - (picture.bins ? 0.5 : 0));
+  const named = places.map((_, place) => places.length < LARGE || place % 5 === 0);
   // Labels get their own room: Plotly would rather leave them out than shrink the rest.
   const below = { 0: 20, 40: Math.min(5 * longest, 220), 90: Math.min(6.2 * longest, 300) }[angle];
   return {
@@ -87,8 +106,7 @@ function layout(picture, range, several) {
         ...axis, type: "linear", showgrid: false, zeroline: false, title: { text: plain(picture.x_title), standoff: 10 },
         range: [-0.5, places.length - 0.5], tickmode: "array", tickangle: angle,
         tickfont: { size: angle === 90 ? 10 : 12 }, automargin: false,
-        tickvals: places.map((_, place) => place).filter((place) => places.length < LARGE || place % 5 === 0),
-        ticktext: places.filter((_, place) => places.length < LARGE || place % 5 === 0),
+        tickvals: ticks.filter((_, place) => named[place]), ticktext: places.filter((_, place) => named[place]),
       },
     yaxis: { ...axis, type: picture.log ? "log" : "linear", range, title: { text: plain(picture.y_title) } },
   };
@@ -103,8 +121,10 @@ function draw() {
     modeBarButtonsToRemove: ["sendDataToCloud", "select2d", "lasso2d", "toImage", "autoScale2d"],
   };
   picture.panels.forEach((panel, number) => {
+    const width = canvases[number].clientWidth;
     window.Plotly.react(
-      canvases[number], traces(picture, panel), layout(picture, range, picture.panels.length > 1), config,
+      canvases[number], traces(picture, panel, width),
+      layout(picture, range, picture.panels.length > 1, width), config,
     );
   });
 }

@@ -128,6 +128,8 @@ def test_a_stored_comparison_answers_the_same_question(measured: Service) -> Non
     address = "/compare?a=6.38.00&b=6.40.00&delta=0.05"
     assert "Judged 2026-03-01" in measured.client.get(address, headers=PEOPLE).text
     assert "Judged" not in measured.client.get(address + "&now=1", headers=PEOPLE).text
+    told = measured.client.get(f"/api/v1{address}").json()["tables"]["by_site"]
+    assert {row["comparison_id"] for row in told} == {question.id}
     pairs = tables(measured, f"/compare/{question.id}")["pairs"]
     assert len(pairs) == len(made.pairs)
     said = measured.client.get(f"/compare/{question.id}", headers=PEOPLE).text

@@ -106,6 +106,37 @@ def test_an_interval_is_over_jobs(filled: Service) -> None:
         assert float(line["mean"]) == pytest.approx(estimate.mean, rel=1e-12)
 
 
+def test_read_latencies_are_merged(filled: Service) -> None:
+    merged: dict[str, list[int]] = {}
+    for row in stored(filled):
+        bins = row["read_latency_hist"]
+        if good(row, "read_latency_hist") and row["kind"] == "timed":
+            sums = merged.setdefault(row["site"], [])
+            sums += [0] * (len(bins) - len(sums))
+            for place, reads in enumerate(bins):
+                sums[place] += reads
+    assert any(map(sum, merged.values()))
+    found: dict[str, dict[float, int]] = defaultdict(dict)
+    for line in rows_of(filled, f"view=latency&by=site&colour=&{ALL}"):
+        found[line["site"]][float(line["from_s"])] = int(line["reads"])
+        reads = sum(merged[line["site"]])
+        assert float(line["share"]) == pytest.approx(int(line["reads"]) / reads)
+    for site, sums in merged.items():
+        known = {1e-6 * 2.0**i if i else 0.0: n for i, n in enumerate(sums) if n}
+        assert found.get(site, {}) == pytest.approx(known)
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_read_latencies_are_drawn(filled: Service, scale: str) -> None:
+    query = f"view=latency&by=site&colour=axis_root&scale={scale}&{ALL}"
+    page = filled.client.get(f"/explore?{query}", headers=PEOPLE)
+    assert "50% below" in page.text
+    assert "reads (%)" in page.text
+    assert filled.client.get(f"/explore/figure.png?{query}").content.startswith(b"\x89PNG")
+    both = filled.client.get(f"/explore?view=latency&by=axis_root&{ALL}", headers=PEOPLE)
+    assert both.status_code == 200
+
+
 def test_filters_are_in_the_address(filled: Service) -> None:
     site = HOSTILE[0]
     answer = filled.client.get("/explore", params={"site": [site, "SITE_A"], "format": "csv"})
@@ -197,11 +228,13 @@ def test_no_point_is_cut_off_in_a_panel() -> None:
         "x_title": "x",
         "y_title": "y",
         "dates": False,
+        "bins": False,
         "log": False,
         "places": ["only"],
         "series": [{"name": "_hidden", "colour": "#0072b2", "marker": "circle"}],
         "panels": [{"title": f"p{n}", "marks": [mark]} for n, mark in enumerate(marks)],
         "bars": "",
+        "shared": "",
         "caption": "",
     }
     drawn = draw(picture, "svg").decode()

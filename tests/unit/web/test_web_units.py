@@ -1,0 +1,34 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from treehammer.web.pages.units import aligned, fitting
+
+
+@pytest.mark.parametrize(
+    "unit, values, name, first",
+    [
+        ("s", [3.1e-5, 6.4e-5], "µs", "31.00"),
+        ("s", [0.5, 2.0], "s", "0.500"),
+        ("B", [7_600_000, 4_100_000], "MB", "7.600"),
+        ("1", [0.183, 0.0471], "", "0.1830"),
+        ("1", [438.0, 12_000.0], "", "438"),
+        ("1", [3e12], "", "3e+12"),
+        ("s", [0.0], "s", "0"),
+        ("MB", [30.0], "MB", "30.00"),
+    ],
+)
+def test_the_unit_fits_the_largest(unit: str, values: list[float], name: str, first: str) -> None:
+    found = fitting(unit, values)
+    assert found.name == name
+    assert aligned(values, found)(values[0]) == first
+
+
+def test_decimals_stand_beneath_each_other() -> None:
+    values = [0.183, 0.0471, 0.00002, None, math.inf]
+    written = aligned(values, fitting("1", values))
+    assert [written(one) for one in values] == ["0.1830", "0.0471", "2e-05", "–", "inf"]

@@ -1,0 +1,78 @@
+"""A figure in words: its heading, what its points and bars are, what was left out."""
+
+from __future__ import annotations
+
+from treehammer.collectors.metrics import BY_NAME
+from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, LATENCY, NO_BARS, RMS, Asked
+from treehammer.web.pages.units import Unit
+
+_GOOD = "Failed and implausible executions are counted in the table and never averaged."
+
+
+def heading(asked: Asked) -> str:
+    """The figure in a few words."""
+    what = "Read latency" if asked.view == LATENCY else asked.metric
+    each = f", for each {asked.panels}" if asked.panels else ""
+    return f"{what} by {' and '.join(name for name in (asked.by, asked.colour) if name)}{each}"
+
+
+def meaning(asked: Asked) -> str:
+    """What is measured, in a sentence."""
+    if asked.view == LATENCY:
+        return "How long single reads took, of all good executions that were measured so."
+    metric = BY_NAME.get(asked.metric)
+    if metric is None:
+        return f"{asked.metric}, which a test defines."
+    better = f" {metric.better.capitalize()} is better." if metric.better else ""
+    return f"{asked.metric}: {metric.meaning}{better}"
+
+
+def y_title(asked: Asked, unit: Unit) -> str:
+    """What stands along the vertical axis."""
+    return f"{asked.metric} in {unit.name}" if unit.name else asked.metric
+
+
+def caption(asked: Asked) -> str:
+    """What is drawn of each group."""
+    if asked.view == LATENCY:
+        return (
+            "Steps are the share of a group's reads in each bin of latency; a bin is twice as wide as "
+            "the one before, and named by its lower edge. Reads are summed up in bins while they are "
+            "measured, so that what lies within one is not known."
+        )
+    said = [_DRAWN[DISTRIBUTION if asked.view == DISTRIBUTION else asked.bars], _GOOD]
+    if asked.scale == "log":
+        said.append("Means of zero and below have no place on a logarithmic axis.")
+    return " ".join(said)
+
+
+def bars(asked: Asked) -> str:
+    """What points and bars are, in a few words."""
+    return _BARS[asked.bars if asked.view not in (DISTRIBUTION, LATENCY) else asked.view]
+
+
+def left_out(left: int, of: int, most: tuple[int, int, int]) -> str:
+    """That not all could be drawn."""
+    places, series, panels = most
+    return (
+        f" The figure shows {of - left} of {of} marks: at most {places} places, {series} series and "
+        f"{panels} panels; the table has all."
+    )
+
+
+_DRAWN = {
+    DISTRIBUTION: "Boxes hold the middle half of the executions around their median, whiskers end at "
+    "the 5 % and 95 % quantiles.",
+    RMS: "Points are means over executions, error bars their RMS around the mean; a single one has no "
+    "bar.",
+    INTERVAL: "Points are means over jobs of each job's mean, error bars the 95 % t interval of that "
+    "mean; one job alone has no bar.",
+    NO_BARS: "Points are means over executions.",
+}
+_BARS = {
+    DISTRIBUTION: "medians, quartiles, 5 % and 95 % quantiles of executions",
+    LATENCY: "share of the reads of a group in each bin of latency",
+    RMS: "means, error bars: RMS of executions",
+    INTERVAL: "means over jobs, error bars: 95 % interval of the mean",
+    NO_BARS: "means of executions",
+}

@@ -1,0 +1,117 @@
+"""Histograms of read latency, merged over what is selected: the figure and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from treehammer.web.pages import captions
+from treehammer.web.pages.asked import Asked
+from treehammer.web.pages.histogram import bin_s, edge, seconds
+from treehammer.web.pages.picture import Mark, Names, Panel, Picture, Spot, laid_out
+from treehammer.web.pages.points import Point, Points
+from treehammer.web.pages.spreads import group_columns
+from treehammer.web.pages.tables import Column, Row, Table
+
+_SHARES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+
+
+def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture | None:
+    """Lay out the histograms, a panel for each place; None when there are no reads."""
+    drawn = [point for point in points if sum(point.reads)]
+    if not drawn:
+        return None
+    first, last = _reach(drawn)
+    outer, inner, names = (
+        Names(asked, drawn, column) for column in (asked.panels, asked.by, asked.colour)
+    )
+    if asked.colour == asked.by:
+        names = Names(asked, drawn, "")
+    titles = {
+        id(point): " – ".join(t for t in (outer[point], inner[point]) if t) for point in drawn
+    }
+    shared = [one.variants.shared for one in (outer, inner, names) if one.variants]
+    empty = Picture(
+        title=title or captions.heading(asked),
+        x_title="read latency",
+        y_title="reads (%)",
+        dates=False,
+        bins=True,
+        log=asked.scale == "log",
+        places=tuple(edge(place) for place in range(first, last + 1)),
+        series=tuple(names.series()),
+        panels=tuple(Panel(text, ()) for text in dict.fromkeys(titles.values())),
+        bars=captions.bars(asked),
+        shared=next(iter(shared), ""),
+        caption=captions.caption(asked),
+    )
+    found = [
+        (Spot(titles[id(point)], edge(place), names[point]), _mark(asked, point, place, names))
+        for point in drawn
+        for place in range(first, last + 1)
+        if point.reads[place] or asked.scale != "log"
+    ]
+    return laid_out(empty, found)
+
+
+def _reach(points: Sequence[Point]) -> tuple[int, int]:
+    """The first and the last bin that has reads."""
+    filled = [place for point in points for place, reads in enumerate(point.reads) if reads > 0]
+    return min(filled), max(filled)
+
+
+def _mark(asked: Asked, point: Point, place: int, names: Names) -> Mark:
+    share = 100 * point.reads[place] / sum(point.reads)
+    lines = [f"{asked.colour}: {names[point]}"] if names[point] else []
+    lines.append(f"{edge(place)} to {seconds(bin_s(place + 1))}: {share:.3g} % of the reads")
+    return Mark(0, 0, share, None, None, (), "\n".join(lines))
+
+
+def table(asked: Asked, found: Points) -> Table:
+    """The reads of every group by bin."""
+    columns = (
+        *group_columns(asked),
+        Column("from_s", "from", seconds, number=True),
+        Column("to_s", "to", seconds, number=True),
+        Column("reads", "reads", number=True),
+        Column("share", "share", lambda share: f"{100 * share:.2f} %", number=True),
+    )
+    rows = [row for point in found.points for row in _bins(asked, point)]
+    return Table("figure", f"{captions.heading(asked)}, bin by bin", columns, rows)
+
+
+def _bins(asked: Asked, point: Point) -> Iterator[Row]:
+    whole = sum(point.reads)
+    for place, reads in enumerate(point.reads):
+        if reads:
+            yield {
+                **{name: point.key[name] for name in asked.groups},
+                "from_s": bin_s(place) if place else 0.0,
+                "to_s": bin_s(place + 1),
+                "reads": reads,
+                "share": reads / whole,
+            }
+
+
+def quantiles(asked: Asked, found: Points) -> Table:
+    """The latencies below which shares of the reads of a group lie."""
+    columns = (
+        *group_columns(asked),
+        Column("good", "executions", number=True),
+        Column("reads", "reads", number=True),
+        *(
+            Column(key, f"{share:.0%} below", seconds, number=True)
+            for key, share in _SHARES.items()
+        ),
+    )
+    rows = [
+        {
+            **{name: point.key[name] for name in asked.groups},
+            "good": point.good,
+            "reads": sum(point.reads),
+            **{key: point.latency_s(share) for key, share in _SHARES.items()},
+        }
+        for point in found.points
+        if sum(point.reads)
+    ]
+    note = "A quantile is off by less than a factor of two: within a bin reads are taken as evenly spread."
+    return Table("quantiles", f"{captions.heading(asked)}", columns, rows, note=note)
