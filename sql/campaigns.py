@@ -104,13 +104,18 @@ def job_states(store: Store, campaign_id: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def began_us(store: Store, campaign_id: str) -> int | None:
-    """When its first job started, in microseconds since 1970 UTC; None before."""
-    query = sa.select(sa.func.min(attempt.c.started_us)).join(job, job.c.id == attempt.c.job_id)
-    query = query.where(job.c.campaign_id == campaign_id, attempt.c.started_us > 0)
+def span_us(store: Store, campaign_id: str) -> tuple[int, int] | None:
+    """When its first job started and the last known start or end of one; None before.
+
+    Both are microseconds since 1970 UTC, as the batch systems told when they were last looked at.
+    """
+    started, ended = attempt.c.started_us, attempt.c.ended_us
+    query = sa.select(sa.func.min(started), sa.func.max(started), sa.func.max(ended))
+    query = query.join(job, job.c.id == attempt.c.job_id)
+    query = query.where(job.c.campaign_id == campaign_id, started > 0)
     with store.connection() as connection:
-        found = connection.scalar(query)
-    return None if found is None else int(found)
+        first, *last = connection.execute(query).one()
+    return None if first is None else (int(first), max(int(us or 0) for us in last))
 
 
 def told(store: Store, campaign_id: str) -> list[Told]:

@@ -56,7 +56,7 @@ _STYLE: dict[Any, Any] = {
 #: How wide a group of points is, of the distance between places.
 _GROUP = 0.8
 #: Of steps, which have no markers.
-_LINES = ("solid", "dashed", "dotted", "dashdot")
+_LINES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dashdot")
 _TURNED = 40
 
 

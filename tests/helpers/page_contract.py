@@ -87,8 +87,11 @@ def test_one_campaign(filled: Store) -> None:
         "A": {"done": 1, "running": 1},
         "": {"queued": 1},
     }
-    assert campaigns.began_us(filled, "new") == 3
-    assert campaigns.began_us(filled, "nothing") is None
+    span = campaigns.span_us(filled, "new")
+    assert span is not None
+    assert span[0] == 3
+    assert span[1] >= span[0]
+    assert campaigns.span_us(filled, "nothing") is None
     assert campaigns.failed_attempts(filled, "new") == [
         AttemptCount("A", "evicted", 1, 1),
         AttemptCount("A", "lost", 1, 0),

@@ -43,12 +43,14 @@ class Progress:
         planned: measurements that were planned.
         jobs: state -> jobs.
         remaining_s: expected seconds to the end at the pace so far, None where that is unknown.
+        as_of_us: the last start or end of a job that its batch system told, None before the first.
     """
 
     recorded: int
     planned: int
     jobs: Mapping[str, int]
     remaining_s: float | None
+    as_of_us: int | None
 
     @property
     def over(self) -> bool:
@@ -63,7 +65,10 @@ class Progress:
             for state in JobState
             if self.jobs.get(state.value)
         )
-        text = f"{self.recorded} of {counted(self.planned, 'measurement')} recorded; jobs: {states or 'none'}"
+        text = f"{self.recorded} of {counted(self.planned, 'measurement')} recorded"
+        if self.recorded > self.planned:
+            text = f"{counted(self.recorded, 'measurement')} recorded where {self.planned} were planned, as jobs ran again"
+        text += f"; jobs: {states or 'none'}"
         if self.remaining_s is not None and not self.over:
             text += f"; about {duration(self.remaining_s)} to go at the pace so far"
         return f"{text}."
@@ -106,6 +111,7 @@ def view(store: Store, request: Request) -> View:
             {row["failure"] for row in failures.rows} | {only["failure"]} - {""}
         ),
         "facts": _facts(campaign),
+        "further": list(_further(campaign, request)),
         "command_line": again.command(campaign),
         "render": again.command(campaign, "render"),
     }
@@ -123,13 +129,13 @@ def _progress(
     jobs: Counter[str] = Counter()
     for of_site in states.values():
         jobs.update(of_site)
-    began = campaigns.began_us(store, campaign.id)
+    span = campaigns.span_us(store, campaign.id)
     planned, left = campaign.planned_measurements, None
-    if began and 0 < recorded < planned:
-        left = (time.time() - began / 1e6) / recorded * (planned - recorded)
+    if span and 0 < recorded < planned:
+        left = (time.time() - span[0] / 1e6) / recorded * (planned - recorded)
         # To a fifth: more is not known, and what is shown should not flicker.
         left = float(f"{left:.1g}")
-    return Progress(recorded, planned, jobs, left)
+    return Progress(recorded, planned, jobs, left, span and span[1])
 
 
 def _sites(
@@ -295,6 +301,22 @@ def _job(line: JobLine) -> Row:
 def _facts(campaign: CampaignRow) -> list[tuple[str, str]]:
     """What exactly ran."""
     return [*_origin(campaign), *_asked(json.loads(campaign.plan))]
+
+
+def _further(campaign: CampaignRow, request: Request) -> Iterator[tuple[str, str]]:
+    """Where the campaign's results are looked at: what is read there, and its address."""
+    only = {"campaign": campaign.id}
+    yield "CPU efficiency by site", link_to(request, "s0", query=only)
+    event = {"metric": "cpu_per_event_s", "by": "variant_label", "colour": "axis_root"}
+    yield "CPU time per event", link_to(request, "explore", query={**event, **only})
+    latency = {"view": "latency", "by": "site", "colour": "axis_root"}
+    yield "Read latency", link_to(request, "explore", query={**latency, **only})
+    releases = json.loads(campaign.plan).get("definition", {}).get("axes", {}).get("root", [])
+    if len(releases) > 1:
+        two = {"a": releases[0], "b": releases[-1]}
+        title = f"{two['b']} against {two['a']}"
+        yield title, link_to(request, "compare", query={**two, **only})
+    yield "ROOT file", link_to(request, "rootfile", query=only)
 
 
 def _origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:

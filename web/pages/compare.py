@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -198,11 +198,9 @@ def _table(
         Column("change", "change", number=True),
         Column("interval", "interval", number=True),
         Column("shown_verdict", "verdict", look=lambda row: str(row["verdict"]).replace(" ", "-")),
-        Column("jobs", "jobs", number=True),
-        Column("hosts", "hosts", number=True),
+        Column("jobs", "jobs on hosts", write=_extent, number=True),
         *([] if site else [Column("sites", "sites", lambda sites: str(len(sites)), number=True)]),
-        *(_sides(first) if site else []),
-        Column("why", "why", long=True),
+        *([_sides(first)] if site else []),
     ]
     flat = [_flat(row) for row in rows]
     keys = [column.key for column in shown]
@@ -211,13 +209,19 @@ def _table(
     return Table(name, caption, (*shown, *beside), flat, empty=empty)
 
 
-def _sides(first: VerdictRow) -> Iterator[Column]:
-    def milliseconds(value: float | None) -> str:
-        return "–" if value is None else wording.milliseconds(value)
+def _sides(first: VerdictRow) -> Column:
+    """The times of both sides in one column, as people compare them."""
 
-    for key, value in (("a_value", first.a), ("b_value", first.b)):
-        name = value if first.axis != SELECTION else key[0].upper()
-        yield Column(key, f"{name} (ms/event)", milliseconds, number=True)
+    def milliseconds(row: Mapping[str, Any]) -> str:
+        values = (row["a_value"], row["b_value"])
+        return " → ".join("–" if one is None else wording.milliseconds(one) for one in values)
+
+    a, b = (first.a, first.b) if first.axis != SELECTION else ("A", "B")
+    return Column("a_value", f"{a} → {b}, ms/event", write=milliseconds, number=True)
+
+
+def _extent(row: Mapping[str, Any]) -> str:
+    return f"{row['jobs']} on {row['hosts']}"
 
 
 def _site(request: Request, row: Mapping[str, Any]) -> str:

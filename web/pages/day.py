@@ -20,6 +20,7 @@ from treehammer.sql.store import Store
 from treehammer.web.pages import days
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.tables import Column, Row, Table
+from treehammer.web.pages.variants import without_release
 
 _BY = ("test_name", "variant_label", "axis_root", "door", "kind")
 _METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
@@ -74,7 +75,7 @@ def _measured(store: Store, site: str, day: int) -> Table:
     rows = [_group(group.by, group.outcomes, group.metrics) for group in groups]
     columns = (
         Column("test_name", "test"),
-        Column("variant_label", "variant", long=True),
+        Column("variant_label", "variant", without_release, long=True),
         Column("axis_root", "ROOT"),
         Column("door", "door"),
         Column("kind", "kind"),
@@ -87,7 +88,7 @@ def _measured(store: Store, site: str, day: int) -> Table:
     )
     return Table(
         "measured",
-        "What was measured; means ± RMS of the good ones",
+        "Means ± RMS of the good ones",
         columns,
         rows,
         empty="Nothing was measured.",

@@ -28,6 +28,7 @@ from treehammer.web.pages import days
 from treehammer.web.pages.chart import Chart, Dot, Line, Mark
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.tables import Column, Row, Table
+from treehammer.web.pages.variants import without_release
 from treehammer.web.templating import cell
 
 #: Days that may be shown, and those that are when nothing is said.
@@ -321,7 +322,7 @@ def _work(works: Sequence[Work]) -> Table:
     rows = [{name: getattr(work, name) for name in Work.__annotations__} for work in works]
     columns = (
         Column("test", "test"),
-        Column("variant", "variant", long=True),
+        Column("variant", "variant", without_release, long=True),
         Column("root", "ROOT"),
         Column("dataset", "dataset"),
         Column("door", "door"),
