@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: help install demo test lint docs bench clean
+.PHONY: help install demo test lint docs pictures bench clean
 BIN := .venv/bin
 
 help: ## list the targets
@@ -20,6 +20,9 @@ lint: install ## formatting, style, types, room order
 
 docs: install ## build the documentation into site/; warnings are errors
 	@$(BIN)/mkdocs build --strict
+
+pictures: install ## take the pictures of pages in docs/images anew, of the results in the folder DATA
+	@PYTHONPATH=tests/helpers $(BIN)/python docs/pictures.py "$(DATA)"
 
 test: lint docs ## lint, docs and all tests
 	@scripts/test.sh

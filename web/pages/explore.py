@@ -203,7 +203,7 @@ def _form(store: Store, asked: Asked) -> Mapping[str, Any]:
         "scales": SCALES,
         "filters": [(name, _choices(store, asked, name)) for name in FILTERS],
         "campaigns": [(c.id, c.name or c.id) for c in store.campaigns()[:CAMPAIGNS]],
-        "filtered": bool(asked.wheres or asked.campaigns),
+        "filtered": bool(asked.wheres),
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from treehammer.sql.figures import Group
 
 #: Size of the drawing in its own units, and of the margins around the bars.
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 200, 56, 36, 10
+WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 640, 200, 56, 32, 36, 10
 _SHARES = (0.5, 0.95, 0.99)
 
 
@@ -61,7 +61,7 @@ def histograms(named: Mapping[str, Sequence[int]]) -> list[Histogram]:
 
 def _histogram(title: str, bins: Sequence[int], first: int, last: int) -> Histogram:
     most = max(bins)
-    each = (WIDTH - LEFT - 8) / max(last - first + 1, 8)
+    each = (WIDTH - LEFT - RIGHT) / max(last - first + 1, 8)
     scale = (HEIGHT - BOTTOM - TOP) / most
     known = Group({}, {}, {}, bins)
     found = ((share, known.latency_s(share)) for share in _SHARES)

@@ -1,0 +1,110 @@
+"""Takes the pictures of pages that the docs show, from the results of a real campaign.
+
+``make pictures DATA=folder`` serves the newest campaign of a data folder, as ``treehammer --data-dir`` has it,
+and writes ``docs/images/page-*.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import browser as browsers
+from PIL import Image
+from playwright.sync_api import Browser
+from serving import serving
+
+from treehammer.sql.store import Store
+
+IMAGES = Path(__file__).parent / "images"
+#: Bytes that a picture may have.
+MOST = 200_000
+#: Colours that it keeps.
+COLOURS = 128
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One picture.
+
+    Attributes:
+        path: of the page; ``{campaign}`` is filled in.
+        height: pixels of the window.
+        width: its width.
+        scheme: of colours.
+        part: of the page that is scrolled to the top, as CSS selects it.
+    """
+
+    path: str
+    height: int
+    width: int = 1280
+    scheme: str = "light"
+    part: str = ""
+
+
+#: Name -> what is taken.
+SHOTS: Mapping[str, Shot] = {
+    "overview": Shot("/", 1230),
+    "overview-phone": Shot("/", 500, width=360, scheme="dark", part="#days"),
+    "s0": Shot("/figures/s0?campaign={campaign}", 1130),
+    "explore": Shot(
+        "/explore?metric=cpu_per_event_s&by=variant_label&colour=axis_root&panels=site&campaign={campaign}",
+        1180,
+    ),
+    "latency": Shot(
+        "/explore?view=latency&by=site&colour=axis_root&campaign={campaign}", 1100, scheme="dark"
+    ),
+    "compare": Shot("/compare?a=6.38.00&b=6.40.00", 900, part="#by-site"),
+    "campaign": Shot("/campaigns/{campaign}", 800),
+}
+
+
+def main() -> None:
+    """Take all pictures, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, help="data folder with results.db")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(SHOTS)}; all when none is named")
+    given = parser.parse_args()
+    with Store.open(f"sqlite:///{given.data / 'results.db'}") as store:
+        campaign = store.campaign("last").id
+    with serving(given.data, "--reading", "open") as address, browsers.chromium() as chromium:
+        for name in given.names or SHOTS:
+            shot = SHOTS[name]
+            png = _small(_taken(chromium, address + shot.path.format(campaign=campaign), shot))
+            if len(png) > MOST:
+                raise SystemExit(f"{name} has {len(png):,} bytes, and {MOST:,} is the limit")
+            (IMAGES / f"page-{name}.png").write_bytes(png)
+            print(f"page-{name}.png: {len(png) / 1e3:.0f} kB")
+
+
+def _taken(chromium: Browser, address: str, shot: Shot) -> bytes:
+    context = chromium.new_context(
+        viewport={"width": shot.width, "height": shot.height},
+        color_scheme="dark" if shot.scheme == "dark" else "light",
+        locale="en-GB",
+        timezone_id="UTC",
+    )
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_load_state("networkidle")
+    if shot.part:
+        page.locator(shot.part).evaluate("part => part.scrollIntoView()")
+    png = page.screenshot()
+    context.close()
+    return png
+
+
+def _small(png: bytes) -> bytes:
+    """The same with few colours, which pages do with."""
+    stream = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as picture:
+        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        few.save(stream, "PNG", optimize=True)
+    return stream.getvalue()
+
+
+if __name__ == "__main__":
+    main()
