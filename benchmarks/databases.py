@@ -84,13 +84,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=KINDS,
         default=KINDS,
-        help="scale, queries, import: which (default: all)",
+        help="scale, queries, pages, import: which (default: all)",
     )
     parser.add_argument(
         "--keep",
         type=Path,
         metavar="FOLDER",
-        help="scale, queries: make the databases there, and take those that are there already "
+        help="scale, queries, pages: make the databases there, and take those that are there already "
         "(default: in a temporary folder, see TMPDIR)",
     )
 
@@ -181,9 +181,14 @@ def postgresql(folder: Path, settings: Mapping[str, str] = _SETTINGS) -> Iterato
         server.stop()
 
 
-def _fill(kind: str, url: str, rows: int) -> Filled:
+def seed_of(rows: int) -> world.World:
+    """What goes through the store; the rest are its copies."""
     copies = min(COPIES[1], max(COPIES[0], rows // SEED_ROWS))
-    seed = world.World(DAYS // copies, rows // copies)
+    return world.World(DAYS // copies, rows // copies)
+
+
+def _fill(kind: str, url: str, rows: int) -> Filled:
+    seed = seed_of(rows)
     with Store.open(url) as store:
         start, cpu = time.monotonic(), time.process_time()
         added = store.add(seed)
@@ -193,7 +198,7 @@ def _fill(kind: str, url: str, rows: int) -> Filled:
             store.add_campaign(_campaign(day), [])
     engine = open_engine(url, create=False)
     try:
-        _multiply(engine, copies, seed.days)
+        _multiply(engine, DAYS // seed.days, seed.days)
         _say("rolling up")
         with writing(engine) as connection:
             rollups.remake(connection)

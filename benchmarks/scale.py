@@ -82,7 +82,10 @@ class Account:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument(
-        "--rows", type=int, default=ROWS, help=f"scale, queries: rows and jobs (default: {ROWS})"
+        "--rows",
+        type=int,
+        default=ROWS,
+        help=f"scale, queries, pages: rows and jobs (default: {ROWS})",
     )
     parser.add_argument(
         "--formats",

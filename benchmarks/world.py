@@ -59,11 +59,14 @@ class World:
     def __iter__(self) -> Iterator[Measurement]:
         """The measurements, day by day and job by job."""
         for day in range(self.days):
-            jobs = (self.measurements * (day + 1) // self.days // PER_JOB) - (
-                self.measurements * day // self.days // PER_JOB
-            )
-            for job in range(jobs):
+            for job in range(self.jobs(day)):
                 yield from self._job(day, job)
+
+    def jobs(self, day: int) -> int:
+        """How many jobs run on a day."""
+        return (self.measurements * (day + 1) // self.days // PER_JOB) - (
+            self.measurements * day // self.days // PER_JOB
+        )
 
     def _job(self, day: int, job: int) -> Iterator[Measurement]:
         values = Random(f"{SEED} {day} {job}")

@@ -1,5 +1,6 @@
 """One line of log for each request: who, what, how it ended and how long it took; never a token.
 
+How long it took until the answer began is told in the answer, too, as browsers' tools show it.
 Mistakes of ours are logged with their traceback, and answered.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,6 +24,8 @@ _PATH = 200
 
 class AccessLog:
     """Logs requests at the level INFO; addresses without what follows '?'.
+
+    ``Server-Timing`` of an answer holds the milliseconds until its first byte: of a page, all it took.
 
     Args:
         app: that handles them.
@@ -44,6 +48,8 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                took = f"total;dur={1000 * (time.monotonic() - began):.1f}"
+                MutableHeaders(scope=message)["Server-Timing"] = took
             await send(message)
 
         try:
