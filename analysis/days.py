@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
 
@@ -50,12 +51,12 @@ class Judged:
         good, implausible = outcomes.get(GOOD, 0), outcomes.get(IMPLAUSIBLE, 0)
         return cls(good, sum(outcomes.values()) - good - implausible, implausible)
 
-    @property
+    @cached_property
     def all(self) -> int:
         """How many there are."""
         return self.good + self.failed + self.implausible
 
-    @property
+    @cached_property
     def status(self) -> Status:
         """By the rule."""
         if not self.all:

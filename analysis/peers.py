@@ -68,19 +68,21 @@ def points(dailies: Iterable[Daily], site: str, time: Callable[[int], int | None
         time: the day or week that a day (YYYYMMDD) belongs to; None where it is no day.
     """
     own: dict[int, dict[_Work, Moments]] = defaultdict(dict)
-    found: dict[tuple[int, _Work], dict[str, Moments]] = defaultdict(dict)
-    for one in dailies:
-        when = time(one.day)
-        if when is None or not one.moments.number:
+    found: dict[tuple[int, _Work], dict[str, tuple[int, float]]] = defaultdict(dict)
+    times: dict[int, int | None] = {}
+    for day, of_site, work, number, total, squares in dailies:
+        when = times[day] if day in times else times.setdefault(day, time(day))
+        if when is None or not number:
             continue
-        if one.site == site:
-            mine = own[when]
-            mine[one.work] = mine[one.work] + one.moments if one.work in mine else one.moments
+        if of_site == site:
+            mine, more = own[when], Moments(number, total, squares)
+            mine[work] = mine[work] + more if work in mine else more
         else:
-            sums = found[when, one.work]
-            sums[one.site] = sums[one.site] + one.moments if one.site in sums else one.moments
+            sums = found[when, work]
+            before = sums.get(of_site)
+            sums[of_site] = (before[0] + number, before[1] + total) if before else (number, total)
     others = {
-        (when, work): {name: sums.total / sums.number for name, sums in found[when, work].items()}
+        (when, work): {name: total / number for name, (number, total) in found[when, work].items()}
         for when, works in own.items()
         for work in works
         if (when, work) in found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from treehammer.analysis.verdict import MOST_JOBS, Evidence, Verdict
@@ -93,6 +92,6 @@ def not_pooled(rows: Sequence[VerdictRow]) -> list[str]:
 
 def flat(row: VerdictRow) -> dict[str, Any]:
     """The row with its evidence as one level of plain values, for tables, JSON and CSV."""
-    values = asdict(row)
-    evidence = asdict(Evidence.from_json(values.pop("evidence")))
-    return {**values, **evidence}
+    values = dict(vars(row))
+    evidence = Evidence.from_json(values.pop("evidence"))
+    return {**values, **vars(evidence)}

@@ -120,6 +120,9 @@ def pages() -> list[Page]:
             "/explore",
             asked=[("by", "variant_label"), ("colour", "axis_root"), ("panels", "site")],
         ),
+        Page(
+            "explore: read latency by site", "/explore", asked=[("view", "latency"), ("by", "site")]
+        ),
         Page("metrics for Prometheus", "/metrics"),
         Page("API: overview", "/api/v1/overview", asked=[("until", until)]),
         Page("API: a site", f"/api/v1/sites/{site}", asked=[("until", until)]),

@@ -67,6 +67,14 @@ def listed(store: Store, first: int, count: int) -> tuple[list[CampaignState], i
     return states_of(store, ids), all_
 
 
+def newest(store: Store, count: int) -> list[tuple[str, str]]:
+    """Identity and name of the newest campaigns, to choose from."""
+    query = sa.select(campaign.c.id, campaign.c.name)
+    query = query.order_by(campaign.c.created_us.desc(), campaign.c.id).limit(count)
+    with store.connection() as connection:
+        return [(id_, name or id_) for id_, name in connection.execute(query)]
+
+
 def named(store: Store, id_: str) -> CampaignRow:
     """The campaign of an identity.
 

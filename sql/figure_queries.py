@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.metrics import LATENCY_BINS
 from treehammer.sql import rollups, wide
 from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, SUBJECT
-from treehammer.sql.figures import DAY, TIMES, Answer, Figure, Group, Moments, coarser
+from treehammer.sql.figures import DAY, TIMES, Answer, Figure, Group, Moments, coarser, require_few
 from treehammer.sql.rollups import GOOD, IMPLAUSIBLE, NO_KIND
 from treehammer.sql.schema import (
     dimension_tables,
@@ -49,8 +49,12 @@ class _Found:
         self.reads = [0] * LATENCY_BINS if figure.latencies else []
 
 
-def answer(connection: Connection, figure: Figure) -> Answer:
-    """The groups of a figure, from the roll-ups where these can tell."""
+def answer(connection: Connection, figure: Figure, most: int | None = None) -> Answer:
+    """The groups of a figure, from the roll-ups where these can tell.
+
+    Raises:
+        ConfigError: there are more than ``most``.
+    """
     rolled = figure.source == "roll-ups"
     shape = _Shape.of(figure)
     groups: dict[Key, _Found] = {}
@@ -58,6 +62,8 @@ def answer(connection: Connection, figure: Figure) -> Answer:
     sums = (_rolled if rolled else _measured)(figure, shape, dialect)
     for key, (outcome, *numbers) in shape.rows(connection, sums):
         _add(groups.setdefault(key, _Found(figure)), figure, outcome, numbers)
+        if most is not None:
+            require_few(len(groups), most)
     if figure.latencies:
         reads = (_rolled_reads if rolled else _measured_reads)(figure, shape, dialect)
         most = rollups.ANY if rolled else rollups.MOST_READS

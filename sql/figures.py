@@ -194,6 +194,19 @@ def _monday(day: int) -> int | None:
     return monday.year * 10000 + monday.month * 100 + monday.day
 
 
+def require_few(groups: int, most: int) -> None:
+    """Refuse a figure of more groups than are wanted.
+
+    Raises:
+        ConfigError: it has more.
+    """
+    if groups > most:
+        raise ConfigError(
+            f"this figure has more than {most:,} groups, and that is the limit",
+            hint="Choose fewer days, one site or release, or fewer columns to group by.",
+        )
+
+
 def _require_number(name: str) -> None:
     metric = BY_NAME.get(name)
     if metric is None and not name.startswith(EXTRA_PREFIX):

@@ -81,6 +81,13 @@ def sites(store: Store) -> list[str]:
         return [site or "" for site in found]
 
 
+def releases(store: Store) -> list[str]:
+    """Every ROOT release that was ever measured."""
+    column = dimension_tables["subject"].c.axis_root
+    with store.connection() as connection:
+        return list(connection.scalars(sa.select(column).where(column.is_not(None)).distinct()))
+
+
 def under_way(store: Store, open_states: Collection[str]) -> list[CampaignState]:
     """The campaigns that have jobs in any of these states, the newest first."""
     query = sa.select(job.c.campaign_id).where(job.c.state.in_(open_states)).distinct()
@@ -121,13 +128,66 @@ def states_of(store: Store, ids: Sequence[str]) -> list[CampaignState]:
     return [CampaignState(row, jobs[row.id], recorded[row.id]) for row in rows]
 
 
-def latest_verdicts(store: Store, comparisons: int) -> dict[str, list[VerdictRow]]:
-    """The latest comparisons with all their verdicts, the newest first: identity -> rows."""
-    first = sa.select(verdict.c.comparison_id).where(verdict.c.line == 0)
-    newest = first.order_by(verdict.c.created_us.desc(), verdict.c.comparison_id.desc())
+@dataclass(frozen=True)
+class Compared:
+    """A stored comparison in short.
+
+    Attributes:
+        first: its first line, which names what was compared, and when.
+        counts: metric -> scope -> verdict -> how many lines, the most frequent verdict first.
+    """
+
+    first: VerdictRow
+    counts: Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
+def latest_comparisons(store: Store, count: int, first: int = 0) -> list[Compared]:
+    """``count`` stored comparisons from the ``first`` on, the newest first; no more than 1000."""
+    newest = verdict.c.created_us.desc(), verdict.c.comparison_id.desc()
+    query = sa.select(verdict).where(verdict.c.line == 0).order_by(*newest)
+    by = (verdict.c.comparison_id, verdict.c.metric, verdict.c.scope, verdict.c.verdict)
+    order = sa.func.min(verdict.c.line)
     with store.connection() as connection:
-        ids = list(connection.scalars(newest.limit(comparisons)))
-    return {id_: store.verdicts(id_) for id_ in ids}
+        rows = fetch(connection, VerdictRow, query.offset(first).limit(min(count, IN_LIST)))
+        ids = [row.comparison_id for row in rows]
+        counts = sa.select(*by, sa.func.count(), order).where(by[0].in_(ids)).group_by(*by)
+        lines = sorted(connection.execute(counts), key=lambda line: (-int(line[4]), int(line[5])))
+    metrics: dict[str, dict[str, int]] = defaultdict(dict)
+    found: dict[tuple[str, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    for id_, metric, scope, judged, number, line in lines:
+        earliest = metrics[id_].get(metric, line)
+        metrics[id_][metric] = min(earliest, line)
+        found[id_, metric][scope][judged] = int(number)
+    return [
+        Compared(
+            row,
+            {
+                metric: found[row.comparison_id, metric]
+                for metric in sorted(of_row, key=of_row.__getitem__)
+            },
+        )
+        for row in rows
+        for of_row in (metrics[row.comparison_id],)
+    ]
+
+
+def comparisons(store: Store) -> int:
+    """How many comparisons are stored."""
+    query = sa.select(sa.func.count()).select_from(verdict).where(verdict.c.line == 0)
+    with store.connection() as connection:
+        return connection.scalar(query) or 0
+
+
+def largest(
+    store: Store, comparison_id: str, metric: str, verdicts: Collection[str]
+) -> VerdictRow | None:
+    """The line of a comparison with the largest effect, of those with one of these verdicts."""
+    mine = verdict.c.comparison_id == comparison_id, verdict.c.metric == metric
+    query = sa.select(verdict).where(*mine, verdict.c.verdict.in_(verdicts))
+    query = query.where(verdict.c.effect.is_not(None))
+    order = (verdict.c.effect * verdict.c.effect).desc(), verdict.c.line
+    with store.connection() as connection:
+        return next(iter(fetch(connection, VerdictRow, query.order_by(*order).limit(1))), None)
 
 
 @dataclass(frozen=True)
@@ -170,9 +230,20 @@ class Total:
 
 def totals(store: Store) -> list[Total]:
     """By site and outcome, in order."""
-    by = (_SITE, rollup_day.c.outcome)
-    sums = sa.func.sum(rollup_day.c.measurements), sa.func.max(rollup_day.c.day)
-    query = sa.select(*by, *sums).join(dimension_tables["subject"]).group_by(*by)
+    table = rollup_day.c
+    # A column that no index is sorted by: SQLite would read the table in an index's order.
+    subject = (table.subject_id + sa.literal_column("0")).label("subject_id")
+    sums = (
+        sa.func.sum(table.measurements).label("counted"),
+        sa.func.max(table.day).label("last_day"),
+    )
+    one = sa.select(subject, table.outcome, *sums).group_by(subject, table.outcome).subquery("one")
+    joined = one.join(
+        dimension_tables["subject"], one.c.subject_id == dimension_tables["subject"].c.id
+    )
+    added = sa.func.sum(one.c.counted), sa.func.max(one.c.last_day)
+    query = sa.select(_SITE, one.c.outcome, *added).select_from(joined)
+    query = query.group_by(_SITE, one.c.outcome)
     with store.connection() as connection:
         rows = connection.execute(query)
         found = [Total(site or "", outcome, int(n), int(day)) for site, outcome, n, day in rows]

@@ -126,9 +126,9 @@ class Snapshot:
             for site, kind, failure, plausible, count in self._connection.execute(query)
         ]
 
-    def figure(self, figure: Figure) -> Answer:
-        """Counts, means and spreads of metrics, in groups."""
-        return answer(self._connection, figure)
+    def figure(self, figure: Figure, most: int | None = None) -> Answer:
+        """Counts, means and spreads of metrics, in groups; refused when there are more than ``most``."""
+        return answer(self._connection, figure, most)
 
     def recorded(self, campaign_id: str) -> dict[tuple[str, int], int]:
         """Job id and number of the attempt -> how many measurements of it are here."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from treehammer.sql.figures import Moments
+from treehammer.sql.figure_queries import FETCH
 from treehammer.sql.rollups import GOOD
 from treehammer.sql.schema import dimension_tables, measurement, rolled_columns, rollup_day
 from treehammer.sql.store import Store
@@ -41,12 +41,18 @@ WORK = ("test_name", "variant_label", "axis_root", "dataset_hash", "door_protoco
 
 
 class Daily(NamedTuple):
-    """A metric of the good measurements of a site and work (:data:`WORK`) on a day (YYYYMMDD)."""
+    """A metric of the good measurements of a site and work (:data:`WORK`) on a day (YYYYMMDD).
+
+    Their number, the sum of their values and that of the squares, as in :class:`.figures.Moments`:
+    plain numbers, as there are some ten thousand for half a year.
+    """
 
     day: int
     site: str
     work: tuple[str, ...]
-    moments: Moments
+    number: int
+    total: float
+    squares: float
 
 
 @dataclass(frozen=True, order=True)
@@ -100,9 +106,11 @@ def dailies(
             row[0]: (row[1] or "", tuple(text or "" for text in row[2:]))
             for row in connection.execute(subjects.where(*wanted))
         }
-        for day, subject, number, total, squares in connection.execute(query):
+        for day, subject, number, total, squares in connection.execute(
+            query.execution_options(yield_per=FETCH)
+        ):
             if subject in known:
-                yield Daily(day, *known[subject], Moments(int(number), total, squares))
+                yield Daily(day, *known[subject], int(number), total, squares)
 
 
 def history(store: Store, site: str, first_us: int, end_us: int) -> History:

@@ -210,8 +210,10 @@ OPERATIONS = (
         "/comparisons",
         "listComparisons",
         "compare",
-        "Comparisons that were made, the latest",
+        "Comparisons that were made, the newest first, 20 on a page",
         {"comparisons": "comparisons"},
+        (Parameter("page", "Which page.", _PAGE),),
+        ("page", "pages", "count"),
     ),
     Operation(
         "/comparisons/{comparison}",

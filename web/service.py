@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -155,6 +156,7 @@ def serve(settings: Settings) -> None:
     with service_app(settings) as app, doors.listen() as listening:
         _more_connections()
         behind = BehindProxy.of(app, settings)
+        _spare_what_stays()
         server = _Server(_uvicorn(behind, doors), doors.certificate)
         _LOG.info("serving at %s", doors.url)
         _LOG.info("database: %s", shown(parse_url(settings.database)))
@@ -208,6 +210,12 @@ def _uvicorn(app: ASGIApp, doors: Doors) -> uvicorn.Config:
     if doors.certificate:
         config.ssl = doors.certificate.context
     return config
+
+
+def _spare_what_stays() -> None:
+    """Have the search for garbage pass by what was loaded to stay: it would hold pages up."""
+    gc.collect()
+    gc.freeze()
 
 
 def _more_connections() -> None:

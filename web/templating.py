@@ -26,6 +26,7 @@ def environment(filters: Mapping[str, Callable[..., Any]] | None = None) -> Envi
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": vars}  # of dataclasses
     made.filters.update({**FILTERS, **(filters or {})})
     return made
 

@@ -150,14 +150,43 @@ def test_measurements_of_a_job(filled: Store) -> None:
 
 def test_the_latest_comparisons(filled: Store) -> None:
     for number, name in enumerate(("first", "third", "second")):
-        row = VerdictRow(
-            name, 10 * number, 1, "series", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
-            "same", 0.0, -0.01, 0.01, 6, 3, None, Evidence().to_json(),
-        )  # fmt: skip
-        filled.replace_comparison(name, [], [row, row])
-    found = overview.latest_verdicts(filled, 2)
-    assert list(found) == ["second", "third"]
-    assert [len(rows) for rows in found.values()] == [2, 2]
+        rows = [
+            VerdictRow(
+                name, 10 * number, 1, scope, "A", "key", f"x{place}", metric, "root", "a", "b",
+                verdict, effect, -0.01, 0.01, 6, 3, None, Evidence().to_json(),
+            )
+            for place, (scope, metric, verdict, effect) in enumerate((
+                ("series", "wall_per_event_s", "slower", 0.2),
+                ("series", "cpu_per_event_s", "same", 0.9),
+                ("series", "cpu_per_event_s", "faster", -0.3),
+                ("release", "cpu_per_event_s", "slower", 0.1),
+                ("series", "cpu_per_event_s", "faster", None),
+            ))
+        ]  # fmt: skip
+        filled.replace_comparison(name, [], rows)
+    found = overview.latest_comparisons(filled, 2)
+    assert [one.first.comparison_id for one in found] == ["second", "third"]
+    assert [one.first.label for one in found] == ["x0", "x0"]
+    assert found[0].counts == {
+        "wall_per_event_s": {"series": {"slower": 1}},
+        "cpu_per_event_s": {"release": {"slower": 1}, "series": {"faster": 2, "same": 1}},
+    }
+    assert list(found[0].counts) == ["wall_per_event_s", "cpu_per_event_s"]
+    assert list(found[0].counts["cpu_per_event_s"]["series"]) == ["faster", "same"]
+    last = overview.latest_comparisons(filled, 2, 2)
+    assert [one.first.comparison_id for one in last] == ["first"]
+    assert overview.comparisons(filled) == 3
+    row = overview.largest(filled, "second", "cpu_per_event_s", ("faster", "slower"))
+    assert row is not None
+    assert (row.label, row.effect) == ("x2", -0.3)
+    assert overview.largest(filled, "second", "wall_per_event_s", ("faster",)) is None
+    assert overview.latest_comparisons(filled, 0) == []
+
+
+def test_what_there_is_to_choose_from(filled: Store) -> None:
+    assert overview.releases(filled) == sorted(overview.releases(filled))
+    newest = campaigns.newest(filled, 1)
+    assert newest == [(filled.campaigns()[0].id, filled.campaigns()[0].name)]
 
 
 def test_what_went_wrong_on_a_day(filled: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -12,21 +12,22 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis import wording
 from treehammer.analysis.attribution import attributed
-from treehammer.analysis.samples import CONTEXT_AXES, SELECTION
+from treehammer.analysis.samples import CONTEXT_AXES, SELECTION, natural_order
 from treehammer.analysis.verdict import DELTA, ONE_SIDED, RELEASE, SERIES, Evidence
 from treehammer.errors import NothingToDo
-from treehammer.sql import overview
-from treehammer.sql.figures import Figure
+from treehammer.sql import campaigns, overview
+from treehammer.sql.overview import Compared
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.store import Store
 from treehammer.web.pages import question
+from treehammer.web.pages.campaigns import page_number, pages
 from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
 from treehammer.web.pages.question import Asked
-from treehammer.web.pages.tables import Column, Table
+from treehammer.web.pages.tables import SHOWN, Column, Table
 from treehammer.web.templating import moment
 
-#: Stored comparisons that are listed, the latest.
-LISTED = 50
+#: Stored comparisons on a page of their list.
+LISTED = 20
 #: Axes that every test has; others can be typed.
 AXES = (
     "root",
@@ -39,6 +40,8 @@ AXES = (
     "format",
     SELECTION,
 )
+#: Campaigns to choose from, the newest.
+CAMPAIGNS = 100
 #: How far the drawn axis reaches at most, in ln.
 _FURTHEST = 2.5
 
@@ -76,7 +79,8 @@ def stored(store: Store, request: Request) -> View:
 
 
 def _listing(store: Store, request: Request, asked: Asked) -> View:
-    rows = [_line(rows) for rows in overview.latest_verdicts(store, LISTED).values()]
+    number, count = page_number(request), overview.comparisons(store)
+    rows = [_line(one) for one in overview.latest_comparisons(store, LISTED, (number - 1) * LISTED)]
     columns = (
         Column(
             "compared",
@@ -89,20 +93,23 @@ def _listing(store: Store, request: Request, asked: Asked) -> View:
         Column("over_sites", "over all sites", _tally, long=True),
         Column("by_site", "by site", _tally, long=True),
     )
-    note = f"The latest {LISTED}." if len(rows) == LISTED else ""
-    listed = Table("comparisons", "Comparisons that were made", columns, rows, note=note)
-    values = {"listed": listed, **_form(store, asked)}
+    listed = Table("comparisons", "Comparisons that were made, the newest first", columns, rows)
+    values = {"listed": listed, "page": number, "pages": pages(count, LISTED), "count": count}
+    values |= _form(store, asked)
     return View("compare.html.j2", "Compare", values, (listed,))
 
 
-def _line(rows: Sequence[VerdictRow]) -> dict[str, Any]:
-    first = rows[0]
+def _line(one: Compared) -> dict[str, Any]:
+    counts: dict[str, Counter[str]] = {RELEASE: Counter(), SERIES: Counter()}
+    for of_metric in one.counts.values():
+        for scope, verdicts in of_metric.items():
+            counts[scope].update(verdicts)
     return {
-        "compared": title(first),
-        "comparison_id": first.comparison_id,
-        "judged_us": first.created_us,
-        "over_sites": dict(Counter(r.verdict for r in rows if r.scope == RELEASE).most_common()),
-        "by_site": dict(Counter(r.verdict for r in rows if r.scope == SERIES).most_common()),
+        "compared": title(one.first),
+        "comparison_id": one.first.comparison_id,
+        "judged_us": one.first.created_us,
+        "over_sites": dict(counts[RELEASE].most_common()),
+        "by_site": dict(counts[SERIES].most_common()),
     }
 
 
@@ -118,14 +125,9 @@ def title(row: VerdictRow) -> str:
 
 
 def _form(store: Store, asked: Asked) -> dict[str, Any]:
-    campaigns = [(one.id, one.name or one.id) for one in store.campaigns()[:100]]
-    return {"asked": asked, "axes": AXES, "campaigns": campaigns, "releases": _releases(store)}
-
-
-def _releases(store: Store) -> list[str]:
-    with store.snapshot() as snapshot:
-        groups = snapshot.figure(Figure(by=("axis_root",), kind=None)).groups
-    return [str(group.by["axis_root"]) for group in groups if group.by["axis_root"]]
+    releases = sorted(overview.releases(store), key=natural_order)
+    chosen = campaigns.newest(store, CAMPAIGNS)
+    return {"asked": asked, "axes": AXES, "campaigns": chosen, "releases": releases}
 
 
 def _shown(
@@ -143,18 +145,26 @@ def _shown(
     missing = [row for row in series if row.verdict in ONE_SIDED]
     compared = _sorted([row for row in series if row not in missing])
     pooled = _sorted([row for row in rows if row.scope == RELEASE])
+    people = form(request) == HTML
     one_host = len({row.site for row in series}) == 1 and max(row.hosts for row in series) <= 1
     said = live if live is not None else list(notes.told(rows, one_host=one_host))
     tables = [
-        _table(request, "pooled", "Over all sites", pooled, first, site=False),
-        _table(request, "by_site", "By site", compared, first),
-        _missing(request, missing, first),
+        _table(request, "pooled", "Over all sites", _first(pooled, people), first, site=False),
+        _table(request, "by_site", "By site", _first(compared, people), first),
+        _missing(request, _first(missing, people), first),
     ]
-    if form(request) != HTML and live is None:
+    tables = [
+        replace(table, note=_note(len(table.rows), len(rows)))
+        for table, rows in zip(tables, (pooled, compared, missing), strict=True)
+    ]
+    if not people and live is None:
         tables.append(_pairs(store, first.comparison_id))
     values = {
         "tables": tables[:3],
-        "lines": {"pooled": _lines(pooled, rows), "by_site": _lines(compared, rows)},
+        "lines": {
+            "pooled": _lines(_first(pooled, people), rows),
+            "by_site": _lines(_first(compared, people), rows),
+        },
         "delta": Evidence.from_json(first.evidence).delta or DELTA,
         "reach": _reach(rows),
         "first": first,
@@ -168,6 +178,15 @@ def _shown(
     if asked:
         values |= _form(store, asked)
     return View("comparison.html.j2", title(first), values, tuple(tables))
+
+
+def _first(rows: Sequence[VerdictRow], people: bool) -> Sequence[VerdictRow]:
+    """What people see of the rows; programs get all."""
+    return rows[:SHOWN] if people else rows
+
+
+def _note(shown: int, of: int) -> str:
+    return f"The first {shown} of {of:,} rows; CSV and JSON have all." if shown < of else ""
 
 
 def weight(row: VerdictRow) -> float:

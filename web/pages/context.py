@@ -31,6 +31,8 @@ FORMATS = (HTML, JSON, CSV)
 #: Parameters by which a page asks for a part of itself anew; they stand in no address that people see.
 PARTIAL = ("part", "seen")
 
+#: Of gzip: a page is a twentieth larger than at 9, and packed in a third of the time.
+PACKING = 5
 #: Questions that are asked of the database at a time; others wait, so that the service goes on.
 AT_ONCE = 6
 #: What browsers may load, from where: nothing but ours, and no script inside a page.
@@ -114,7 +116,7 @@ class PageContext:
             limiter = room or self._room
             return await anyio.to_thread.run_sync(self._answer, ask, request, limiter=limiter)
 
-        middleware = [Middleware(GZipMiddleware)] if packed else []
+        middleware = [Middleware(GZipMiddleware, compresslevel=PACKING)] if packed else []
         return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
 
     def _answer(self, ask: Ask, request: Request) -> Response:
@@ -182,7 +184,9 @@ def link_to(
         parts: of the path, any text.
     """
     quoted = {key: quote(str(value), safe="") for key, value in parts.items()}
-    path = request.scope.get("root_path", "") + str(request.app.url_path_for(name, **quoted))
+    # Starlette tries all routes, one after the other: too long for a page of thousands of links.
+    route = next(one for one in request.app.routes if one.name == name)
+    path = request.scope.get("root_path", "") + str(route.url_path_for(name, **quoted))
     asked = {key: value for key, value in (query or {}).items() if value not in ("", None)}
     return f"{path}?{urlencode(asked, doseq=True)}" if asked else path
 

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.samples import natural_order
 from treehammer.collectors.metrics import BY_NAME
+from treehammer.sql import campaigns
 from treehammer.sql.figures import ROLLED_BY
 from treehammer.sql.schema import ROLLED, dimension_tables
 from treehammer.sql.store import Store
@@ -32,13 +33,11 @@ from treehammer.web.pages.asked import (
     VIEWS,
     Asked,
 )
-from treehammer.web.pages.context import PageContext, View, link_to
+from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
 from treehammer.web.pages.files import Files
 from treehammer.web.pages.points import find
-from treehammer.web.pages.tables import Table
+from treehammer.web.pages.tables import SHOWN, Table
 
-#: Rows that the page's table has; files have all.
-ROWS = 500
 #: Values that a list to choose from has; others can be typed.
 CHOICES = 300
 #: Campaigns to choose from, the newest.
@@ -77,12 +76,13 @@ def _page(name: str) -> Callable[[Store, Request], View]:
         asked = asking.read(request, store, kind.default)
         found = find(store, asked)
         laid = latencies if asked.view == LATENCY else spreads
-        drawn = laid.picture(asked, found.points, kind.title)
-        whole = laid.table(asked, found)
-        quantiles = latencies.quantiles(asked, found)
+        whole, quantiles = laid.table(asked, found), latencies.quantiles(asked, found)
+        title = kind.title or captions.heading(asked)
+        if form(request) != HTML:
+            return View("explore.html.j2", title, tables=(whole, quantiles))
         values = {
             "asked": asked,
-            "picture": asdict(drawn) if drawn else None,
+            "picture": laid.picture(asked, found.points, kind.title),
             "meaning": captions.meaning(asked),
             "shown": [_short(table) for table in (quantiles, whole) if table.rows],
             "source": found.source,
@@ -93,8 +93,7 @@ def _page(name: str) -> Callable[[Store, Request], View]:
             "here_name": name,
             "forms": [form for form in FORMS if form != "root"],
         }
-        title = kind.title or captions.heading(asked)
-        return View("explore.html.j2", title, values, (whole, quantiles), inline_styles=True)
+        return View("explore.html.j2", title, values, inline_styles=True)
 
     return view
 
@@ -132,10 +131,10 @@ def _file(name: str, files: Files) -> Callable[[Store, Request], Response]:
 
 
 def _short(whole: Table) -> Table:
-    if len(whole.rows) <= ROWS:
+    if len(whole.rows) <= SHOWN:
         return whole
-    note = f"The first {ROWS} of {counted(len(whole.rows), 'row')}; CSV and JSON have all."
-    return replace(whole, rows=whole.rows[:ROWS], note=f"{whole.note} {note}".strip())
+    note = f"The first {SHOWN} of {counted(len(whole.rows), 'row')}; CSV and JSON have all."
+    return replace(whole, rows=whole.rows[:SHOWN], note=f"{whole.note} {note}".strip())
 
 
 def _types(asked: Asked, whole: Table) -> list[dict[str, str]]:
@@ -202,7 +201,7 @@ def _form(store: Store, asked: Asked) -> Mapping[str, Any]:
         "bars": BARS,
         "scales": SCALES,
         "filters": [(name, _choices(store, asked, name)) for name in FILTERS],
-        "campaigns": [(c.id, c.name or c.id) for c in store.campaigns()[:CAMPAIGNS]],
+        "campaigns": campaigns.newest(store, CAMPAIGNS),
         "filtered": bool(asked.wheres),
     }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
@@ -17,6 +17,7 @@ from treehammer.analysis.days import RULE, Judged, Status
 from treehammer.analysis.verdict import RELEASE, SERIES, Verdict
 from treehammer.errors import ConfigError
 from treehammer.sql import overview
+from treehammer.sql.overview import Compared
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import JobState
@@ -52,6 +53,11 @@ class Line:
     site: str
     cells: tuple[Cell, ...]
 
+    @property
+    def query(self) -> str:
+        """What names the site in an address."""
+        return urlencode({"site": self.site})
+
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """The route of the overview."""
@@ -71,7 +77,7 @@ def view(store: Store, request: Request) -> View:
         overview.under_way(store, _OPEN),
         request,
     )
-    verdicts = _verdicts(overview.latest_verdicts(store, COMPARISONS), request)
+    verdicts = _verdicts(store, request)
     recent = lines if shown[-1] == today else matrix(store, days.until(today, DAYS))
     quiet = sorted({*overview.sites(store)} - {line.site for line in lines})
     values = {
@@ -91,6 +97,10 @@ def view(store: Store, request: Request) -> View:
         "rule": RULE,
         "statuses": list(Status),
         "written": days.written,
+        # Made once, and not for each of a thousand cells.
+        "looks": {status: status.replace(" ", "-") for status in Status},
+        "addresses": {day: link_to(request, "day", day=day) for day in shown},
+        "day_names": {day: days.written(day) for day in shown},
     }
     return View("overview.html.j2", "Overview", values, (_site_days(lines), running, verdicts))
 
@@ -147,12 +157,12 @@ def _site_days(lines: Sequence[Line]) -> Table:
     return Table("site_days", "Sites by day", tuple(Column(key, key) for key in keys), rows)
 
 
-def _verdicts(found: Mapping[str, Sequence[VerdictRow]], request: Request) -> Table:
+def _verdicts(store: Store, request: Request) -> Table:
     """One row a comparison and metric: what was concluded how often, and the largest effect."""
     rows = [
-        _compared(identity, metric, [row for row in verdicts if row.metric == metric])
-        for identity, verdicts in found.items()
-        for metric in dict.fromkeys(row.metric for row in verdicts)
+        _compared(store, one, metric)
+        for one in overview.latest_comparisons(store, COMPARISONS)
+        for metric in one.counts
     ]
     columns = (
         Column(
@@ -170,15 +180,16 @@ def _verdicts(found: Mapping[str, Sequence[VerdictRow]], request: Request) -> Ta
     return Table("verdicts", f"The latest {COMPARISONS} comparisons", columns, rows)
 
 
-def _compared(identity: str, metric: str, rows: Sequence[VerdictRow]) -> dict[str, Any]:
-    first = rows[0]
+def _compared(store: Store, one: Compared, metric: str) -> dict[str, Any]:
+    first, counts = one.first, one.counts[metric]
+    certain = (Verdict.FASTER.value, Verdict.SLOWER.value)
     return {
         "compared": f"{first.axis} {first.b} against {first.a}",
-        "comparison_id": identity,
+        "comparison_id": first.comparison_id,
         "metric": metric,
-        "over_sites": dict(Counter(r.verdict for r in rows if r.scope == RELEASE).most_common()),
-        "by_site": dict(Counter(r.verdict for r in rows if r.scope == SERIES).most_common()),
-        "largest": _largest(rows),
+        "over_sites": dict(counts.get(RELEASE, {})),
+        "by_site": dict(counts.get(SERIES, {})),
+        "largest": _told(overview.largest(store, first.comparison_id, metric, certain)),
         "judged_us": first.created_us,
     }
 
@@ -187,13 +198,9 @@ def _tally(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "–"
 
 
-def _largest(rows: Sequence[VerdictRow]) -> str:
-    certain = [
-        r for r in rows if r.verdict in (Verdict.FASTER, Verdict.SLOWER) and r.effect is not None
-    ]
-    if not certain:
+def _told(row: VerdictRow | None) -> str:
+    if row is None:
         return "none"
-    row = max(certain, key=lambda one: abs(one.effect or 0.0))
     where = row.site if row.scope == SERIES else "all sites"
     effect = wording.per_cent(row.effect or 0.0)
     return f"{row.verdict} by {effect} ({wording.interval(row)}): {row.label}, {where}"

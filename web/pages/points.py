@@ -10,7 +10,7 @@ from typing import Any
 from treehammer.analysis.samples import natural_order
 from treehammer.errors import ConfigError
 from treehammer.sql import figure_values
-from treehammer.sql.figures import Figure, Group
+from treehammer.sql.figures import Figure, Group, require_few
 from treehammer.sql.queries import Snapshot
 from treehammer.sql.rollups import IMPLAUSIBLE
 from treehammer.sql.schema import ROLLED
@@ -20,6 +20,8 @@ from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, LATENCY, Asked
 
 #: Measurements that a figure may read one by one, where no roll-up answers.
 MOST_READ = 300_000
+#: Groups that a figure may have.
+MOST_GROUPS = 20_000
 #: Shares of a distribution that are told: two whiskers, the box, the median.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -79,8 +81,8 @@ def find(store: Store, asked: Asked) -> Points:
     """The points of a figure.
 
     Raises:
-        ConfigError: a column cannot be used so, or more than :data:`MOST_READ` measurements would
-            have to be read.
+        ConfigError: a column cannot be used so, more than :data:`MOST_READ` measurements would
+            have to be read, or there are more than :data:`MOST_GROUPS` groups.
     """
     figure = asked.figure
     with store.connection() as connection:
@@ -91,16 +93,20 @@ def find(store: Store, asked: Asked) -> Points:
         if single or figure.source == "measurements":
             _require_few(figure_values.most(connection, figure), asked)
         if latencies:
-            found = [_read(group) for group in snapshot.figure(figure).groups]
+            found = [_read(group) for group in snapshot.figure(figure, MOST_GROUPS).groups]
         elif asked.view == DISTRIBUTION:
             found = _distributed(figure_values.values(connection, figure), figure)
         elif asked.bars == INTERVAL:
             by_job = replace(figure, by=(*figure.by, "job_id"))
             found = _over_jobs(snapshot.figure(by_job).groups, asked)
         else:
-            found = [_of_group(group, asked) for group in snapshot.figure(figure).groups]
+            found = [
+                _of_group(group, asked) for group in snapshot.figure(figure, MOST_GROUPS).groups
+            ]
+    points = list(found)
+    require_few(len(points), MOST_GROUPS)
     source = "measurements" if single else figure.source
-    return Points(tuple(sorted(found, key=lambda one: _order(one.key, asked.groups))), source)
+    return Points(tuple(_sorted(points, asked.groups)), source)
 
 
 def _require_few(count: int, asked: Asked) -> None:
@@ -187,6 +193,21 @@ def _distributed(values: Iterable[tuple[Key, float]], figure: Figure) -> list[Po
     ]
 
 
-def _order(key: Mapping[str, Scalar], names: Sequence[str]) -> list[tuple[Any, ...]]:
-    values = (key[name] for name in names)
-    return [(2,) if value is None else natural_order(value) for value in values]
+def _sorted(points: list[Point], names: Sequence[str]) -> list[Point]:
+    """In natural order of their groups."""
+    # Values are told apart by type, too: 1 is true, and yet another value.
+    values = {name: {_typed(point.key[name]) for point in points} for name in names}
+    ranks = {
+        name: {one: rank for rank, one in enumerate(sorted(found, key=_order))}
+        for name, found in values.items()
+    }
+    return sorted(points, key=lambda one: [ranks[name][_typed(one.key[name])] for name in names])
+
+
+def _typed(value: Scalar) -> tuple[type, Scalar]:
+    return type(value), value
+
+
+def _order(typed: tuple[type, Scalar]) -> tuple[Any, ...]:
+    _, value = typed
+    return (2,) if value is None else natural_order(value)

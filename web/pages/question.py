@@ -34,6 +34,7 @@ _OWN = (
     "where_b",
     "delta",
     "now",
+    "page",
     "format",
     "table",
 )

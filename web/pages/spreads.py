@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from treehammer.collectors.metrics import BY_NAME
@@ -129,7 +128,7 @@ def _written(name: str, release_told: bool) -> Callable[[Scalar], str]:
 
 
 def _row(asked: Asked, point: Point) -> dict[str, Any]:
-    values = asdict(point)
+    values = vars(point)
     quantiles = point.quantiles or (None,) * len(QUANTILES)
     return {
         **{name: point.key[name] for name in asked.groups},

@@ -7,11 +7,15 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from treehammer.web.templating import cell
 
 Row = Mapping[str, Any]
+
+#: Rows of a long table that a page shows; CSV and JSON have all.
+SHOWN = 250
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,15 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """What a page shows of a row's value: text, the address it leads to, classes of the style sheet."""
+
+    text: str
+    link: str
+    look: str
+
+
+@dataclass(frozen=True)
 class Table:
     """Rows with what they are called.
 
@@ -65,10 +78,29 @@ class Table:
     empty: str = "Nothing."
     note: str = ""
 
-    @property
+    @cached_property
     def shown(self) -> tuple[Column, ...]:
         """The columns that people see."""
         return tuple(column for column in self.columns if not column.hidden)
+
+    def cells(self, row: Row) -> list[Cell]:
+        """What people see of a row."""
+        return [
+            Cell(
+                column.text(row),
+                column.link(row),
+                " ".join(filter(None, (fixed, column.look(row)))),
+            )
+            for column, fixed in self._fixed
+        ]
+
+    @cached_property
+    def _fixed(self) -> list[tuple[Column, str]]:
+        """The columns that people see, with the classes that all their cells have."""
+        return [
+            (column, " ".join(name for name in ("number", "long") if getattr(column, name)))
+            for column in self.shown
+        ]
 
     def plain(self) -> list[dict[str, Any]]:
         """The rows for programs: values as they are, by key."""

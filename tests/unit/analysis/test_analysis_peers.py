@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from treehammer.analysis.peers import Point, points
-from treehammer.sql.figures import Moments
 from treehammer.sql.site_history import Daily
 
 
 def group(site: str, day: int, work: str, *values: float) -> Daily:
-    moments = Moments(len(values), sum(values), sum(value * value for value in values))
-    return Daily(day, site, (work,), moments)
+    squares = sum(value * value for value in values)
+    return Daily(day, site, (work,), len(values), sum(values), squares)
 
 
 def series(*dailies: Daily) -> list[Point]:

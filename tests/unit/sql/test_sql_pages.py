@@ -12,7 +12,7 @@ from treehammer.sql.store import Store
 @pytest.mark.parametrize(
     "ask, index",
     [
-        (lambda store: overview.latest_verdicts(store, 5), "ix_verdict_latest"),
+        (lambda store: overview.latest_comparisons(store, 5), "ix_verdict_latest"),
         (lambda store: overview.under_way(store, ["queued", "running"]), "ix_job_state"),
         (lambda store: overview.open_jobs(store, ["queued", "running"]), "ix_job_state"),
         (lambda store: overview.campaigns_since(store, 5), "ix_campaign_created"),

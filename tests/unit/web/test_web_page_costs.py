@@ -1,0 +1,176 @@
+"""What pages ask of the database: as much of many measurements as of few, and within stated limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from page_makers import SITES, fill, measurements
+from sqlalchemy.engine import Connection, Engine
+from web_service import Service, running
+
+from treehammer.sql.rows import VerdictRow
+from treehammer.sql.store import Store
+from treehammer.web.pages import compare, explore, points
+
+DAY = datetime.now(UTC).date().isoformat()
+#: Answered from roll-ups and verdicts alone.
+SUMMED = (
+    "/?days=60",
+    "/sites",
+    "/compare",
+    "/compare/comparison",
+    "/explore",
+    "/explore?by=day&colour=site&from=&to=",
+    "/explore?by=variant_label&colour=axis_root&panels=site",
+    "/figures/s0",
+    "/metrics",
+    "/api/v1/explore?by=day",
+    "/api/v1/sites",
+)
+#: Those that also look up some measurements, by an index.
+LOOKED_UP = (
+    f"/days/{DAY}?site={SITES[0]}",
+    f"/sites/{SITES[0]}?days=180",
+    "/campaigns",
+    "/campaigns/over",
+    "/jobs/o1",
+)
+COPIES = 3
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with _filled(tmp_path_factory.mktemp("few"), 0) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with _filled(tmp_path_factory.mktemp("many"), COPIES) as service:
+        yield service
+
+
+@contextmanager
+def _filled(folder: Path, copies: int) -> Iterator[Service]:
+    """The same again, so often: what is summed up by day has no more rows than before."""
+    url = f"sqlite:///{folder / 'results.db'}"
+    fill(url)
+    with Store.open(url) as store:
+        for copy in range(copies):
+            again = measurements(datetime.now(UTC).date())
+            store.add(
+                replace(one, values={**one.values, "measurement_id": f"{copy}-{number}"})
+                for number, one in enumerate(again)
+            )
+    with running(folder, reading_open=True) as service:
+        yield service
+
+
+@contextmanager
+def _watched(service: Service) -> Iterator[list[tuple[str, list[str]]]]:
+    """Statements on the service's database, each with how SQLite goes about it."""
+    found: list[tuple[str, list[str]]] = []
+
+    def watch(
+        connection: Connection, _cursor: object, text: str, parameters: object, *_: object
+    ) -> None:
+        asked = str(connection.engine.url) == service.url and text.startswith(("SELECT", "WITH"))
+        if asked and "FROM access_" not in text:  # the watch over keys, which goes on by itself
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            plan = driver.execute(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
+            found.append((text, [row[-1] for row in plan]))
+
+    sa.event.listen(Engine, "before_cursor_execute", watch)
+    try:
+        yield found
+    finally:
+        sa.event.remove(Engine, "before_cursor_execute", watch)
+
+
+def _asked(service: Service, address: str) -> list[tuple[str, list[str]]]:
+    with _watched(service) as found:
+        answer = service.client.get(address, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("address", SUMMED)
+def test_pages_of_sums_read_no_measurements(many: Service, address: str) -> None:
+    for text, _ in _asked(many, address):
+        campaigns_alone = "count(*)" in text and "measurement.campaign_id IN" in text
+        assert campaigns_alone or not re.search(r"\b(FROM|JOIN) measurement\b", text), text
+
+
+@pytest.mark.parametrize("address", SUMMED + LOOKED_UP)
+def test_many_measurements_take_no_more_questions_than_few(
+    few: Service, many: Service, address: str
+) -> None:
+    asked = _asked(many, address)
+    assert len(asked) == len(_asked(few, address))
+    for text, plan in asked:
+        assert not any(re.match(r"SCAN measurement\b", step) for step in plan), (text, plan)
+
+
+def test_the_service_says_how_long_an_answer_took(few: Service) -> None:
+    for address in ("/", "/nothing", "/api/v1/health"):
+        told = few.client.get(address).headers["Server-Timing"]
+        assert re.fullmatch(r"total;dur=\d+\.\d", told)
+
+
+def test_a_figure_of_too_many_groups_is_refused(
+    few: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(points, "MOST_GROUPS", 3)
+    for query in ("by=site", "by=host", "by=site&format=csv", "by=site&view=distribution"):
+        refused = few.client.get(f"/explore?{query}")
+        assert refused.status_code == 400
+        assert "more than 3 groups" in refused.json()["error"]
+    assert few.client.get("/explore?by=axis_root&colour=").status_code == 200
+
+
+def test_a_long_table_is_cut_for_people_alone(
+    few: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore, "SHOWN", 3)
+    monkeypatch.setattr(compare, "SHOWN", 2)
+    page = few.client.get("/explore?by=site&colour=")
+    assert f"The first 3 of {len(SITES)} rows; CSV and JSON have all." in page.text
+    assert len(few.client.get("/explore?by=site&colour=&format=csv").text.splitlines()) == 1 + len(
+        SITES
+    )
+    page = few.client.get("/compare/comparison")
+    assert "The first 2 of 6 rows; CSV and JSON have all." in page.text
+    told = few.client.get("/compare/comparison?format=json").json()["tables"]
+    assert [len(told[name]) for name in ("pooled", "by_site")] == [2, 6]
+
+
+def test_comparisons_stand_on_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "LISTED", 2)
+    with running(tmp_path, reading_open=True) as service:
+        with Store.open(service.url) as store:
+            for number in range(3):
+                store.replace_comparison(f"c{number}", [], [_verdict(f"c{number}", number)])
+        first, second = (
+            service.client.get(f"/compare?page={page}&format=json").json()["tables"]["comparisons"]
+            for page in (1, 2)
+        )
+        assert [row["comparison_id"] for row in (*first, *second)] == ["c2", "c1", "c0"]
+        assert "page 2 of 2" in service.client.get("/compare?page=2").text
+        told = service.client.get("/api/v1/comparisons?page=2").json()["about"]
+        assert told == {"page": 2, "pages": 2, "count": 3}
+
+
+def _verdict(comparison: str, judged_us: int) -> VerdictRow:
+    return VerdictRow(
+        comparison, judged_us, 1, "series", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
+        "same", 0.0, -0.01, 0.01, 6, 3, None, "{}",
+    )  # fmt: skip
