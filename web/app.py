@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -73,21 +74,48 @@ def create_app(
     limits = limits or Limits()
     writer = Writer(store, mark=mark)
     ingest = Ingest(doorkeeper, writer, limits)
-    described = JSONAnswer(description(limits)).body
+    answers = _Answers(doorkeeper, writer, find, bytes(JSONAnswer(description(limits)).body))
+    say = partial(_say, pages)
+    return Starlette(
+        routes=[
+            Route("/api/v1/measurements", ingest.post, methods=["POST"]),
+            Route("/api/v1/measurements/{measurement_id}", answers.measurement, name="measurement"),
+            Route("/api/v1/token", answers.token),
+            Route("/api/v1/health", answers.health),
+            Route("/api/v1/openapi.json", answers.openapi, name="openapi"),
+            *(pages.routes if pages else ()),
+        ],
+        middleware=[Middleware(AccessLog, say=say)],
+        exception_handlers={
+            Refusal: partial(on_refusal, say),
+            HTTPException: partial(on_http_error, say),
+        },
+        lifespan=lambda _app: _running(doorkeeper, writer),
+    )
 
-    async def openapi(_request: Request) -> Response:
-        return Response(described, media_type="application/json")
 
-    async def health(_request: Request) -> Response:
-        well = doorkeeper.knows and not writer.trouble
+@dataclass(frozen=True)
+class _Answers:
+    """What the interface tells beside what it takes in and what pages show."""
+
+    doorkeeper: Doorkeeper
+    writer: Writer
+    find: Callable[[str], dict[str, Any] | None]
+    description: bytes
+
+    async def openapi(self, _request: Request) -> Response:
+        return Response(self.description, media_type="application/json")
+
+    async def health(self, _request: Request) -> Response:
+        well = self.doorkeeper.knows and not self.writer.trouble
         status = "ok" if well else "unavailable"
         body = {"status": status, "version": __version__, "time_us": time.time_ns() // 1000}
         if well:
             return JSONAnswer(body)
         return JSONAnswer(body, 503, unavailable("").headers)
 
-    async def token(request: Request) -> Response:
-        grant = await doorkeeper.bearer(request)
+    async def token(self, request: Request) -> Response:
+        grant = await self.doorkeeper.bearer(request)
         return JSONAnswer(
             {
                 "role": grant.role,
@@ -99,50 +127,37 @@ def create_app(
             }
         )
 
-    async def measurement(request: Request) -> Response:
-        await doorkeeper.reader(request)
+    async def measurement(self, request: Request) -> Response:
+        await self.doorkeeper.reader(request)
         id_ = str(request.path_params["measurement_id"])
         try:
             sensible = len(id_) <= MAX_ID and id_.isprintable()
-            found = await asyncio.to_thread(find, id_) if sensible else None
+            found = await asyncio.to_thread(self.find, id_) if sensible else None
         except StoreError:
             raise unavailable("the database cannot be read now") from None
         if found is None:
             raise Refusal(404, "there is no measurement of this identity")
         return JSONAnswer(found)
 
-    def say(request: Request, refusal: Refusal) -> Response:
-        if pages is None or refusal.body.keys() > {"error"}:
-            return JSONAnswer(refusal.body, refusal.status, refusal.headers)
-        return pages.refuse(request, refusal.status, refusal.body["error"], refusal.headers)
 
-    @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        with suppress(StoreError):  # the watch tells of it
-            await doorkeeper.refresh()
-        watch = asyncio.create_task(doorkeeper.watch())
-        writer.start()
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(writer.close)
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+def _say(pages: ServesPages | None, request: Request, refusal: Refusal) -> Response:
+    """A refusal as a page where there are pages; one that tells more than a sentence stays JSON."""
+    if pages is None or refusal.body.keys() > {"error"}:
+        return JSONAnswer(refusal.body, refusal.status, refusal.headers)
+    return pages.refuse(request, refusal.status, refusal.body["error"], refusal.headers)
 
-    return Starlette(
-        routes=[
-            Route("/api/v1/measurements", ingest.post, methods=["POST"]),
-            Route("/api/v1/measurements/{measurement_id}", measurement, name="measurement"),
-            Route("/api/v1/token", token),
-            Route("/api/v1/health", health),
-            Route("/api/v1/openapi.json", openapi, name="openapi"),
-            *(pages.routes if pages else ()),
-        ],
-        middleware=[Middleware(AccessLog, say=say)],
-        exception_handlers={
-            Refusal: partial(on_refusal, say),
-            HTTPException: partial(on_http_error, say),
-        },
-        lifespan=lifespan,
-    )
+
+@asynccontextmanager
+async def _running(doorkeeper: Doorkeeper, writer: Writer) -> AsyncIterator[None]:
+    """While the application runs: keys are looked after, measurements are written."""
+    with suppress(StoreError):  # the watch tells of it
+        await doorkeeper.refresh()
+    watch = asyncio.create_task(doorkeeper.watch())
+    writer.start()
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(writer.close)
+        watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch

@@ -15,6 +15,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from treehammer.web.looks import MARKERS, style
+
 #: Suffix -> what browsers call it.
 FORMS = {
     "png": "image/png",
@@ -24,35 +26,16 @@ FORMS = {
 }
 TREE = "figure"
 
-#: Plotly's name of a marker -> matplotlib's.
-_MARKERS = {
-    "circle": "o",
-    "square": "s",
-    "triangle-up": "^",
-    "diamond": "D",
-    "triangle-down": "v",
-    "cross": "P",
-}
-_INK = "#1d2329"
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "treehammer",
-    "pdf.fonttype": 42,
-    "text.parse_math": False,
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.alpha": 0.2,
-    "legend.frameon": False,
-}
+_STYLE = style(
+    "#1d2329",
+    {
+        "pdf.fonttype": 42,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.axisbelow": True,
+        "grid.alpha": 0.2,
+    },
+)
 #: How wide a group of points is, of the distance between places.
 _GROUP = 0.8
 #: Of steps, which have no markers.
@@ -101,7 +84,7 @@ def _panel(axes: Any, picture: Mapping[str, Any], panel: Mapping[str, Any]) -> N
         marks = [mark for mark in panel["marks"] if mark["series"] == number]
         if not marks:
             continue
-        look = {"color": one["colour"], "marker": _MARKERS[one["marker"]], "markersize": 5}
+        look = {"color": one["colour"], "marker": MARKERS[one["marker"]], "markersize": 5}
         x = [_x(picture, mark["place"], number) for mark in marks]
         if marks[0]["box"]:
             _boxes(axes, x, marks, _GROUP / len(series), look)
@@ -221,7 +204,7 @@ def _legend(figure: Any, picture: Mapping[str, Any]) -> None:
             [],
             label=f" {one['name']}",
             color=one["colour"],
-            marker="" if picture["bins"] else _MARKERS[one["marker"]],
+            marker="" if picture["bins"] else MARKERS[one["marker"]],
             linestyle=_LINES[number % len(_LINES)] if picture["bins"] else "none",
         )
         for number, one in enumerate(series)

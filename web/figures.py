@@ -14,43 +14,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from treehammer.analysis.summary import Spread
+from treehammer.web.looks import MARKERS, PALETTE, style
 from treehammer.web.summary import Cell
-
-#: Okabe and Ito's colours without black, which dark pages swallow, and with a darker yellow: told
-#: apart by colour-blind readers, and visible on white as on near-black.
-PALETTE = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-    "#a89a00",
-    "#8c8c8c",
-)
-MARKERS = ("o", "s", "^", "D", "v", "P")
 
 #: Drawn as the page's own text colour.
 _INK = "#123456"
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "treehammer",
-    "text.parse_math": False,
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _INK,
-    "grid.alpha": 0.18,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-}
+_STYLE = style(
+    _INK,
+    {
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "grid.color": _INK,
+        "grid.alpha": 0.18,
+        "grid.linewidth": 0.6,
+    },
+)
+_MARKERS = tuple(MARKERS.values())
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 
@@ -211,7 +190,7 @@ def _handle(label: str, **look: Any) -> Line2D:
 
 
 def _marker(place: int) -> str:
-    return MARKERS[place % len(MARKERS)]
+    return _MARKERS[place % len(_MARKERS)]
 
 
 def _colours(count: int) -> list[str]:

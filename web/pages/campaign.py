@@ -22,6 +22,7 @@ from treehammer.submit import again
 from treehammer.submit.batch.base import JobState
 from treehammer.terminal import counted, duration
 from treehammer.web.pages.campaigns import page_number, pages
+from treehammer.web.pages.columns import job_column
 from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
 from treehammer.web.pages.tables import Column, Row, Table
 from treehammer.web.templating import moment
@@ -238,12 +239,7 @@ def _troubles(store: Store, campaign: CampaignRow, request: Request) -> Table:
         Column("kind", "kind"),
         Column("phase", "phase"),
         Column("message", "message", long=True),
-        Column(
-            "job_id",
-            "one of the jobs",
-            lambda id_: id_[:8],
-            link=lambda row: link_to(request, "job", job_id=row["job_id"]),
-        ),
+        job_column(request, "one of the jobs"),
     )
     limits = [f"Of the first {len(said)} failing measurements."] * (
         len(said) == campaigns.MOST_FAILING

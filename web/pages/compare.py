@@ -21,6 +21,7 @@ from treehammer.sql.rows import VerdictRow
 from treehammer.sql.store import Store
 from treehammer.web.pages import question
 from treehammer.web.pages.campaigns import page_number, pages
+from treehammer.web.pages.columns import tally
 from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
 from treehammer.web.pages.question import Asked
 from treehammer.web.pages.tables import SHOWN, Column, Table
@@ -90,8 +91,8 @@ def _listing(store: Store, request: Request, asked: Asked) -> View:
         ),
         Column("comparison_id", hidden=True),
         Column("judged_us", "judged", moment),
-        Column("over_sites", "over all sites", _tally, long=True),
-        Column("by_site", "by site", _tally, long=True),
+        Column("over_sites", "over all sites", tally, long=True),
+        Column("by_site", "by site", tally, long=True),
     )
     listed = Table("comparisons", "Comparisons that were made, the newest first", columns, rows)
     values = {"listed": listed, "page": number, "pages": pages(count, LISTED), "count": count}
@@ -111,10 +112,6 @@ def _line(one: Compared) -> dict[str, Any]:
         "over_sites": dict(counts[RELEASE].most_common()),
         "by_site": dict(counts[SERIES].most_common()),
     }
-
-
-def _tally(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "–"
 
 
 def title(row: VerdictRow) -> str:

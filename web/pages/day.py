@@ -18,9 +18,9 @@ from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.selection import Selection, Where
 from treehammer.sql.store import Store
 from treehammer.web.pages import days
+from treehammer.web.pages.columns import job_column, number_columns, variant_column
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.tables import Column, Row, Table
-from treehammer.web.pages.variants import without_release
 
 _BY = ("test_name", "variant_label", "axis_root", "door", "kind")
 _METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
@@ -75,13 +75,11 @@ def _measured(store: Store, site: str, day: int) -> Table:
     rows = [_group(group.by, group.outcomes, group.metrics) for group in groups]
     columns = (
         Column("test_name", "test"),
-        Column("variant_label", "variant", without_release, long=True),
+        variant_column(),
         Column("axis_root", "ROOT"),
         Column("door", "door"),
         Column("kind", "kind"),
-        Column("good", "good", number=True),
-        Column("failed", "failed", number=True),
-        Column("implausible", "implausible", number=True),
+        *number_columns("good", "failed", "implausible"),
         *_figure("eff_job", "eff_job", 1.0),
         *_figure("cpu_per_event_s", "CPU, ms/event", 1e3),
         *_figure("wall_per_event_s", "wall, ms/event", 1e3),
@@ -141,12 +139,7 @@ def _failing(store: Store, site: str, day: int, request: Request) -> Table:
         Column("test_name", "test"),
         Column("variant_label", "variant", long=True),
         Column("host", "host"),
-        Column(
-            "job_id",
-            "job",
-            lambda id_: id_[:8],
-            link=lambda row: link_to(request, "job", job_id=row["job_id"]),
-        ),
+        job_column(request, "job"),
         Column("campaign_id", hidden=True),
     )
     cut = len(found) == overview.MOST_FAILING

@@ -19,10 +19,10 @@ from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit import again
+from treehammer.web.pages.columns import variant_column
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.histogram import Histogram, histograms
 from treehammer.web.pages.tables import Column, Row, Table
-from treehammer.web.pages.variants import without_release
 from treehammer.web.templating import cell, moment
 
 _EXACT = (
@@ -204,7 +204,7 @@ def _written(name: str, value: Any) -> str:
 
 def _table(name: str, caption: str, rows: Sequence[Row], request: Request) -> Table:
     columns = (
-        Column("variant_label", "variant", without_release, long=True),
+        variant_column(),
         Column("measurement_id", hidden=True),
         Column("attempt", hidden=True),
         Column("root_version", "ROOT"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -24,6 +24,7 @@ from treehammer.submit.batch.base import JobState
 from treehammer.terminal import counted
 from treehammer.web.pages import days
 from treehammer.web.pages.campaigns import campaign_table
+from treehammer.web.pages.columns import tally
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.tables import Column, Table
 from treehammer.web.templating import moment
@@ -172,8 +173,8 @@ def _verdicts(store: Store, request: Request) -> Table:
         ),
         Column("comparison_id", hidden=True),
         Column("metric", "time", lambda metric: wording.METRIC_TITLES.get(metric, metric)),
-        Column("over_sites", "variants over all sites", _tally, long=True),
-        Column("by_site", "variants by site", _tally, long=True),
+        Column("over_sites", "variants over all sites", tally, long=True),
+        Column("by_site", "variants by site", tally, long=True),
         Column("largest", "largest certain effect", long=True),
         Column("judged_us", "judged", moment),
     )
@@ -192,10 +193,6 @@ def _compared(store: Store, one: Compared, metric: str) -> dict[str, Any]:
         "largest": _told(overview.largest(store, first.comparison_id, metric, certain)),
         "judged_us": first.created_us,
     }
-
-
-def _tally(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "–"
 
 
 def _told(row: VerdictRow | None) -> str:

@@ -9,6 +9,7 @@ from datetime import date
 from treehammer.analysis.samples import natural_order
 from treehammer.sql.figures import DAY, MONTH, WEEK
 from treehammer.sql.selection import Scalar
+from treehammer.web.looks import MARKERS, PALETTE
 from treehammer.web.pages import days
 from treehammer.web.pages.asked import Asked
 from treehammer.web.pages.captions import left_out
@@ -17,19 +18,7 @@ from treehammer.web.pages.variants import VARIANT, Variants, release_of, told_ap
 
 #: What one picture can hold and still be read; the table has the rest.
 MOST_PLACES, MOST_SERIES, MOST_PANELS = 120, 48, 24
-#: Okabe and Ito's colours without black, and with a darker yellow.
-COLOURS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-    "#a89a00",
-    "#8c8c8c",
-)
-#: What Plotly calls them.
-MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
+_MARKERS = tuple(MARKERS)
 #: What is not known, or the only one there is.
 NOTHING = "not known"
 _LONGEST = 60
@@ -218,13 +207,13 @@ def is_time(column: str, places: Sequence[str]) -> bool:
 
 def _series(name: str, place: int) -> Series:
     # Neighbours differ in both, and 24 pass before any pair comes again.
-    marker = (place + place // 24) % len(MARKERS)
-    return Series(name, COLOURS[place % len(COLOURS)], MARKERS[marker])
+    marker = (place + place // 24) % len(_MARKERS)
+    return Series(name, PALETTE[place % len(PALETTE)], _MARKERS[marker])
 
 
 def _kindred(name: str, family: int, release: int, releases: int) -> Series:
-    marker = (release + releases * (family // len(COLOURS))) % len(MARKERS)
-    return Series(name, COLOURS[family % len(COLOURS)], MARKERS[marker])
+    marker = (release + releases * (family // len(PALETTE))) % len(_MARKERS)
+    return Series(name, PALETTE[family % len(PALETTE)], _MARKERS[marker])
 
 
 def _is_day(text: str) -> bool:

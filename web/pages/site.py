@@ -26,9 +26,9 @@ from treehammer.sql.site_history import History, Work
 from treehammer.sql.store import Store
 from treehammer.web.pages import days
 from treehammer.web.pages.chart import Chart, Dot, Line, Mark
+from treehammer.web.pages.columns import number_columns, variant_column
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.tables import Column, Row, Table
-from treehammer.web.pages.variants import without_release
 from treehammer.web.templating import cell
 
 #: Days that may be shown, and those that are when nothing is said.
@@ -103,9 +103,7 @@ def listing(store: Store, request: Request) -> View:
     columns = (
         Column("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
         Column("status", "status", look=_look),
-        Column("good", "good", number=True),
-        Column("failed", "failed", number=True),
-        Column("implausible", "implausible", number=True),
+        *number_columns("good", "failed", "implausible"),
         Column(METRIC, "mean CPU efficiency of the job", number=True),
         Column("last_day", "last measured"),
     )
@@ -312,7 +310,7 @@ def _failures(store: Store, asked: Asked) -> Table:
     columns = (
         Column("day", "day (UTC)"),
         Column("status", "status", look=_look),
-        *(Column(name, name, number=True) for name in (GOOD, IMPLAUSIBLE, *classes)),
+        *number_columns(GOOD, IMPLAUSIBLE, *classes),
     )
     empty = "Nothing was measured in these days."
     return Table("outcomes", "What came back, by day", columns, rows, empty=empty)
@@ -322,7 +320,7 @@ def _work(works: Sequence[Work]) -> Table:
     rows = [{name: getattr(work, name) for name in Work.__annotations__} for work in works]
     columns = (
         Column("test", "test"),
-        Column("variant", "variant", without_release, long=True),
+        variant_column("variant"),
         Column("root", "ROOT"),
         Column("dataset", "dataset"),
         Column("door", "door"),

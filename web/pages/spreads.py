@@ -9,6 +9,7 @@ from treehammer.collectors.metrics import BY_NAME
 from treehammer.sql.selection import Scalar
 from treehammer.web.pages import captions
 from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, RMS, Asked
+from treehammer.web.pages.columns import number_columns
 from treehammer.web.pages.picture import (
     Mark,
     Names,
@@ -100,7 +101,7 @@ def table(asked: Asked, found: Points) -> Table:
     number = aligned(shown, unit)
     columns = (
         *group_columns(asked),
-        *(Column(name, name, number=True) for name in outcomes),
+        *number_columns(*outcomes),
         Column("number", "n", number=True),
         *(
             Column(name, name, number=True)

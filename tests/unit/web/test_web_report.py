@@ -16,7 +16,8 @@ from simulated_grid import START_US, Campaign
 from treehammer.analysis.summary import Spread
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.sql.rows import CampaignRow
-from treehammer.web.figures import PALETTE, efficiency_figure, time_figure
+from treehammer.web.figures import efficiency_figure, time_figure
+from treehammer.web.looks import PALETTE
 from treehammer.web.report import REPORT_COLUMNS, Report, build_report, render
 from treehammer.web.summary import Cell, summarise
 
