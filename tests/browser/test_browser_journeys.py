@@ -1,0 +1,333 @@
+"""Every journey through the pages, on campaigns of real ROOT reads at the sites of a testbed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, pstdev
+from urllib.parse import parse_qs, urlsplit
+
+import grid_results
+import pytest
+import uproot
+from browser import Watched
+from grid import Grid
+from grid_results import BROKEN, DISTANT, GOOD, NIGHTLY, RELEASES, Results
+from playwright.sync_api import Locator, expect
+
+pytestmark = pytest.mark.root
+
+Visit = Callable[..., Watched]
+#: (site, release or variant) -> values of good executions, none where none is good.
+Groups = dict[tuple[str, str], list[float]]
+
+
+@pytest.fixture(scope="module")
+def results(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
+    with grid_results.grid_results(grid, tmp_path_factory.mktemp("journeys")) as made:
+        yield made
+
+
+def table(tab: Watched, name: str) -> Locator:
+    """The table in the region of a name."""
+    return tab.page.get_by_role("region", name=name)
+
+
+def drawn(tab: Watched) -> None:
+    tab.page.locator(".canvas .main-svg").first.wait_for()
+
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+# -- what went wrong, from the first page down to the words of one job
+
+
+def test_from_a_cell_to_what_a_job_said(results: Results, visit: Visit) -> None:
+    tab = visit(results.address)
+    tab.open("/")
+    line = tab.page.locator(".matrix tbody tr").filter(has_text=BROKEN)
+    cell = line.locator("td a").last
+    assert "warning" in cell.inner_text()
+    tab.check()
+    cell.click()
+    tab.page.get_by_role("heading", name=f"{BROKEN} on").wait_for()
+    tab.check()
+    failing = table(tab, "Measurements that are not good")
+    assert failing.locator("tbody tr").count() == len(
+        results.stored("1", f"site = '{BROKEN}' and failure_class is not null")
+    )
+    failing.locator("tbody a").first.click()
+    tab.page.get_by_role("heading", name=f"at {BROKEN}").wait_for()
+    job = urlsplit(tab.page.url).path.rpartition("/")[2]
+    ((failure, phase, host, excerpt),) = set(
+        results.stored(
+            "failure_class, failure_phase, host, log_excerpt",
+            f"job_id = '{job}' and failure_class is not null",
+        )[:1]
+    )
+    expect(tab.page.get_by_role("heading", name="Attempt 1")).to_be_visible()
+    text = tab.page.locator("main").inner_text()
+    assert failure in text
+    assert phase in text
+    assert host in text
+    log = tab.page.locator("pre.log").first.inner_text()
+    assert log.strip() == excerpt.strip()
+    assert "adler32" in log, "what is broken is said"
+    tab.check()
+
+
+# -- run it again, and watch
+
+
+def test_what_runs_again_is_watched_from_the_overview_to_its_end(
+    results: Results, visit: Visit
+) -> None:
+    tab = visit(results.address)
+    tab.open("/campaigns")
+    tab.page.get_by_role("link", name=NIGHTLY).first.click()
+    words = shlex.split(tab.page.locator("#again ~ pre code").first.inner_text())
+    assert words[0] == "treehammer"
+    (plan,) = json.loads(results.run(*words[1:], "--dry-run", "--json"))[:1]
+    assert plan["jobs"] > 0
+    running = table(tab, "Campaigns with jobs that are not over")
+    again = results.start(*words[1:], "--name", "again", "--in-flight", "3", "--wait")
+    try:
+        for _ in range(300):
+            tab.open("/")
+            if running.get_by_role("link", name="again").count():
+                break
+            assert again.poll() is None, again.communicate()[0]
+            tab.page.wait_for_timeout(100)
+        running.get_by_role("link", name="again").click()
+        tab.page.evaluate("document.body.dataset.mark = 'the same page'")
+        seen = set()
+        while tab.page.locator("#live[hx-get]").count():
+            seen.add(int(re.split(r"\D", tab.page.get_by_role("status").inner_text())[0]))
+            assert len(seen) < 100
+            tab.page.wait_for_timeout(200)
+        assert again.wait(timeout=120) == 1
+        assert len(seen) > 1, "it changed while jobs reported"
+        expect(tab.page.get_by_text("12 of 12 measurements recorded")).to_be_visible()
+        assert tab.page.evaluate("document.body.dataset.mark") == "the same page"
+        tab.check()
+    finally:
+        again.communicate(timeout=120)
+
+
+# -- Explore
+
+
+def test_a_figure_is_chosen_kept_and_taken_away(
+    results: Results, visit: Visit, tmp_path: Path
+) -> None:
+    tab = visit(results.address)
+    tab.open("/")
+    tab.page.get_by_role("link", name="Explore").click()
+    drawn(tab)
+    tab.page.locator("[name=metric]").select_option("cpu_per_event_s")
+    tab.page.locator("[name=by]").select_option("site")
+    tab.page.locator("[name=colour]").select_option("axis_root")
+    tab.page.get_by_text("Filters", exact=True).click()
+    tab.page.locator("[name=test_name]").select_option("ttree-read")
+    tab.page.get_by_role("button", name="Show").click()
+    tab.page.wait_for_url("**metric=cpu_per_event_s**")
+    drawn(tab)
+    tab.check()
+    asked = parse_qs(urlsplit(tab.page.url).query)
+    assert (asked["by"], asked["test_name"]) == (["site"], ["ttree-read"])
+    shown = tab.page.locator("main table tbody").inner_text()
+    tab.page.reload()
+    drawn(tab)
+    assert tab.page.locator("main table tbody").inner_text() == shown
+    tab.page.get_by_role("link", name="Permanent link").click()
+    drawn(tab)
+    assert tab.page.locator("main table tbody").inner_text() == shown
+
+    files = {form: taken(tab, form, tmp_path) for form in ("PNG", "SVG", "PDF", "TTree", "CSV")}
+    assert files["PNG"].read_bytes().startswith(b"\x89PNG\r\n")
+    assert files["PDF"].read_bytes().startswith(b"%PDF-")
+    assert "<svg" in files["SVG"].read_text("utf-8")
+    assert min(file.stat().st_size for name, file in files.items() if name != "CSV") > 5000
+    expected = stored_groups(results, "cpu_per_event_s", "axis_root", "test_name = 'ttree-read'")
+    with files["CSV"].open(encoding="utf-8", newline="") as stream:
+        equal(csv.DictReader(stream), "axis_root", expected)
+    with uproot.open(files["TTree"]) as file:
+        columns = file["figure"].arrays(library="np")
+    rows = zip(*columns.values(), strict=True)
+    equal([dict(zip(columns, row, strict=True)) for row in rows], "axis_root", expected)
+    tab.page.get_by_role("link", name="JSON", exact=True).first.click()
+    answer = json.loads(tab.page.locator("body").inner_text())
+    equal(answer["tables"]["figure"], "axis_root", expected)
+
+
+def taken(tab: Watched, form: str, folder: Path) -> Path:
+    """Download a figure."""
+    with tab.page.expect_download() as download:
+        tab.page.locator(".files").get_by_role("link", name=form, exact=True).click()
+    path = folder / f"figure.{form.lower()}"
+    download.value.save_as(path)
+    return path
+
+
+def stored_groups(results: Results, metric: str, by: str, where: str) -> Groups:
+    """What the database holds, asked without any of our code."""
+    found: Groups = defaultdict(list)
+    good = f"failure_class is null and plausible and {metric} is not null"
+    columns = f"site, {by}, {good}, {metric}"
+    for site, other, counts, value in results.stored(columns, f"kind = 'timed' and {where}"):
+        found[site, other] += [value] if counts else []
+    return found
+
+
+def equal(rows: Iterable[Mapping[str, object]], by: str, expected: Groups) -> None:
+    """Rows of a figure are these groups, no more and no fewer."""
+    found = [(row, expected[str(row["site"]), str(row[by])]) for row in rows]
+    assert len(found) == len(expected) > 0
+    assert len({(row["site"], row[by]) for row, _ in found}) == len(found)
+    for row, values in found:
+        assert int(str(row["number"])) == len(values)
+        if values:
+            assert float(str(row["mean"])) == pytest.approx(fmean(values), rel=1e-12)
+            spread = pytest.approx(pstdev(values), rel=1e-6, abs=1e-7 * fmean(values))
+            assert float(str(row["rms"])) == spread
+        else:
+            assert str(row["mean"]) in ("", "None", "nan")
+
+
+def test_study_s0_is_one_click_away(results: Results, visit: Visit) -> None:
+    tab = visit(results.address)
+    tab.open("/explore")
+    tab.page.get_by_role("link", name="study S0").click()
+    tab.page.wait_for_url("**/figures/s0?**")
+    drawn(tab)
+    places = tab.page.locator(".canvas .xtick text").all_text_contents()
+    assert set(places) == {GOOD, BROKEN, DISTANT}
+    rows = csv.DictReader(io.StringIO(tab.context.request.get(f"{tab.page.url}&format=csv").text()))
+    equal(rows, "variant_label", stored_groups(results, "eff_job", "variant_label", "1"))
+    tab.check()
+
+
+# -- Compare, sites, files
+
+
+def test_two_releases_are_compared(results: Results, visit: Visit) -> None:
+    results.run("compare", *RELEASES, "--campaign", NIGHTLY, codes=(0, 1))
+    tab = visit(results.address)
+    tab.open("/")
+    title = f"root {RELEASES[1]} against {RELEASES[0]}"
+    table(tab, "The latest 5 comparisons").get_by_role("link", name=title).first.click()
+    tab.page.get_by_role("heading", name=title).wait_for()
+    expect(tab.page.get_by_role("heading", name="Over all sites")).to_be_visible()
+    by_site = tab.page.locator("h2#by-site ~ div table tbody tr")
+    assert by_site.count() > 0
+    # Loops of milliseconds prove nothing, and it is said.
+    expect(tab.page.get_by_text("loop too short").first).to_be_visible()
+    tab.check()
+    said = json.loads(tab.context.request.get(f"{tab.page.url}?format=json").text())
+    ranks = [
+        abs(row["effect"]) / (row["high"] - row["low"])
+        for row in said["tables"]["by_site"]
+        if None not in (row["effect"], row["low"], row["high"])
+    ]
+    assert ranks == sorted(ranks, reverse=True)
+    assert {row["site"] for row in said["tables"]["by_site"]} == {GOOD, BROKEN}
+    tab.open("/compare")
+    tab.page.get_by_label("A", exact=True).fill(GOOD)
+    tab.page.get_by_label("B", exact=True).fill(BROKEN)
+    tab.page.get_by_label("Axis").select_option("site")
+    tab.page.get_by_role("button", name="Compare").click()
+    tab.page.get_by_role("heading", name=f"site {BROKEN} against {GOOD}").wait_for()
+    expect(tab.page.get_by_text("nothing was stored")).to_be_visible()
+    tab.check()
+
+
+def test_a_site_beside_the_others(results: Results, visit: Visit) -> None:
+    tab = visit(results.address)
+    tab.open("/sites")
+    tab.check()
+    tab.page.get_by_role("link", name=GOOD).click()
+    expect(tab.page.get_by_role("heading", level=1)).to_have_text(GOOD)
+    assert tab.page.locator(".chart .own circle").count() > 0
+    assert tab.page.locator(".chart .median rect").count() > 0
+    ((server,),) = set(results.stored("server_version", f"site = '{GOOD}' and door = 'root'"))
+    expect(tab.page.get_by_role("cell", name=server).first).to_be_visible()
+    tab.check()
+
+
+def test_a_branch_is_drawn_from_a_file(results: Results, visit: Visit) -> None:
+    tab = visit(results.address)
+    tab.open("/campaigns")
+    tab.open(f"/root-file?campaign={NIGHTLY}")
+    tab.page.get_by_text("Choose a column").wait_for(timeout=120_000)
+    tab.page.get_by_label("Column", exact=True).select_option("eff_job")
+    tab.page.locator(".drawing svg path").nth(3).wait_for(state="attached")
+    tab.page.get_by_label("Column", exact=True).select_option("site")
+    tab.page.get_by_text("2 different values").wait_for()
+    assert tab.page.get_by_role("rowheader", name=GOOD).count() == 1
+    tab.check()
+
+
+# -- for everybody
+
+
+def test_by_keyboard_alone(results: Results, visit: Visit) -> None:
+    tab = visit(results.address)
+    tab.open("/")
+    press = tab.page.keyboard.press
+
+    def go_to(wanted: Callable[[str, str], bool]) -> None:
+        for _ in range(150):
+            press("Tab")
+            text, address = tab.page.evaluate(
+                "[document.activeElement.textContent, document.activeElement.href || '']"
+            )
+            if wanted(text, address):
+                return
+        raise AssertionError("no such link")
+
+    press("Tab")
+    assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the page"
+    press("Enter")
+    go_to(lambda _, address: f"/days/{today()}" in address and BROKEN in address)
+    outline = tab.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none", "where one is can be seen"
+    press("Enter")
+    tab.page.get_by_role("heading", name=f"{BROKEN} on").wait_for()
+    go_to(lambda _, address: "/jobs/" in address)
+    press("Enter")
+    tab.page.get_by_role("heading", name="Attempt 1").wait_for()
+    go_to(lambda _, address: "/campaigns/" in address)
+    press("Enter")
+    tab.page.get_by_role("heading", name="Run this again").wait_for()
+
+
+def test_every_page_without_script(results: Results, visit: Visit) -> None:
+    tab = visit(results.address, script=False)
+    ((campaign, job),) = results.stored("campaign_id, job_id", f"site = '{BROKEN}'")[:1]
+    pages = (
+        "/",
+        f"/days/{today()}?site={BROKEN}",
+        "/campaigns",
+        f"/campaigns/{campaign}",
+        f"/jobs/{job}",
+        "/sites",
+        f"/sites/{GOOD}",
+        "/explore",
+        "/figures/s0",
+        "/compare",
+        f"/compare?a={RELEASES[0]}&b={RELEASES[1]}",
+    )
+    for page in pages:
+        assert tab.open(page) == 200, page
+        assert tab.page.locator("main table tbody tr").count() > 0, page
+    assert tab.open(f"/root-file?campaign={campaign}") == 200
+    expect(tab.page.get_by_role("link", name="Download the ROOT file")).to_be_visible()

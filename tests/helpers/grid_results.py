@@ -1,0 +1,123 @@
+"""Campaigns of real ROOT reads at the sites of a testbed, and the service that shows them meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dataset_specs import generated
+from demo_checkout import REPOSITORY
+from grid import Grid
+from serving import serving
+
+from treehammer import config
+from treehammer.datasets import rootenv
+from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.sql.dimensions import DIMENSIONS
+from treehammer.terminal import silent
+from treehammer.testbed import replicas
+
+DATASET = "tiny"
+_SPEC = REPOSITORY / "tests" / "integration" / "datasets" / "tiny.toml"
+#: Two sites read both releases, one of them a replica that is broken on its disk.
+NIGHTLY, GOOD, BROKEN = "nightly", "SITE_A", "SITE_B"
+#: The third one has a door of a protocol that the release does not speak.
+DOORS, DISTANT = "every way in", "SITE_C"
+RELEASES = ("6.38.00", "6.40.00")
+
+
+@dataclass(frozen=True)
+class Results:
+    """A user with two campaigns that are over.
+
+    Attributes:
+        folder: the user's data directory, with the database.
+        address: of the service on it, to which the jobs report.
+        flags: with which the user types commands.
+    """
+
+    folder: Path
+    address: str
+    flags: tuple[str, ...]
+
+    def command(self, *words: str) -> list[str]:
+        """A command of the user's."""
+        return [sys.executable, "-m", "treehammer", *self.flags, *words]
+
+    def run(self, *words: str, codes: tuple[int, ...] = (0,)) -> str:
+        """Type a command; what it printed."""
+        done = subprocess.run(
+            self.command(*words), capture_output=True, text=True, check=False, cwd=self.folder
+        )
+        assert done.returncode in codes, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Type a command that takes long."""
+        return subprocess.Popen(
+            self.command(*words),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+        )
+
+    def stored(self, columns: str, where: str = "1") -> list[tuple[Any, ...]]:
+        """Ask the database's file itself."""
+        tables = " join ".join(
+            ["measurement", *(f"{one.name} on {one.name}.id = {one.key}" for one in DIMENSIONS)]
+        )
+        with closing(sqlite3.connect(self.folder / "results.db")) as database:
+            return database.execute(f"select {columns} from {tables} where {where}").fetchall()
+
+
+@contextmanager
+def grid_results(grid: Grid, folder: Path) -> Iterator[Results]:
+    """Have two campaigns run at three sites, reporting to the service; see :data:`NIGHTLY` and :data:`DOORS`."""
+    catalogue = FolderCatalogue(folder / "cache" / "datasets")
+    software = config.load().software_dir
+    catalogue.make(generated(_SPEC), rootenv.prepare(RELEASES[-1], software, silent))
+    replicas.put(DATASET, catalogue, grid.box)
+    broken = replicas.replica(grid.box, BROKEN, DATASET, f"{DATASET}.root")
+    whole = broken.read_bytes()
+    replicas.corrupt(broken)
+    key = folder / "submit.key"
+    try:
+        with serving(folder, "--reading", "open") as address:
+            settings = folder / "user.toml"
+            settings.write_text(
+                f'cache_dir = "{folder / "cache"}"\nsites_file = "{grid.sites_file}"\n'
+                f'service_url = "{address}"\nservice_token_file = "{key}"\n',
+                encoding="utf-8",
+            )
+            flags = ("--config", str(settings), "--data-dir", str(folder))
+            results = Results(folder, address, flags)
+            results.run("token", "create", "--role", "submit", "--name", "me", "-o", str(key))
+            _campaigns(results)
+            yield results
+    finally:
+        broken.write_bytes(whole)
+
+
+def _campaigns(results: Results) -> None:
+    """Both at once, until they are over; some fail, as they should."""
+    few = ("-S", f"dataset={DATASET}", "-S", "rounds=1", "-S", "passes=2", "-P", "cache_mb=30")
+    nightly = results.start(
+        *("submit", f"{REPOSITORY}@HEAD:hctests/ttree-read", "--name", NIGHTLY, *few),
+        *("--sites", f"{GOOD},{BROKEN}", "-S", "repeats=1", "--in-flight", "2", "--wait"),
+    )
+    doors = results.start(
+        *("submit", f"{REPOSITORY}@HEAD:hctests/access-modes", "--name", DOORS, *few),
+        *("--sites", DISTANT, "-S", "repeats=1", "-P", f"root={RELEASES[-1]}"),
+        *("-P", "access=direct", "-P", "door=root,http", "-P", "branches=1.0"),
+        *("--in-flight", "2", "--wait"),
+    )
+    for submitting in (nightly, doors):
+        said, _ = submitting.communicate(timeout=300)
+        assert submitting.returncode == 1, said
