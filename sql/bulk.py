@@ -26,7 +26,7 @@ from treehammer.errors import StoreError
 from treehammer.sql import arrow, plain_reader
 from treehammer.sql.backends.postgresql import libpq_address
 from treehammer.sql.bulk_drivers import BACKENDS, Question
-from treehammer.sql.bulk_reader import COUNT, Order
+from treehammer.sql.bulk_reader import COUNT, UNREAD, Order
 from treehammer.sql.queries import Questions
 from treehammer.sql.selection import Selection
 from treehammer.sql.troubles import refused, shown, sqlite_file
@@ -94,7 +94,7 @@ def read(
                 try:
                     stream = pa.ipc.open_stream(child.stdout)
                 except pa.ArrowInvalid as error:
-                    raise _failed(url, child, said) from error
+                    raise _failed(url, child, said, error) from error
                 schema = stream.schema
                 metadata = dict(schema.metadata)
                 rows = int(metadata.pop(COUNT))
@@ -120,17 +120,22 @@ def _batches(
     try:
         yield from stream
     except (pa.ArrowInvalid, OSError) as error:
-        raise _failed(url, child, said) from error
-    if child.wait():
-        raise _failed(url, child, said)
+        raise _failed(url, child, said, error) from error
+    if code := child.wait():
+        raise _failed(url, child, said, f"exit code {code}")
 
 
-def _failed(url: URL, child: subprocess.Popen[bytes], said: IO[bytes]) -> StoreError:
-    code = child.wait()
+def _failed(
+    url: URL, child: subprocess.Popen[bytes], said: IO[bytes], else_why: object
+) -> StoreError:
+    """What the child has said, or else why we could not go on reading."""
+    assert child.stdout is not None
+    child.stdout.close()  # or it would wait for us to read, and we for it to end
+    child.wait()
     said.seek(0)
     lines = said.read().decode(errors="replace").splitlines()
-    why = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
-    return refused(url, why.strip())
+    why = next((line.strip() for line in reversed(lines) if line.strip()), UNREAD)
+    return refused(url, str(else_why) if why == UNREAD else why)
 
 
 def _order(

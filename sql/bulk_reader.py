@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from treehammer.collectors.metrics import BY_NAME
+from treehammer.pipes import byte_output
 from treehammer.sql import packing
 from treehammer.sql.arrow import ID, describe, every_column
 from treehammer.sql.bulk_drivers import Driver, Question, connect
@@ -28,6 +29,8 @@ from treehammer.sql.wide import EXTRA_PREFIX, PASSES
 
 #: In the schema's metadata: how many rows will follow.
 COUNT = b"rows"
+#: The message when whoever asked has closed the stream.
+UNREAD = "nobody reads any more"
 _QUESTION = re.compile(r"\nquery:|query was:", re.IGNORECASE)
 
 
@@ -78,7 +81,7 @@ def main() -> None:
         with connect(order.backend, order.address) as driver:
             _send(driver, order)
     except BrokenPipeError:
-        sys.exit("nobody reads any more")
+        sys.exit(UNREAD)
     except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
         # The drivers repeat the whole question.
         sys.exit(" ".join(_QUESTION.split(str(error), maxsplit=1)[0].split()))
@@ -92,7 +95,7 @@ def _send(driver: Driver, order: Order) -> None:
     names = [name for name in columns if name not in BY_NAME]
     schema = describe(columns, order.about, lists_as_text=order.lists_as_text)
     schema = schema.with_metadata({**schema.metadata, COUNT: str(count)})
-    with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
+    with byte_output() as out, pa.ipc.new_stream(out, schema) as stream:
         if not count:
             return
         extras = Extras(ExtraRow(*row) for row in driver.beside(order.extras)) if names else None

@@ -15,6 +15,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from treehammer.pipes import byte_output
 from treehammer.web.looks import MARKERS, style
 
 #: Suffix -> what browsers call it.
@@ -256,7 +257,8 @@ def main() -> None:
     made = (
         tree(wanted["columns"], wanted["rows"]) if form == "root" else draw(wanted["picture"], form)
     )
-    sys.stdout.buffer.write(made)
+    with byte_output() as out:
+        out.write(made)
 
 
 if __name__ == "__main__":
