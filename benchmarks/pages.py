@@ -1,6 +1,7 @@
 """Seconds of the service for each page on a large database, beside a page that asks it nothing.
 
 ``treehammer serve`` runs in a process of its own; what it says itself in ``Server-Timing`` counts.
+Beside it stand its CPU time, and how long it waited for a CPU that others had, as the kernel tells.
 """
 
 from __future__ import annotations
@@ -36,8 +37,15 @@ from treehammer.sql.store import Store
 #: Each page is asked so often, after so many times that do not count, unless that takes longer.
 REPEATS, WARM_UP, PATIENCE_S = 40, 2, 30.0
 #: What pages read.
-NOTHING, SUMS, INDEX, RAW = "nothing", "roll-ups and verdicts", "an index", "measurements"
-COLOURS = {NOTHING: "0.4", SUMS: "tab:blue", INDEX: "tab:green", RAW: "tab:red"}
+NOTHING, SUMS, LONG = "nothing", "roll-ups and verdicts", "roll-ups of more than 90 days"
+INDEX, RAW = "an index", "measurements"
+COLOURS = {
+    NOTHING: "0.4",
+    SUMS: "tab:blue",
+    LONG: "tab:purple",
+    INDEX: "tab:green",
+    RAW: "tab:red",
+}
 #: Seconds that 95 of 100 answers from roll-ups and verdicts may take at most.
 AT_MOST_S = 0.2
 _HEADERS = {"Accept": "text/html", "Accept-Encoding": "gzip"}
@@ -45,7 +53,7 @@ _HEADERS = {"Accept": "text/html", "Accept-Encoding": "gzip"}
 
 @dataclass(frozen=True)
 class Page:
-    """A page, what it reads, and whether it is one that keeps :data:`AT_MOST_S`."""
+    """A page, what it reads, and with what status it answers; :data:`SUMS` keep :data:`AT_MOST_S`."""
 
     name: str
     path: str
@@ -61,9 +69,15 @@ class Page:
 
 @dataclass
 class Answers:
-    """What came back for a page: seconds in the service, and bytes as they were sent."""
+    """What came back for a page, and bytes as they were sent.
+
+    ``seconds`` are those in the service, ``cpu_s`` and ``waited_s`` those of its threads on a CPU, and
+    ready to run without one.
+    """
 
     seconds: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    waited_s: list[float] = field(default_factory=list)
     size: int = 0
 
 
@@ -74,8 +88,8 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         with filled(kind, options.rows, options.keep) as found:
             with Store.open(found.url, create=False) as store:
                 records.complete(store, seed_of(options.rows), DAYS)
-            with _service(found.url) as port:
-                asked = _ask_all(port, pages())
+            with _service(found.url) as (port, process):
+                asked = _ask_all(port, process, pages())
         rows += [_row(kind, options.rows, page, asked[page.name]) for page in pages()]
     write_rows("pages", rows)
     _draw(rows)
@@ -95,7 +109,8 @@ def pages() -> list[Page]:
         Page("a day of a site", f"/days/{until}", asked=[("site", site)]),
         Page("sites", "/sites"),
         Page("a site, 30 days", f"/sites/{site}", asked=[("until", until)]),
-        Page("a site, 180 days", f"/sites/{site}", asked=[("until", until), ("days", 180)]),
+        Page("a site, 90 days", f"/sites/{site}", asked=[("until", until), ("days", 90)]),
+        Page("a site, 180 days", f"/sites/{site}", LONG, [("until", until), ("days", 180)]),
         Page("campaigns", "/campaigns", INDEX),
         Page("a campaign", f"/campaigns/{campaign}", INDEX),
         Page("a job", f"/jobs/{job}", INDEX),
@@ -109,6 +124,7 @@ def pages() -> list[Page]:
         Page(
             "explore: two releases by site, all days",
             "/explore",
+            LONG,
             asked=[
                 ("metric", "cpu_per_event_s"),
                 *(("axis_root", one) for one in records.RELEASES),
@@ -130,7 +146,7 @@ def pages() -> list[Page]:
         Page(
             "explore: 16,000 groups, all days and sites",
             "/explore",
-            RAW,
+            LONG,
             asked=[("by", "day"), ("colour", "site"), *everything],
         ),
         Page(
@@ -159,8 +175,8 @@ def _day(day: int) -> str:
 
 
 @contextmanager
-def _service(url: str) -> Iterator[int]:
-    """The service in a process of its own; its port."""
+def _service(url: str) -> Iterator[tuple[int, int]]:
+    """The service in a process of its own; its port, and the process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +185,7 @@ def _service(url: str) -> Iterator[int]:
         process = subprocess.Popen(command)
         try:
             _wait(process, f"http://127.0.0.1:{port}/api/v1/health")
-            yield port
+            yield port, process.pid
         finally:
             process.terminate()
             process.wait()
@@ -187,7 +203,7 @@ def _wait(process: subprocess.Popen[bytes], address: str) -> None:
             time.sleep(0.1)
 
 
-def _ask_all(port: int, wanted: Sequence[Page]) -> dict[str, Answers]:
+def _ask_all(port: int, process: int, wanted: Sequence[Page]) -> dict[str, Answers]:
     """Every page in each round, in another order each time."""
     found = {page.name: Answers() for page in wanted}
     order = list(wanted)
@@ -196,10 +212,28 @@ def _ask_all(port: int, wanted: Sequence[Page]) -> dict[str, Answers]:
         dice.shuffle(order)
         for page in order:
             answers = found[page.name]
-            if sum(answers.seconds) < PATIENCE_S:
-                seconds, answers.size = _ask(port, page)
-                answers.seconds += [seconds] if round_ >= 0 else []
+            if sum(answers.seconds) >= PATIENCE_S:
+                continue
+            cpu, waited = _clocks(process)
+            seconds, answers.size = _ask(port, page)
+            if round_ >= 0:
+                now, waited_now = _clocks(process)
+                answers.seconds.append(seconds)
+                answers.cpu_s.append(now - cpu)
+                answers.waited_s.append(waited_now - waited)
     return found
+
+
+def _clocks(process: int) -> tuple[float, float]:
+    """Seconds that all threads of a process had a CPU, and that they were ready and had none."""
+    cpu = waited = 0
+    for file in Path(f"/proc/{process}/task").glob("*/schedstat"):
+        try:
+            had, missed, _ = file.read_text().split()
+        except FileNotFoundError:
+            continue  # it has just ended
+        cpu, waited = cpu + int(had), waited + int(missed)
+    return cpu / 1e9, waited / 1e9
 
 
 def _ask(port: int, page: Page) -> tuple[float, int]:
@@ -227,6 +261,8 @@ def _row(kind: str, rows: int, page: Page, answers: Answers) -> dict[str, Any]:
         "p50_s": float(p50),
         "p95_s": float(p95),
         "slowest_s": max(answers.seconds),
+        "cpu_p95_s": float(np.percentile(answers.cpu_s, 95)),
+        "waited_p95_s": float(np.percentile(answers.waited_s, 95)),
         "repeats": len(answers.seconds),
         "bytes": answers.size,
         "load": os.getloadavg()[0],

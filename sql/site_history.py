@@ -17,7 +17,6 @@ from treehammer.sql.rollups import GOOD
 from treehammer.sql.schema import dimension_tables, measurement, rolled_columns, rollup_day
 from treehammer.sql.store import Store
 
-_DAY_US = 86_400_000_000
 _SUBJECT = dimension_tables["subject"].c
 _STORAGE = dimension_tables["storage"].c
 _SOFTWARE = dimension_tables["software"].c
@@ -63,7 +62,7 @@ class Aspect:
     what: str
 
 
-#: Aspect -> day (days since 1970) -> what it was.
+#: Aspect -> day (YYYYMMDD) -> what it was.
 History = Mapping[Aspect, Mapping[int, frozenset[str]]]
 
 
@@ -113,28 +112,32 @@ def dailies(
                 yield Daily(day, *known[subject], int(number), total, squares)
 
 
-def history(store: Store, site: str, first_us: int, end_us: int) -> History:
-    """What doors, releases and nodes were, from ``first_us`` until before ``end_us``.
+def history(store: Store, site: str, first: int, last: int) -> History:
+    """What doors, releases and nodes were, from the day ``first`` to ``last`` (YYYYMMDD).
 
     It is taken from the last measurement of each variant on each day (UTC) that came back whole.
     """
     table = measurement.c
-    day = (table.started_us // _DAY_US).label("day")
     mine = sa.select(_SUBJECT.id).where(_is(site))
-    last = (
-        sa.select(table.subject_id, day, sa.func.max(table.started_us).label("last_us"))
+    latest = (
+        sa.select(table.subject_id, table.day, sa.func.max(table.started_us).label("last_us"))
         .where(
             table.subject_id.in_(mine),
-            table.started_us >= first_us,
-            table.started_us < end_us,
+            table.day.between(first, last),
             table.failure_class.is_(None),
         )
-        .group_by(table.subject_id, day)
+        .group_by(table.subject_id, table.day)
         .subquery("latest")
+    )
+    found_there = sa.and_(
+        table.subject_id == latest.c.subject_id,
+        # As a range: after "equal to" SQLite would take the index that has no times, and read each row.
+        table.day.between(latest.c.day, latest.c.day),
+        table.started_us == latest.c.last_us,
     )
     query = (
         sa.select(
-            last.c.day,
+            latest.c.day,
             _SUBJECT.door,
             _SUBJECT.door_protocol,
             _SUBJECT.axis_root,
@@ -146,10 +149,7 @@ def history(store: Store, site: str, first_us: int, end_us: int) -> History:
             _NODE.os_name,
         )
         .select_from(measurement)
-        .join(
-            last,
-            sa.and_(table.subject_id == last.c.subject_id, table.started_us == last.c.last_us),
-        )
+        .join(latest, found_there)
         .join(dimension_tables["subject"], _SUBJECT.id == table.subject_id)
         .join(dimension_tables["storage"], _STORAGE.id == table.storage_id)
         .join(dimension_tables["software"], _SOFTWARE.id == table.software_id)

@@ -147,7 +147,7 @@ OPERATIONS = (
         "/campaigns",
         "listCampaigns",
         "campaigns",
-        "Campaigns, the newest first, 50 on a page",
+        "Campaigns, the newest first, 20 on a page",
         {"campaigns": "campaigns"},
         (Parameter("page", "Which page.", _PAGE),),
         ("page", "pages", "count"),

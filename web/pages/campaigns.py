@@ -18,7 +18,7 @@ from treehammer.web.pages.tables import Column, Table
 from treehammer.web.templating import moment
 
 #: Campaigns on a page.
-EACH = 50
+EACH = 20
 
 
 def routes(context: PageContext) -> list[BaseRoute]:

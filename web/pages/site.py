@@ -45,8 +45,6 @@ FILTERS = {
     "protocol": "door_protocol",
 }
 _NOT_TOLD = "It is told by the measurements; nothing was told in these days."
-_EPOCH = date(1970, 1, 1)
-_DAY_US = 86_400_000_000
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -136,8 +134,8 @@ def view(store: Store, request: Request) -> View:
     history = site_history.history(
         store,
         site,
-        days.midnight_us(asked.first),
-        days.midnight_us(asked.until) + _DAY_US,
+        days.numbered(asked.first),
+        days.numbered(asked.until),
     )
     changed = list(_changes(history))
     number = {day: place for place, day in enumerate(sorted({one["day"] for one in changed}), 1)}
@@ -195,10 +193,6 @@ def _options(works: Sequence[Work], name: str) -> list[str]:
     return sorted({text for work in works if (text := getattr(work, name))})
 
 
-def _day(number: int) -> date:
-    return _EPOCH + timedelta(days=number)
-
-
 def _series(points: Sequence[Point], asked: Asked) -> Table:
     rows = [
         {
@@ -253,8 +247,8 @@ def _state(history: History) -> Table:
                 "thing": aspect.thing,
                 "what": aspect.what,
                 "value": sorted(now),
-                "since": _day(since).isoformat(),
-                "last": _day(numbers[-1]).isoformat(),
+                "since": days.of_number(since).isoformat(),
+                "last": days.of_number(numbers[-1]).isoformat(),
             }
         )
     columns = (
@@ -273,7 +267,7 @@ def _changes(history: History) -> Iterator[dict[str, Any]]:
         for before, after in itertools.pairwise(numbers):
             if by_day[before] != by_day[after]:
                 yield {
-                    "day": _day(after).isoformat(),
+                    "day": days.of_number(after).isoformat(),
                     "thing": aspect.thing,
                     "what": aspect.what,
                     "before": sorted(by_day[before]),
