@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from treehammer.errors import StoreError
 from treehammer.version import __version__
 from treehammer.web.access_log import AccessLog
+from treehammer.web.addresses import any_text
 from treehammer.web.answers import (
     JSONAnswer,
     Refusal,
@@ -79,7 +80,11 @@ def create_app(
     return Starlette(
         routes=[
             Route("/api/v1/measurements", ingest.post, methods=["POST"]),
-            Route("/api/v1/measurements/{measurement_id}", answers.measurement, name="measurement"),
+            Route(
+                any_text("/api/v1/measurements/{measurement_id}"),
+                answers.measurement,
+                name="measurement",
+            ),
             Route("/api/v1/token", answers.token),
             Route("/api/v1/health", answers.health),
             Route("/api/v1/openapi.json", answers.openapi, name="openapi"),
@@ -131,7 +136,7 @@ class _Answers:
         await self.doorkeeper.reader(request)
         id_ = str(request.path_params["measurement_id"])
         try:
-            sensible = len(id_) <= MAX_ID and id_.isprintable()
+            sensible = len(id_) <= MAX_ID and "\0" not in id_
             found = await asyncio.to_thread(self.find, id_) if sensible else None
         except StoreError:
             raise unavailable("the database cannot be read now") from None

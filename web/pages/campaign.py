@@ -21,6 +21,7 @@ from treehammer.sql.store import Store
 from treehammer.submit import again
 from treehammer.submit.batch.base import JobState
 from treehammer.terminal import counted, duration
+from treehammer.web.addresses import any_text
 from treehammer.web.pages.campaigns import page_number, pages
 from treehammer.web.pages.columns import job_column
 from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
@@ -77,7 +78,7 @@ class Progress:
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """The route of the page; ``?part=progress`` is what of it changes while jobs run."""
-    return [context.page("/campaigns/{campaign_id:path}", view, "campaign")]
+    return [context.page(any_text("/campaigns/{campaign_id}"), view, "campaign")]
 
 
 def view(store: Store, request: Request) -> View:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.errors import ConfigError, did_you_mean
 from treehammer.sql.store import Store
+from treehammer.web.addresses import any_text
 from treehammer.web.api import OPERATIONS, PREFIX, Operation
 from treehammer.web.pages.context import CSV, JSON, Ask, PageContext, View, tables_answer
 
@@ -19,14 +19,9 @@ from treehammer.web.pages.context import CSV, JSON, Ask, PageContext, View, tabl
 def routes(context: PageContext, asks: Mapping[str, Ask]) -> list[BaseRoute]:
     """An address for each operation; ``asks`` are the questions of pages by name of the route."""
     return [
-        context.page(_path(one.address), _data(asks[one.page], one), f"api-{one.name}")
+        context.page(PREFIX + any_text(one.address), _data(asks[one.page], one), f"api-{one.name}")
         for one in OPERATIONS
     ]
-
-
-def _path(address: str) -> str:
-    # Names of sites may have a slash in them.
-    return PREFIX + re.sub(r"\{(\w+)\}", r"{\1:path}", address)
 
 
 def _data(ask: Ask, operation: Operation) -> Ask:

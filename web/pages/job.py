@@ -19,6 +19,7 @@ from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit import again
+from treehammer.web.addresses import any_text
 from treehammer.web.pages.columns import variant_column
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.histogram import Histogram, histograms
@@ -130,7 +131,7 @@ class Attempt:
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """The route of the page."""
-    return [context.page("/jobs/{job_id:path}", view, "job")]
+    return [context.page(any_text("/jobs/{job_id}"), view, "job")]
 
 
 def view(store: Store, request: Request) -> View:
@@ -155,7 +156,10 @@ def view(store: Store, request: Request) -> View:
         "command_line": again.command(campaign),
     }
     title = f"{job.label or job.kind} at {job.site}"
-    return View("job.html.j2", title, values, (every, _attempt_table(told.values())))
+    # All together have them already: that of one attempt is for those who name it.
+    named = request.query_params.get("table")
+    own = [attempt.table for attempt in attempts if attempt.table.name == named]
+    return View("job.html.j2", title, values, (every, _attempt_table(told.values()), *own))
 
 
 def _attempt(

@@ -24,6 +24,7 @@ from treehammer.sql.schema import ROLLED
 from treehammer.sql.selection import Selection, Where
 from treehammer.sql.site_history import History, Work
 from treehammer.sql.store import Store
+from treehammer.web.addresses import any_text
 from treehammer.web.pages import days
 from treehammer.web.pages.chart import Chart, Dot, Line, Mark
 from treehammer.web.pages.columns import number_columns, variant_column
@@ -51,7 +52,7 @@ def routes(context: PageContext) -> list[BaseRoute]:
     """The list of sites, and each of them."""
     return [
         context.page("/sites", listing, "sites"),
-        context.page("/sites/{site:path}", view, "site"),
+        context.page(any_text("/sites/{site}"), view, "site"),
     ]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import html
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import httpx
 import pytest
 from page_makers import HOSTILE, fill
 from prometheus_client.parser import text_string_to_metric_families
-from sql_makers import make_measurement
+from sql_makers import campaign_row, job_row, make_measurement
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -57,6 +59,33 @@ def test_every_table_is_there_for_programs(filled: Service) -> None:
     assert {row["site"] for row in rows} >= set(HOSTILE)
     one = filled.client.get("/?format=json&table=verdicts").json()
     assert set(one["tables"]) == {"verdicts"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/campaigns", "/campaigns/running", "/sites", "/sites/SITE_A"]
+)
+def test_every_table_leads_to_itself(filled: Service, path: str) -> None:
+    page = html.unescape(filled.client.get(path, headers=PEOPLE).text)
+    found = re.findall(r'href="(\?[^"]*format=(?:csv|json)[^"]*)"', page)
+    assert found
+    for query in found:
+        assert filled.client.get(path + query).status_code == 200, query
+
+
+def test_the_measurements_of_each_attempt_are_told_alone(start: Start) -> None:
+    with start(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add_campaign(campaign_row(), [job_row()])
+            store.add([make_measurement(attempt=number) for number in (1, 2)])
+        page = service.client.get("/jobs/job", headers=PEOPLE).text
+        assert "table=attempt_2" in page
+        (row,) = service.client.get("/jobs/job?format=json&table=attempt_2").json()["tables"][
+            "attempt_2"
+        ]
+        assert row["attempt"] == 2
+        whole = service.client.get("/jobs/job?format=json").json()["tables"]
+        assert set(whole) == {"measurements", "attempts"}
+        assert len(whole["measurements"]) == 2
 
 
 def test_counts_of_days_are_those_of_the_measurements(filled: Service) -> None:

@@ -94,10 +94,12 @@ def test_a_site_that_is_alone_is_told_so(start: Start) -> None:
         day = date.today() - timedelta(days=1)
         number = day.year * 10000 + day.month * 100 + day.day
         with Store.open(service.url) as store:
-            store.add([make_measurement("one", day=number, site="ONLY/HERE", eff_job=0.5)])
-        page = service.client.get("/sites/ONLY%2FHERE", headers=PEOPLE).text
+            store.add([make_measurement("one", day=number, site="ONLY/HE\nRE", eff_job=0.5)])
+        address = "/sites/ONLY%2FHE%0ARE"
+        page = service.client.get(address, headers=PEOPLE).text
         assert "No other site did the same work" in page
-        assert '<a href="/sites/ONLY%2FHERE">' in service.client.get("/sites").text
+        assert f'<a href="{address}">' in service.client.get("/sites").text
+        assert service.client.get(f"/api/v1{address}").status_code == 200
 
 
 @pytest.mark.parametrize("low, high", [(0.61, 0.83), (0, 0), (-3e9, 5e9), (1e-9, 1.1e-9), (7, 7)])
