@@ -86,7 +86,9 @@ function layout(picture, range, several, width) {
   const longest = Math.max(...places.map((place) => place.length));
   const room = (width - 82) / places.length;
   const turned = 7.5 * longest > room && !picture.dates;
-  const angle = !turned ? 0 : several || places.length > 12 || room < 30 ? 90 : 40;
+  // Slanted, the first label must fit into what is left of its place: Plotly leaves out what does not.
+  const steep = several || places.length > 12 || room < 30 || 5.7 * longest > 70 + room / 2;
+  const angle = !turned ? 0 : steep ? 90 : 40;
   // Bins are named by their lower edges.
   const ticks = places.map((_, place) => place - (picture.bins ? 0.5 : 0));
   const named = places.map((_, place) => places.length < LARGE || place % 5 === 0);
