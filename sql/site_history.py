@@ -101,10 +101,12 @@ def dailies(
         table.day.between(first, last), table.kind == "timed", table.outcome == GOOD
     )
     with store.connection() as connection:
-        known = {
-            row[0]: (row[1] or "", tuple(text or "" for text in row[2:]))
-            for row in connection.execute(subjects.where(*wanted))
-        }
+        known: dict[int, tuple[str, tuple[str, ...]]] = {}
+        works: dict[tuple[str, ...], tuple[str, ...]] = {}
+        for id_, site, *texts in connection.execute(subjects.where(*wanted)):
+            # One of a kind: the same is found sooner than what is equal.
+            work = tuple(text or "" for text in texts)
+            known[id_] = site or "", works.setdefault(work, work)
         for day, subject, number, total, squares in connection.execute(
             query.execution_options(yield_per=FETCH)
         ):

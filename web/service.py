@@ -37,6 +37,8 @@ _LOG = logging.getLogger("treehammer.service")
 
 #: Seconds that requests may take to end when the service stops.
 GRACE_S = 60
+#: New objects, and rounds of younger ones, after which garbage is searched for.
+GARBAGE = (50_000, 20, 20)
 #: Seconds that a connection may be idle.
 IDLE_S = 30
 
@@ -213,9 +215,14 @@ def _uvicorn(app: ASGIApp, doors: Doors) -> uvicorn.Config:
 
 
 def _spare_what_stays() -> None:
-    """Have the search for garbage pass by what was loaded to stay: it would hold pages up."""
+    """Have the search for garbage come less often, and pass by what was loaded to stay.
+
+    A page makes some hundred thousand objects, and hardly any in circles; now and then a search
+    would hold one up for as long as it takes.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GARBAGE)
 
 
 def _more_connections() -> None:

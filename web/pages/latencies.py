@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from treehammer.web.pages import captions
 from treehammer.web.pages.asked import Asked
@@ -29,6 +30,7 @@ def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture |
     titles = {
         id(point): " – ".join(t for t in (outer[point], inner[point]) if t) for point in drawn
     }
+    edges = {bin_: edge(bin_) for bin_ in range(first, last + 1)}
     shared = [one.variants.shared for one in (outer, inner, names) if one.variants]
     empty = Picture(
         title=title or captions.heading(asked),
@@ -37,7 +39,7 @@ def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture |
         dates=False,
         bins=True,
         log=asked.scale == "log",
-        places=tuple(edge(place) for place in range(first, last + 1)),
+        places=tuple(edges.values()),
         series=tuple(names.series()),
         panels=tuple(Panel(text, ()) for text in dict.fromkeys(titles.values())),
         bars=captions.bars(asked),
@@ -45,10 +47,14 @@ def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture |
         caption=captions.caption(asked),
     )
     found = [
-        (Spot(titles[id(point)], edge(place), names[point]), _mark(asked, point, place, names))
+        (
+            Spot(titles[id(point)], text, names[point]),
+            partial(_mark, asked, names[point], bin_, 100 * point.reads[bin_] / whole),
+        )
         for point in drawn
-        for place in range(first, last + 1)
-        if point.reads[place] or asked.scale != "log"
+        for whole in (sum(point.reads),)
+        for bin_, text in edges.items()
+        if point.reads[bin_] or asked.scale != "log"
     ]
     return laid_out(empty, found)
 
@@ -59,11 +65,10 @@ def _reach(points: Sequence[Point]) -> tuple[int, int]:
     return min(filled), max(filled)
 
 
-def _mark(asked: Asked, point: Point, place: int, names: Names) -> Mark:
-    share = 100 * point.reads[place] / sum(point.reads)
-    lines = [f"{asked.colour}: {names[point]}"] if names[point] else []
-    lines.append(f"{edge(place)} to {seconds(bin_s(place + 1))}: {share:.3g} % of the reads")
-    return Mark(0, 0, share, None, None, (), "\n".join(lines))
+def _mark(asked: Asked, name: str, bin_: int, share: float, series: int, place: int) -> Mark:
+    lines = [f"{asked.colour}: {name}"] if name else []
+    lines.append(f"{edge(bin_)} to {seconds(bin_s(bin_ + 1))}: {share:.3g} % of the reads")
+    return Mark(series, place, share, None, None, (), "\n".join(lines))
 
 
 def table(asked: Asked, found: Points) -> Table:

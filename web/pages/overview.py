@@ -25,7 +25,7 @@ from treehammer.terminal import counted
 from treehammer.web.pages import days
 from treehammer.web.pages.campaigns import campaign_table
 from treehammer.web.pages.columns import tally
-from treehammer.web.pages.context import PageContext, View, link_to
+from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
 from treehammer.web.pages.tables import Column, Table
 from treehammer.web.templating import moment
 
@@ -103,7 +103,8 @@ def view(store: Store, request: Request) -> View:
         "addresses": {day: link_to(request, "day", day=day) for day in shown},
         "day_names": {day: days.written(day) for day in shown},
     }
-    return View("overview.html.j2", "Overview", values, (_site_days(lines), running, verdicts))
+    told = _site_days(() if form(request) == HTML else lines)
+    return View("overview.html.j2", "Overview", values, (told, running, verdicts))
 
 
 def _window(request: Request, today: date) -> tuple[date, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -151,14 +151,18 @@ class Names:
         ]
 
 
+#: Makes a mark when it is known which series and place it has; there may be more than are shown.
+Marking = Callable[[int, int], Mark]
+
+
 def laid_out(
-    empty: Picture, found: Sequence[tuple[Spot, Mark]], short: Mapping[str, str] | None = None
+    empty: Picture, found: Sequence[tuple[Spot, Marking]], short: Mapping[str, str] | None = None
 ) -> Picture:
     """Put marks where they belong, as many as one picture can hold.
 
     Args:
         empty: with all panels, places and series in their order.
-        found: marks of which place and series are not known yet.
+        found: where marks belong, and what makes them.
         short: names of places that are written otherwise.
     """
     places = list(empty.places)[:MOST_PLACES]
@@ -168,8 +172,7 @@ def laid_out(
     numbers = {place: number for number, place in enumerate(places)}
     for spot, mark in found:
         if spot.panel in panels and spot.place in numbers and spot.name in names:
-            known = replace(mark, series=names[spot.name], place=numbers[spot.place])
-            panels[spot.panel].append(known)
+            panels[spot.panel].append(mark(names[spot.name], numbers[spot.place]))
     left = len(found) - sum(map(len, panels.values()))
     most = (MOST_PLACES, MOST_SERIES, MOST_PANELS)
     return replace(

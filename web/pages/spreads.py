@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from treehammer.collectors.metrics import BY_NAME
@@ -55,7 +56,7 @@ def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture |
         caption=captions.caption(asked),
     )
     found = [
-        (Spot(panels[point], places[point], names[point]), _mark(asked, point, unit))
+        (Spot(panels[point], places[point], names[point]), partial(_mark, asked, point, unit))
         for point in drawn
     ]
     return laid_out(empty, found, short)
@@ -66,7 +67,7 @@ def _unit(asked: Asked, points: Sequence[Point]) -> Unit:
     return fitting(metric.unit if metric else "1", (point.mean for point in points))
 
 
-def _mark(asked: Asked, point: Point, unit: Unit) -> Mark:
+def _mark(asked: Asked, point: Point, unit: Unit, series: int, place: int) -> Mark:
     mean = point.mean or 0.0
     low = high = None
     if asked.view != DISTRIBUTION and asked.bars == INTERVAL:
@@ -82,7 +83,7 @@ def _mark(asked: Asked, point: Point, unit: Unit) -> Mark:
     n = f"{point.jobs} jobs" if point.jobs is not None else f"n = {point.number}"
     what = "median" if box else "mean"
     text = "\n".join([*names, f"{what} {y:.4g}{bar} {unit.name}".rstrip() + f", {n}"])
-    return Mark(0, 0, y, low, high, box, text)
+    return Mark(series, place, y, low, high, box, text)
 
 
 def table(asked: Asked, found: Points) -> Table:
