@@ -146,7 +146,7 @@ def view(store: Store, request: Request) -> View:
         _series(points, asked),
         _state(history),
         _changed(sorted(changed, key=lambda change: change["mark"])),
-        _failures(store, asked),
+        _failures(store, asked, request),
         _work(works),
     )
     values = {
@@ -288,7 +288,7 @@ def _changed(rows: Sequence[Row]) -> Table:
     return Table("changes", "Changes", columns, rows, empty="Nothing changed in these days.")
 
 
-def _failures(store: Store, asked: Asked) -> Table:
+def _failures(store: Store, asked: Asked, request: Request) -> Table:
     """What came back by day and outcome."""
     mine = Selection(wheres=(Where("site", "=", asked.site or None),))
     first, last = days.numbered(asked.first), days.numbered(asked.until)
@@ -303,7 +303,11 @@ def _failures(store: Store, asked: Asked) -> Table:
         for group in reversed(groups)
     ]
     columns = (
-        Column("day", "day (UTC)"),
+        Column(
+            "day",
+            "day (UTC)",
+            link=lambda row: link_to(request, "day", day=row["day"], query={"site": asked.site}),
+        ),
         Column("status", "status", look=_look),
         *number_columns(GOOD, IMPLAUSIBLE, *classes),
     )

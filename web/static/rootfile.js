@@ -1,6 +1,8 @@
 // Browses an exported ROOT file with JSROOT: columns of its trees, drawn and as numbers.
 
 const BINS = 60, LISTED = 25, UNKNOWN_BOOL = 255;
+/** The column that is shown first. */
+const FIRST = "eff_job";
 const page = document.getElementById("rootfile");
 const part = (name) => page.querySelector(`[data-part="${name}"]`);
 const say = (text) => { part("status").textContent = text; };
@@ -161,7 +163,11 @@ async function choose(file, name) {
   list();
   part("drawing").hidden = true;
   part("values").replaceChildren();
+  // What is looked for most is shown at once.
+  part("column").value = columns.some((column) => column.name === FIRST) ? FIRST : "";
   say(`${name}: ${tree.fEntries} entries of ${columns.length} columns. Choose a column.`);
+  part("tools").hidden = false;
+  await show();
 }
 
 function careful(action) {
@@ -192,9 +198,9 @@ async function open() {
   part("filter").addEventListener("input", list);
   part("column").addEventListener("change", careful(show));
   part("against").addEventListener("change", careful(show));
-  await choose(file, names.includes("results") ? "results" : names[0]);
-  if (names.includes("results")) part("tree").value = "results";
-  part("tools").hidden = false;
+  const name = names.includes("results") ? "results" : names[0];
+  part("tree").value = name;
+  await choose(file, name);
 }
 
 if (page) careful(open)();

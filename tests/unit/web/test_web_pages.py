@@ -8,6 +8,7 @@ import html
 import io
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import httpx
@@ -279,3 +280,20 @@ def test_metrics_are_for_readers(start: Start) -> None:
     with start() as service:
         assert service.client.get("/metrics").status_code == 401
         assert service.get("/metrics", service.make_key("read").text).status_code == 200
+
+
+@pytest.mark.parametrize("page", ["/campaigns/over", "/sites/SITE_A"])
+def test_a_page_leads_to_its_figures(filled: Service, page: str) -> None:
+    html = filled.client.get(page, headers=PEOPLE).text
+    listed = html.split('class="look"', 1)[1].split("</nav>", 1)[0]
+    links = [part.split('"', 1)[0] for part in listed.split('href="')[1:]]
+    addresses = [unescape(link) for link in links if not link.startswith("#")]
+    assert len(addresses) >= 3
+    for address in addresses:
+        answer = filled.client.get(address, headers=PEOPLE)
+        assert answer.status_code == 200, answer.text
+
+
+def test_states_are_told_as_of_when(filled: Service) -> None:
+    html = filled.client.get("/campaigns/running", headers=PEOPLE).text
+    assert "which told of what happened until 20" in html
