@@ -14,7 +14,7 @@ from treehammer.analysis import wording
 from treehammer.analysis.attribution import attributed
 from treehammer.analysis.samples import CONTEXT_AXES, SELECTION, natural_order
 from treehammer.analysis.verdict import DELTA, ONE_SIDED, RELEASE, SERIES, Evidence
-from treehammer.errors import NothingToDo
+from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql import campaigns, overview
 from treehammer.sql.overview import Compared
 from treehammer.sql.rows import VerdictRow
@@ -22,7 +22,15 @@ from treehammer.sql.store import Store
 from treehammer.web.pages import question
 from treehammer.web.pages.campaigns import page_number, pages
 from treehammer.web.pages.columns import tally
-from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
+from treehammer.web.pages.context import (
+    HTML,
+    PageContext,
+    View,
+    for_people,
+    form,
+    link_to,
+    sentence,
+)
 from treehammer.web.pages.question import Asked
 from treehammer.web.pages.tables import SHOWN, Column, Table
 from treehammer.web.templating import moment
@@ -62,7 +70,16 @@ def view(store: Store, request: Request) -> View:
         return _listing(store, request, asked)
     if not request.query_params.get("now") and (rows := question.kept(store, asked)):
         return _shown(store, request, rows, asked)
-    rows, notes = question.made(store, asked)
+    try:
+        rows, notes = question.made(store, asked)
+    except (ConfigError, NothingToDo) as error:
+        if not for_people(request):
+            raise
+        # With the form, in which it can be asked for otherwise.
+        listing = _listing(store, request, asked)
+        status = 404 if isinstance(error, NothingToDo) else 400
+        values = {**listing.values, "refused": sentence(error)}
+        return replace(listing, values=values, status=status)
     return _shown(store, request, rows, asked, notes)
 
 
@@ -95,7 +112,13 @@ def _listing(store: Store, request: Request, asked: Asked) -> View:
         Column("by_site", "by site", tally, long=True),
     )
     listed = Table("comparisons", "Comparisons that were made, the newest first", columns, rows)
-    values = {"listed": listed, "page": number, "pages": pages(count, LISTED), "count": count}
+    values = {
+        "listed": listed,
+        "page": number,
+        "pages": pages(count, LISTED),
+        "count": count,
+        "refused": "",
+    }
     values |= _form(store, asked)
     return View("compare.html.j2", "Compare", values, (listed,))
 

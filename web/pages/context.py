@@ -211,6 +211,12 @@ def form(request: Request) -> str:
     return wanted
 
 
+def for_people(request: Request) -> bool:
+    """Whether a browser asks, which gets a page also for what is refused."""
+    wanted = request.query_params.get("format", HTML)
+    return wanted not in (CSV, JSON) and "text/html" in request.headers.get("accept", "")
+
+
 def tables_answer(
     view: View, request: Request, wanted: str, *, about: Mapping[str, Any] | None = None
 ) -> Response:

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.web.answers import JSONAnswer, Refusal
 from treehammer.web.doorkeeper import COOKIE, may_read
-from treehammer.web.pages.context import CSV, HTML, JSON, PageContext, View
+from treehammer.web.pages.context import PageContext, View, for_people
 
 #: Bytes of a form that are read.
 _MOST = 8192
@@ -34,8 +34,7 @@ def answer(
     context: PageContext, request: Request, status: int, sentence: str, headers: Mapping[str, str]
 ) -> Response:
     """Say to people what is wrong, why and what to do; to programs, in JSON."""
-    for_people = "text/html" in request.headers.get("accept", "")
-    if not for_people or request.query_params.get("format", HTML) in (CSV, JSON):
+    if not for_people(request):
         return JSONAnswer({"error": sentence}, status, headers)
     if status == 401:
         return _sign_in(context, request, sentence, headers, request.url.path, request.url.query)

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.samples import natural_order
 from treehammer.collectors.metrics import BY_NAME
+from treehammer.errors import ConfigError
 from treehammer.sql import campaigns
 from treehammer.sql.figures import ROLLED_BY
 from treehammer.sql.schema import ROLLED, dimension_tables
@@ -33,9 +34,17 @@ from treehammer.web.pages.asked import (
     VIEWS,
     Asked,
 )
-from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
+from treehammer.web.pages.context import (
+    HTML,
+    PageContext,
+    View,
+    for_people,
+    form,
+    link_to,
+    sentence,
+)
 from treehammer.web.pages.files import Files
-from treehammer.web.pages.points import find
+from treehammer.web.pages.points import Points, find
 from treehammer.web.pages.tables import SHOWN, Table
 
 #: Values that a list to choose from has; others can be typed.
@@ -74,7 +83,14 @@ def _page(name: str) -> Callable[[Store, Request], View]:
 
     def view(store: Store, request: Request) -> View:
         asked = asking.read(request, store, kind.default)
-        found = find(store, asked)
+        refused = ""
+        try:
+            found = find(store, asked)
+        except ConfigError as error:
+            if not for_people(request):
+                raise
+            # With the form, in which it can be asked for otherwise.
+            found, refused = Points((), ""), sentence(error)
         laid = latencies if asked.view == LATENCY else spreads
         whole, quantiles = laid.table(asked, found), latencies.quantiles(asked, found)
         title = kind.title or captions.heading(asked)
@@ -82,6 +98,7 @@ def _page(name: str) -> Callable[[Store, Request], View]:
             return View("explore.html.j2", title, tables=(whole, quantiles))
         values = {
             "asked": asked,
+            "refused": refused,
             "picture": laid.picture(asked, found.points, kind.title),
             "meaning": captions.meaning(asked),
             "shown": [_short(table) for table in (quantiles, whole) if table.rows],
@@ -93,7 +110,8 @@ def _page(name: str) -> Callable[[Store, Request], View]:
             "here_name": name,
             "forms": [form for form in FORMS if form != "root"],
         }
-        return View("explore.html.j2", title, values, inline_styles=True)
+        status = 400 if refused else 200
+        return View("explore.html.j2", title, values, inline_styles=True, status=status)
 
     return view
 

@@ -180,6 +180,13 @@ def test_what_cannot_be_compared_is_said(
     assert said in answer.json()["error"]
 
 
+def test_a_question_that_is_refused_can_be_asked_otherwise(measured: Service) -> None:
+    page = measured.client.get("/compare?a=6.38.00&b=7", headers=PEOPLE)
+    assert page.status_code == 404
+    assert "no measurement has root=7" in page.text
+    assert 'name="b" value="7"' in page.text
+
+
 def test_more_than_can_be_read_is_refused(
     measured: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

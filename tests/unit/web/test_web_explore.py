@@ -210,6 +210,10 @@ def test_more_than_can_be_read_is_refused(filled: Service, monkeypatch: pytest.M
     refused = filled.client.get("/explore?by=host")
     assert refused.status_code == 400
     assert "10 is the limit" in refused.json()["error"]
+    page = filled.client.get("/explore?by=host", headers=PEOPLE)
+    assert page.status_code == 400
+    assert "10 is the limit" in page.text
+    assert 'name="metric"' in page.text
     assert filled.client.get("/explore?by=site").status_code == 200
 
 
