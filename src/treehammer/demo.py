@@ -6,6 +6,8 @@ The demo is nothing but the verbs a user would type, printed and then run one af
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -14,6 +16,7 @@ from treehammer import hctests
 from treehammer.config import Settings
 from treehammer.errors import ExitCode
 
+PROGRAM = "treehammer"
 TEST = "ttree-read"
 RELEASES = ("6.38.00", "6.40.00")
 
@@ -47,7 +50,7 @@ def demo(context: click.Context, output: Path) -> ExitCode:
     settings: Settings = context.obj
     here = ["--data-dir", str(output), "--cache-dir", str(settings.cache_dir)]
     # One measurement at a time: neighbours would be measured too.
-    here += ["--database", f"sqlite:///{(output / 'results.db').resolve()}", "--slots", "1"]
+    here += ["--database", _database(output), "--slots", "1"]
     report, tree = output / "report.html", output / "results.root"
     worst = ExitCode.DONE
     # What a demonstration measures is nothing for others.
@@ -62,13 +65,35 @@ def demo(context: click.Context, output: Path) -> ExitCode:
         code = context.find_root().command.main([*here, *words], standalone_mode=False)
         if words[0] == "submit":  # that a release is slower is a finding of the demo, no failure
             worst = ExitCode(code or 0)
+    typed = again(output, settings)
+    scheme = "https" if settings.serve_certificate else "http"
     click.echo(
         f"\nOpen {report} in a browser, {tree} in ROOT (tree 'results').\n"
-        f"Look further: treehammer --data-dir {output} status\n"
-        f"The page on these results: treehammer --data-dir {output} serve --reading open\n"
-        f"  then open http://{settings.serve_host}:{settings.serve_port}/"
+        f"Look further: {typed} status\n"
+        f"The page on these results: {typed} serve --reading open\n"
+        f"  then open {scheme}://{settings.serve_host}:{settings.serve_port}/"
     )
     return worst
+
+
+def again(output: Path, settings: Settings) -> str:
+    """What a user types in this shell before a verb that looks at the demo's results."""
+    words = [_program(), "--data-dir", str(output)]
+    if settings.database != _database(settings.data_dir):  # that would go before the folder's
+        words += ["--database", _database(output)]
+    return shlex.join(words)
+
+
+def _program() -> str:
+    """This program: its name where the shell finds it by that, else as it was called."""
+    called, found = Path(sys.argv[0]), shutil.which(PROGRAM)
+    if called.name != PROGRAM or (found and called.exists() and called.samefile(found)):
+        return PROGRAM
+    return str(called)
+
+
+def _database(folder: Path) -> str:
+    return f"sqlite:///{(folder / 'results.db').resolve()}"
 
 
 def _typed(path: Path) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sqlite3
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import uproot
 from console import agrees, commands, normalise, run
 from demo_checkout import REPOSITORY, Demo
+
+from treehammer.testbed.free_ports import free_ports
 
 pytestmark = [
     pytest.mark.root,
@@ -106,6 +111,38 @@ def test_the_tree_holds_what_the_database_holds(demo: Demo) -> None:
         assert value == pytest.approx(
             stored[name] if stored[name] is not None else float("nan"), rel=0, nan_ok=True
         )
+
+
+def test_its_last_lines_open_the_page_on_its_results(demo: Demo) -> None:
+    """As they were printed, but for the port, which others may have."""
+    typed, address = demo.printed.splitlines()[-2:]
+    _, _, command = typed.partition("The page on these results: ")
+    (port,) = free_ports(1)
+    where = urlsplit(address.split()[-1])
+    assert (where.scheme, where.port, where.path) == ("http", 8443, "/")
+    process = subprocess.Popen(
+        shlex.split(command),
+        cwd=demo.folder,
+        env={**demo.environment, "TREEHAMMER_SERVE_PORT": str(port)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert any("serving at" in line for line in process.stderr)
+        with httpx.Client(base_url=f"http://{where.hostname}:{port}", trust_env=False) as client:
+            (campaign,) = client.get("/api/v1/campaigns").json()["tables"]["campaigns"]
+            (site,) = client.get("/api/v1/sites").json()["tables"]["sites"]
+            page = client.get("/", headers={"Accept": "text/html"})
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert page.status_code == 200
+    assert campaign["campaign"] in page.text
+    counts = "count(*), sum(failure_class is null and plausible)"
+    ((recorded, good),) = query(demo, f"select {counts} from measurement")
+    assert (campaign["recorded"], site["good"]) == (recorded, good)
+    assert good > 0
 
 
 def test_nothing_stays_behind(demo: Demo) -> None:
