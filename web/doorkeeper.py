@@ -108,7 +108,10 @@ class Doorkeeper:
         """
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise _unauthorized("a token is needed: Authorization: Bearer TOKEN")
+            raise _unauthorized(
+                "a token is needed: Authorization: Bearer TOKEN. "
+                "Who runs the service makes one: treehammer token create"
+            )
         return await self.grant(token.strip())
 
     async def grant(self, token: str) -> Grant:
@@ -176,7 +179,11 @@ def may_read(grant: Grant) -> Grant:
         Refusal: it does not.
     """
     if not grant.may_read:
-        raise Refusal(403, f"a token of the role '{grant.role}' may not read results")
+        raise Refusal(
+            403,
+            f"a token of the role '{grant.role}' may not read results. "
+            "Who runs the service makes one that may: treehammer token create --role read",
+        )
     return grant
 
 

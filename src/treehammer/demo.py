@@ -79,7 +79,8 @@ def demo(context: click.Context, output: Path) -> ExitCode:
 def again(output: Path, settings: Settings) -> str:
     """What a user types in this shell before a verb that looks at the demo's results."""
     words = [_program(), "--data-dir", str(output)]
-    if settings.database != _database(settings.data_dir):  # that would go before the folder's
+    if settings.database != f"sqlite:///{settings.data_dir / 'results.db'}":
+        # What is set for it would go before the folder's.
         words += ["--database", _database(output)]
     return shlex.join(words)
 

@@ -23,10 +23,29 @@ from starlette.routing import Route
 from web_service import Service, Start, running
 
 from treehammer.sql.store import Store
+from treehammer.web.api import OPERATIONS, PREFIX
 from treehammer.web.pages.context import same
 from treehammer.web.proxy import BehindProxy
 
 PEOPLE = {"Accept": "text/html,*/*"}
+#: Everything that can be read but for the interface's addresses.
+READ = (
+    "/",
+    "/explore",
+    "/explore/figure.png",
+    "/figures/s0",
+    "/figures/s0/figure.root",
+    "/compare",
+    "/compare/x",
+    "/campaigns",
+    "/campaigns/x",
+    "/jobs/x",
+    "/sites",
+    "/sites/x",
+    "/days/2026-03-01",
+    "/root-file",
+    "/metrics",
+)
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +185,23 @@ def test_a_browser_keeps_a_key_for_reading_alone(start: Start) -> None:
         assert service.post({"measurements": []}, "").status_code == 401
         service.client.post("/sign-out")
         assert service.client.get("/", headers=PEOPLE).status_code == 401
+
+
+def test_nothing_is_read_without_a_key_and_who_makes_one_is_said(start: Start) -> None:
+    remedy = "treehammer token create"
+    addresses = [f"{PREFIX}{one.address}" for one in OPERATIONS]
+    with start() as service:
+        key = service.make_key("submit").text
+        for path in (*READ, *addresses, f"{PREFIX}/measurements/x"):
+            told = service.client.get(path)
+            assert (told.status_code, remedy in told.json()["error"]) == (401, True), path
+            page = service.client.get(path, headers=PEOPLE)
+            assert (page.status_code, remedy in page.text) == (401, True), path
+            wrong = {"Authorization": f"Bearer {key}"}
+            told = service.client.get(path, headers=wrong)
+            assert (told.status_code, remedy in told.json()["error"]) == (403, True), path
+            page = service.client.get(path, headers=PEOPLE | wrong)
+            assert (page.status_code, remedy in page.text) == (403, True), path
 
 
 @pytest.mark.parametrize("target", ["//evil.example/", "https://evil.example", "/\\evil", "", "x"])
