@@ -19,6 +19,7 @@ from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit import again
+from treehammer.submit.batch.base import JobState
 from treehammer.web.addresses import any_text
 from treehammer.web.pages.columns import variant_column
 from treehammer.web.pages.context import PageContext, View, link_to
@@ -149,6 +150,7 @@ def view(store: Store, request: Request) -> View:
     values = {
         "job": job,
         "campaign": campaign,
+        "over": JobState(job.state).final,
         "attempts": attempts,
         "histograms": _histograms(rows),
         "facts": list(_facts(job, campaign, rows)),
