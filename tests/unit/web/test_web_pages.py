@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from web_service import Service, Start, running
 
+from treehammer.sql import overview
 from treehammer.sql.store import Store
 from treehammer.web.api import OPERATIONS, PREFIX
 from treehammer.web.pages.context import same
@@ -333,3 +334,16 @@ def test_a_page_leads_to_its_figures(filled: Service, page: str) -> None:
 def test_states_are_told_as_of_when(filled: Service) -> None:
     html = filled.client.get("/campaigns/running", headers=PEOPLE).text
     assert "which told of what happened until 20" in html
+
+
+def test_a_mistake_of_ours_is_admitted(filled: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_store: Store) -> None:
+        raise RuntimeError("a secret of the inside")
+
+    monkeypatch.setattr(overview, "sites", broken)
+    page = filled.client.get("/sites", headers=PEOPLE)
+    assert page.status_code == 500
+    assert "The service has made a mistake; its log says more." in page.text
+    assert "Tell who runs this service" in page.text
+    assert "secret" not in page.text
+    assert set(filled.client.get("/sites").json()) == {"error"}
