@@ -131,12 +131,6 @@ def history(store: Store, site: str, first: int, last: int) -> History:
         .group_by(table.subject_id, table.day)
         .subquery("latest")
     )
-    found_there = sa.and_(
-        table.subject_id == latest.c.subject_id,
-        # As a range: after "equal to" SQLite would take the index that has no times, and read each row.
-        table.day.between(latest.c.day, latest.c.day),
-        table.started_us == latest.c.last_us,
-    )
     query = (
         sa.select(
             latest.c.day,
@@ -151,7 +145,14 @@ def history(store: Store, site: str, first: int, last: int) -> History:
             _NODE.os_name,
         )
         .select_from(measurement)
-        .join(latest, found_there)
+        .join(
+            latest,
+            sa.and_(
+                table.subject_id == latest.c.subject_id,
+                _same_day(store, latest),
+                table.started_us == latest.c.last_us,
+            ),
+        )
         .join(dimension_tables["subject"], _SUBJECT.id == table.subject_id)
         .join(dimension_tables["storage"], _STORAGE.id == table.storage_id)
         .join(dimension_tables["software"], _SOFTWARE.id == table.software_id)
@@ -176,6 +177,15 @@ def history(store: Store, site: str, first: int, last: int) -> History:
         aspect: {number: frozenset(texts) for number, texts in sorted(days.items())}
         for aspect, days in sorted(found.items())
     }
+
+
+def _same_day(store: Store, latest: sa.Subquery) -> sa.ColumnElement[bool]:
+    day = measurement.c.day
+    if store.url.get_backend_name() == "sqlite":
+        # As a range: after "equal to" it would take the index that has no times, and read each row.
+        return day.between(latest.c.day, latest.c.day)
+    # After a range PostgreSQL would expect so many rows that it reads the whole table.
+    return day == latest.c.day
 
 
 def _short(version: str | None, commit: str | None, provider: str | None) -> Iterable[str | None]:

@@ -120,6 +120,17 @@ def test_many_measurements_take_no_more_questions_than_few(
         assert not any(re.match(r"SCAN measurement\b", step) for step in plan), (text, plan)
 
 
+def test_what_a_sites_doors_were_is_found_along_the_index_that_has_times(many: Service) -> None:
+    (plan,) = (
+        plan
+        for text, plan in _asked(many, f"/sites/{SITES[0]}?days=180")
+        if "max(measurement.started_us)" in text
+    )
+    looked_up = [step for step in plan if re.search(r"\b(measurement|m)\b", step)]
+    assert len(looked_up) == 2
+    assert all("ix_measurement_subject" in step for step in looked_up), plan
+
+
 def test_the_service_says_how_long_an_answer_took(few: Service) -> None:
     for address in ("/", "/nothing", "/api/v1/health"):
         told = few.client.get(address).headers["Server-Timing"]
