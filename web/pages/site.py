@@ -30,6 +30,7 @@ from treehammer.web.pages.chart import Chart, Dot, Line, Mark
 from treehammer.web.pages.columns import number_columns, variant_column
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.tables import Column, Row, Table
+from treehammer.web.pages.units import Unit, aligned
 from treehammer.web.templating import cell
 
 #: Days that may be shown, and those that are when nothing is said.
@@ -84,7 +85,7 @@ def listing(store: Store, request: Request) -> View:
         last[one.site] = max(one.day, last.get(one.site, 0))
     figure = Figure((METRIC,), ("site",), first_day=days.numbered(first))
     means = {group.by["site"] or "": group.metrics[METRIC] for group in store.figure(figure).groups}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in overview.sites(store):
         judged = Judged.of(outcomes.get(name, {}))
         moments = means.get(name)
@@ -99,12 +100,13 @@ def listing(store: Store, request: Request) -> View:
                 METRIC: moments and moments.mean,
             }
         )
+    efficiency = aligned((row[METRIC] for row in rows), Unit(""))
     columns = (
         Column("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
         Column("status", "status", look=_look),
         *number_columns("good", "failed", "implausible"),
-        Column(METRIC, "mean CPU efficiency of the job", number=True),
-        Column("last_day", "last measured"),
+        Column(METRIC, "mean CPU efficiency of the job", efficiency, number=True),
+        Column("last_day", "last measured", lambda day: day or f"over {USUAL} days ago"),
     )
     table = Table("sites", f"Sites, and their last {USUAL} days", columns, rows)
     return View("sites.html.j2", "Sites", {"sites": table, "rule": RULE}, (table,))
