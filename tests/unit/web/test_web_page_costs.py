@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
 from page_makers import SITES, fill, measurements
+from sql_makers import make_measurement
 from sqlalchemy.engine import Connection, Engine
 from web_service import Service, running
 
+from treehammer.sql import campaigns, overview
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.store import Store
 from treehammer.web.pages import compare, explore, points
@@ -63,6 +67,7 @@ def _filled(folder: Path, copies: int) -> Iterator[Service]:
     url = f"sqlite:///{folder / 'results.db'}"
     fill(url)
     with Store.open(url) as store:
+        store.add(make_measurement("o1", round_, campaign_id="over") for round_ in (1, 2))
         for copy in range(copies):
             again = measurements(datetime.now(UTC).date())
             store.add(
@@ -162,6 +167,26 @@ def test_a_long_table_is_cut_for_people_alone(
     assert "The first 2 of 6 rows; CSV and JSON have all." in page.text
     told = few.client.get("/compare/comparison?format=json").json()["tables"]
     assert [len(told[name]) for name in ("pooled", "by_site")] == [2, 6]
+
+
+@pytest.mark.parametrize(
+    "where, limit, page, said",
+    [
+        (campaigns, "MOST_OF_JOB", "jobs/o1", "More was measured than is shown here"),
+        (overview, "MOST_FAILING", "days/", "The first 1;"),
+        (campaigns, "MOST_FAILING", "campaigns/over", "Of the first 1 failing measurements."),
+    ],
+)
+def test_a_page_says_when_it_shows_no_more(
+    many: Service, monkeypatch: pytest.MonkeyPatch, where: Any, limit: str, page: str, said: str
+) -> None:
+    if page == "days/":
+        rows = many.client.get("/?format=json").json()["tables"]["site_days"]
+        bad = next(row for row in rows if row["failed"] > 1)
+        page += f"{bad['day']}?site={quote(bad['site'], safe='')}"
+    assert said not in many.client.get(f"/{page}").text
+    monkeypatch.setattr(where, limit, 1)
+    assert said in many.client.get(f"/{page}").text
 
 
 def test_comparisons_stand_on_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
