@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
+from treehammer.sql.rollups import GOOD, IMPLAUSIBLE, UNSUPPORTED
 
 #: More failures than this for each good measurement are a warning.
 TOLERATED = 0.06
@@ -19,7 +19,8 @@ TOLERATED = 0.06
 RULE = (
     "Failing: no measurement of that day is good. "
     f"Warning: failed and implausible ones are more than {TOLERATED:.0%} of the good ones. "
-    "Good: fewer. No data: nothing was measured."
+    "Good: fewer. No data: nothing was measured. "
+    "What a release does not support at all counts for neither side."
 )
 
 
@@ -44,22 +45,30 @@ class Judged:
     good: int
     failed: int
     implausible: int
+    unsupported: int = 0
 
     @classmethod
     def of(cls, outcomes: Mapping[str, int]) -> Judged:
         """Sum up outcomes of roll-ups."""
         good, implausible = outcomes.get(GOOD, 0), outcomes.get(IMPLAUSIBLE, 0)
-        return cls(good, sum(outcomes.values()) - good - implausible, implausible)
+        unsupported = sum(outcomes.get(name, 0) for name in UNSUPPORTED.values())
+        failed = sum(outcomes.values()) - good - implausible - unsupported
+        return cls(good, failed, implausible, unsupported)
 
     @cached_property
     def all(self) -> int:
         """How many there are."""
+        return self.judged + self.unsupported
+
+    @property
+    def judged(self) -> int:
+        """How many say something of the site."""
         return self.good + self.failed + self.implausible
 
     @cached_property
     def status(self) -> Status:
         """By the rule."""
-        if not self.all:
+        if not self.judged:
             return Status.NO_DATA
         if not self.good:
             return Status.FAILING
@@ -67,7 +76,8 @@ class Judged:
         return Status.WARNING if bad > TOLERATED * self.good else Status.GOOD
 
     def __str__(self) -> str:
-        parts = [f"{self.good} of {self.all} good"]
+        parts = [f"{self.good} of {self.judged} good"] if self.judged else []
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.implausible} implausible"] if self.implausible else []
+        parts += [f"{self.unsupported} not supported"] if self.unsupported else []
         return ", ".join(parts) if self.all else "nothing was measured"

@@ -30,7 +30,7 @@ from treehammer.sql.schema import ROLLED, extra, measurement
 from treehammer.sql.wide import EXTRA_PREFIX, PASSES
 
 #: What roll-ups take of a measurement.
-_ROLLED = ("day", "kind", "failure_class", "plausible", rollups.HISTOGRAM, *ROLLED)
+_ROLLED = ("day", "kind", "failure_class", "failure_kind", "plausible", rollups.HISTOGRAM, *ROLLED)
 _ID = "measurement_id"
 # Text that a record must have may be '', which the database and so every file keeps as null.
 _EMPTY = [m.name for m in CATALOGUE if m.required and m.type == "text" and m.name not in IDENTITIES]

@@ -19,7 +19,7 @@ from treehammer.collectors.metrics import LATENCY_BINS
 from treehammer.sql import rollups, wide
 from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, SUBJECT
 from treehammer.sql.figures import DAY, TIMES, Answer, Figure, Group, Moments, coarser, require_few
-from treehammer.sql.rollups import GOOD, IMPLAUSIBLE, NO_KIND
+from treehammer.sql.rollups import GOOD, NO_KIND
 from treehammer.sql.schema import (
     dimension_tables,
     extra,
@@ -222,7 +222,7 @@ def _rolled_column(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
     if name == "kind":
         return sa.func.nullif(table.c.kind, NO_KIND)
     if name == "failure_class":
-        return sa.func.nullif(sa.func.nullif(table.c.outcome, GOOD), IMPLAUSIBLE)
+        return rollups.class_of(table.c.outcome)
     return table.c[name]
 
 

@@ -33,7 +33,8 @@ MOST_FAILING = 200
 class SiteDay:
     """What came back from one site on one day (UTC, YYYYMMDD): outcome -> measurements.
 
-    Outcomes are ``good`` and ``implausible`` of :mod:`treehammer.sql.rollups`, and classes of failures.
+    Outcomes are ``good``, ``implausible`` and what is not supported, of :mod:`treehammer.sql.rollups`,
+    and classes of failures.
     """
 
     site: str

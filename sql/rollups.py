@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.failures import NOT_SUPPORTED
 from treehammer.collectors.metrics import LATENCY_BINS
 from treehammer.sql.schema import (
     REAL,
@@ -29,6 +30,11 @@ from treehammer.sql.schema import (
 GOOD = "good"
 #: Outcome of what came back whole and cannot be true; every other outcome is a class of failure.
 IMPLAUSIBLE = "implausible"
+#: Class of failure -> outcome of what a release or set-up cannot do at all: nothing went wrong there.
+UNSUPPORTED = {
+    "software setup": "software setup: not supported",
+    "stage-in": "stage-in: not supported",
+}
 #: A kind that was recorded as no text at all.
 NO_KIND = "-"
 #: No figure is larger; what is, was made up, and its square might be infinite.
@@ -118,6 +124,8 @@ _MORE_READS = (
 def key_of(values: Mapping[str, Any], subject_id: int) -> Key:
     """The row that a measurement adds to."""
     outcome = values["failure_class"] or (GOOD if values["plausible"] else IMPLAUSIBLE)
+    if values["failure_kind"] == NOT_SUPPORTED:
+        outcome = UNSUPPORTED.get(outcome, outcome)
     return Key(values["day"], subject_id, values["kind"] or NO_KIND, outcome)
 
 
@@ -171,10 +179,26 @@ def _word(text: str) -> sa.ColumnClause[str]:
 
 
 def outcome() -> sa.ColumnElement[str]:
-    """What became of a measurement."""
+    """What became of a measurement, as indexes tell it: by class, also of what is not supported."""
     # Written out: databases cannot tell that two parameters, of SELECT and GROUP BY, are the same.
     whole = sa.case((measurement.c.plausible == sa.true(), _word(GOOD)), else_=_word(IMPLAUSIBLE))
     return sa.func.coalesce(measurement.c.failure_class, whole)
+
+
+def _exact_outcome() -> sa.ColumnElement[str]:
+    kind, of_class = measurement.c.failure_kind, measurement.c.failure_class
+    lacks = kind == _word(NOT_SUPPORTED)
+    told_apart = [
+        (sa.and_(lacks, of_class == _word(name)), _word(apart))
+        for name, apart in UNSUPPORTED.items()
+    ]
+    return sa.case(*told_apart, else_=outcome())
+
+
+def class_of(outcome: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
+    """The class of the failure behind an outcome; NULL where there was none."""
+    same = [(outcome == _word(apart), _word(name)) for name, apart in UNSUPPORTED.items()]
+    return sa.case(*same, else_=sa.func.nullif(sa.func.nullif(outcome, GOOD), IMPLAUSIBLE))
 
 
 def _key_columns() -> tuple[sa.ColumnElement[Any], ...]:
@@ -182,7 +206,7 @@ def _key_columns() -> tuple[sa.ColumnElement[Any], ...]:
         measurement.c.day,
         measurement.c.subject_id,
         sa.func.coalesce(measurement.c.kind, _word(NO_KIND)),
-        outcome(),
+        _exact_outcome(),
     )
 
 

@@ -19,7 +19,7 @@ import pytest
 import uproot
 from browser import Watched
 from grid import Grid
-from grid_results import BROKEN, DISTANT, GOOD, NIGHTLY, RELEASES, Results
+from grid_results import BROKEN, DISTANT, DOORS, GOOD, NIGHTLY, RELEASES, Results
 from playwright.sync_api import Locator, expect
 
 pytestmark = pytest.mark.root
@@ -82,6 +82,19 @@ def test_from_a_cell_to_what_a_job_said(results: Results, visit: Visit) -> None:
     log = tab.page.locator("pre.log").first.inner_text()
     assert log.strip() == excerpt.strip()
     assert "adler32" in log, "what is broken is said"
+    tab.check()
+
+
+def test_where_a_release_cannot_do_it_the_site_is_well(results: Results, visit: Visit) -> None:
+    tab = visit(results.address)
+    tab.open("/campaigns")
+    tab.page.get_by_role("link", name=DOORS).click()
+    expect(tab.page.get_by_text("4 of 4 measurements recorded")).to_be_visible()
+    tab.open("/")
+    line = tab.page.locator(".matrix tbody tr").filter(has_text=DISTANT)
+    assert line.locator("td a").last.inner_text().split() == ["G", "good"]
+    line.locator("td a").last.click()
+    expect(tab.page.get_by_text("2 of 2 good, 2 not supported")).to_be_visible()
     tab.check()
 
 
@@ -267,8 +280,9 @@ def test_a_branch_is_drawn_from_a_file(results: Results, visit: Visit) -> None:
     tab = visit(results.address)
     tab.open("/campaigns")
     tab.open(f"/root-file?campaign={NIGHTLY}")
-    tab.page.get_by_text("Choose a column").wait_for(timeout=120_000)
-    tab.page.get_by_label("Column", exact=True).select_option("eff_job")
+    tab.page.get_by_text("eff_job: ").wait_for(timeout=120_000)
+    tab.page.get_by_label("Column", exact=True).select_option("wall_per_event_s")
+    tab.page.get_by_text("wall_per_event_s: ").wait_for()
     tab.page.locator(".drawing svg path").nth(3).wait_for(state="attached")
     tab.page.get_by_label("Column", exact=True).select_option("site")
     tab.page.get_by_text("2 different values").wait_for()

@@ -78,7 +78,8 @@ def test_of_a_root_file_only_what_is_shown_is_read(large: str, visit: Visit) -> 
     scale = Scale(tab)
     for _ in range(2):
         scale.weigh(f"/root-file?campaign={CAMPAIGN}")
-        tab.page.get_by_text("Choose a column").wait_for(timeout=60_000)
+        tab.page.get_by_text("eff_job: ").wait_for(timeout=60_000)
     tab.page.get_by_label("Column", exact=True).select_option("cpu_per_event_s")
+    tab.page.get_by_text("cpu_per_event_s: ").wait_for()
     tab.page.locator(".drawing svg path").nth(3).wait_for(state="attached")
     assert scale.bytes < MOST

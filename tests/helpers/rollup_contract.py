@@ -17,6 +17,7 @@ from treehammer.sql.database import reading, writing
 from treehammer.sql.figures import Figure
 from treehammer.sql.rows import ReplicaRow
 from treehammer.sql.schema import ROLLED, rollup_day
+from treehammer.sql.selection import Selection, Where
 from treehammer.sql.store import Store, check_database
 
 FAILURES = ("", "", "", "", "open", "read")
@@ -76,6 +77,28 @@ def test_a_row_holds_counts_sums_and_squares(store: Store) -> None:
     assert (row["n_eff_job"], row["s_eff_job"], row["q_eff_job"]) == (2, 1.25, 0.8125)
     assert (row["n_eff_loop"], row["s_eff_loop"]) == (0, 0)
     assert row["read_latency_hist"] == [3, 0, 3]
+
+
+def test_what_a_release_cannot_do_is_counted_apart(store: Store) -> None:
+    lacks: dict[str, Any] = {"failure_class": "software setup", "failure_kind": "not-supported"}
+    store.add([make_measurement(job="a", **lacks), make_measurement(job="b")])
+    store.add([make_measurement(job="c", **{**lacks, "failure_kind": "version"})])
+    store.add([make_measurement(job="d", **lacks, failure_phase="open")])
+    counts = {row["outcome"]: row["measurements"] for row in rows(store)}
+    assert counts == {"software setup: not supported": 2, "good": 1, "software setup": 1}
+    assert difference(store) == ""
+    store.remake_rollups()
+    assert counts == {row["outcome"]: row["measurements"] for row in rows(store)}
+    # Its class is what was recorded, whatever table is asked.
+    for raw in (False, True):
+        groups = store.figure(Figure(by=("failure_class",), raw=raw)).groups
+        assert {group.by["failure_class"]: group.measurements for group in groups} == {
+            None: 1,
+            "software setup": 3,
+        }
+        only = Selection(wheres=(Where("failure_class", "=", "software setup"),))
+        (group,) = store.figure(Figure(selection=only, raw=raw)).groups
+        assert group.measurements == 3
 
 
 def test_sums_of_reads_have_no_limit(store: Store) -> None:

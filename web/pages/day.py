@@ -14,7 +14,7 @@ from treehammer.analysis import wording
 from treehammer.analysis.days import RULE, Judged
 from treehammer.sql import overview
 from treehammer.sql.figures import Figure, Moments
-from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
+from treehammer.sql.rollups import GOOD, IMPLAUSIBLE, UNSUPPORTED
 from treehammer.sql.selection import Selection, Where
 from treehammer.sql.store import Store
 from treehammer.web.pages import days
@@ -23,6 +23,8 @@ from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.tables import Column, Row, Table
 
 _BY = ("test_name", "variant_label", "axis_root", "door", "kind")
+#: Outcomes that are counted in words of their own.
+_TOLD = (GOOD, IMPLAUSIBLE, *UNSUPPORTED.values())
 _METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
 
 
@@ -44,7 +46,7 @@ def view(store: Store, request: Request) -> View:
         "site": site,
         "judged": Judged.of(outcomes),
         "classes": sorted(
-            ((name, n) for name, n in outcomes.items() if name not in (GOOD, IMPLAUSIBLE)),
+            ((name, n) for name, n in outcomes.items() if name not in _TOLD),
             key=lambda item: -item[1],
         ),
         "measured": measured,
@@ -80,6 +82,7 @@ def _measured(store: Store, site: str, day: int) -> Table:
         Column("door", "door"),
         Column("kind", "kind"),
         *number_columns("good", "failed", "implausible"),
+        Column("not_supported", "not supported", number=True),
         *_figure("eff_job", "eff_job", 1.0),
         *_figure("cpu_per_event_s", "CPU, ms/event", 1e3),
         *_figure("wall_per_event_s", "wall, ms/event", 1e3),
@@ -95,7 +98,13 @@ def _measured(store: Store, site: str, day: int) -> Table:
 
 def _group(by: Any, outcomes: Any, metrics: Any) -> dict[str, Any]:
     judged = Judged.of(outcomes)
-    row = {**by, "good": judged.good, "failed": judged.failed, "implausible": judged.implausible}
+    row = {
+        **by,
+        "good": judged.good,
+        "failed": judged.failed,
+        "implausible": judged.implausible,
+        "not_supported": judged.unsupported,
+    }
     for name in _METRICS:
         moments: Moments = metrics[name]
         row |= {f"{name}_mean": moments.mean, f"{name}_rms": moments.rms}

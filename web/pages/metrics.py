@@ -68,7 +68,8 @@ def _families(store: Store) -> Iterable[Metric]:
 def _measured(store: Store) -> Iterable[Metric]:
     measurements = CounterMetricFamily(
         "treehammer_measurements",
-        "Measurements in the database: good, implausible, or the class of the failure.",
+        "Measurements in the database: good, implausible, or the class of the failure; "
+        "what is not supported is counted apart.",
         labels=["site", "outcome"],
     )
     last = GaugeMetricFamily(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -151,11 +151,12 @@ def _site_days(lines: Sequence[Line]) -> Table:
             "good": cell.judged.good,
             "failed": cell.judged.failed,
             "implausible": cell.judged.implausible,
+            "not_supported": cell.judged.unsupported,
         }
         for line in lines
         for cell in line.cells
     ]
-    keys = ("site", "day", "status", "good", "failed", "implausible")
+    keys = ("site", "day", "status", "good", "failed", "implausible", "not_supported")
     return Table("site_days", "Sites by day", tuple(Column(key, key) for key in keys), rows)
 
 
@@ -209,9 +210,8 @@ def _news(store: Store, lines: Sequence[Line], today: date) -> Iterator[dict[str
     yesterday = today - timedelta(days=1)
     new = overview.campaigns_since(store, days.midnight_us(yesterday))
     recent = [c.judged for line in lines for c in line.cells if c.day >= yesterday]
-    whole = Judged(
-        *(sum(getattr(one, name) for one in recent) for name in ("good", "failed", "implausible"))
-    )
+    names = (one.name for one in fields(Judged))
+    whole = Judged(*(sum(getattr(one, name) for one in recent) for name in names))
     if whole.all:
         yield {"text": f"{counted(whole.all, 'measurement')} came in: {whole}."}
     if new:

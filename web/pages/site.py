@@ -97,6 +97,7 @@ def listing(store: Store, request: Request) -> View:
                 "good": judged.good,
                 "failed": judged.failed,
                 "implausible": judged.implausible,
+                "not_supported": judged.unsupported,
                 METRIC: moments and moments.mean,
             }
         )
@@ -105,6 +106,7 @@ def listing(store: Store, request: Request) -> View:
         Column("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
         Column("status", "status", look=_look),
         *number_columns("good", "failed", "implausible"),
+        Column("not_supported", "not supported", number=True),
         Column(METRIC, "mean CPU efficiency of the job", efficiency, number=True),
         Column("last_day", "last measured", lambda day: day or f"over {USUAL} days ago"),
     )

@@ -645,8 +645,11 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     n_tree_peak_rss_bytes, s_tree_peak_rss_bytes, q_tree_peak_rss_bytes, n_retries, s_retries,
     q_retries, n_door_rtt_s, s_door_rtt_s, q_door_rtt_s, n_load1_start, s_load1_start,
     q_load1_start, read_latency_hist) SELECT measurement.day AS day, measurement.subject_id AS
-    subject_id, coalesce(measurement.kind, '-') AS kind, coalesce(measurement.failure_class, CASE
-    WHEN (measurement.plausible = 1) THEN 'good' ELSE 'implausible' END) AS outcome, count(*) AS
+    subject_id, coalesce(measurement.kind, '-') AS kind, CASE WHEN (measurement.failure_kind =
+    'not-supported' AND measurement.failure_class = 'software setup') THEN 'software setup: not
+    supported' WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class =
+    'stage-in') THEN 'stage-in: not supported' ELSE coalesce(measurement.failure_class, CASE WHEN
+    (measurement.plausible = 1) THEN 'good' ELSE 'implausible' END) END AS outcome, count(*) AS
     measurements, count(CASE WHEN (CAST(measurement.eff_job AS BINARY_DOUBLE) BETWEEN :param_1 AND
     :param_2) THEN CAST(measurement.eff_job AS BINARY_DOUBLE) END) AS n_eff_job, coalesce(sum(CASE
     WHEN (CAST(measurement.eff_job AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN
@@ -936,13 +939,19 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     :coalesce_54) AS q_load1_start, '[]'
 FROM measurement
 WHERE measurement.day = :day_1 AND measurement.subject_id = :subject_id_1 GROUP BY measurement.day,
-    measurement.subject_id, coalesce(measurement.kind, '-'), coalesce(measurement.failure_class,
-    CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE 'implausible' END)
+    measurement.subject_id, coalesce(measurement.kind, '-'), CASE WHEN (measurement.failure_kind =
+    'not-supported' AND measurement.failure_class = 'software setup') THEN 'software setup: not
+    supported' WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class =
+    'stage-in') THEN 'stage-in: not supported' ELSE coalesce(measurement.failure_class, CASE WHEN
+    (measurement.plausible = 1) THEN 'good' ELSE 'implausible' END) END
 ;
 
-SELECT measurement.day, measurement.subject_id, coalesce(measurement.kind, '-') AS coalesce_1,
+SELECT measurement.day, measurement.subject_id, coalesce(measurement.kind, '-') AS coalesce_1, CASE
+    WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class = 'software
+    setup') THEN 'software setup: not supported' WHEN (measurement.failure_kind = 'not-supported'
+    AND measurement.failure_class = 'stage-in') THEN 'stage-in: not supported' ELSE
     coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
-    'implausible' END) AS coalesce_2, measurement.read_latency_hist AS read_latency_hist
+    'implausible' END) END AS anon_1, measurement.read_latency_hist AS read_latency_hist
 FROM measurement
 WHERE measurement.day = :day_1 AND measurement.subject_id = :subject_id_1 AND
     measurement.read_latency_hist IS NOT NULL
@@ -1039,15 +1048,20 @@ WHERE rollup_day.kind = :kind_1 AND rollup_day.outcome = :outcome_1
 ;
 
 SELECT found.kind, found.failure_class, found.outcome, sum(found.measurements) AS sum_1
-FROM (SELECT nullif(rollup_day.kind, :nullif_1) AS kind, nullif(nullif(rollup_day.outcome,
-    :nullif_2), :nullif_3) AS failure_class, rollup_day.outcome AS outcome,
-    sum(rollup_day.measurements) AS measurements
+FROM (SELECT nullif(rollup_day.kind, :nullif_1) AS kind, CASE WHEN (rollup_day.outcome = 'software
+    setup: not supported') THEN 'software setup' WHEN (rollup_day.outcome = 'stage-in: not
+    supported') THEN 'stage-in' ELSE nullif(nullif(rollup_day.outcome, :nullif_2), :nullif_3) END AS
+    failure_class, rollup_day.outcome AS outcome, sum(rollup_day.measurements) AS measurements
 FROM rollup_day
-WHERE rollup_day.day >= :day_1 AND ((nullif(nullif(rollup_day.outcome, :nullif_4), :nullif_5) =
-    :nullif_6) OR nullif(nullif(rollup_day.outcome, :nullif_4), :nullif_5) IS NULL) AND
-    rollup_day.subject_id IN (SELECT subject.id
+WHERE rollup_day.day >= :day_1 AND ((CASE WHEN (rollup_day.outcome = 'software setup: not
+    supported') THEN 'software setup' WHEN (rollup_day.outcome = 'stage-in: not supported') THEN
+    'stage-in' ELSE nullif(nullif(rollup_day.outcome, :nullif_4), :nullif_5) END = :param_1) OR CASE
+    WHEN (rollup_day.outcome = 'software setup: not supported') THEN 'software setup' WHEN
+    (rollup_day.outcome = 'stage-in: not supported') THEN 'stage-in' ELSE
+    nullif(nullif(rollup_day.outcome, :nullif_4), :nullif_5) END IS NULL) AND rollup_day.subject_id
+    IN (SELECT subject.id
 FROM subject
-WHERE subject.site LIKE :param_1 ESCAPE '\') GROUP BY rollup_day.kind, rollup_day.outcome) found
+WHERE subject.site LIKE :param_2 ESCAPE '\') GROUP BY rollup_day.kind, rollup_day.outcome) found
     GROUP BY found.kind, found.failure_class, found.outcome
 ;
 
@@ -1231,16 +1245,22 @@ SELECT rollup_day.day, rollup_day.subject_id, rollup_day.kind, rollup_day.outcom
 FROM rollup_day
 ;
 
-SELECT measurement.day, measurement.subject_id, coalesce(measurement.kind, '-') AS coalesce_1,
+SELECT measurement.day, measurement.subject_id, coalesce(measurement.kind, '-') AS coalesce_1, CASE
+    WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class = 'software
+    setup') THEN 'software setup: not supported' WHEN (measurement.failure_kind = 'not-supported'
+    AND measurement.failure_class = 'stage-in') THEN 'stage-in: not supported' ELSE
     coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
-    'implausible' END) AS coalesce_2, measurement.read_latency_hist AS read_latency_hist
+    'implausible' END) END AS anon_1, measurement.read_latency_hist AS read_latency_hist
 FROM measurement
 WHERE measurement.read_latency_hist IS NOT NULL
 ;
 
 SELECT measurement.day AS day, measurement.subject_id AS subject_id, coalesce(measurement.kind, '-')
-    AS kind, coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good'
-    ELSE 'implausible' END) AS outcome, count(*) AS measurements, count(CASE WHEN
+    AS kind, CASE WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class =
+    'software setup') THEN 'software setup: not supported' WHEN (measurement.failure_kind =
+    'not-supported' AND measurement.failure_class = 'stage-in') THEN 'stage-in: not supported' ELSE
+    coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
+    'implausible' END) END AS outcome, count(*) AS measurements, count(CASE WHEN
     (CAST(measurement.eff_job AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN
     CAST(measurement.eff_job AS BINARY_DOUBLE) END) AS n_eff_job, coalesce(sum(CASE WHEN
     (CAST(measurement.eff_job AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN
@@ -1529,8 +1549,11 @@ SELECT measurement.day AS day, measurement.subject_id AS subject_id, coalesce(me
     :param_105 AND :param_106) THEN CAST(measurement.load1_start AS BINARY_DOUBLE) END END),
     :coalesce_54) AS q_load1_start
 FROM measurement GROUP BY measurement.day, measurement.subject_id, coalesce(measurement.kind, '-'),
+    CASE WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class = 'software
+    setup') THEN 'software setup: not supported' WHEN (measurement.failure_kind = 'not-supported'
+    AND measurement.failure_class = 'stage-in') THEN 'stage-in: not supported' ELSE
     coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
-    'implausible' END)
+    'implausible' END) END
 ;
 
 SELECT count(*) AS count_1
@@ -1617,8 +1640,11 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     n_tree_peak_rss_bytes, s_tree_peak_rss_bytes, q_tree_peak_rss_bytes, n_retries, s_retries,
     q_retries, n_door_rtt_s, s_door_rtt_s, q_door_rtt_s, n_load1_start, s_load1_start,
     q_load1_start, read_latency_hist) SELECT measurement.day AS day, measurement.subject_id AS
-    subject_id, coalesce(measurement.kind, '-') AS kind, coalesce(measurement.failure_class, CASE
-    WHEN (measurement.plausible = 1) THEN 'good' ELSE 'implausible' END) AS outcome, count(*) AS
+    subject_id, coalesce(measurement.kind, '-') AS kind, CASE WHEN (measurement.failure_kind =
+    'not-supported' AND measurement.failure_class = 'software setup') THEN 'software setup: not
+    supported' WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class =
+    'stage-in') THEN 'stage-in: not supported' ELSE coalesce(measurement.failure_class, CASE WHEN
+    (measurement.plausible = 1) THEN 'good' ELSE 'implausible' END) END AS outcome, count(*) AS
     measurements, count(CASE WHEN (CAST(measurement.eff_job AS BINARY_DOUBLE) BETWEEN :param_1 AND
     :param_2) THEN CAST(measurement.eff_job AS BINARY_DOUBLE) END) AS n_eff_job, coalesce(sum(CASE
     WHEN (CAST(measurement.eff_job AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN
@@ -1907,9 +1933,12 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     :param_105 AND :param_106) THEN CAST(measurement.load1_start AS BINARY_DOUBLE) END END),
     :coalesce_54) AS q_load1_start, '[]'
 FROM measurement
-WHERE 1 = 1 GROUP BY measurement.day, measurement.subject_id, coalesce(measurement.kind, '-'),
+WHERE 1 = 1 GROUP BY measurement.day, measurement.subject_id, coalesce(measurement.kind, '-'), CASE
+    WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class = 'software
+    setup') THEN 'software setup: not supported' WHEN (measurement.failure_kind = 'not-supported'
+    AND measurement.failure_class = 'stage-in') THEN 'stage-in: not supported' ELSE
     coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
-    'implausible' END)
+    'implausible' END) END
 ;
 
 UPDATE rollup_day SET read_latency_hist=:reads WHERE rollup_day.day = :key_day AND

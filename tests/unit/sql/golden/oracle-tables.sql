@@ -636,16 +636,22 @@ SELECT rollup_day.day, rollup_day.subject_id, rollup_day.kind, rollup_day.outcom
 FROM rollup_day
 ;
 
-SELECT measurement.day, measurement.subject_id, coalesce(measurement.kind, '-') AS coalesce_1,
+SELECT measurement.day, measurement.subject_id, coalesce(measurement.kind, '-') AS coalesce_1, CASE
+    WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class = 'software
+    setup') THEN 'software setup: not supported' WHEN (measurement.failure_kind = 'not-supported'
+    AND measurement.failure_class = 'stage-in') THEN 'stage-in: not supported' ELSE
     coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
-    'implausible' END) AS coalesce_2, measurement.read_latency_hist AS read_latency_hist
+    'implausible' END) END AS anon_1, measurement.read_latency_hist AS read_latency_hist
 FROM measurement
 WHERE measurement.read_latency_hist IS NOT NULL
 ;
 
 SELECT measurement.day AS day, measurement.subject_id AS subject_id, coalesce(measurement.kind, '-')
-    AS kind, coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good'
-    ELSE 'implausible' END) AS outcome, count(*) AS measurements, count(CASE WHEN
+    AS kind, CASE WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class =
+    'software setup') THEN 'software setup: not supported' WHEN (measurement.failure_kind =
+    'not-supported' AND measurement.failure_class = 'stage-in') THEN 'stage-in: not supported' ELSE
+    coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
+    'implausible' END) END AS outcome, count(*) AS measurements, count(CASE WHEN
     (CAST(measurement.eff_job AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN
     CAST(measurement.eff_job AS BINARY_DOUBLE) END) AS n_eff_job, coalesce(sum(CASE WHEN
     (CAST(measurement.eff_job AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN
@@ -934,8 +940,11 @@ SELECT measurement.day AS day, measurement.subject_id AS subject_id, coalesce(me
     :param_105 AND :param_106) THEN CAST(measurement.load1_start AS BINARY_DOUBLE) END END),
     :coalesce_54) AS q_load1_start
 FROM measurement GROUP BY measurement.day, measurement.subject_id, coalesce(measurement.kind, '-'),
+    CASE WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class = 'software
+    setup') THEN 'software setup: not supported' WHEN (measurement.failure_kind = 'not-supported'
+    AND measurement.failure_class = 'stage-in') THEN 'stage-in: not supported' ELSE
     coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
-    'implausible' END)
+    'implausible' END) END
 ;
 
 SELECT count(*) AS count_1
