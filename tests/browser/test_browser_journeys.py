@@ -233,7 +233,6 @@ def test_study_s0_is_one_click_away(results: Results, visit: Visit) -> None:
 
 
 def test_two_releases_are_compared(results: Results, visit: Visit) -> None:
-    results.run("compare", *RELEASES, "--campaign", NIGHTLY, codes=(0, 1))
     tab = visit(results.address)
     tab.open("/")
     title = f"root {RELEASES[1]} against {RELEASES[0]}"

@@ -121,3 +121,4 @@ def _campaigns(results: Results) -> None:
     for submitting in (nightly, doors):
         said, _ = submitting.communicate(timeout=300)
         assert submitting.returncode == 1, said
+    results.run("compare", *RELEASES, "--campaign", NIGHTLY, codes=(0, 1))
