@@ -236,7 +236,7 @@ def test_two_releases_are_compared(results: Results, visit: Visit) -> None:
     tab = visit(results.address)
     tab.open("/")
     title = f"root {RELEASES[1]} against {RELEASES[0]}"
-    table(tab, "The latest 5 comparisons").get_by_role("link", name=title).first.click()
+    table(tab, "The latest comparisons, 5 at most").get_by_role("link", name=title).first.click()
     tab.page.get_by_role("heading", name=title).wait_for()
     expect(tab.page.get_by_role("heading", name="Over all sites")).to_be_visible()
     by_site = tab.page.locator("h2#by-site ~ div table tbody tr")

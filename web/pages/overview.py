@@ -180,7 +180,7 @@ def _verdicts(store: Store, request: Request) -> Table:
         Column("largest", "largest certain effect", long=True),
         Column("judged_us", "judged", moment),
     )
-    return Table("verdicts", f"The latest {COMPARISONS} comparisons", columns, rows)
+    return Table("verdicts", f"The latest comparisons, {COMPARISONS} at most", columns, rows)
 
 
 def _compared(store: Store, one: Compared, metric: str) -> dict[str, Any]:
