@@ -29,7 +29,6 @@ from treehammer.web.pages import (
 )
 from treehammer.web.pages.assets import Assets
 from treehammer.web.pages.context import PageContext
-from treehammer.web.pages.histogram import seconds
 from treehammer.web.templating import environment
 
 STATIC = Path(__file__).parents[1] / "static"
@@ -60,9 +59,7 @@ class Pages:
         settings = settings or load()
         exports = Exports.of(settings.cache_dir, settings.software_dir)
         assets = Assets(STATIC)
-        self._context = PageContext(
-            reads, doorkeeper, environment({"latency": seconds}), assets, MENU
-        )
+        self._context = PageContext(reads, doorkeeper, environment(), assets, MENU)
         self.routes: list[BaseRoute] = [
             *overview.routes(self._context),
             *explore.routes(self._context),

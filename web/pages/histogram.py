@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from treehammer.sql.figures import Group
-
 #: Size of the drawing in its own units, and of the margins around the bars.
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 640, 200, 56, 32, 36, 10
-_SHARES = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -26,23 +23,18 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """The bins from the first to the last that counts; ``ticks`` are places and texts of the axis.
-
-    ``quantiles`` are shares (0.5: the median) and the seconds below which these reads took.
-    """
+    """The bins from the first to the last that counts; ``ticks`` are places and texts of the axis."""
 
     title: str
     bars: tuple[Bar, ...]
     ticks: tuple[tuple[float, str], ...]
     most: int
     reads: int
-    quantiles: tuple[tuple[float, float], ...]
 
     @property
     def words(self) -> str:
         """For who cannot see it."""
-        told = ", ".join(f"{share:.0%} below {seconds(s)}" for share, s in self.quantiles)
-        return f"{self.title}: {self.reads} reads, {told}"
+        return f"{self.title}: {self.reads} reads by latency; their numbers stand below"
 
 
 def histograms(named: Mapping[str, Sequence[int]]) -> list[Histogram]:
@@ -63,15 +55,12 @@ def _histogram(title: str, bins: Sequence[int], first: int, last: int) -> Histog
     most = max(bins)
     each = (WIDTH - LEFT - RIGHT) / max(last - first + 1, 8)
     scale = (HEIGHT - BOTTOM - TOP) / most
-    known = Group({}, {}, {}, bins)
-    found = ((share, known.latency_s(share)) for share in _SHARES)
     return Histogram(
         title,
         tuple(_bars(bins, first, last, each, scale)),
         tuple(_ticks(first, last, each)),
         most,
         sum(bins),
-        tuple((share, s) for share, s in found if s is not None),
     )
 
 

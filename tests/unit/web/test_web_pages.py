@@ -109,6 +109,20 @@ def test_the_measurements_of_each_attempt_are_told_alone(start: Start) -> None:
         assert len(whole["measurements"]) == 2
 
 
+def test_a_job_shows_the_percentiles_that_were_measured_and_guesses_none(start: Start) -> None:
+    with start(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add_campaign(campaign_row(), [job_row()])
+            bins = [0] * 13 + [
+                951
+            ]  # all from 8.2 to 16.4 ms: evenly spread, half are below 12.3 ms
+            store.add([make_measurement(read_latency_hist=bins, read_latency_p50_s=8.69e-3)])
+        page = service.client.get("/jobs/job", headers=PEOPLE).text
+    assert "951 reads by latency" in page
+    assert "8.69" in page
+    assert "12.3" not in page
+
+
 def test_counts_of_days_are_those_of_the_measurements(filled: Service) -> None:
     rows = filled.client.get("/?format=json&days=30").json()["tables"]["site_days"]
     found = sum(row["good"] + row["failed"] + row["implausible"] for row in rows)
