@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from browser import Watched
 from page_makers import HOSTILE
+from playwright.sync_api import Browser
 from serving import serving
 
 Visit = Callable[..., Watched]
@@ -27,9 +28,9 @@ passes = 1
 [matrix]
 mode = ["good", "bad"]
 """
-#: Writes down what a payload must, late enough to be watched; half of the variants fail.
+#: Writes down what a payload must, once it may end; half of the variants fail.
 SCRIPT = """#!/bin/sh
-sleep 1
+for _ in $(seq 600); do [ -e 'MAY_END' ] && break; sleep 0.2; done
 echo "reading <b>as asked</b>" >&2
 grep -q '"mode": *"bad"' job.json && { echo "no such file" >&2; exit 3; }
 printf '{"format": 1, "values": {}, "extras": {}}' > "$TREEHAMMER_RESULT"
@@ -44,15 +45,23 @@ class Running:
     folder: Path
     submitting: subprocess.Popen[str]
     test: Path
+    may_end: Path
+
+    def end(self) -> None:
+        """Let its payloads end, and wait until all is collected."""
+        self.may_end.touch()
+        self.submitting.wait(timeout=120)
 
 
+# The browser first: where it is yet to be fetched, the campaign would be over before it is there.
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("campaign")
     test = folder / "waits"
     test.mkdir()
     (test / "test.toml").write_text(TEST, encoding="utf-8")
-    (test / "run.sh").write_text(SCRIPT, encoding="utf-8")
+    may_end = folder / "may-end"
+    (test / "run.sh").write_text(SCRIPT.replace("MAY_END", str(may_end)), encoding="utf-8")
     (test / "run.sh").chmod(0o755)
     git = ["git", "-C", str(test), "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Wait"]):
@@ -65,8 +74,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     )
     try:
         with serving(folder, "--reading", "open") as address:
-            yield Running(address, folder, submitting, test)
+            yield Running(address, folder, submitting, test, may_end)
     finally:
+        may_end.touch()
         submitting.communicate(timeout=120)
 
 
@@ -87,6 +97,7 @@ def test_a_campaign_is_watched_from_the_overview_to_its_end(running: Running, vi
     assert tab.page.locator("#live[hx-get]").count() == 1
     tab.check()
     before = tab.page.get_by_role("status").inner_text()
+    running.may_end.touch()
     # The page itself changes, and stops asking when all is over.
     tab.page.locator("#live:not([hx-get])").wait_for(timeout=60_000)
     after = tab.page.get_by_role("status").inner_text()
@@ -97,11 +108,11 @@ def test_a_campaign_is_watched_from_the_overview_to_its_end(running: Running, vi
     tab.page.wait_for_timeout(6000)
     assert not asked
     tab.check()
-    running.submitting.wait(timeout=60)
+    running.end()
 
 
 def test_down_to_what_one_job_said(running: Running, visit: Visit) -> None:
-    running.submitting.wait(timeout=120)
+    running.end()
     tab = visit(running.address)
     tab.open("/campaigns")
     tab.check()
@@ -123,7 +134,7 @@ def test_down_to_what_one_job_said(running: Running, visit: Visit) -> None:
 
 
 def test_run_this_again_plans_the_same(running: Running, visit: Visit) -> None:
-    running.submitting.wait(timeout=120)
+    running.end()
     tab = visit(running.address)
     tab.open("/campaigns")
     tab.page.get_by_role("link", name="waits@").click()
