@@ -57,6 +57,8 @@ class Doorkeeper:
         # A signature is checked once: a job shows the same token again and again.
         self._verified: dict[str, Grant] = {}
         self._looked_s = -OLD_S
+        self._tried_s = -OLD_S
+        self._failure: StoreError | None = None
         self._looking = asyncio.Lock()
 
     @property
@@ -83,22 +85,33 @@ class Doorkeeper:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def refresh(self) -> None:
-        """Know what holds now; however many ask, the database is not asked at every turn.
+        """Know what holds now.
+
+        However many ask, the database is asked five times a second at most, whether it answers or
+        not; who waits for one look shares what comes of it.
 
         Raises:
             StoreError: the database refuses.
         """
         asked_s = time.monotonic()
         async with self._looking:
-            if self._looked_s >= asked_s:
-                return
-            await asyncio.sleep(self._looked_s + PAUSE_S - time.monotonic())
-            began = time.monotonic()
+            if self._tried_s < asked_s:
+                await asyncio.sleep(self._tried_s + PAUSE_S - time.monotonic())
+                await self._try_to_look()
+            if self._failure:
+                raise self._failure.with_traceback(None)
+
+    async def _try_to_look(self) -> None:
+        self._tried_s = time.monotonic()
+        try:
             access = await asyncio.to_thread(self._look)
-            if access != self._access:
-                self._access = access
-                self._verified.clear()
-            self._looked_s = began
+        except StoreError as error:
+            self._failure = error
+            return
+        if access != self._access:
+            self._access = access
+            self._verified.clear()
+        self._looked_s, self._failure = self._tried_s, None
 
     async def bearer(self, request: Request) -> Grant:
         """What the bearer of the request's token may do.

@@ -19,8 +19,9 @@ _LOG = logging.getLogger("treehammer.service")
 
 #: Measurements that may wait to be written.
 WAITING = 10 * BATCH
-#: Seconds between two looks for measurements that read a replica which was found bad.
-MARK_EVERY_S = 5.0
+#: Seconds between two looks: for measurements that read a replica which was found bad, and in
+#: trouble whether the database takes in again.
+LOOK_EVERY_S = 5.0
 #: Seconds after which one trouble of the database is told again.
 TELL_AGAIN_S = 60.0
 
@@ -79,8 +80,11 @@ class Writer:
         self._waiting = 0
         self._changed = threading.Condition()
         self._closing = False
-        self._to_mark = mark is not None
-        self._marked_s = -MARK_EVERY_S
+        self._to_look = mark is not None
+        self._looked_s = -LOOK_EVERY_S
+        # Of a request that was refused.  That they can be written shows that the trouble is over, as
+        # no look does; what was never acknowledged does no harm: it comes again, and is known then.
+        self._refused: Sequence[Measurement] = ()
         self._told = ("", 0.0)
         # Should the process have to end without it, nobody was told that what it held is safe.
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
@@ -131,13 +135,13 @@ class Writer:
         while True:
             with self._changed:
                 while not self._queue and not self._closing:
-                    if not self._changed.wait(self._until_mark()):
+                    if not self._changed.wait(self._until_look()):
                         break
                 requests = self._take()
                 closing = self._closing
             if requests:
                 self._write(requests)
-            self._mark_sometimes(closing and not requests)
+            self._look_sometimes(closing and not requests)
             if closing and not requests:
                 return
 
@@ -165,13 +169,16 @@ class Writer:
         except ContentError as error:
             self._write_apart(requests, error)
         except StoreError as error:
+            self._refused = requests[0].measurements
+            self._looked_s = time.monotonic()
             self._in_trouble(error)
             self._answer_all(requests, NotWritten())
         except Exception as error:
             self._write_apart(requests, error)
         else:
+            self._refused = ()
             self._well()
-            self._to_mark |= self._mark is not None and added.new > 0
+            self._to_look |= self._mark is not None and added.new > 0
             self._answer([(request, _share(request, added)) for request in requests])
 
     def _write_apart(self, requests: Sequence[_Request], error: Exception) -> None:
@@ -208,32 +215,46 @@ class Writer:
     def _in_trouble(self, error: StoreError) -> None:
         self.trouble = error.message
         # Whoever balances load sends nothing to a service in trouble: it looks by itself.
-        self._to_mark = self._mark is not None
+        self._to_look = True
         what, when = self._told
         if what != error.message or time.monotonic() - when > TELL_AGAIN_S:
             _LOG.error("nothing can be written: %s", error)
             self._told = (error.message, time.monotonic())
 
-    # Marks
+    # Looks
 
-    def _until_mark(self) -> float | None:
+    def _until_look(self) -> float | None:
         """Seconds until the next look is due; None when nothing has come since the last."""
-        if not self._to_mark:
+        if not self._to_look:
             return None
-        return max(0.0, self._marked_s + MARK_EVERY_S - time.monotonic())
+        return max(0.0, self._looked_s + LOOK_EVERY_S - time.monotonic())
 
-    def _mark_sometimes(self, at_last: bool) -> None:
-        if not self._to_mark or self._mark is None or (self._until_mark() and not at_last):
+    def _look_sometimes(self, at_last: bool) -> None:
+        if not self._to_look or (self._until_look() and not at_last):
             return
-        self._marked_s = time.monotonic()
+        self._looked_s = time.monotonic()
         try:
-            self._mark()
-            self._to_mark = False
+            self._write_refused()
+            if self._mark is not None:
+                self._mark()
+            self._to_look = False
             self._well()
         except StoreError as error:
             self._in_trouble(error)
         except Exception:
-            _LOG.exception("measurements of bad replicas cannot be marked, which is our fault")
+            _LOG.exception("what is done now and then failed, which is our fault")
+
+    def _write_refused(self) -> None:
+        refused, self._refused = self._refused, ()
+        if not refused:
+            return
+        try:
+            self._store.add(refused)
+        except ContentError:
+            pass  # whoever sends them again is told
+        except StoreError:
+            self._refused = refused
+            raise
 
 
 def _share(request: _Request, added: Added) -> Added:

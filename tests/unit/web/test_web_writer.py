@@ -137,6 +137,62 @@ def test_when_the_database_is_away_nobody_waits_for_it() -> None:
     run(work())
 
 
+@pytest.mark.parametrize("marks", [True, False])
+def test_trouble_is_over_when_something_was_written(
+    marks: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look for what to mark may succeed while nothing can be written: on a full disk, say."""
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.05)
+    marked: list[float] = []
+
+    async def work() -> None:
+        gate = Gate()
+        gate.open.set()
+        gate.refuses = {"x": StoreError("no room left")}
+        writer = Writer(gate, mark=(lambda: marked.append(0)) if marks else None)
+        writer.start()
+        with pytest.raises(NotWritten):
+            await writer.put(some(3))
+        tries = len(gate.batches)
+        while len(gate.batches) < tries + 3:
+            assert writer.trouble == "no room left"
+            await asyncio.sleep(0.01)
+        gate.refuses.clear()
+        while writer.trouble:
+            await asyncio.sleep(0.01)
+        tries = len(gate.batches)
+        await asyncio.sleep(0.2)
+        assert len(gate.batches) == tries, "it goes on as before"
+        await closed(writer)
+
+    with caplog.at_level("INFO", "treehammer.service"):
+        run(work())
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["nothing can be written: no room left", "the database answers again"]
+
+
+@pytest.mark.parametrize("fault", [ContentError("too long"), RuntimeError("bug")])
+def test_what_was_refused_is_not_tried_for_ever(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.02)
+
+    async def work() -> None:
+        gate = Gate()
+        gate.open.set()
+        gate.refuses = {"x": StoreError("away")}
+        writer = Writer(gate)
+        writer.start()
+        with pytest.raises(NotWritten):
+            await writer.put(some(1))
+        gate.refuses = {"x": fault}
+        while writer.trouble:
+            await asyncio.sleep(0.01)
+        await closed(writer)
+
+    run(work())
+
+
 def test_only_so_much_waits() -> None:
     async def work() -> None:
         gate = Gate()
@@ -174,7 +230,7 @@ def test_what_waits_is_written_before_it_ends() -> None:
 
 
 def test_marks_follow_new_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MARK_EVERY_S", 0.1)
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.1)
     marked: list[float] = []
     troubles: list[Exception] = [StoreError("away"), RuntimeError("bug")]
 
