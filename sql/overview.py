@@ -82,6 +82,32 @@ def sites(store: Store) -> list[str]:
         return [site or "" for site in found]
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """The first day (UTC, YYYYMMDD) on which a site measured a release through a door."""
+
+    site: str
+    door: str
+    root: str
+    first_day: int
+
+
+def beginnings(store: Store) -> list[Beginning]:
+    """Since when every site has measured what: one look into an index for each subject."""
+    subject = dimension_tables["subject"]
+    first = sa.select(sa.func.min(rollup_day.c.day)).where(rollup_day.c.subject_id == subject.c.id)
+    names = (subject.c.site, subject.c.door, subject.c.axis_root)
+    one = sa.select(*names, first.scalar_subquery().label("first_day")).subquery("one")
+    by = (one.c.site, one.c.door, one.c.axis_root)
+    query = sa.select(*by, sa.func.min(one.c.first_day)).group_by(*by)
+    with store.connection() as connection:
+        return [
+            Beginning(site or "", door or "", root or "", int(day))
+            for site, door, root, day in connection.execute(query)
+            if day is not None
+        ]
+
+
 def releases(store: Store) -> list[str]:
     """Every ROOT release that was ever measured."""
     column = dimension_tables["subject"].c.axis_root
@@ -142,10 +168,17 @@ class Compared:
     counts: Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
-def latest_comparisons(store: Store, count: int, first: int = 0) -> list[Compared]:
-    """``count`` stored comparisons from the ``first`` on, the newest first; no more than 1000."""
+def latest_comparisons(
+    store: Store, count: int, first: int = 0, *, since_us: int | None = None
+) -> list[Compared]:
+    """``count`` stored comparisons from the ``first`` on, the newest first; no more than 1000.
+
+    Of those made since a time (microseconds since 1970 UTC), where one is given.
+    """
     newest = verdict.c.created_us.desc(), verdict.c.comparison_id.desc()
     query = sa.select(verdict).where(verdict.c.line == 0).order_by(*newest)
+    if since_us is not None:
+        query = query.where(verdict.c.created_us >= since_us)
     by = (verdict.c.comparison_id, verdict.c.metric, verdict.c.scope, verdict.c.verdict)
     order = sa.func.min(verdict.c.line)
     with store.connection() as connection:

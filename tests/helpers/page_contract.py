@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from sql_makers import campaign_row, job_row, make_measurement
+from store_contract import verdict
 
 from treehammer.analysis.verdict import Evidence
 from treehammer.errors import NothingToDo
 from treehammer.sql import campaigns, overview
 from treehammer.sql.campaigns import AttemptCount
-from treehammer.sql.overview import SiteDay, Total
+from treehammer.sql.overview import Beginning, SiteDay, Total
 from treehammer.sql.rows import AttemptRow, VerdictRow
 from treehammer.sql.store import Store
 
@@ -181,6 +182,23 @@ def test_the_latest_comparisons(filled: Store) -> None:
     assert (row.label, row.effect) == ("x2", -0.3)
     assert overview.largest(filled, "second", "wall_per_event_s", ("faster",)) is None
     assert overview.latest_comparisons(filled, 0) == []
+
+
+def test_comparisons_since_a_time(filled: Store) -> None:
+    for number in (1, 2, 3):
+        filled.replace_comparison(f"c{number}", [], [verdict(f"c{number}", created_us=number)])
+    found = overview.latest_comparisons(filled, 9, since_us=2)
+    assert [one.first.comparison_id for one in found] == ["c3", "c2"]
+
+
+def test_since_when_a_site_measures_what(filled: Store) -> None:
+    beside = make_measurement("c", 1, site="A", day=20260227, door="near", axis_root="6.40.00")
+    filled.add([beside])
+    assert sorted(overview.beginnings(filled), key=lambda one: (one.site, one.first_day)) == [
+        Beginning("A", "x", "x", 20250101),
+        Beginning("A", "near", "6.40.00", 20260227),
+        Beginning("B", "x", "x", 20260302),
+    ]
 
 
 def test_what_there_is_to_choose_from(filled: Store) -> None:

@@ -67,5 +67,5 @@ def _about(view: View, operation: Operation) -> dict[str, Any]:
     if "facts" in about:
         about["facts"] = dict(about["facts"])
     if "news" in about:
-        about["news"] = [one["text"] for one in about["news"]]
+        about["news"] = [one.text for one in about["news"]]
     return about

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from datetime import date, timedelta
+from collections.abc import Sequence
+from datetime import date
 from typing import Any
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis import wording
-from treehammer.analysis.days import RULE, Judged, Status
+from treehammer.analysis.days import RULE, Status
 from treehammer.analysis.verdict import RELEASE, SERIES, Verdict
 from treehammer.errors import ConfigError
 from treehammer.sql import overview
@@ -21,11 +19,11 @@ from treehammer.sql.overview import Compared
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import JobState
-from treehammer.terminal import counted
-from treehammer.web.pages import days
+from treehammer.web.pages import days, news
 from treehammer.web.pages.campaigns import campaign_table
 from treehammer.web.pages.columns import tally
 from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
+from treehammer.web.pages.matrix import Line, matrix
 from treehammer.web.pages.tables import Column, Table
 from treehammer.web.templating import moment
 
@@ -33,31 +31,10 @@ from treehammer.web.templating import moment
 DAYS, CHOICES = 14, (7, 14, 30, 60)
 #: The latest comparisons that are shown.
 COMPARISONS = 5
-#: Campaigns and sites that are named one by one.
+#: Sites and campaigns that are named one by one.
 NAMED = 10
 
 _OPEN = [state.value for state in JobState if not state.final]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A site on a day."""
-
-    day: date
-    judged: Judged
-
-
-@dataclass(frozen=True)
-class Line:
-    """A site over the days of the matrix."""
-
-    site: str
-    cells: tuple[Cell, ...]
-
-    @property
-    def query(self) -> str:
-        """What names the site in an address."""
-        return urlencode({"site": self.site})
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -79,12 +56,15 @@ def view(store: Store, request: Request) -> View:
         request,
     )
     verdicts = _verdicts(store, request)
-    recent = lines if shown[-1] == today else matrix(store, days.until(today, DAYS))
+    people = form(request) == HTML
+    usual = (until, count) == (today, news.DAYS)
+    recent = lines if usual else matrix(store, days.until(today, news.DAYS))
     quiet = sorted({*overview.sites(store)} - {line.site for line in lines})
     values = {
         "now": time.time_ns() // 1000,
         "running": running,
-        "news": list(_news(store, recent, today)),
+        "news": news.told(store, request, recent, today, NAMED if people else None),
+        "told_at_once": news.SHOWN,
         "verdicts": verdicts,
         "days": shown,
         "months": [(text, len(list(group))) for text, group in _months(shown)],
@@ -103,7 +83,7 @@ def view(store: Store, request: Request) -> View:
         "addresses": {day: link_to(request, "day", day=day) for day in shown},
         "day_names": {day: days.written(day) for day in shown},
     }
-    told = _site_days(() if form(request) == HTML else lines)
+    told = _site_days(() if people else lines)
     return View("overview.html.j2", "Overview", values, (told, running, verdicts))
 
 
@@ -119,20 +99,6 @@ def _window(request: Request, today: date) -> tuple[date, int]:
     if text not in map(str, CHOICES):
         raise ConfigError(f"days must be one of {', '.join(map(str, CHOICES))}, not {text[:40]!r}")
     return until, int(text)
-
-
-def matrix(store: Store, shown: Sequence[date]) -> list[Line]:
-    """The sites that measured something on these days, and what each day was."""
-    found = overview.site_days(store, days.numbered(shown[0]), days.numbered(shown[-1]))
-    by_place = {(one.site, one.day): Judged.of(one.outcomes) for one in found}
-    nothing = Judged(0, 0, 0)
-    return [
-        Line(
-            site,
-            tuple(Cell(day, by_place.get((site, days.numbered(day)), nothing)) for day in shown),
-        )
-        for site in dict.fromkeys(one.site for one in found)
-    ]
 
 
 def _months(shown: Sequence[date]) -> list[tuple[str, list[date]]]:
@@ -205,52 +171,6 @@ def _told(row: VerdictRow | None) -> str:
     return f"{row.verdict} by {effect} ({wording.interval(row)}): {row.label}, {where}"
 
 
-def _news(store: Store, lines: Sequence[Line], today: date) -> Iterator[dict[str, Any]]:
-    """What is otherwise since yesterday (UTC), a sentence each with what it leads to."""
-    yesterday = today - timedelta(days=1)
-    new = overview.campaigns_since(store, days.midnight_us(yesterday))
-    recent = [c.judged for line in lines for c in line.cells if c.day >= yesterday]
-    names = (one.name for one in fields(Judged))
-    whole = Judged(*(sum(getattr(one, name) for one in recent) for name in names))
-    if whole.all:
-        yield {"text": f"{counted(whole.all, 'measurement')} came in: {whole}."}
-    if new:
-        yield {
-            "text": f"{counted(len(new), 'campaign')} submitted:",
-            "campaigns": new[:NAMED],
-            "more": len(new[NAMED:]),
-        }
-    first = [line.site for line in lines if _begins(line, yesterday)]
-    if first:
-        yield {"text": f"First measurements in {len(lines[0].cells)} days: {_named(first)}."}
-    for line in lines:
-        yield from _changed(line, yesterday)
-
-
 def _named(sites: Sequence[str]) -> str:
     more = f" and {len(sites) - NAMED} more" if len(sites) > NAMED else ""
     return ", ".join(sites[:NAMED]) + more
-
-
-def _begins(line: Line, yesterday: date) -> bool:
-    """Whether all that a site has measured is of yesterday and today."""
-    return all(cell.day >= yesterday for cell in line.cells if cell.judged.all)
-
-
-def _changed(line: Line, yesterday: date) -> Iterator[dict[str, Any]]:
-    measured = [cell for cell in line.cells if cell.judged.status is not Status.NO_DATA]
-    before = [cell for cell in measured if cell.day < yesterday]
-    since = [cell for cell in measured if cell.day >= yesterday]
-    if before and not since and before[-1].day == yesterday - timedelta(days=1):
-        yield {
-            "text": f"{line.site}: nothing was measured, after daily measurements until {days.written(before[-1].day)}."
-        }
-    if before and since and before[-1].judged.status != since[-1].judged.status:
-        was, now = before[-1], since[-1]
-        yield {
-            "site": line.site,
-            "day": now.day,
-            "status": now.judged.status,
-            "text": f"{line.site}: {now.judged.status} on {days.written(now.day)} ({now.judged}), "
-            f"{was.judged.status} on {days.written(was.day)}.",
-        }

@@ -13,6 +13,8 @@ from treehammer.sql.store import Store
     "ask, index",
     [
         (lambda store: overview.latest_comparisons(store, 5), "ix_verdict_latest"),
+        (lambda store: overview.latest_comparisons(store, 5, since_us=1), "ix_verdict_latest"),
+        (overview.beginnings, "ix_rollup_day_subject (subject_id=?)"),
         (lambda store: overview.under_way(store, ["queued", "running"]), "ix_job_state"),
         (lambda store: overview.open_jobs(store, ["queued", "running"]), "ix_job_state"),
         (lambda store: overview.campaigns_since(store, 5), "ix_campaign_created"),
