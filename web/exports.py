@@ -87,8 +87,10 @@ class Exports:
             self._tidy()
             progress = partial(silent, "")
             export(store, selection, file, software_dir=self.software_dir, progress=progress)
-        except (OSError, SoftwareError, StoreError) as error:
-            raise Refusal(503, f"the file cannot be made: {error}") from error
+        except OSError as error:
+            raise Refusal(503, f"the file cannot be made: {error.strerror}") from error
+        except (SoftwareError, StoreError) as error:
+            raise Refusal(503, f"the file cannot be made: {error.message}") from error
 
     def _tidy(self) -> None:
         """Take away what is old, and the oldest of what is too much."""

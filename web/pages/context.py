@@ -251,7 +251,9 @@ def tables_answer(
 
 def sentence(error: TreehammerError) -> str:
     """What was wrong and what to do, for an answer."""
-    text = f"{error.where}: {error.message}" if error.where else error.message
+    # Where nothing was found is the database, and where that lies none of the reader's business.
+    where = "" if isinstance(error, NothingToDo) else error.where
+    text = f"{where}: {error.message}" if where else error.message
     return f"{text}. {error.hint}" if error.hint else text
 
 

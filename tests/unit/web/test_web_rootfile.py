@@ -16,6 +16,7 @@ from treehammer.collectors import software
 from treehammer.config import load
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
+from treehammer.web.answers import Refusal
 from treehammer.web.exports import KEPT, Exports, selected
 
 PEOPLE = {"Accept": "text/html"}
@@ -53,6 +54,28 @@ def test_what_is_asked_for(filled: Service, query: str, status: int, said: str) 
     assert page.status_code == status
     assert said in page.text
     assert "<script>" not in page.text
+
+
+def test_readers_are_not_told_where_the_database_is(
+    service: Service, filled: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = service.make_key("read").text
+    empty = service.get("/root-file?campaign=last", key)
+    assert (empty.status_code, "there are no campaigns yet" in empty.text) == (404, True)
+    assert str(tmp_path) not in empty.text
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/secret/place")
+
+    exports = kept(filled)
+    monkeypatch.setattr(Exports, "possible", True)
+    monkeypatch.setattr(Exports, "_tidy", full)
+    with Store.open(filled.url) as store:
+        selection = Selection.of([store.campaign("nightly").id], [])
+        key = exports.key(store, selection, selected(store, selection))
+        with pytest.raises(Refusal) as refused:
+            exports.file(store, selection, key)
+    assert str(refused.value) == "the file cannot be made: No space left on device"
 
 
 def test_too_many_are_refused(filled: Service, monkeypatch: pytest.MonkeyPatch) -> None:
