@@ -43,6 +43,7 @@ class State(Enum):
     CURRENT = "current"
     OLDER = "older"
     NEWER = "newer"
+    UNMARKED = "unmarked"
     FOREIGN = "foreign"
 
 
@@ -77,6 +78,13 @@ def require_current(engine: Engine) -> None:
             f"the database is at revision {revision(engine)}, which this version does not know",
             where=where,
             hint="A newer Treehammer has written it: install that version or a later one.",
+        )
+    if found is State.UNMARKED:
+        raise StoreError(
+            "tables of Treehammer's are here, but not the revision that they are at",
+            where=where,
+            hint="A backup is being restored, or was restored without the table alembic_version: "
+            "restore all of it. Nothing was changed.",
         )
     if found is State.FOREIGN:
         raise StoreError(
@@ -155,16 +163,32 @@ def _state(connection: Connection) -> State:
     if found == REVISION:
         return State.CURRENT
     if not found:
-        return State.EMPTY if _is_to_be_laid(connection) else State.FOREIGN
+        return _unmarked(connection)
     return State.OLDER if found in _known_revisions() else State.NEWER
 
 
-def _is_to_be_laid(connection: Connection) -> bool:
-    """Whether nothing is here, or what was left where laying the tables cannot be undone."""
+def _unmarked(connection: Connection) -> State:
+    """What a database without a revision is.
+
+    Nothing in it is ever taken away but what was left where laying the tables cannot be undone: as
+    the revision is written last, nobody could write into them, and no row is in any.
+    """
+    backend = backend_of(connection.engine)
     there = set(sa.inspect(connection).get_table_names())
-    helping = backend_of(connection.engine).helping_tables
-    others = there - helping
-    return not others or (helping < there and others <= {*metadata.tables, "alembic_version"})
+    others = there - backend.helping_tables
+    if not others:
+        return State.EMPTY
+    if not others <= {*metadata.tables, _VERSION.name}:
+        return State.FOREIGN
+    was_begun = not backend.undoes_changes and backend.helping_tables <= there
+    if was_begun and not any(_has_rows(connection, name) for name in others):
+        return State.EMPTY
+    return State.UNMARKED
+
+
+def _has_rows(connection: Connection, table: str) -> bool:
+    one = sa.select(sa.literal(1)).select_from(sa.table(table)).limit(1)
+    return connection.execute(one).first() is not None
 
 
 def config() -> Config:
@@ -200,7 +224,6 @@ def run(connection: Connection, target: str) -> None:
 
 
 def _take_away(connection: Connection) -> None:
-    # Without a revision nobody could write into them: they are empty.
     left = sa.inspect(connection).get_table_names()
     for table in reversed(metadata.sorted_tables):
         if table.name in left:

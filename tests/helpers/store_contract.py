@@ -9,19 +9,24 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sql_makers
+import sqlalchemy as sa
 from sql_makers import campaign_row, full_measurement, job_row, make_measurement
 
 from treehammer.collectors.metrics import CATALOGUE, Value
 from treehammer.errors import ConfigError, NothingToDo, StoreError
+from treehammer.sql.database import make_engine, parse_url, rebuilding
+from treehammer.sql.migrate import REVISION
 from treehammer.sql.recording import BATCH, Added
 from treehammer.sql.rows import AttemptRow, CountRow, ExtraRow, PairRow, ReplicaRow, VerdictRow
 from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store, check_database
+from treehammer.sql.store import Store, check_database, upgrade_database
 
 HELPERS = str(Path(sql_makers.__file__).parent)
 EVERYTHING = Selection()
@@ -367,3 +372,62 @@ def test_two_processes_make_and_fill_one_database(url: str) -> None:
     assert sum(new for new, _ in counts) == 200
     assert sum(known for _, known in counts) == 200
     assert check_database(url)["extra"] == 200
+
+
+# What the database held before
+
+
+_MARK = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32)))
+_THEIRS = sa.MetaData()
+_JOB = sa.Table("job", _THEIRS, sa.Column("what", sa.String(9), primary_key=True))
+_RECIPES = sa.Table("recipes", _THEIRS, sa.Column("cake", sa.String(9), primary_key=True))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_results_without_their_revision_are_left_alone(url: str, whole: bool) -> None:
+    """So they are while a backup is being restored."""
+    with Store.open(url) as store:
+        store.add([make_measurement()])
+    with changing(url) as connection:
+        if whole:
+            _MARK.drop(connection)
+        else:
+            connection.execute(sa.delete(_MARK))
+    for act in (Store.open, upgrade_database, check_database):
+        with pytest.raises(
+            StoreError, match=r"not the revision that they are at(.|\n)*restore all"
+        ):
+            act(url)
+    with changing(url) as connection:
+        if whole:
+            _MARK.create(connection)
+        connection.execute(sa.insert(_MARK).values(version_num=REVISION))
+    assert check_database(url)["measurement"] == 1
+
+
+def test_what_is_someone_elses_is_left_alone(url: str) -> None:
+    """Even where a table of theirs has the name of one of ours."""
+    with changing(url) as connection:
+        _JOB.create(connection)
+        connection.execute(sa.insert(_JOB).values(what="bakes"))
+    for act in (Store.open, upgrade_database):
+        with pytest.raises(StoreError, match="not the revision"):
+            act(url)
+    with changing(url) as connection:
+        _RECIPES.create(connection)
+    for act in (Store.open, upgrade_database):
+        with pytest.raises(StoreError, match="other than Treehammer"):
+            act(url)
+    with changing(url) as connection:
+        assert connection.scalar(sa.select(_JOB.c.what)) == "bakes"
+
+
+@contextmanager
+def changing(url: str) -> Iterator[sa.Connection]:
+    """A connection to do to a database what only others do."""
+    engine = make_engine(parse_url(url))
+    try:
+        with rebuilding(engine) as connection:
+            yield connection
+    finally:
+        engine.dispose()
