@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from treehammer.collectors import software
 from treehammer.errors import SoftwareError, StoreError
 from treehammer.sql.queries import Questions
+from treehammer.sql.retention import PRUNED_COLUMNS
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 from treehammer.terminal import silent
@@ -25,6 +26,23 @@ from treehammer.web.answers import Refusal
 MOST = 20_000
 #: Files that are kept, and seconds for which they are.
 KEPT, KEPT_S = 20, 86_400
+
+
+@dataclass(frozen=True)
+class Content:
+    """What tells apart what a selection holds at two times.
+
+    A measurement stays as it is but for marks of bad replicas, and what is taken away by age.
+
+    Args:
+        rows: measurements; one more than :data:`MOST` stands for any that are more.
+        marked: those of them that are implausible.
+        pruned: values of them that are not there, or no more.
+    """
+
+    rows: int
+    marked: int
+    pruned: int
 
 
 @dataclass(frozen=True)
@@ -50,9 +68,9 @@ class Exports:
         """Whether there is a ROOT that writes: it is never installed while somebody waits."""
         return bool(software.prepared(self.software_dir))
 
-    def key(self, store: Store, selection: Selection, rows: int) -> str:
-        """What tells a file's content, as hexadecimal digits; it changes as measurements come in."""
-        told = f"{store.url}\n{selection!r}\n{rows}\n{__version__}"
+    def key(self, store: Store, selection: Selection, content: Content) -> str:
+        """What tells a file's content, as hexadecimal digits; it changes as measurements do."""
+        told = f"{store.url}\n{selection!r}\n{content!r}\n{__version__}"
         return hashlib.sha256(told.encode()).hexdigest()[:32]
 
     def file(self, store: Store, selection: Selection, key: str) -> Path:
@@ -64,15 +82,15 @@ class Exports:
                 no room.
         """
         file = self.folder / f"{key}.root"
-        if file.exists():
+        if _is_kept(file):
             return file
-        rows = selected(store, selection)
-        if rows > MOST:
+        content = selected(store, selection)
+        if content.rows > MOST:
             raise Refusal(413, f"more than {MOST} measurements are selected: select fewer")
-        if self.key(store, selection, rows) != key:
-            raise Refusal(404, "measurements have come in since: load the page again")
+        if self.key(store, selection, content) != key:
+            raise Refusal(404, "the measurements have changed since: load the page again")
         with self._one:
-            if not file.exists():
+            if not _is_kept(file):
                 self._make(store, selection, file)
         return file
 
@@ -104,9 +122,23 @@ class Exports:
                 file.unlink(missing_ok=True)
 
 
-def selected(store: Store, selection: Selection) -> int:
-    """How many measurements are selected; one more than :data:`MOST` stands for any that are more."""
+def _is_kept(file: Path) -> bool:
+    try:
+        return time.time() - file.stat().st_mtime <= KEPT_S
+    except FileNotFoundError:
+        return False
+
+
+def selected(store: Store, selection: Selection) -> Content:
+    """What a selection holds now."""
     with store.connection() as connection:
         ask = Questions(selection, connection.dialect.name)
-        some = ask.measurements(["measurement_id"]).order_by(None).limit(MOST + 1).subquery("some")
-        return int(connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0)
+        query = ask.measurements(["plausible", *PRUNED_COLUMNS]).order_by(None).limit(MOST + 1)
+        plausible, *pruned = (held := query.subquery("held")).c
+        # Not counted as they are: Oracle counts no LOB.
+        one: sa.ColumnElement[int] = sa.literal_column("1")
+        told = (plausible == sa.false(), *(column.is_(None) for column in pruned))
+        counts = (sa.func.count(sa.case((condition, one))) for condition in told)
+        query = sa.select(sa.func.count(), *counts).select_from(held)
+        rows, marked, *missing = map(int, connection.execute(query).one())
+        return Content(rows, marked, sum(missing))

@@ -14,7 +14,9 @@ from treehammer.sql import campaigns, overview
 from treehammer.sql.campaigns import AttemptCount
 from treehammer.sql.overview import Beginning, SiteDay, Total
 from treehammer.sql.rows import AttemptRow, VerdictRow
+from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
+from treehammer.web import exports
 
 FAILED: dict[str, Any] = {
     "failure_class": "open",
@@ -202,9 +204,25 @@ def test_since_when_a_site_measures_what(filled: Store) -> None:
 
 
 def test_what_there_is_to_choose_from(filled: Store) -> None:
-    assert overview.releases(filled) == sorted(overview.releases(filled))
+    assert overview.releases(filled) == ["x"]
+    filled.add(
+        make_measurement("c", place, axis_root=release)
+        for place, release in enumerate(["6.40.00", "6.38.00", "6.40.00"])
+    )
+    assert sorted(overview.releases(filled)) == ["6.38.00", "6.40.00", "x"]
     newest = campaigns.newest(filled, 1)
     assert newest == [(filled.campaigns()[0].id, filled.campaigns()[0].name)]
+
+
+def test_what_a_root_file_would_hold(filled: Store) -> None:
+    def held(*wheres: str) -> tuple[int, int]:
+        found = exports.selected(filled, Selection.of([], wheres))
+        assert found.pruned > 0
+        return found.rows, found.marked
+
+    assert held() == (6, 1)
+    assert held("site=B") == (1, 0)
+    assert exports.selected(filled, Selection.of([], ["site=nowhere"])) == exports.Content(0, 0, 0)
 
 
 def test_what_went_wrong_on_a_day(filled: Store) -> None:

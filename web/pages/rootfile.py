@@ -70,9 +70,10 @@ def view(store: Store, request: Request, exports: Exports) -> View:
         selection = _selection(store, request)
         # The form shows what was meant by a prefix or 'last'.
         values["chosen"] = selection.campaigns[0]
-        rows = values["rows"] = selected(store, selection)
-        if 0 < rows <= MOST and exports.possible:
-            key = exports.key(store, selection, rows)
+        content = selected(store, selection)
+        values["rows"] = content.rows
+        if 0 < content.rows <= MOST and exports.possible:
+            key = exports.key(store, selection, content)
             query = {"campaign": selection.campaigns[0], "where": wheres}
             values["file"] = link_to(request, "rootfile-data", query=query, key=key)
         known = {one.id for one in campaigns}

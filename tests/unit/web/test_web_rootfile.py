@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from treehammer.config import load
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 from treehammer.web.answers import Refusal
-from treehammer.web.exports import KEPT, Exports, selected
+from treehammer.web.exports import KEPT, KEPT_S, Content, Exports, selected
 
 PEOPLE = {"Accept": "text/html"}
 
@@ -92,7 +94,7 @@ def test_a_file_is_kept_and_read_in_parts(filled: Service) -> None:
     with Store.open(filled.url) as store:
         chosen = Selection(campaigns=("over",))
         key = files.key(store, chosen, selected(store, chosen))
-        other = files.key(store, chosen, 1)
+        other = files.key(store, chosen, Content(1, 0, 0))
     address = f"/root-file/{key}.root?campaign=nightly"
     assert filled.client.get(address).status_code == 503, "there is no ROOT"
     assert filled.client.get(address.replace(key, other)).status_code == 404
@@ -105,6 +107,36 @@ def test_a_file_is_kept_and_read_in_parts(filled: Service) -> None:
     part = filled.client.get(address, headers={"Range": "bytes=0-3"})
     assert (part.status_code, part.content) == (206, b"root")
     assert filled.client.head(address).headers["Content-Length"] == "5004"
+
+
+def test_a_file_is_another_when_its_measurements_are(filled: Service) -> None:
+    files, chosen = kept(filled), Selection(campaigns=("over",))
+
+    def key() -> str:
+        with Store.open(filled.url) as store:
+            return files.key(store, chosen, selected(store, chosen))
+
+    seen = {key(), key()}
+    assert len(seen) == 1
+    for change in ("plausible = NOT plausible", "log_excerpt = NULL"):
+        with closing(sqlite3.connect(filled.url.removeprefix("sqlite:///"))) as connection:
+            assert connection.execute(f"UPDATE measurement SET {change}").rowcount
+            connection.commit()
+        seen.add(key())
+    assert len(seen) == 3
+
+
+def test_what_is_kept_too_long_is_made_anew(filled: Service) -> None:
+    files = kept(filled)
+    with Store.open(filled.url) as store:
+        chosen = Selection(campaigns=("over",))
+        key = files.key(store, chosen, selected(store, chosen))
+        files.folder.mkdir(parents=True, exist_ok=True)
+        (file := files.folder / f"{key}.root").write_bytes(b"root")
+        assert files.file(store, chosen, key) == file
+        os.utime(file, (time.time() - KEPT_S - 1,) * 2)
+        with pytest.raises(Refusal, match="there is no ROOT"):
+            files.file(store, chosen, key)
 
 
 def test_old_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
