@@ -199,7 +199,8 @@ def check_command(settings: Settings, form: str) -> None:
     """Check that the database is whole and of this version; count what it holds.
 
     Of SQLite every page, index and reference is checked; servers watch over their own.
-    Of all of them the roll-ups are compared with the measurements.
+    Of all of them tables, columns and indexes are compared with those of this version, and the
+    roll-ups with the measurements.
 
     Example: treehammer db check
     """

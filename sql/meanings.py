@@ -8,6 +8,10 @@ BUSY_SECONDS = 30.0
 _AGAIN = "Nothing was written. Run the command again when the other one has ended."
 _KEPT = "what was committed before is intact."
 
+# Of the database's revision, but not of its shape.
+_LACKS = "the database lacks something that this version needs"
+_CHECK = "Run: treehammer db check"
+
 #: PostgreSQL calls this an error of operation.
 TOO_LONG = "index row"
 
@@ -46,6 +50,7 @@ _SQLITE = (
         "Put it back from a backup, or move it away and run 'treehammer collect': "
         "the records of jobs stay in the spool.",
     ),
+    *((sign, _LACKS, _CHECK) for sign in ("no such table", "no such column", "has no column")),
     (
         "not a database",
         "this file is not an SQLite database",
@@ -141,6 +146,7 @@ _POSTGRESQL = (
         "the server has no such database",
         "Have one made that is yours: CREATE DATABASE NAME OWNER USER ENCODING 'UTF8'.",
     ),
+    ("does not exist", _LACKS, _CHECK),
     (
         "permission denied for schema",
         "this user may not make tables here",
@@ -368,8 +374,10 @@ _ORACLE = (
     (
         "ora-00942",
         "a table is not there, or this user may not see it",
-        "Use the user who owns the tables: Treehammer looks for them under the user's own name.",
+        "Use the user who owns the tables: Treehammer looks for them under the user's own name. "
+        + _CHECK,
     ),
+    ("ora-00904", _LACKS, _CHECK),
     (
         "ora-16000",
         "the database may not be written",

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.backends import backend_of
 from treehammer.sql.database import reading, rebuilding
+from treehammer.sql.layout import complete, missing_indexes, require_layout
 from treehammer.sql.schema import metadata
 from treehammer.sql.troubles import explained, shown, sqlite_file
 
@@ -123,6 +124,7 @@ def upgrade(engine: Engine, *, backed_up: bool = False) -> Path | None:
         return None
     if found is not State.OLDER:
         require_current(engine)
+        _complete(engine)
         return None
     if not backend_of(engine).undoes_changes:
         _upgrade_for_good(engine, backed_up=backed_up)
@@ -130,7 +132,18 @@ def upgrade(engine: Engine, *, backed_up: bool = False) -> Path | None:
     backup = _back_up(engine)
     with rebuilding(engine) as connection:
         run(connection, REVISION)
+        complete(connection)  # an error undoes the upgrade
     return backup
+
+
+def _complete(engine: Engine) -> None:
+    with reading(engine) as connection:
+        lacking = missing_indexes(backend_of(engine).layout(connection))
+        if not lacking:
+            require_layout(connection)
+            return
+    with rebuilding(engine) as connection:
+        complete(connection)
 
 
 def _upgrade_for_good(engine: Engine, *, backed_up: bool) -> None:
@@ -144,7 +157,7 @@ def _upgrade_for_good(engine: Engine, *, backed_up: bool) -> None:
     try:
         with rebuilding(engine) as connection:
             run(connection, REVISION)
-            backend_of(engine).require_columns(connection, metadata)
+            complete(connection)
     except StoreError as error:
         again = f"What was changed stays. Then run again: {UPGRADE} --backed-up"
         raise StoreError(

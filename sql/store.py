@@ -27,6 +27,7 @@ from treehammer.sql.database import (
     writing,
 )
 from treehammer.sql.figures import Answer, Figure
+from treehammer.sql.layout import require_layout
 from treehammer.sql.queries import Snapshot
 from treehammer.sql.recording import BATCH, Added, add_batch, total
 from treehammer.sql.retention import Pruned
@@ -353,6 +354,7 @@ def check_database(url: str) -> dict[str, int]:
     """
     with Store.open(url, create=False) as store, reading(store._engine) as connection:
         require_whole(connection)
+        require_layout(connection)
         if different := rollups.difference(connection):
             raise StoreError(
                 f"a roll-up is not what the measurements say: {different}",

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from treehammer.errors import StoreError
 from treehammer.sql import troubles
-from treehammer.sql.backends.plain import ACCESS, CONNECT_SECONDS, Access, Backend
+from treehammer.sql.backends.plain import ACCESS, CONNECT_SECONDS, Access, Backend, Layout
 from treehammer.sql.troubles import shown
 
 #: The oldest server that is accepted.
@@ -37,6 +37,15 @@ _TAKE_LOCK = "SELECT id FROM writer_lock WHERE id = 1 FOR UPDATE WAIT"
 # thinks that its users are in.
 _SESSION = "ALTER SESSION SET NLS_SORT = BINARY NLS_COMP = BINARY NLS_NUMERIC_CHARACTERS = '.,'"
 _COLUMNS = "SELECT table_name, column_name FROM user_tab_columns"
+_INDEXES = (
+    "SELECT table_name, index_name, column_name FROM user_ind_columns "
+    "ORDER BY table_name, index_name, column_position"
+)
+_KEYS = (
+    "SELECT table_name, constraint_name, column_name FROM user_cons_columns "
+    "WHERE constraint_name IN (SELECT constraint_name FROM user_constraints "
+    "WHERE constraint_type = 'P') ORDER BY table_name, constraint_name, position"
+)
 # Reserved words that SQLAlchemy does not know as such; as names of parameters they need quotes, too.
 _RESERVED_TOO = frozenset(
     (
@@ -128,21 +137,16 @@ class Oracle(Backend):
                 hint=f"Use a database whose character set is {CHARACTER_SET}, the usual one.",
             )
 
-    def require_columns(self, connection: Connection, metadata: sa.MetaData) -> None:
-        """Look for every column: changes that were made before are passed over."""
-        there = {(table, column) for table, column in connection.exec_driver_sql(_COLUMNS)}
-        missing = [
-            f"{table.name}.{column.name}"
-            for table in metadata.sorted_tables
-            for column in table.columns
-            if (table.name.upper(), column.name.upper()) not in there
-        ]
-        if missing:
-            raise StoreError(
-                f"columns are missing: {', '.join(missing[:10])}",
-                where=shown(connection.engine.url),
-                hint="Put the database back from its backup and run the upgrade again.",
-            )
+    def layout(self, connection: Connection) -> Layout:
+        """The user's own tables, asked for in few words: SQLAlchemy's questions are long."""
+        columns: dict[str, set[str]] = {}
+        for table, column in connection.exec_driver_sql(_COLUMNS):
+            columns.setdefault(table.lower(), set()).add(column.lower())
+        indexes: dict[str, set[tuple[str | None, ...]]] = {}
+        for (table, _), names in _in_order(connection, _INDEXES).items():
+            indexes.setdefault(table, set()).add(names)
+        keys = {table: names for (table, _), names in _in_order(connection, _KEYS).items()}
+        return Layout(columns, keys, indexes)
 
     @contextmanager
     def altering(self, plain: Connection) -> Iterator[Connection]:
@@ -155,6 +159,15 @@ class Oracle(Backend):
             guarding = guard.execution_options(**{ACCESS: "write"})
             with guarding.begin():
                 yield plain.execution_options(**{ACCESS: "alter"})
+
+
+def _in_order(connection: Connection, question: str) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Table and name -> the columns of an index or a constraint."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for table, name, column in connection.exec_driver_sql(question):
+        place = (table.lower(), name)
+        found[place] = (*found.get(place, ()), column.lower())
+    return found
 
 
 def _prepare(connection: Any, _record: Any) -> None:

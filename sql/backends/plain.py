@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
@@ -15,6 +15,20 @@ ACCESS = "treehammer_access"
 Access = Literal["read", "write", "alter"]
 #: Seconds until a server that does not answer is given up, where the URL says nothing else.
 CONNECT_SECONDS = 10
+
+
+class Layout(NamedTuple):
+    """Tables as a database has them; names are in lower case.
+
+    Attributes:
+        columns: table -> its columns.
+        keys: table -> the columns of its primary key.
+        indexes: table -> the columns of each of its indexes.
+    """
+
+    columns: Mapping[str, Set[str]]
+    keys: Mapping[str, tuple[str, ...]]
+    indexes: Mapping[str, Set[tuple[str | None, ...]]]
 
 
 class Backend:
@@ -64,12 +78,24 @@ class Backend:
         """The connection, before its transaction, on which tables may be changed inside."""
         yield plain.execution_options(**{ACCESS: "alter", **self.writing_options})
 
-    def require_columns(self, connection: Connection, metadata: sa.MetaData) -> None:
-        """Refuse tables that lack a column, where changing them may have stopped half-way.
-
-        Raises:
-            StoreError: columns are not there; the message names them.
-        """
+    def layout(self, connection: Connection) -> Layout:
+        """The tables that are there, and what is in them."""
+        inspector = sa.inspect(connection)
+        indexes = inspector.get_multi_indexes()
+        return Layout(
+            {
+                table: {column["name"] for column in columns}
+                for (_, table), columns in inspector.get_multi_columns().items()
+            },
+            {
+                table: tuple(key["constrained_columns"])
+                for (_, table), key in inspector.get_multi_pk_constraint().items()
+            },
+            {
+                table: {tuple(index["column_names"]) for index in some}
+                for (_, table), some in indexes.items()
+            },
+        )
 
     def require_whole(self, connection: Connection) -> None:
         """Check everything that the database does not check by itself.

@@ -45,6 +45,15 @@ CREATE VIEW IF NOT EXISTS all_views AS SELECT table_name AS view_name, table_sch
 CREATE TABLE IF NOT EXISTS all_mviews (mview_name VARCHAR, owner VARCHAR);
 CREATE VIEW IF NOT EXISTS user_tab_columns AS SELECT table_name, column_name
     FROM information_schema.columns WHERE table_schema = '{USER}';
+CREATE VIEW IF NOT EXISTS user_ind_columns AS SELECT table_name, index_name, column_name,
+    ordinal_position AS column_position
+    FROM information_schema.index_columns WHERE table_schema = '{USER}';
+CREATE VIEW IF NOT EXISTS user_cons_columns AS SELECT table_name, constraint_name, column_name,
+    ordinal_position AS position
+    FROM information_schema.key_column_usage WHERE table_schema = '{USER}';
+CREATE VIEW IF NOT EXISTS user_constraints AS SELECT table_name, constraint_name,
+    SUBSTRING(constraint_type, 1, 1) AS constraint_type
+    FROM information_schema.table_constraints WHERE table_schema = '{USER}';
 CREATE TABLE IF NOT EXISTS nls_database_parameters (parameter VARCHAR, value VARCHAR);
 DELETE FROM nls_database_parameters;
 INSERT INTO nls_database_parameters VALUES ('NLS_CHARACTERSET', 'AL32UTF8');

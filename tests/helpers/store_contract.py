@@ -21,6 +21,7 @@ from sql_makers import campaign_row, full_measurement, job_row, make_measurement
 
 from treehammer.collectors.metrics import CATALOGUE, Value
 from treehammer.errors import ConfigError, NothingToDo, StoreError
+from treehammer.sql import schema
 from treehammer.sql.database import make_engine, parse_url, rebuilding
 from treehammer.sql.migrate import REVISION
 from treehammer.sql.recording import BATCH, Added
@@ -339,6 +340,25 @@ def test_a_whole_database_is_counted(url: str) -> None:
     assert counts["measurement"] == 1
     assert counts["extra"] == 2
     assert counts["campaign"] == 0
+
+
+def test_a_database_that_lacks_something_is_told_so(url: str, store: Store) -> None:
+    store.add([make_measurement()])
+    (index,) = schema.rollup_day.indexes
+    with rebuilding(store._engine) as connection:
+        connection.execute(sa.schema.DropIndex(index))
+    with pytest.raises(StoreError, match=r"lacks index ix_rollup_day_subject\n.*db upgrade"):
+        check_database(url)
+    upgrade_database(url)
+    assert check_database(url)["measurement"] == 1
+    with rebuilding(store._engine) as connection:
+        connection.exec_driver_sql("ALTER TABLE job DROP COLUMN label")
+        connection.execute(sa.schema.DropTable(schema.replica))
+    for act in (check_database, upgrade_database):
+        with pytest.raises(StoreError, match=r"lacks table replica, column job\.label\n.*backup"):
+            act(url)
+    with pytest.raises(StoreError, match="Run: treehammer db check"):
+        store.replicas()
 
 
 def run(script: str, *arguments: str) -> subprocess.Popen[str]:

@@ -13,9 +13,8 @@ from old_databases import EARLIER, check_all_is_kept, check_an_upgrade_keeps_all
 from sql_makers import full_measurement
 
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.backends.oracle import Oracle, was_done_before
+from treehammer.sql.backends.oracle import was_done_before
 from treehammer.sql.database import make_engine, parse_url
-from treehammer.sql.schema import metadata
 from treehammer.sql.store import Store, upgrade_database
 
 _SCHEMA = (
@@ -123,10 +122,3 @@ def test_what_an_upgrade_passes_over() -> None:
     assert not was_done_before("ALTER TABLE a MODIFY b NUMBER", "ORA-00904: invalid identifier")
     assert not was_done_before("CREATE TABLE a (b NUMBER)", "ORA-01653: unable to extend")
     assert not was_done_before("UPDATE a SET b = 1", "ORA-00904: invalid identifier")
-
-
-def test_a_column_that_is_missing_is_told(url: str, store: Store) -> None:
-    with make_engine(parse_url(url)).connect() as connection:
-        connection.exec_driver_sql("ALTER TABLE job DROP COLUMN label")
-        with pytest.raises(StoreError, match=r"columns are missing: job\.label(.|\n)*backup"):
-            Oracle().require_columns(connection, metadata)

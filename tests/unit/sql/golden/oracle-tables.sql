@@ -604,6 +604,18 @@ SELECT alembic_version.version_num
 FROM alembic_version
 ;
 
+SELECT table_name, column_name FROM user_tab_columns
+;
+
+SELECT table_name, index_name, column_name FROM user_ind_columns ORDER BY table_name, index_name,
+    column_position
+;
+
+SELECT table_name, constraint_name, column_name FROM user_cons_columns WHERE constraint_name IN
+    (SELECT constraint_name FROM user_constraints WHERE constraint_type = 'P') ORDER BY table_name,
+    constraint_name, position
+;
+
 SELECT rollup_day.day, rollup_day.subject_id, rollup_day.kind, rollup_day.outcome,
     rollup_day.measurements, rollup_day.n_eff_job, rollup_day.s_eff_job, rollup_day.q_eff_job,
     rollup_day.n_eff_payload, rollup_day.s_eff_payload, rollup_day.q_eff_payload,
