@@ -139,6 +139,6 @@ def selected(store: Store, selection: Selection) -> Content:
         one: sa.ColumnElement[int] = sa.literal_column("1")
         told = (plausible == sa.false(), *(column.is_(None) for column in pruned))
         counts = (sa.func.count(sa.case((condition, one))) for condition in told)
-        query = sa.select(sa.func.count(), *counts).select_from(held)
-        rows, marked, *missing = map(int, connection.execute(query).one())
+        counted = sa.select(sa.func.count(), *counts).select_from(held)
+        rows, marked, *missing = map(int, connection.execute(counted).one())
         return Content(rows, marked, sum(missing))
