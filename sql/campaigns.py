@@ -11,11 +11,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from treehammer.collectors.failures import NOT_SUPPORTED
 from treehammer.errors import NothingToDo
 from treehammer.sql import wide
 from treehammer.sql.overview import CampaignState, states_of
+from treehammer.sql.rollups import UNSUPPORTED
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.schema import attempt, campaign, job, measurement
+from treehammer.sql.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.store import Store
 from treehammer.sql.tables import fetch
 
@@ -137,6 +139,30 @@ def told(store: Store, campaign_id: str) -> list[Told]:
         return [Told(*(value or "" for value in row)) for row in rows]
 
 
+def unsupported(store: Store, campaign_id: str) -> dict[tuple[str, str], int]:
+    """Site and class of failure -> its measurements of what a release or set-up cannot do at all."""
+    by = (wide.column("site"), measurement.c.failure_class)
+    query = wide.select(("site", "failure_class")).add_columns(sa.func.count())
+    query = query.where(
+        measurement.c.campaign_id == campaign_id,
+        measurement.c.failure_class.in_(UNSUPPORTED),
+        measurement.c.failure_kind == NOT_SUPPORTED,
+    )
+    with store.connection() as connection:
+        rows = connection.execute(query.group_by(*by))
+        return {(site or "", of_class): int(count) for site, of_class, count in rows}
+
+
+def datasets(store: Store, campaign_id: str) -> list[tuple[str, str]]:
+    """Name and hash of every dataset that its measurements read, sorted."""
+    subject = dimension_tables["subject"].c
+    mine = sa.select(measurement.c.subject_id).where(measurement.c.campaign_id == campaign_id)
+    query = sa.select(subject.dataset, subject.dataset_hash).distinct()
+    query = query.where(subject.id.in_(mine), subject.dataset.is_not(None))
+    with store.connection() as connection:
+        return sorted((name, hash_ or "") for name, hash_ in connection.execute(query))
+
+
 def failed_attempts(store: Store, campaign_id: str) -> list[AttemptCount]:
     """Its attempts that did not end well, by site and class, the most frequent first."""
     later = attempt.alias("later")
@@ -168,8 +194,9 @@ def jobs(
     Args:
         store: to ask.
         campaign_id: whose.
-        only: ``site``, ``state`` or ``failure`` (class of an attempt or a measurement, or
-            ``implausible``) -> the value they must have.
+        only: ``site``, ``state`` or ``failure`` (class of an attempt or a measurement,
+            ``implausible``, or what is not supported, as :data:`.rollups.UNSUPPORTED` has it) ->
+            the value they must have.
         first: that is wanted, from 0.
         count: how many.
     """
@@ -208,6 +235,13 @@ def _failed(campaign_id: str, failure: str) -> sa.ColumnElement[bool]:
     if failure == "implausible":
         bad = measurement.c.failure_class.is_(None), measurement.c.plausible == sa.false()
         return job.c.id.in_(measured.where(*bad))
+    kind = measurement.c.failure_kind
+    for of_class, apart in UNSUPPORTED.items():
+        if failure == apart:
+            lacks = measurement.c.failure_class == of_class, kind == NOT_SUPPORTED
+            return job.c.id.in_(measured.where(*lacks))
+        if failure == of_class:
+            measured = measured.where(sa.or_(kind.is_(None), kind != NOT_SUPPORTED))
     attempted = sa.select(attempt.c.job_id).where(attempt.c.failure_class == failure)
     return sa.or_(
         job.c.id.in_(measured.where(measurement.c.failure_class == failure)),

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from treehammer.sql import wide
 from treehammer.sql.rows import CampaignRow, VerdictRow
@@ -25,8 +26,8 @@ from treehammer.sql.store import IN_LIST, Store
 from treehammer.sql.tables import fetch
 
 _SITE = dimension_tables["subject"].c.site
-#: Failing measurements of a site and day that are read.
-MOST_FAILING = 200
+#: Failing measurements, and jobs, of a site and day that are read.
+MOST_FAILING, MOST_JOBS = 200, 200
 
 
 @dataclass(frozen=True)
@@ -242,14 +243,51 @@ class Failing:
 
 def failing_on(store: Store, site: str, day: int) -> list[Failing]:
     """Measurements of a site and day (YYYYMMDD) that are not good, :data:`MOST_FAILING` at most."""
-    column = wide.column("site")
-    of_site = wide.having("site", column == site if site else column.is_(None))
     bad = sa.or_(measurement.c.failure_class.is_not(None), measurement.c.plausible == sa.false())
     names = tuple(field.name for field in fields(Failing))
-    query = wide.select(names).where(measurement.c.day == day, of_site, bad)
+    query = wide.select(names).where(measurement.c.day == day, _at(site), bad)
     with store.connection() as connection:
         rows = connection.execute(query.limit(MOST_FAILING))
         return [Failing(*(value or "" for value in row)) for row in rows]
+
+
+@dataclass(frozen=True)
+class Worked:
+    """A job that measured something at a site on a day: how much, and how much of it is good."""
+
+    campaign_id: str
+    campaign_name: str
+    job_id: str
+    measurements: int
+    good: int
+
+
+def jobs_on(store: Store, site: str, day: int) -> list[Worked]:
+    """Jobs that measured something at a site on a day (YYYYMMDD), :data:`MOST_JOBS` at most."""
+    whole = sa.and_(measurement.c.failure_class.is_(None), measurement.c.plausible == sa.true())
+    one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
+    by = (measurement.c.campaign_id, measurement.c.job_id)
+    counts = sa.func.count(), sa.func.sum(sa.case((whole, one), else_=none))
+    query = sa.select(*by, *counts).where(measurement.c.day == day, _at(site)).group_by(*by)
+    with store.connection() as connection:
+        rows = connection.execute(query.order_by(*by).limit(MOST_JOBS)).all()
+        names = _names(connection, {row[0] for row in rows})
+    return [
+        Worked(campaign_id, names.get(campaign_id, ""), job_id, int(number), int(good))
+        for campaign_id, job_id, number, good in rows
+    ]
+
+
+def _names(connection: Connection, ids: Collection[str]) -> dict[str, str]:
+    """Identity -> name of campaigns."""
+    query = sa.select(campaign.c.id, campaign.c.name).where(campaign.c.id.in_(ids))
+    return {id_: name or "" for id_, name in connection.execute(query)}
+
+
+def _at(site: str) -> sa.ColumnElement[bool]:
+    """Measurements of a site."""
+    column = wide.column("site")
+    return wide.having("site", column == site if site else column.is_(None))
 
 
 @dataclass(frozen=True)

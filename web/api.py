@@ -137,11 +137,16 @@ OPERATIONS = (
         "getDay",
         "day",
         "What a site measured on a day, and what failed",
-        {"measured": "what was measured", "failing": "failures"},
+        {
+            "measured": "what was measured",
+            "failing": "failures",
+            "jobs": "jobs that measured, with their campaigns",
+        },
         (
             Parameter("day", "The day (UTC).", _DAY, path=True),
             Parameter("site", "The site.", _TEXT),
         ),
+        ("status", "counts", "classes"),
     ),
     Operation(
         "/campaigns",
@@ -161,6 +166,7 @@ OPERATIONS = (
             "jobs": "selected jobs",
             "sites": "jobs by site and state",
             "failures": "failures by class and site",
+            "unsupported": "what a release or set-up does not support, by site",
             "messages": "what was said",
         },
         (
@@ -170,7 +176,7 @@ OPERATIONS = (
             Parameter("failure", "Only jobs that failed so.", _TEXT),
             Parameter("page", "Which page of the jobs.", _PAGE),
         ),
-        ("facts", "command_line", "render", "page", "pages", "job_count"),
+        ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
     ),
     Operation(
         "/jobs/{job_id}",

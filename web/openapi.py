@@ -11,7 +11,7 @@ from treehammer.web.bodies import Limits
 from treehammer.web.contradictions import describe
 
 #: Raised with every change of the interface: the first number when clients must change.
-API_VERSION = "1.1.0"
+API_VERSION = "1.2.0"
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}

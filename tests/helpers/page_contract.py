@@ -235,6 +235,35 @@ def test_what_went_wrong_on_a_day(filled: Store) -> None:
     assert overview.failing_on(filled, "", 20260301) == []
 
 
+def test_who_measured_on_a_day(filled: Store) -> None:
+    found = [
+        (one.campaign_name, one.job_id, one.measurements, one.good)
+        for one in overview.jobs_on(filled, "A", 20260301)
+    ]
+    assert found == [("name of new", "a1", 2, 1), ("name of new", "a2", 1, 0)]
+    assert overview.jobs_on(filled, "", 20260301) == []
+
+
+def test_what_a_campaign_could_not_do_at_all(filled: Store) -> None:
+    lacking: dict[str, Any] = {
+        "failure_class": "stage-in",
+        "failure_kind": "not-supported",
+        "site": "A",
+    }
+    filled.add([make_measurement("a2", 9, campaign_id="new", **lacking)])
+    assert campaigns.unsupported(filled, "new") == {("A", "stage-in"): 1}
+    for failure, ids in (("stage-in", []), ("stage-in: not supported", ["a2"])):
+        lines, _ = campaigns.jobs(filled, "new", {"failure": failure}, 0, 10)
+        assert [line.job.id for line in lines] == ids
+
+
+def test_what_a_campaign_read(filled: Store) -> None:
+    assert campaigns.datasets(filled, "new") == []
+    read: dict[str, Any] = {"dataset": "small", "dataset_hash": "sha256:1"}
+    filled.add([make_measurement("a2", 9, campaign_id="new", **read)])
+    assert campaigns.datasets(filled, "new") == [("small", "sha256:1")]
+
+
 def test_totals(filled: Store) -> None:
     assert overview.totals(filled) == [
         Total("A", "good", 3, 20260301),

@@ -13,16 +13,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from treehammer.collectors.failures import NOT_SUPPORTED
 from treehammer.sql import campaigns
 from treehammer.sql.campaigns import JobLine
-from treehammer.sql.rollups import IMPLAUSIBLE
+from treehammer.sql.rollups import IMPLAUSIBLE, UNSUPPORTED
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit import again
 from treehammer.submit.batch.base import JobState
 from treehammer.terminal import counted, duration
-from treehammer.web.addresses import any_text
-from treehammer.web.pages.campaigns import page_number, pages
+from treehammer.web.addresses import some_text
+from treehammer.web.pages.campaigns import beyond, page_number, pages
 from treehammer.web.pages.columns import job_column
 from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
 from treehammer.web.pages.tables import Column, Row, Table
@@ -75,10 +76,14 @@ class Progress:
             text += f"; about {duration(self.remaining_s)} to go at the pace so far"
         return f"{text}."
 
+    def plain(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {**vars(self), "over": self.over}
+
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """The route of the page; ``?part=progress`` is what of it changes while jobs run."""
-    return [context.page(any_text("/campaigns/{campaign_id}"), view, "campaign")]
+    return [context.page(some_text("/campaigns/{campaign_id}"), view, "campaign")]
 
 
 def view(store: Store, request: Request) -> View:
@@ -88,8 +93,16 @@ def view(store: Store, request: Request) -> View:
     counts = store.counts(campaign.id)
     progress = _progress(store, campaign, states, sum(row.measurements for row in counts))
     sites = _sites(campaign, states, counts, request)
-    failures = _failures(store, campaign, counts, request)
-    parts = {"progress": progress, "sites": sites, "failures": failures, "every_s": EVERY_S}
+    lacking = campaigns.unsupported(store, campaign.id)
+    failures = _failures(store, campaign, counts, lacking, request)
+    unsupported = _unsupported(campaign, lacking, request)
+    parts = {
+        "progress": progress,
+        "sites": sites,
+        "failures": failures,
+        "unsupported": unsupported,
+        "every_s": EVERY_S,
+    }
     seen = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     live = {**parts, "campaign": campaign, "seen": seen}
     if request.query_params.get("part") == "progress" and form(request) == HTML:
@@ -110,9 +123,10 @@ def view(store: Store, request: Request) -> View:
         "site_names": sorted(states),
         "state_names": [state.value for state in JobState],
         "failure_names": sorted(
-            {row["failure"] for row in failures.rows} | {only["failure"]} - {""}
+            {row["failure"] for row in (*failures.rows, *unsupported.rows)}
+            | {only["failure"]} - {""}
         ),
-        "facts": _facts(campaign),
+        "facts": _facts(store, campaign),
         "further": list(_further(campaign, request)),
         "command_line": again.command(campaign),
         "render": again.command(campaign, "render"),
@@ -121,7 +135,7 @@ def view(store: Store, request: Request) -> View:
         "campaign.html.j2",
         campaign.name or campaign.id,
         values,
-        (jobs, sites, failures, troubles),
+        (jobs, sites, failures, unsupported, troubles),
     )
 
 
@@ -185,10 +199,18 @@ def _jobs_of(request: Request, campaign: CampaignRow, **only: str) -> str:
 
 
 def _failures(
-    store: Store, campaign: CampaignRow, counts: Sequence[Any], request: Request
+    store: Store,
+    campaign: CampaignRow,
+    counts: Sequence[Any],
+    lacking: Mapping[tuple[str, str], int],
+    request: Request,
 ) -> Table:
-    """Classes of failures by site: measurements, and attempts that ended without all of theirs."""
+    """Classes of failures by site: measurements, and attempts that ended without all of theirs.
+
+    What is not supported (``lacking``, by site and class) is no failure.
+    """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
+    failed: Counter[tuple[str, str]] = Counter()
 
     def of(site: str, failure: str) -> dict[str, Any]:
         empty = {"failure": failure, "site": site, "measurements": 0, "attempts": 0, "again": 0}
@@ -196,7 +218,9 @@ def _failures(
 
     for row in counts:
         if row.failure_class or not row.plausible:
-            of(row.site, row.failure_class or IMPLAUSIBLE)["measurements"] += row.measurements
+            failed[row.site, row.failure_class or IMPLAUSIBLE] += row.measurements
+    for key, count in (failed - Counter(lacking)).items():
+        of(*key)["measurements"] = count
     for one in campaigns.failed_attempts(store, campaign.id):
         of(one.site, one.failure_class).update(attempts=one.attempts, again=one.again)
     columns = (
@@ -219,13 +243,36 @@ def _failures(
     )
 
 
+def _unsupported(
+    campaign: CampaignRow, lacking: Mapping[tuple[str, str], int], request: Request
+) -> Table:
+    rows = [
+        {"failure": UNSUPPORTED[of_class], "site": site, "measurements": count}
+        for (site, of_class), count in sorted(lacking.items())
+    ]
+    columns = (
+        Column(
+            "failure",
+            "what",
+            link=lambda row: _jobs_of(request, campaign, site=row["site"], failure=row["failure"]),
+        ),
+        Column("site", "site"),
+        Column("measurements", "measurements", number=True),
+    )
+    caption = "Not supported by a release or set-up, which is no failure of the site"
+    return Table("unsupported", caption, columns, rows)
+
+
 def _troubles(store: Store, campaign: CampaignRow, request: Request) -> Table:
     """What failing measurements said, the most frequent first."""
     said = campaigns.told(store, campaign.id)
     number: Counter[tuple[str, ...]] = Counter()
     example: dict[tuple[str, ...], str] = {}
     for one in said:
-        key = (one.failure_class, one.failure_kind, one.failure_phase, one.message, one.site)
+        failure = one.failure_class
+        if one.failure_kind == NOT_SUPPORTED:
+            failure = UNSUPPORTED.get(failure, failure)
+        key = (failure, one.failure_kind, one.failure_phase, one.message, one.site)
         number[key] += 1
         example.setdefault(key, one.job_id)
     names = ("failure", "kind", "phase", "message", "site")
@@ -268,7 +315,11 @@ def _jobs(store: Store, campaign: CampaignRow, request: Request) -> tuple[Table,
         Column("message", "message", long=True),
     )
     rows = [_job(line) for line in lines]
-    return Table("jobs", "Selected jobs", columns, rows, empty="No job is selected."), count
+    return Table("jobs", "Selected jobs", columns, rows, empty=_no_jobs(request, count)), count
+
+
+def _no_jobs(request: Request, count: int) -> str:
+    return beyond(page_number(request), pages(count, EACH)) or "No job is selected."
 
 
 def _job(line: JobLine) -> Row:
@@ -295,9 +346,10 @@ def _job(line: JobLine) -> Row:
     }
 
 
-def _facts(campaign: CampaignRow) -> list[tuple[str, str]]:
+def _facts(store: Store, campaign: CampaignRow) -> list[tuple[str, str]]:
     """What exactly ran."""
-    return [*_origin(campaign), *_asked(json.loads(campaign.plan))]
+    read = campaigns.datasets(store, campaign.id)
+    return [*_origin(campaign), *_asked(json.loads(campaign.plan), read)]
 
 
 def _further(campaign: CampaignRow, request: Request) -> Iterator[tuple[str, str]]:
@@ -325,10 +377,14 @@ def _origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:
     yield "test", f"{campaign.test_name} ({campaign.test_path})"
 
 
-def _asked(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _asked(
+    plan: Mapping[str, Any], datasets: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """What was asked for; of datasets which exactly, as measurements tell once there are any."""
     definition = plan.get("definition", {})
-    if definition.get("dataset"):
-        yield "dataset", definition["dataset"]
+    named = [f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets]
+    if named or definition.get("dataset"):
+        yield "dataset", ", ".join(named) or definition["dataset"]
     for site, template in plan.get("templates", {}).items():
         yield f"template at {site}", template
     for axis, values in definition.get("axes", {}).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -30,8 +31,10 @@ def view(store: Store, request: Request) -> View:
     """What the list shows."""
     number = page_number(request)
     found, count = campaigns.listed(store, (number - 1) * EACH, EACH)
+    many = pages(count, EACH)
     table = campaign_table("campaigns", "Campaigns, the newest first", found, request)
-    values = {"table": table, "page": number, "pages": pages(count, EACH), "count": count}
+    table = replace(table, empty=beyond(number, many))
+    values = {"page": number, "pages": many, "count": count}
     return View("campaigns.html.j2", "Campaigns", values, (table,))
 
 
@@ -83,6 +86,11 @@ def page_number(request: Request) -> int:
 def pages(count: int, each: int) -> int:
     """How many pages there are, at least one."""
     return max(-(-count // each), 1)
+
+
+def beyond(page: int, many: int) -> str:
+    """A sentence for a page after the last one; '' for one that there is."""
+    return f"There is no page {page}; the last one is page {many}." if page > many else ""
 
 
 def _some(count: int) -> str:

@@ -68,4 +68,6 @@ def _about(view: View, operation: Operation) -> dict[str, Any]:
         about["facts"] = dict(about["facts"])
     if "news" in about:
         about["news"] = [one.text for one in about["news"]]
+    if "progress" in about:
+        about["progress"] = about["progress"].plain()
     return about

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -40,22 +40,30 @@ def view(store: Store, request: Request) -> View:
     number = days.numbered(day)
     found = overview.site_days(store, number, number)
     outcomes = next((one.outcomes for one in found if one.site == site), {})
-    measured = _measured(store, site, number)
+    measured = _measured(store, site, day, request)
     failing = _failing(store, site, number, request)
+    jobs = _jobs(store, site, number, request)
+    judged = Judged.of(outcomes)
     values = {
         "site": site,
-        "judged": Judged.of(outcomes),
-        "classes": sorted(
-            ((name, n) for name, n in outcomes.items() if name not in _TOLD),
-            key=lambda item: -item[1],
+        "judged": judged,
+        "status": judged.status.value,
+        "counts": _counts(judged),
+        "classes": dict(
+            sorted(
+                ((name, n) for name, n in outcomes.items() if name not in _TOLD),
+                key=lambda item: -item[1],
+            )
         ),
+        "jobs": jobs,
+        "further": list(_further(site, day, request)) if judged.all else [],
         "measured": measured,
         "failing": failing,
         "neighbours": list(_neighbours(day, site, request)),
         "rule": RULE,
     }
     title = f"{site or 'No site'} on {days.written(day)}"
-    return View("day.html.j2", title, values, (measured, failing))
+    return View("day.html.j2", title, values, (measured, failing, jobs))
 
 
 def _neighbours(day: date, site: str, request: Request) -> Iterator[tuple[str, str]]:
@@ -67,17 +75,36 @@ def _neighbours(day: date, site: str, request: Request) -> Iterator[tuple[str, s
         yield word, link_to(request, "day", day=other, query={"site": site})
 
 
-def _measured(store: Store, site: str, day: int) -> Table:
+def _further(site: str, day: date, request: Request) -> Iterator[tuple[str, str]]:
+    """Where the day is looked at otherwise: what is read there, and its address."""
+    only = {"site": site, "from": day, "to": day}
+    for title, asked in (
+        ("CPU efficiency by variant", {"metric": "eff_job", "by": "variant_label"}),
+        ("CPU time per event by host", {"metric": "cpu_per_event_s", "by": "host"}),
+        ("Read latency by door", {"view": "latency", "by": "door"}),
+    ):
+        yield title, link_to(request, "explore", query={**asked, "colour": "axis_root", **only})
+
+
+def _measured(store: Store, site: str, day: date, request: Request) -> Table:
     """By test, variant, release and door: what became of the measurements, and means of the good ones."""
+    number = days.numbered(day)
     where = Where("site", "=", site or None)
     figure = Figure(
-        _METRICS, _BY, Selection(wheres=(where,)), first_day=day, last_day=day, kind=None
+        _METRICS, _BY, Selection(wheres=(where,)), first_day=number, last_day=number, kind=None
     )
     groups = store.figure(figure).groups
     rows = [_group(group.by, group.outcomes, group.metrics) for group in groups]
+
+    def explored(row: Row) -> str:
+        """The same measurements one by one host."""
+        asked = {"metric": "cpu_per_event_s", "by": "host", "colour": "job_id", "site": site}
+        mine = {name: row[name] for name in _BY}
+        return link_to(request, "explore", query={**asked, **mine, "from": day, "to": day})
+
     columns = (
         Column("test_name", "test"),
-        variant_column(),
+        replace(variant_column(), link=explored),
         Column("axis_root", "ROOT"),
         Column("door", "door"),
         Column("kind", "kind"),
@@ -97,18 +124,20 @@ def _measured(store: Store, site: str, day: int) -> Table:
 
 
 def _group(by: Any, outcomes: Any, metrics: Any) -> dict[str, Any]:
-    judged = Judged.of(outcomes)
-    row = {
-        **by,
+    row = {**by, **_counts(Judged.of(outcomes))}
+    for name in _METRICS:
+        moments: Moments = metrics[name]
+        row |= {f"{name}_mean": moments.mean, f"{name}_rms": moments.rms}
+    return row
+
+
+def _counts(judged: Judged) -> dict[str, int]:
+    return {
         "good": judged.good,
         "failed": judged.failed,
         "implausible": judged.implausible,
         "not_supported": judged.unsupported,
     }
-    for name in _METRICS:
-        moments: Moments = metrics[name]
-        row |= {f"{name}_mean": moments.mean, f"{name}_rms": moments.rms}
-    return row
 
 
 def _figure(name: str, title: str, scale: float) -> tuple[Column, Column]:
@@ -160,3 +189,23 @@ def _failing(store: Store, site: str, day: int, request: Request) -> Table:
         empty="Every measurement is good." if not found else "",
         note=f"The first {len(found)}; the pages of campaigns have the others." if cut else "",
     )
+
+
+def _jobs(store: Store, site: str, day: int, request: Request) -> Table:
+    found = overview.jobs_on(store, site, day)
+    columns = (
+        job_column(request, "job"),
+        Column(
+            "campaign_id",
+            "campaign",
+            write=lambda row: row["campaign_name"] or row["campaign_id"],
+            link=lambda row: link_to(request, "campaign", campaign_id=row["campaign_id"]),
+            long=True,
+        ),
+        Column("campaign_name", hidden=True),
+        *number_columns("measurements", "good"),
+    )
+    cut = len(found) == overview.MOST_JOBS
+    note = f"The first {len(found)}; the pages of campaigns have the others." if cut else ""
+    rows = [asdict(one) for one in found]
+    return Table("jobs", "Jobs that measured", columns, rows, note=note)

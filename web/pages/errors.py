@@ -21,8 +21,6 @@ _KEPT_S = 30 * 86400
 
 _REMEDIES = {
     400: "Correct the address, or begin at the overview.",
-    401: "",
-    403: "Ask who runs this service for a key that may read (treehammer token create --role read).",
     404: "It may have been spelt otherwise, or never been there. Begin at the overview.",
     405: "Pages are read with GET.",
     500: "Tell who runs this service the time and the address; its log has the rest.",

@@ -20,7 +20,8 @@ from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit import again
 from treehammer.submit.batch.base import JobState
-from treehammer.web.addresses import any_text
+from treehammer.web.addresses import some_text
+from treehammer.web.pages import days
 from treehammer.web.pages.columns import variant_column
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.histogram import Histogram, histograms
@@ -108,6 +109,10 @@ _COLUMNS = (
     *_CIRCUMSTANCES,
     *_STORAGE,
     "series",
+    "day",
+    "site",
+    "door",
+    "axis_root",
     "read_latency_hist",
     "log_excerpt",
 )
@@ -132,7 +137,7 @@ class Attempt:
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """The route of the page."""
-    return [context.page(any_text("/jobs/{job_id}"), view, "job")]
+    return [context.page(some_text("/jobs/{job_id}"), view, "job")]
 
 
 def view(store: Store, request: Request) -> View:
@@ -154,6 +159,7 @@ def view(store: Store, request: Request) -> View:
         "attempts": attempts,
         "histograms": _histograms(rows),
         "facts": list(_facts(job, campaign, rows)),
+        "further": list(_further(job, rows, request)),
         "cut": len(rows) == campaigns.MOST_OF_JOB,
         "command_line": again.command(campaign),
     }
@@ -162,6 +168,29 @@ def view(store: Store, request: Request) -> View:
     named = request.query_params.get("table")
     own = [attempt.table for attempt in attempts if attempt.table.name == named]
     return View("job.html.j2", title, values, (every, _attempt_table(told.values()), *own))
+
+
+def _further(job: JobRow, rows: Sequence[Row], request: Request) -> Iterator[tuple[str, str]]:
+    """Where the job's site and its work are looked at: what is read there, and its address."""
+    yield job.site, link_to(request, "site", site=job.site)
+    for number in sorted({row["day"] for row in rows}):
+        day = days.of_number(number)
+        title = f"{job.site} on {days.written(day)}"
+        yield title, link_to(request, "day", day=day, query={"site": job.site})
+    timed = [row for row in rows if row["kind"] == "timed"]
+    if not timed:
+        return
+    work = {
+        name: sorted({row[name] for row in timed if row[name]})
+        for name in ("test_name", "variant_label")
+    }
+    asked = {"metric": "cpu_per_event_s", "colour": "axis_root", **work}
+    here = {"site": job.site, "door": sorted({row["door"] for row in timed if row["door"]})}
+    for title, more in (
+        ("The same at all sites of the campaign", {"by": "site", "campaign": job.campaign_id}),
+        ("The same here by day", {"by": "day", **here}),
+    ):
+        yield title, link_to(request, "explore", query={**asked, **more})
 
 
 def _attempt(
@@ -218,6 +247,8 @@ def _table(name: str, caption: str, rows: Sequence[Row], request: Request) -> Ta
         Column("round", "round", number=True),
         Column("position", "position", number=True),
         Column("outcome", "outcome", look=lambda row: "" if row["outcome"] == GOOD else "slower"),
+        Column("why", "why", long=True, hidden=not any(map(_why, rows))),
+        Column("all", "everything", link=lambda row: _record(request, row["measurement_id"])),
         Column("cpu_per_event_s", "CPU, ms/event", _ms, number=True),
         Column("wall_per_event_s", "wall, ms/event", _ms, number=True),
         Column("loop_wall_s", "loop, s", number=True),
@@ -227,8 +258,6 @@ def _table(name: str, caption: str, rows: Sequence[Row], request: Request) -> Ta
         Column("read_latency_p50_s", "read p50, ms", _ms, number=True),
         Column("read_latency_p99_s", "read p99, ms", _ms, number=True),
         Column("started_us", "started", moment),
-        Column("why", "why", long=True),
-        Column("all", "everything", link=lambda row: _record(request, row["measurement_id"])),
     )
     filled = [{**row, "outcome": _outcome(row), "why": _why(row), "all": "JSON"} for row in rows]
     return Table(name, caption, columns, filled, empty="It left no measurement.")

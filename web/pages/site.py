@@ -10,6 +10,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis import peers
@@ -28,7 +29,7 @@ from treehammer.web.addresses import any_text
 from treehammer.web.pages import days
 from treehammer.web.pages.chart import Chart, Dot, Line, Mark
 from treehammer.web.pages.columns import number_columns, variant_column
-from treehammer.web.pages.context import PageContext, View, link_to
+from treehammer.web.pages.context import PageContext, View, for_people, link_to
 from treehammer.web.pages.tables import Column, Row, Table
 from treehammer.web.pages.units import Unit, aligned
 from treehammer.web.templating import cell
@@ -118,11 +119,13 @@ def _look(row: Row) -> str:
     return str(row["status"]).replace(" ", "-")
 
 
-def view(store: Store, request: Request) -> View:
+def view(store: Store, request: Request) -> View | Response:
     """One site."""
     site = str(request.path_params["site"])
     works = site_history.works(store, site)
     if not works:
+        if not site and for_people(request):
+            return RedirectResponse(link_to(request, "sites"))
         near = did_you_mean(site, overview.sites(store))
         raise NothingToDo(f"there is no site {site[:100]!r} that has measured anything", hint=near)
     asked = _asked(request, site)

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from page_contract import *  # noqa: F403
 from sqlalchemy.engine import Connection
 
-from treehammer.sql import overview
+from treehammer.sql import campaigns, overview
 from treehammer.sql.store import Store
 
 
@@ -20,6 +20,8 @@ from treehammer.sql.store import Store
         (lambda store: overview.campaigns_since(store, 5), "ix_campaign_created"),
         # By either of the two that begin with day and subject: both are as good.
         (lambda store: overview.failing_on(store, "A", 20260301), "day=?"),
+        (lambda store: campaigns.unsupported(store, "c"), "campaign_id=?"),
+        (lambda store: campaigns.datasets(store, "c"), "campaign_id=?"),
     ],
 )
 def test_an_index_answers(store: Store, ask: object, index: str) -> None:

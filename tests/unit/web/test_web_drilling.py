@@ -1,0 +1,198 @@
+"""From a day, a campaign or a job to what stands behind it and beside it, and what each tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from sql_makers import campaign_row, job_row, make_measurement
+from web_service import Service, running
+
+from treehammer.sql.rows import AttemptRow
+from treehammer.sql.store import Store
+
+DAY, SITE = "2026-03-01", "SITE/A"
+TEMPLATE = "htcondor.sub.j2 sha256:0123456789ab"
+COMMON: dict[str, Any] = {
+    "campaign_id": "nightly",
+    "site": SITE,
+    "door": "near",
+    "test_name": "ttree-read",
+    "test_path": "hctests/ttree-read",
+    "commit_id": "c" * 40,
+    "variant_label": "branches=2% cache_mb=30",
+    "dataset": "reference-small",
+    "dataset_hash": "sha256:abc",
+    "plausible": True,
+    "cpu_per_event_s": 0.01,
+    "axis_root": "6.40.00",
+}
+LACKING = {
+    "failure_class": "software setup",
+    "failure_kind": "not-supported",
+    "failure_message": "6.38.00 has no protocol davs",
+    "axis_root": "6.38.00",
+}
+BROKEN = {"failure_class": "software setup", "failure_kind": "exit", "failure_message": "no disk"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("drilling")
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        plan = {"definition": {"dataset": "reference-small"}, "templates": {SITE: TEMPLATE}}
+        campaign = campaign_row(
+            "nightly", name="every night", plan=json.dumps(plan), planned_measurements=9
+        )
+        jobs = [
+            job_row(name, campaign_id="nightly", site=SITE, state=state)
+            for name, state in (("whole", "done"), ("lacking", "done"), ("broken", "running"))
+        ]
+        store.add_campaign(campaign, jobs)
+        store.set_attempts([AttemptRow("whole", 1, "done", 1, 2, 0, "", "")])
+        store.add(
+            [
+                make_measurement("whole", 1, **COMMON),
+                make_measurement("whole", 2, kind="checksum", **COMMON),
+                make_measurement("lacking", 1, **{**COMMON, **LACKING}),
+                make_measurement("lacking", 2, **{**COMMON, **LACKING}),
+                make_measurement("broken", 1, **{**COMMON, **BROKEN}),
+            ]
+        )
+    with running(folder, reading_open=True) as service:
+        yield service
+
+
+def page(service: Service, address: str) -> str:
+    answer = service.client.get(address, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def told(service: Service, address: str) -> dict[str, Any]:
+    answer = service.client.get(f"/api/v1{address}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def links(service: Service, address: str) -> list[str]:
+    return [unescape(one) for one in re.findall(r'href="(/[^"]*)"', page(service, address))]
+
+
+def asked(address: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(address).query))
+
+
+def test_a_good_day_leads_to_its_jobs_campaigns_and_measurements(service: Service) -> None:
+    found = links(service, f"/days/{DAY}?site=SITE/A")
+    assert {"/jobs/whole", "/campaigns/nightly", "/sites/SITE%2FA"} <= set(found)
+    one_by_one = [asked(link) for link in found if link.startswith("/explore?")]
+    of_the_day = [one for one in one_by_one if (one["from"], one["to"]) == (DAY, DAY)]
+    assert all(one["site"] == SITE for one in of_the_day)
+    (checksum,) = [one for one in of_the_day if one.get("kind") == "checksum"]
+    assert (checksum["test_name"], checksum["door"]) == ("ttree-read", "near")
+    assert checksum["variant_label"] == COMMON["variant_label"]
+    for link in found:
+        assert service.client.get(link).status_code == 200, link
+
+
+def test_jobs_of_a_day_are_those_that_measured(service: Service) -> None:
+    found = told(service, f"/days/{DAY}?site=SITE/A")
+    rows = {row["job_id"]: row for row in found["tables"]["jobs"]}
+    counts = {name: (row["measurements"], row["good"]) for name, row in rows.items()}
+    assert counts == {"whole": (2, 2), "lacking": (2, 0), "broken": (1, 0)}
+    assert {row["campaign_name"] for row in rows.values()} == {"every night"}
+    assert found["about"] == {
+        "status": "warning",
+        "counts": {"good": 2, "failed": 1, "implausible": 0, "not_supported": 2},
+        "classes": {"software setup": 1},
+    }
+
+
+def test_what_is_not_supported_is_no_failure_of_a_campaign(service: Service) -> None:
+    tables = told(service, "/campaigns/nightly")["tables"]
+    counts = {
+        name: {row["failure"]: row["measurements"] for row in tables[name]}
+        for name in ("failures", "unsupported")
+    }
+    apart = "software setup: not supported"
+    assert counts == {"failures": {"software setup": 1}, "unsupported": {apart: 2}}
+    shown = page(service, "/campaigns/nightly")
+    assert "Not supported by a release or set-up" in shown
+    messages = service.client.get("/campaigns/nightly?format=json&table=messages").json()
+    assert {row["failure"]: row["message"] for row in messages["tables"]["messages"]} == {
+        "software setup": "no disk",
+        apart: "6.38.00 has no protocol davs",
+    }
+    for failure, job in (("software setup", "broken"), (apart, "lacking")):
+        answer = service.client.get(
+            "/api/v1/campaigns/nightly", params={"failure": failure, "table": "jobs"}
+        )
+        assert [row["job_id"] for row in answer.json()["tables"]["jobs"]] == [job]
+
+
+def test_a_campaign_tells_programs_how_far_it_is(service: Service) -> None:
+    about = told(service, "/campaigns/nightly")["about"]
+    progress = about["progress"]
+    assert (progress["recorded"], progress["planned"], progress["over"]) == (5, 9, False)
+    assert progress["jobs"] == {"done": 2, "running": 1}
+    assert progress["remaining_s"] > 0
+
+
+@pytest.mark.parametrize("address", ["/campaigns/nightly", "/jobs/whole"])
+def test_what_ran_is_named_exactly(service: Service, address: str) -> None:
+    facts = told(service, address)["about"]["facts"]
+    shown = " ".join(facts.values())
+    for exact in (TEMPLATE, "reference-small", "sha256:abc", "hctests/ttree-read", "c" * 40):
+        assert exact in shown, exact
+    assert TEMPLATE in page(service, address)
+    assert "sha256:abc" in page(service, address)
+
+
+def test_a_job_leads_to_its_site_its_day_and_its_work_elsewhere(service: Service) -> None:
+    found = links(service, "/jobs/whole")
+    expected = {"/campaigns/nightly", "/sites/SITE%2FA", f"/days/{DAY}?site=SITE%2FA"}
+    assert expected <= set(found)
+    explored = [asked(link) for link in found if link.startswith("/explore?")]
+    assert len(explored) == 2
+    for one in explored:
+        assert one["test_name"] == "ttree-read"
+        assert one["variant_label"] == COMMON["variant_label"]
+    assert explored[0]["campaign"] == "nightly"
+    assert (explored[1]["site"], explored[1]["door"]) == (SITE, "near")
+    for link in found:
+        assert service.client.get(link).status_code == 200, link
+
+
+def test_why_a_measurement_failed_stands_where_one_did(service: Service) -> None:
+    why = ">why</th>"
+    assert why not in page(service, "/jobs/whole")
+    broken = page(service, "/jobs/broken")
+    assert broken.index(why) < broken.index(">everything</th>") < broken.index(">CPU, ms/event<")
+
+
+@pytest.mark.parametrize(
+    "address, leads_to", [("/sites/", "/sites"), ("/campaigns/", "/campaigns"), ("/jobs", "")]
+)
+def test_half_an_address_leads_to_the_list(service: Service, address: str, leads_to: str) -> None:
+    answer = service.client.get(address, headers={"Accept": "text/html"})
+    if leads_to:
+        assert answer.status_code == 307
+        assert answer.headers["Location"].endswith(leads_to)
+    else:
+        assert answer.status_code == 404
+    assert service.client.get("/api/v1/sites/").status_code == 404
+
+
+@pytest.mark.parametrize("address", ["/campaigns", "/campaigns/nightly"])
+def test_a_page_after_the_last_one_says_so(service: Service, address: str) -> None:
+    shown = page(service, f"{address}?page=99")
+    assert "There is no page 99; the last one is page 1." in shown
+    assert '<a href="?page=1' in shown
+    assert "page 99 of" not in shown
