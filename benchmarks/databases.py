@@ -1,8 +1,9 @@
 """Databases to measure: an SQLite file, or a PostgreSQL server of our own, filled with any number of rows.
 
 A hundred thousand measurements go through the store; the others are copies that the database makes
-itself, each moved by some days and to other variants, as if the next days had been measured.  What
-is there in the end is what :mod:`benchmarks.world` would have given.
+itself, each moved by some days and to other variants, as if the next days had been measured.  Every
+day and series has as many measurements in the end as :mod:`benchmarks.world` would have given it;
+their numbers and hosts are those of the seed, and so are the days on which something is wrong.
 """
 
 from __future__ import annotations
@@ -37,8 +38,6 @@ from treehammer.sql.store import Store, open_engine
 from treehammer.testbed.postgres import HASTY, Server, programs
 
 KINDS = ("sqlite", "postgresql")
-#: The days that are measured, however many rows there are.
-DAYS = 400
 #: Measurements that go through the store; the fewest and most copies of them.
 SEED_ROWS, COPIES = 100_000, (10, 200)
 #: Room that a row takes on disk while a database is filled, PostgreSQL's log of changes included.
@@ -67,6 +66,7 @@ class Filled:
             this process's CPU.
         stored_wall_s: see there.
         stored_cpu_s: see there.
+        first_day: of its measurements, YYYYMMDD.
     """
 
     kind: str
@@ -75,6 +75,7 @@ class Filled:
     stored: int
     stored_wall_s: float
     stored_cpu_s: float
+    first_day: int
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +91,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--keep",
         type=Path,
         metavar="FOLDER",
-        help="scale, queries, pages: make the databases there, and take those that are there already "
-        "(default: in a temporary folder, see TMPDIR)",
+        help="scale, queries, pages: make the databases there, and take those that were made there "
+        "today, since they end yesterday (default: in a temporary folder, see TMPDIR)",
     )
 
 
@@ -102,7 +103,7 @@ def filled(kind: str, rows: int, keep: Path | None, beside: int = 0) -> Iterator
     Args:
         kind: one of :data:`KINDS`.
         rows: measurements.
-        keep: a folder to make it in, and to take it from when it is there already.
+        keep: a folder to make it in, and to take it from when it was made there today.
         beside: bytes for each row that will be needed on the same disk beside it.
 
     Raises:
@@ -126,6 +127,8 @@ def _filled_in(folder: Path, kind: str, rows: int, beside: int) -> Iterator[Fill
     name = f"rows_{rows}"
     mark = folder / f"{kind}-{name}.json"
     known = json.loads(mark.read_text()) if mark.exists() else None
+    if known and known.get("first_day") != world.day_number(0):
+        known = None  # it ends another day than pages are asked for
     _require_room(folder, rows, beside + (BYTES_A_ROW if known is None else 0))
     with _database(kind, folder, name, anew=known is None) as url:
         if known is None:
@@ -184,7 +187,7 @@ def postgresql(folder: Path, settings: Mapping[str, str] = _SETTINGS) -> Iterato
 def seed_of(rows: int) -> world.World:
     """What goes through the store; the rest are its copies."""
     copies = min(COPIES[1], max(COPIES[0], rows // SEED_ROWS))
-    return world.World(DAYS // copies, rows // copies)
+    return world.World(world.DAYS // copies, rows // copies)
 
 
 def _fill(kind: str, url: str, rows: int) -> Filled:
@@ -194,11 +197,11 @@ def _fill(kind: str, url: str, rows: int) -> Filled:
         added = store.add(seed)
         wall_s, cpu_s = time.monotonic() - start, time.process_time() - cpu
         store.add_campaign(_campaign(0), [])
-        for day in range(1, DAYS):
+        for day in range(1, world.DAYS):
             store.add_campaign(_campaign(day), [])
     engine = open_engine(url, create=False)
     try:
-        _multiply(engine, DAYS // seed.days, seed.days)
+        _multiply(engine, world.DAYS // seed.days, seed.days)
         _say("rolling up")
         with writing(engine) as connection:
             rollups.remake(connection)
@@ -207,7 +210,7 @@ def _fill(kind: str, url: str, rows: int) -> Filled:
             _gather_statistics(engine)
     finally:
         engine.dispose()
-    return Filled(kind, url, count, added.new, wall_s, cpu_s)
+    return Filled(kind, url, count, added.new, wall_s, cpu_s, world.day_number(0))
 
 
 def _campaign(day: int) -> CampaignRow:

@@ -7,6 +7,7 @@ Beside it stand its CPU time, and how long it waited for a CPU that others had, 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
@@ -29,9 +30,10 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks import records, world
-from benchmarks.databases import DAYS, filled, seed_of
+from benchmarks.databases import filled, seed_of
 from benchmarks.jobs import TREEHAMMER
 from benchmarks.report import RESULTS, SEED, Figure, write_rows
+from treehammer.errors import NothingToDo
 from treehammer.sql.store import Store
 
 #: Each page is asked so often, after so many times that do not count, unless that takes longer.
@@ -53,10 +55,15 @@ _HEADERS = {"Accept": "text/html", "Accept-Encoding": "gzip"}
 
 @dataclass(frozen=True)
 class Page:
-    """A page, what it reads, and with what status it answers; :data:`SUMS` keep :data:`AT_MOST_S`."""
+    """A page, what it reads, and with what status it answers; :data:`SUMS` keep :data:`AT_MOST_S`.
+
+    ``shows`` is a table of the page and one of its columns: a row with nothing there, or 0, shows
+    nothing.  Without a table it is how lines of plain text begin.
+    """
 
     name: str
     path: str
+    shows: tuple[str, str]
     reads: str = SUMS
     asked: Sequence[tuple[str, object]] = ()
     status: int = 200
@@ -65,6 +72,20 @@ class Page:
     def address(self) -> str:
         """What follows the port."""
         return f"{self.path}?{urlencode(self.asked)}" if self.asked else self.path
+
+    @property
+    def plain_address(self) -> str:
+        """Where programs get the same."""
+        if self.path.startswith(("/api/", "/metrics")):
+            return self.address
+        return f"{self.path}?{urlencode([*self.asked, ('format', 'json')])}"
+
+    def rows(self, plain: bytes) -> int:
+        """How many rows of what programs get show something."""
+        table, column = self.shows
+        if not table:
+            return sum(line.startswith(column) for line in plain.decode().splitlines())
+        return sum(bool(row[column]) for row in json.loads(plain)["tables"][table])
 
 
 @dataclass
@@ -87,10 +108,13 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     for kind in options.databases:
         with filled(kind, options.rows, options.keep) as found:
             with Store.open(found.url, create=False) as store:
-                records.complete(store, seed_of(options.rows), DAYS)
+                records.complete(store, seed_of(options.rows))
             with _service(found.url) as (port, process):
+                shown = {page.name: _shown(port, page) for page in pages()}
                 asked = _ask_all(port, process, pages())
-        rows += [_row(kind, options.rows, page, asked[page.name]) for page in pages()]
+        rows += [
+            _row(kind, options.rows, page, asked[page.name], shown[page.name]) for page in pages()
+        ]
     write_rows("pages", rows)
     _draw(rows)
     return _figures(rows)
@@ -98,32 +122,49 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 
 def pages() -> list[Page]:
     """The pages, as of the last day of :mod:`benchmarks.world`."""
-    last = DAYS - 1
+    last = world.DAYS - 1
     until, week, first = (_day(day) for day in (last, last - 6, 0))
     site, campaign, job = world.SITES[0], world.campaign_id(last), world.job_id(last, 0)
     everything = (("from", first), ("to", until))
     return [
-        Page("empty page", "/nothing", NOTHING, status=404),
-        Page("overview", "/", asked=[("until", until)]),
-        Page("overview, 60 days", "/", asked=[("until", until), ("days", 60)]),
-        Page("a day of a site", f"/days/{until}", asked=[("site", site)]),
-        Page("sites", "/sites"),
-        Page("a site, 30 days", f"/sites/{site}", asked=[("until", until)]),
-        Page("a site, 90 days", f"/sites/{site}", asked=[("until", until), ("days", 90)]),
-        Page("a site, 180 days", f"/sites/{site}", LONG, [("until", until), ("days", 180)]),
-        Page("campaigns", "/campaigns", INDEX),
-        Page("a campaign", f"/campaigns/{campaign}", INDEX),
-        Page("a job", f"/jobs/{job}", INDEX),
-        Page("comparisons", "/compare"),
-        Page("a comparison", f"/compare/{records.identity(0)}"),
-        Page("figure S0", "/figures/s0"),
-        Page("explore", "/explore"),
+        Page("empty page", "/nothing", ("", ""), NOTHING, status=404),
+        Page("overview", "/", ("site_days", "good"), asked=[("until", until)]),
         Page(
-            "explore: trend by day and site", "/explore", asked=[("by", "day"), ("colour", "site")]
+            "overview, 60 days", "/", ("site_days", "good"), asked=[("until", until), ("days", 60)]
+        ),
+        Page("a day of a site", f"/days/{until}", ("measured", "good"), asked=[("site", site)]),
+        Page("sites", "/sites", ("sites", "good")),
+        Page("a site, 30 days", f"/sites/{site}", ("series", "mean"), asked=[("until", until)]),
+        Page(
+            "a site, 90 days",
+            f"/sites/{site}",
+            ("series", "mean"),
+            asked=[("until", until), ("days", 90)],
+        ),
+        Page(
+            "a site, 180 days",
+            f"/sites/{site}",
+            ("series", "mean"),
+            LONG,
+            [("until", until), ("days", 180)],
+        ),
+        Page("campaigns", "/campaigns", ("campaigns", "recorded"), INDEX),
+        Page("a campaign", f"/campaigns/{campaign}", ("jobs", "recorded"), INDEX),
+        Page("a job", f"/jobs/{job}", ("measurements", "outcome"), INDEX),
+        Page("comparisons", "/compare", ("comparisons", "over_sites")),
+        Page("a comparison", f"/compare/{records.identity(0)}", ("pooled", "shown_verdict")),
+        Page("figure S0", "/figures/s0", ("figure", "number")),
+        Page("explore", "/explore", ("figure", "number")),
+        Page(
+            "explore: trend by day and site",
+            "/explore",
+            ("figure", "number"),
+            asked=[("by", "day"), ("colour", "site")],
         ),
         Page(
             "explore: two releases by site, all days",
             "/explore",
+            ("figure", "number"),
             LONG,
             asked=[
                 ("metric", "cpu_per_event_s"),
@@ -134,36 +175,49 @@ def pages() -> list[Page]:
         Page(
             "explore: a panel for each site",
             "/explore",
+            ("figure", "number"),
             asked=[("by", "variant_label"), ("colour", "axis_root"), ("panels", "site")],
         ),
         Page(
-            "explore: read latency by site", "/explore", asked=[("view", "latency"), ("by", "site")]
+            "explore: read latency by site",
+            "/explore",
+            ("figure", "reads"),
+            asked=[("view", "latency"), ("by", "site")],
         ),
-        Page("metrics for Prometheus", "/metrics"),
-        Page("API: overview", "/api/v1/overview", asked=[("until", until)]),
-        Page("API: a site", f"/api/v1/sites/{site}", asked=[("until", until)]),
-        Page("API: explore", "/api/v1/explore", asked=[("by", "day"), ("colour", "site")]),
+        Page("metrics for Prometheus", "/metrics", ("", "treehammer_site_status{")),
+        Page("API: overview", "/api/v1/overview", ("site_days", "good"), asked=[("until", until)]),
+        Page("API: a site", f"/api/v1/sites/{site}", ("series", "mean"), asked=[("until", until)]),
+        Page(
+            "API: explore",
+            "/api/v1/explore",
+            ("figure", "number"),
+            asked=[("by", "day"), ("colour", "site")],
+        ),
         Page(
             "explore: 16,000 groups, all days and sites",
             "/explore",
+            ("figure", "number"),
             LONG,
             asked=[("by", "day"), ("colour", "site"), *everything],
         ),
         Page(
             "explore: slowest hosts of a site, 7 days",
             "/explore",
+            ("figure", "number"),
             RAW,
             asked=[("by", "host"), ("site", site), ("from", week), ("to", until)],
         ),
         Page(
             "explore: distribution at a site, 30 days",
             "/explore",
+            ("figure", "number"),
             RAW,
             asked=[("view", "distribution"), ("site", site)],
         ),
         Page(
             "explore: intervals over jobs of a campaign",
             "/explore",
+            ("figure", "number"),
             RAW,
             asked=[("bars", "interval"), ("campaign", campaign)],
         ),
@@ -201,6 +255,17 @@ def _wait(process: subprocess.Popen[bytes], address: str) -> None:
             if process.poll() is not None or time.monotonic() > until:
                 raise
             time.sleep(0.1)
+
+
+def _shown(port: int, page: Page) -> int:
+    """How many rows a page shows: how fast one without any comes says nothing."""
+    if page.reads == NOTHING:
+        return 0
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{page.plain_address}") as answer:
+        shown = page.rows(answer.read())
+    if not shown:
+        raise NothingToDo("the page shows nothing", where=f"{page.name} ({page.address})")
+    return shown
 
 
 def _ask_all(port: int, process: int, wanted: Sequence[Page]) -> dict[str, Answers]:
@@ -251,7 +316,7 @@ def _ask(port: int, page: Page) -> tuple[float, int]:
     return float(told[1]) / 1000, len(body)
 
 
-def _row(kind: str, rows: int, page: Page, answers: Answers) -> dict[str, Any]:
+def _row(kind: str, rows: int, page: Page, answers: Answers, shown: int) -> dict[str, Any]:
     p50, p95 = np.percentile(answers.seconds, (50, 95))
     return {
         "database": kind,
@@ -264,6 +329,7 @@ def _row(kind: str, rows: int, page: Page, answers: Answers) -> dict[str, Any]:
         "cpu_p95_s": float(np.percentile(answers.cpu_s, 95)),
         "waited_p95_s": float(np.percentile(answers.waited_s, 95)),
         "repeats": len(answers.seconds),
+        "shown": shown,
         "bytes": answers.size,
         "load": os.getloadavg()[0],
     }

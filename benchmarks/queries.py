@@ -15,8 +15,9 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks import world
-from benchmarks.databases import DAYS, filled
+from benchmarks.databases import filled
 from benchmarks.report import RESULTS, Figure, write_rows
+from treehammer.errors import NothingToDo
 from treehammer.sql.figures import Answer
 from treehammer.sql.figures import Figure as Asked
 from treehammer.sql.selection import Selection, Where
@@ -57,6 +58,7 @@ def _ask_all(kind: str, count: int, keep: Path | None) -> list[dict[str, Any]]:
             if query.figure is None:
                 assert query.other is not None
                 seconds, answer = _timed(lambda other=query.other: other(store))  # type: ignore[misc]
+                _require_some(query, kind, count, answer)
                 rows.append(_row(kind, count, query, OTHER, seconds, len(answer)))
                 continue
             answers: dict[str, Answer] = {}
@@ -65,6 +67,7 @@ def _ask_all(kind: str, count: int, keep: Path | None) -> list[dict[str, Any]]:
                 if figure.source in answers:
                     continue  # roll-ups cannot tell
                 seconds, answer = _timed(lambda asked=figure: store.figure(asked))  # type: ignore[misc]
+                _require_some(query, kind, count, answer.groups)
                 answers[figure.source] = answer
                 rows.append(_row(kind, count, query, figure.source, seconds, len(answer.groups)))
             _require_same(query, [*answers.values()])
@@ -73,14 +76,14 @@ def _ask_all(kind: str, count: int, keep: Path | None) -> list[dict[str, Any]]:
 
 def queries() -> list[Query]:
     """The questions, of the last days of :mod:`benchmarks.world`."""
-    last = DAYS - 1
+    last = world.DAYS - 1
     week: dict[str, Any] = {"first_day": world.day_number(last - 6)}
     month: dict[str, Any] = {"first_day": world.day_number(last - 29)}
     old, new = world.RELEASES[1:3]
-    # The newest campaign has this job, with any number of rows; its last variant is in the series.
-    site, variant = world.SITES[0], world.variant_later(0, last)
+    # The newest campaign has this job, with any number of rows, and the job the series.
+    site, variant = world.SITES[0], world.variant_of(last, 0)
     campaign, job = world.campaign_id(last), world.job_id(last, 0)
-    series = world.subject(0, variant, len(world.RELEASES) - 1)["series"]
+    series = world.subject(0, variant, world.releases_of(variant)[-1])["series"]
     job_alone = Selection((campaign,), (Where("job_id", "=", job),))
     place = (
         Where("site", "=", site),
@@ -140,6 +143,12 @@ def _timed(ask: Callable[[], Any]) -> tuple[list[float], Any]:
         answer = ask()
         seconds.append(time.monotonic() - start)
     return seconds, answer
+
+
+def _require_some(query: Query, kind: str, count: int, answer: Sequence[Any]) -> None:
+    """How fast nothing is found says nothing."""
+    if not answer:
+        raise NothingToDo(f"{query.name}: nothing is found in {count} rows", where=kind)
 
 
 def _require_same(query: Query, answers: Sequence[Answer]) -> None:

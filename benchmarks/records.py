@@ -31,21 +31,20 @@ _FIRST_US = round(datetime.combine(world.FIRST_DAY, datetime.min.time(), UTC).ti
 _S = 1_000_000
 
 
-def complete(store: Store, seed: world.World, days: int) -> None:
+def complete(store: Store, seed: world.World) -> None:
     """Add what is missing.
 
     Args:
         store: a database that was filled.
         seed: whose measurements it was filled with.
-        days: that it holds.
     """
-    if store.jobs(world.campaign_id(days - 1)):
+    if store.jobs(world.campaign_id(world.DAYS - 1)):
         return
-    for day in range(days - CAMPAIGNS, days):
-        jobs = [*_jobs(seed.jobs(day % seed.days), day, newest=day == days - 1)]
+    for day in range(world.DAYS - CAMPAIGNS, world.DAYS):
+        jobs = [*_jobs(seed.jobs(day % seed.days), day, newest=day == world.DAYS - 1)]
         store.set_jobs(jobs)
         store.set_attempts(attempt for job in jobs for attempt in _attempts(job, day))
-    for number, found in enumerate(_comparisons(days)):
+    for number, found in enumerate(_comparisons()):
         pairs = found.pairs if number == 0 else ()  # no page lists them
         store.replace_comparison(identity(number), pairs, found.verdicts)
 
@@ -58,7 +57,7 @@ def identity(comparison: int) -> str:
 def _jobs(count: int, day: int, *, newest: bool) -> Iterator[JobRow]:
     for number in range(count):
         site = number % len(world.SITES)
-        variant = world.variant_later(number // len(world.SITES) % world.VARIANTS_A_DAY, day)
+        variant = world.variant_of(day, number)
         running = newest and number >= count - RUNNING
         yield JobRow(
             id=world.job_id(day, number),
@@ -66,7 +65,7 @@ def _jobs(count: int, day: int, *, newest: bool) -> Iterator[JobRow]:
             site=world.SITES[site],
             door=world.subject(site, variant, 0)["door"],
             kind=TIMED,
-            repeat=1 + number // (len(world.SITES) * world.VARIANTS_A_DAY),
+            repeat=world.repeat_of(number),
             label=world.variant_label(variant),
             batch_system="htcondor",
             batch_id=f"{1000 + day}.{number}",
@@ -97,9 +96,9 @@ def _attempts(job: JobRow, day: int) -> Iterator[AttemptRow]:
         yield AttemptRow(job.id, number, job.state, start, start + 240 * _S, 0, "", "")
 
 
-def _comparisons(days: int) -> Iterator[Comparison]:
+def _comparisons() -> Iterator[Comparison]:
     """All variants at all sites, compared once and kept under many identities, a day apart."""
-    last = _FIRST_US + days * world.DAY_US
+    last = _FIRST_US + world.DAYS * world.DAY_US
     one = compare(_samples(), Question("root", *RELEASES), now_us=0)
     for number in range(COMPARISONS):
         name = identity(number)

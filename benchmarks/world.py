@@ -1,8 +1,9 @@
 """A year of made-up measurements at forty sites, in any number: what large databases are filled with.
 
-Every day a campaign runs three variants of one test with two releases at every site.  Texts, numbers
-and what is missing look as in real campaigns: what a node, a door or a release is called repeats,
-times are to the microsecond, and most of what fails fails at one site for a day.
+Every day, the last of them yesterday, a campaign runs three variants of one test at every site, each
+with two releases.  Texts, numbers and what is missing look as in real campaigns: what a node, a door
+or a release is called repeats, times are to the microsecond, and most of what fails fails at one site
+for a day.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -21,7 +22,9 @@ from treehammer.collectors.metrics import CATALOGUE, LATENCY_BINS
 from treehammer.collectors.record import Measurement, measurement_id
 from treehammer.sql.packing import PACKED
 
-FIRST_DAY = date(2025, 1, 1)
+#: The days there are; the last one is over, and recent enough for pages that look back from today.
+DAYS = 400
+FIRST_DAY = datetime.now(UTC).date() - timedelta(days=DAYS)
 SITES = tuple(f"SITE-{number:02}" for number in range(1, 41))
 VARIANTS = 24
 RELEASES = ("6.34.08", "6.36.00", "6.38.00", "6.40.00")
@@ -71,8 +74,8 @@ class World:
     def _job(self, day: int, job: int) -> Iterator[Measurement]:
         values = Random(f"{SEED} {day} {job}")
         site = job % len(SITES)
-        variant = variant_later(job // len(SITES) % VARIANTS_A_DAY, day)
-        first = day % (len(RELEASES) - RELEASES_A_DAY + 1)
+        variant = variant_of(day, job)
+        releases = releases_of(variant)
         host = values.randrange(HOSTS_A_SITE)
         bad = Random(f"{SEED} bad {day} {site}")
         failure = bad.choice(CLASSES) if bad.random() < BAD_DAYS else ""
@@ -80,7 +83,7 @@ class World:
         start = datetime.combine(FIRST_DAY + timedelta(days=day), datetime.min.time(), UTC)
         started_us = round(start.timestamp() * 1e6) + values.randrange(DAY_US)
         for place in range(PER_JOB):
-            release = first + place % RELEASES_A_DAY
+            release = releases[place % len(releases)]
             found = self._numbers(values, 1.0 + 0.02 * site + 0.1 * variant - 0.03 * release)
             found |= _texts(site, variant, release, host)
             failed = failure if failure and values.random() < FAILING else ""
@@ -96,7 +99,7 @@ class World:
                     "campaign_name": f"daily {day:03}",
                     "job_id": identity,
                     "attempt": 1,
-                    "repeat": 1 + job // (len(SITES) * VARIANTS_A_DAY),
+                    "repeat": repeat_of(job),
                     "round": place // 2 + 1,
                     "position": place % 2 + 1,
                     "started_us": started_us + 60_000_000 * place,
@@ -152,6 +155,22 @@ def campaign_id(day: int) -> str:
 def job_id(day: int, job: int) -> str:
     """Identity of a job of that campaign."""
     return f"{day:03}-{job:06}"
+
+
+def variant_of(day: int, job: int) -> int:
+    """What a job of a day runs: the next job another one, and so does the next one at its site."""
+    return variant_later(job % VARIANTS_A_DAY, day)
+
+
+def repeat_of(job: int) -> int:
+    """Which repeat of its site and variant a job of a day is, from 1."""
+    return 1 + job // (len(SITES) * VARIANTS_A_DAY)
+
+
+def releases_of(variant: int) -> range:
+    """Those that a variant runs with, of which one follows the other; as many variants have each pair."""
+    first = variant % (len(RELEASES) - RELEASES_A_DAY + 1)
+    return range(first, first + RELEASES_A_DAY)
 
 
 def variant_later(variant: int, days: int) -> int:

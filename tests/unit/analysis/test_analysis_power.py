@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from benchmark_modules import benchmarks
 from simulated_grid import Campaign
 
 from treehammer.analysis import power
@@ -21,7 +20,6 @@ from treehammer.analysis.samples import HEADLINE_METRICS
 from treehammer.analysis.verdict import DELTA, RULE_VERSION, SERIES, Evidence
 from treehammer.errors import NothingToDo
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 A, B = "6.38.00", "6.40.00"
 CPU, WALL = HEADLINE_METRICS
 
@@ -81,20 +79,9 @@ def test_compare_quotes_it_where_more_jobs_could_decide(campaign: Campaign, quot
 
 @pytest.fixture(scope="module")
 def verdicts() -> Iterator[ModuleType]:
-    """``benchmarks.verdicts``, without the repository's root on the path."""
-    before = set(sys.modules)
-    spec = importlib.util.spec_from_file_location(
-        "benchmarks", REPOSITORY / "benchmarks" / "__init__.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules["benchmarks"] = package
-    spec.loader.exec_module(package)
-    yield importlib.import_module("benchmarks.verdicts")
-    for name in set(sys.modules) - before:
-        if name.partition(".")[0] == "benchmarks":
-            del sys.modules[name]
+    """``benchmarks.verdicts``."""
+    with benchmarks() as named:
+        yield named("verdicts")
 
 
 @pytest.fixture
