@@ -55,6 +55,8 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
         freed = 0
         for row in chosen:
             freed += remove(tracker, row)
+    for line in tracker.elsewhere():
+        click.echo(line, err=True)
     if not freed:
         raise NothingToDo("there is nothing to remove")
     click.echo(f"{decimal(freed)} removed; the measurements are in the database")
@@ -76,8 +78,7 @@ def _kept_because(tracker: Tracker, campaign: CampaignRow) -> str:
     if collected.conflicting:
         return collected.remarks()[-1]
     for job in jobs:
-        sandboxes = tracker.batch_system(job.batch_system).sandboxes(job.batch_id)
-        for sandbox in sandboxes.values():
+        for sandbox in tracker.sandboxes(job).values():
             if (sandbox / REFUSED).is_dir():
                 return f"what is no record waits to be looked at in {sandbox / REFUSED}"
     return ""
@@ -86,9 +87,10 @@ def _kept_because(tracker: Tracker, campaign: CampaignRow) -> str:
 def remove(tracker: Tracker, campaign: CampaignRow) -> int:
     """Have the batch systems forget a campaign that is over; how many bytes that freed."""
     jobs = tracker.store.jobs(campaign.id)
-    return sum(
-        tracker.batch_system(name).purge(
-            [job.batch_id for job in jobs if job.batch_system == name and job.batch_id]
-        )
-        for name in sorted({job.batch_system for job in jobs})
-    )
+    freed = 0
+    for name in sorted({job.batch_system for job in jobs}):
+        if batch := tracker.batch_of(name, jobs):
+            freed += batch.purge(
+                [job.batch_id for job in jobs if job.batch_system == name and job.batch_id]
+            )
+    return freed

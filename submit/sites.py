@@ -8,7 +8,7 @@ from pathlib import Path
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, did_you_mean
 from treehammer.submit import sites_file
-from treehammer.submit.batch.base import BatchSystem
+from treehammer.submit.batch.base import BatchSystem, UnknownBatchSystem
 from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.site import Ceilings, Door, Pool, Site
@@ -106,14 +106,16 @@ def batch_system(name: str, settings: Settings) -> BatchSystem:
     """The batch system of that name: ``local``, or ``htcondor@POOL``.
 
     Raises:
-        ConfigError: a site or an old campaign names one that does not exist.
+        UnknownBatchSystem: a site or an old campaign names one that does not exist.
         SitesError: the sites file cannot be read or has mistakes.
     """
     kind, _, pool = name.partition("@")
     if name == LocalBatch.name:
         return LocalBatch(settings.spool_dir, settings.slots)
     if kind != "htcondor":
-        raise ConfigError(f"there is no batch system {name!r}", hint="Known: local, htcondor@POOL.")
+        raise UnknownBatchSystem(
+            f"there is no batch system {name!r}", hint="Known: local, htcondor@POOL."
+        )
     return htcondor_pool(pool, settings)
 
 
@@ -121,7 +123,8 @@ def htcondor_pool(name: str, settings: Settings) -> HTCondorBatch:
     """The batch system of an HTCondor pool.
 
     Raises:
-        ConfigError: there is no such pool, or files that it names are gone.
+        UnknownBatchSystem: there is no such pool.
+        ConfigError: files that it names are gone.
         SitesError: the sites file cannot be read or has mistakes.
     """
     return HTCondorBatch(_pool(name, settings), settings.htcondor_dir / name)
@@ -132,7 +135,7 @@ def _pool(name: str, settings: Settings) -> Pool:
     where = str(settings.sites_file or "")
     if name not in pools:
         known = ", ".join(pools) or "none"
-        raise ConfigError(
+        raise UnknownBatchSystem(
             f"there is no pool {name!r}" if where else f"no sites file says what pool {name!r} is",
             where=where,
             hint=f"{did_you_mean(name, pools)}Known pools: {known}. The jobs there are left as they "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from treehammer.submit.attempts import (
     last_of,
     made_good,
 )
-from treehammer.submit.batch.base import BatchSystem, JobState
+from treehammer.submit.batch.base import BatchSystem, JobState, UnknownBatchSystem
 from treehammer.submit.sandboxes import Collected, SetAside, read_record, record_files
 from treehammer.submit.submissions import GRACE_S
 from treehammer.submit.troubles import (
@@ -97,6 +97,7 @@ class Tracker:
         self._told: list[str] = []
         self._counted: dict[str, int] = {}
         self._unanswered: dict[str, BatchError] = {}
+        self._elsewhere: dict[str, str] = {}
 
     def refresh(self, campaign: CampaignRow) -> list[JobRow]:
         """Bring job states and attempts up to date and return the jobs.
@@ -117,7 +118,9 @@ class Tracker:
         recorded = self.store.recorded(campaign.id) if open_jobs else {}
         for name, group in _by_batch_system(open_jobs):
             try:
-                batch = self.batch_system(name)
+                batch = self.batch_of(name, group)
+                if batch is None:
+                    continue
                 queued = _with_batch_ids(group, batch)
                 statuses = batch.query(job.batch_id for job in queued if job.batch_id)
             except BatchError as error:
@@ -169,10 +172,11 @@ class Tracker:
                 told.append(str(self._unanswered[name]))
                 continue
             try:
-                told += self.batch_system(name).notes(job.batch_id for job in group if job.batch_id)
+                if batch := self.batch_of(name, group):
+                    told += batch.notes(job.batch_id for job in group if job.batch_id)
             except BatchError as error:
                 told.append(str(error))
-        return list(dict.fromkeys(told))
+        return list(dict.fromkeys((*told, *self.elsewhere())))
 
     def collect(self, campaign: CampaignRow, *, thorough: bool = True) -> Collected:
         """Add the records of all jobs, running ones included, to the store.
@@ -257,7 +261,7 @@ class Tracker:
         for name, group in _by_batch_system(self.refresh(campaign)):
             # What is over may have been purged since.
             open_ids = [j.batch_id for j in group if j.batch_id and not JobState(j.state).final]
-            count += self.batch_system(name).cancel(open_ids)
+            count += self.batch_system(name).cancel(open_ids) if open_ids else 0
         self.refresh(campaign)
         return count
 
@@ -265,9 +269,31 @@ class Tracker:
         """Attempt and file of each record that this tracker has not added yet."""
         if not job.batch_id:
             return []
-        sandboxes = self.batch_system(job.batch_system).sandboxes(job.batch_id)
+        sandboxes = self.sandboxes(job)
         files = ((n, path) for n, sandbox in sandboxes.items() for path in record_files(sandbox))
         return [(number, path) for number, path in files if path not in self._added]
+
+    def batch_of(self, name: str, jobs: Iterable[JobRow]) -> BatchSystem | None:
+        """The batch system of jobs; None where they are over and nothing here tells what it is.
+
+        Then they came from another installation, and left nothing here.
+        """
+        try:
+            return self.batch_system(name)
+        except UnknownBatchSystem as error:
+            if not all(JobState(job.state).final for job in jobs):
+                raise
+            self._elsewhere[name] = f"{error.message}: what its jobs left is not looked for"
+            return None
+
+    def sandboxes(self, job: JobRow) -> Mapping[int, Path]:
+        """Attempt -> folder with its output, as far as it came and is here."""
+        batch = self.batch_of(job.batch_system, [job])
+        return batch.sandboxes(job.batch_id) if batch else {}
+
+    def elsewhere(self) -> list[str]:
+        """A line for each batch system of jobs that are over of which nothing here tells."""
+        return list(self._elsewhere.values())
 
     def progress(self, campaign: CampaignRow) -> Progress:
         """How far the campaign is, from the store and the sandboxes of running jobs."""

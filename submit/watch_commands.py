@@ -139,7 +139,7 @@ def collect(settings: Settings, campaign: str) -> None:
         with leaving("what was taken in stays, and the next collect takes in the rest"):
             tracker.refresh(row)
             _print_collected(row, tracker.collect(row))
-            for line in breaker.apply(tracker, row):
+            for line in (*tracker.elsewhere(), *breaker.apply(tracker, row)):
                 _tell(line)
 
 

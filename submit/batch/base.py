@@ -13,6 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from treehammer.errors import ConfigError
+
 
 class JobState(Enum):
     """States that all batch systems are mapped to."""
@@ -28,6 +30,10 @@ class JobState(Enum):
     def final(self) -> bool:
         """Whether nothing more will happen."""
         return self in (JobState.DONE, JobState.CANCELLED, JobState.LOST)
+
+
+class UnknownBatchSystem(ConfigError):
+    """Nothing here tells what batch system a job names."""
 
 
 @dataclass(frozen=True)

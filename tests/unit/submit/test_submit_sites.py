@@ -11,12 +11,14 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from sql_makers import campaign_row, job_row
+from sql_makers import campaign_row, job_row, make_measurement
 from submit_makers import settings_for
 
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode, SitesError
+from treehammer.errors import ConfigError, ExitCode, SitesError, TreehammerError
+from treehammer.sql.rows import AttemptRow
 from treehammer.sql.store import Store
+from treehammer.submit.purge import purge
 from treehammer.submit.sites import batch_system, choose_sites, known_sites
 from treehammer.submit.watch_commands import cancel, collect, status
 
@@ -159,6 +161,48 @@ def test_jobs_of_a_pool_that_is_gone_are_left_as_they_are(
             ("b", "queued"),
         ]
         assert store.attempts(["a", "b"]) == []
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Settings:
+    """A campaign that came from another installation, whose pool nothing here tells of."""
+    settings = settings_for(tmp_path)
+    over = {"batch_system": "htcondor@theirs", "batch_id": "1.0"}
+    with Store.open(settings.database) as store:
+        never_queued = job_row("c", state="lost", **{**over, "batch_id": ""})
+        jobs = [
+            job_row("a", state="done", **over),
+            job_row("b", state="lost", **over),
+            never_queued,
+        ]
+        store.add_campaign(campaign_row(planned_jobs=2), jobs)
+        store.set_attempts(
+            AttemptRow(job, number, "lost", 5, 9, None, "lost", "gone")
+            for job, number in (("a", 1), ("a", 2), ("b", 1))
+        )
+        store.add([make_measurement(job="a"), make_measurement(job="b")])
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("verb", "code", "says"),
+    [
+        (status, ExitCode.DONE, "name of campaign"),
+        (collect, ExitCode.DONE, "0 new measurements, 0 known"),
+        (cancel, ExitCode.NOTHING, "every job is final already"),
+        (purge, ExitCode.NOTHING, "nothing to remove"),
+    ],
+)
+def test_what_is_over_elsewhere_needs_no_sites_file(
+    imported: Settings, verb: click.Command, code: ExitCode, says: str
+) -> None:
+    done = CliRunner().invoke(verb, ["campaign"], obj=imported)
+    error = done.exception if isinstance(done.exception, TreehammerError) else None
+    assert (error.exit_code if error else done.exit_code) == code, done.exception
+    assert says in f"{done.output}{error or ''}"
+    # Who did submit it from here is told what is missing.
+    remark = "no sites file says what pool 'theirs' is: what its jobs left is not looked for"
+    assert (remark in done.stderr) == (verb is not cancel)
 
 
 def test_other_campaigns_are_shown_beside_one_whose_pool_is_gone(campaign: Settings) -> None:
