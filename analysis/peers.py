@@ -32,7 +32,8 @@ class Point:
         mean: of all of them, in the metric's unit.
         compared: those of work that others did, too.
         own: their mean; None without any.
-        error: the standard error of what is shown: of ``own``, else of ``mean``.
+        rms: the scatter of what is shown, each measurement about the mean of its own work.
+        error: the standard error of what is shown, were all measurements independent.
         median: of similar sites, weighted by this site's work; None without any.
         sites: how many similar sites there were.
     """
@@ -42,6 +43,7 @@ class Point:
     mean: float
     compared: int
     own: float | None
+    rms: float
     error: float | None
     median: float | None
     sites: int
@@ -90,6 +92,32 @@ def points(dailies: Iterable[Daily], site: str, time: Callable[[int], int | None
     return [_point(when, works, others) for when, works in sorted(own.items())]
 
 
+def standings(sums: Iterable[tuple[str, _Work, Moments]]) -> dict[str, Point]:
+    """Every site beside the others over the whole time that sums are of; their ``time`` is 0.
+
+    Args:
+        sums: site, work, and a metric of its good measurements, once each.
+    """
+    own: dict[str, dict[_Work, Moments]] = defaultdict(dict)
+    means: dict[_Work, dict[str, float]] = defaultdict(dict)
+    for site, work, moments in sums:
+        if moments.mean is not None:
+            own[site][work] = moments
+            means[work][site] = moments.mean
+    return {
+        site: _point(
+            0,
+            works,
+            {
+                (0, work): {name: mean for name, mean in means[work].items() if name != site}
+                for work in works
+                if len(means[work]) > 1
+            },
+        )
+        for site, works in own.items()
+    }
+
+
 def _point(
     when: int,
     works: Mapping[_Work, Moments],
@@ -105,13 +133,15 @@ def _point(
         )
         median = math.fsum(weighed) / compared.number
     assert everything.mean is not None
+    rms, error = _scatter([works[work] for work in peers] or list(works.values()))
     return Point(
         time=when,
         number=everything.number,
         mean=everything.mean,
         compared=compared.number,
         own=compared.mean,
-        error=_error([works[work] for work in peers] or list(works.values())),
+        rms=rms,
+        error=error,
         median=median,
         sites=len(set(_names(peers.values()))),
     )
@@ -126,12 +156,13 @@ def _sum(found: Iterable[Moments]) -> Moments:
     return sum(found, Moments())
 
 
-def _error(works: Iterable[Moments]) -> float | None:
-    """The standard error of a mean over works: each scatters about its own mean, not about all."""
+def _scatter(works: Iterable[Moments]) -> tuple[float, float | None]:
+    """RMS and standard error of a mean over works: each scatters about its own mean, not about all."""
     variance, number, freedom = 0.0, 0, 0
     for one in works:
         rms = one.rms or 0.0
         variance += one.number * rms * rms
         number += one.number
         freedom += one.number - 1
-    return math.sqrt(variance / freedom / number) if freedom > 0 else None
+    error = math.sqrt(variance / freedom / number) if freedom > 0 else None
+    return math.sqrt(variance / number), error

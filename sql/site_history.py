@@ -81,6 +81,15 @@ def works(store: Store, site: str) -> list[Work]:
         return [Work(*(text or "" for text in row)) for row in connection.execute(query)]
 
 
+def first_day(store: Store, site: str) -> int | None:
+    """The first day (UTC, YYYYMMDD) on which a site measured something; None before."""
+    mine = sa.select(_SUBJECT.id).where(_is(site))
+    query = sa.select(sa.func.min(rollup_day.c.day)).where(rollup_day.c.subject_id.in_(mine))
+    with store.connection() as connection:
+        found = connection.scalar(query)
+    return None if found is None else int(found)
+
+
 def dailies(
     store: Store, metric: str, first: int, last: int, only: Mapping[str, str]
 ) -> Iterator[Daily]:

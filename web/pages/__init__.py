@@ -26,6 +26,7 @@ from treehammer.web.pages import (
     overview,
     rootfile,
     site,
+    sites,
 )
 from treehammer.web.pages.assets import Assets
 from treehammer.web.pages.context import PageContext
@@ -67,6 +68,7 @@ class Pages:
             *campaigns.routes(self._context),
             *campaign.routes(self._context),
             *job.routes(self._context),
+            *sites.routes(self._context),
             *site.routes(self._context),
             *day.routes(self._context),
             *metrics.routes(self._context),

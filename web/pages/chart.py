@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
 #: Pixels of the drawing, and what is kept free around the lines for texts.
 WIDTH, HEIGHT = 900, 320
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 28, 32
+LEFT, RIGHT, TOP, BOTTOM = 76, 16, 28, 32
+#: What of the left stays in sight while the rest is scrolled: the axis of values.
+AXIS = 58
+#: Marks that are nearer to each other become one.
+_APART = 18.0
 #: The fewest steps of the axis of values, the most texts on that of days.
 _TICKS, _DATES = 5, 8
 
@@ -45,9 +49,19 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """A vertical line on a day, with a short label above it and a text when it is pointed at."""
+    """A vertical line on a day, with its number above it and a text when it is pointed at."""
 
     day: date
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class PlacedMark:
+    """A mark in pixels, or several that are too near to each other: a band from ``x`` to ``end``."""
+
+    x: float
+    end: float
     label: str
     text: str
 
@@ -69,7 +83,7 @@ class Chart:
     Args:
         title: what it shows, for those who do not see it.
         lines: at least one of them with a dot.
-        marks: vertical lines.
+        marks: vertical lines, in order of days.
         first: the first day of the axis.
         last: the last one.
     """
@@ -78,7 +92,7 @@ class Chart:
         self, title: str, lines: Sequence[Line], marks: Sequence[Mark], first: date, last: date
     ) -> None:
         self.title = title
-        self.width, self.height = WIDTH, HEIGHT
+        self.width, self.height, self.axis = WIDTH, HEIGHT, AXIS
         self.left, self.right, self.top, self.bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
         self._first, self._days = first, max(1, (last - first).days)
         values = _reach(lines)
@@ -86,7 +100,7 @@ class Chart:
         self._low = min(self._ticks[0], *values)
         self._high = max(self._ticks[-1], *values)
         self.lines = [(line, [self._placed(dot) for dot in line.dots]) for line in lines]
-        self.marks = [(self._x(mark.day), mark) for mark in marks]
+        self.marks = list(_bands([(self._x(mark.day), mark) for mark in marks]))
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
@@ -119,6 +133,21 @@ class Chart:
     def _y(self, value: float) -> float:
         share = (value - self._low) / ((self._high - self._low) or 1.0)
         return round(self.bottom - share * (self.bottom - self.top), 1)
+
+
+def _bands(marks: Sequence[tuple[float, Mark]]) -> Iterator[PlacedMark]:
+    """Marks with room for their numbers; of those without one band."""
+    near: list[tuple[float, Mark]] = []
+    for place, (x, mark) in enumerate(marks):
+        near.append((x, mark))
+        if place + 1 < len(marks) and marks[place + 1][0] - x < _APART:
+            continue
+        first, last = near[0][1], mark
+        one = first is last
+        label = f"{first.number}" if one else f"{first.number}–{last.number}"
+        text = first.text if one else f"changes {first.number} to {last.number} of the table"
+        yield PlacedMark(near[0][0], x, label, text)
+        near = []
 
 
 def _reach(lines: Sequence[Line]) -> list[float]:

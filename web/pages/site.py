@@ -1,9 +1,8 @@
-"""Sites: all of them, and one with its series beside similar sites and what changed there."""
+"""One site: its series beside similar sites, what changed there, and what came back."""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -14,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis import peers
-from treehammer.analysis.days import RULE, Judged
+from treehammer.analysis.days import Judged
 from treehammer.analysis.peers import Point
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.errors import ConfigError, NothingToDo, did_you_mean
@@ -31,7 +30,6 @@ from treehammer.web.pages.chart import Chart, Dot, Line, Mark
 from treehammer.web.pages.columns import number_columns, variant_column
 from treehammer.web.pages.context import PageContext, View, for_people, link_to
 from treehammer.web.pages.tables import Column, Row, Table
-from treehammer.web.pages.units import Unit, aligned
 from treehammer.web.templating import cell
 
 #: Days that may be shown, and those that are when nothing is said.
@@ -51,11 +49,8 @@ _NOT_TOLD = "It is told by the measurements; nothing was told in these days."
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """The list of sites, and each of them."""
-    return [
-        context.page("/sites", listing, "sites"),
-        context.page(any_text("/sites/{site}"), view, "site"),
-    ]
+    """The route of the page."""
+    return [context.page(any_text("/sites/{site}"), view, "site")]
 
 
 @dataclass(frozen=True)
@@ -75,47 +70,8 @@ class Asked:
         return WEEK if self.count >= WEEKLY else DAY
 
 
-def listing(store: Store, request: Request) -> View:
-    """Every site, with what came back in the last days."""
-    today = days.today()
-    first = today - timedelta(days=USUAL - 1)
-    outcomes: dict[str, Counter[str]] = {}
-    last: dict[str, int] = {}
-    for one in overview.site_days(store, days.numbered(first), days.numbered(today)):
-        outcomes.setdefault(one.site, Counter()).update(one.outcomes)
-        last[one.site] = max(one.day, last.get(one.site, 0))
-    figure = Figure((METRIC,), ("site",), first_day=days.numbered(first))
-    means = {group.by["site"] or "": group.metrics[METRIC] for group in store.figure(figure).groups}
-    rows: list[dict[str, Any]] = []
-    for name in overview.sites(store):
-        judged = Judged.of(outcomes.get(name, {}))
-        moments = means.get(name)
-        rows.append(
-            {
-                "site": name,
-                "last_day": days.of_number(last[name]).isoformat() if name in last else None,
-                "status": judged.status.value,
-                "good": judged.good,
-                "failed": judged.failed,
-                "implausible": judged.implausible,
-                "not_supported": judged.unsupported,
-                METRIC: moments and moments.mean,
-            }
-        )
-    efficiency = aligned((row[METRIC] for row in rows), Unit(""))
-    columns = (
-        Column("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
-        Column("status", "status", look=_look),
-        *number_columns("good", "failed", "implausible"),
-        Column("not_supported", "not supported", number=True),
-        Column(METRIC, "mean CPU efficiency of the job", efficiency, number=True),
-        Column("last_day", "last measured", lambda day: day or f"over {USUAL} days ago"),
-    )
-    table = Table("sites", f"Sites, and their last {USUAL} days", columns, rows)
-    return View("sites.html.j2", "Sites", {"sites": table, "rule": RULE}, (table,))
-
-
-def _look(row: Row) -> str:
+def look(row: Row) -> str:
+    """The class of the style sheet for a row's status."""
     return str(row["status"]).replace(" ", "-")
 
 
@@ -151,7 +107,7 @@ def view(store: Store, request: Request) -> View | Response:
         change["mark"] = number[change["day"]]
     tables = (
         _series(points, asked),
-        _state(history),
+        _state(history, earlier=_measured_before(store, asked)),
         _changed(sorted(changed, key=lambda change: change["mark"])),
         _failures(store, asked, request),
         _work(works),
@@ -170,6 +126,7 @@ def view(store: Store, request: Request) -> View | Response:
         "filters": {name: _options(works, name) for name in FILTERS},
         "similar": peers.SIMILAR,
         "weekly": asked.time == WEEK,
+        "further": list(_further(asked, request)),
         "alone": not any(point.sites for point in points),
         "comparable": any(point.sites for point in points),
     }
@@ -197,6 +154,24 @@ def _asked(request: Request, site: str) -> Asked:
     return Asked(site, metric, shown[0], shown[-1], int(count), filters)
 
 
+def _further(asked: Asked, request: Request) -> Iterator[tuple[str, str]]:
+    """Explore with what the page shows: its metric, filters and days."""
+    only = {FILTERS[name]: text for name, text in asked.filters.items()}
+    only |= {"site": asked.site, "from": str(asked.first), "to": str(asked.until)}
+    metric = {"metric": asked.metric}
+    for title, more in (
+        (f"{asked.metric} by variant", {**metric, "by": "variant_label"}),
+        (f"{asked.metric} by day and release", {**metric, "by": "day"}),
+        ("Read latency by door", {"view": "latency", "by": "door"}),
+    ):
+        yield title, link_to(request, "explore", query={**more, "colour": "axis_root", **only})
+
+
+def _measured_before(store: Store, asked: Asked) -> bool:
+    first = site_history.first_day(store, asked.site)
+    return first is not None and first < days.numbered(asked.first)
+
+
 def _options(works: Sequence[Work], name: str) -> list[str]:
     return sorted({text for work in works if (text := getattr(work, name))})
 
@@ -209,6 +184,7 @@ def _series(points: Sequence[Point], asked: Asked) -> Table:
             "mean": point.mean,
             "compared": point.compared,
             "own": point.own,
+            "rms": point.rms,
             "error": point.error,
             "median": point.median,
             "difference": point.difference,
@@ -218,20 +194,22 @@ def _series(points: Sequence[Point], asked: Asked) -> Table:
     ]
     columns = (
         Column(asked.time, "week of" if asked.time == WEEK else "day (UTC)"),
-        Column("measurements", "measurements", number=True),
+        Column("measurements", "timed and good", number=True),
         Column("mean", "mean of all", number=True),
         Column("compared", "compared", number=True),
         Column("own", "their mean", number=True),
-        Column("error", "± standard error", number=True),
+        Column("rms", "± RMS", number=True),
+        Column("error", hidden=True),
         Column("median", "median of similar sites", number=True),
-        Column("difference", "difference", _per_cent, number=True),
+        Column("difference", "difference", per_cent, number=True),
         Column("sites", "similar sites", number=True),
     )
     caption = f"{asked.metric} by {asked.time}, and the median of similar sites"
     return Table("series", caption, columns, rows)
 
 
-def _per_cent(share: float | None) -> str:
+def per_cent(share: float | None) -> str:
+    """A signed share in per cent; a dash for what is not known."""
     return "–" if share is None else f"{share:+.1%}".replace("-", "−").replace("%", " %")
 
 
@@ -239,8 +217,12 @@ def _texts(found: Sequence[str]) -> str:
     return ", ".join(found)
 
 
-def _state(history: History) -> Table:
-    """What everything was last, and since when."""
+def _state(history: History, *, earlier: bool) -> Table:
+    """What everything was last, and since when.
+
+    Of what was so on the first of these days that knows it, where the site had measured ``earlier``,
+    the beginning is not among them.
+    """
     rows = []
     for aspect, by_day in history.items():
         numbers = list(by_day)
@@ -256,6 +238,7 @@ def _state(history: History) -> Table:
                 "what": aspect.what,
                 "value": sorted(now),
                 "since": days.of_number(since).isoformat(),
+                "since_known": not earlier or since != numbers[0],
                 "last": days.of_number(numbers[-1]).isoformat(),
             }
         )
@@ -263,10 +246,15 @@ def _state(history: History) -> Table:
         Column("thing", "what"),
         Column("what", "aspect"),
         Column("value", "is", _texts, long=True),
-        Column("since", "seen since"),
+        Column("since", "seen since", write=_since),
+        Column("since_known", hidden=True),
         Column("last", "last seen"),
     )
     return Table("state", "Doors, middleware and releases", columns, rows, empty=_NOT_TOLD)
+
+
+def _since(row: Row) -> str:
+    return str(row["since"]) if row["since_known"] else f"{row['since']} or before"
 
 
 def _changes(history: History) -> Iterator[dict[str, Any]]:
@@ -315,11 +303,13 @@ def _failures(store: Store, asked: Asked, request: Request) -> Table:
             "day (UTC)",
             link=lambda row: link_to(request, "day", day=row["day"], query={"site": asked.site}),
         ),
-        Column("status", "status", look=_look),
+        Column("status", "status", look=look),
         *number_columns(GOOD, IMPLAUSIBLE, *classes),
     )
     empty = "Nothing was measured in these days."
-    return Table("outcomes", "What came back, by day", columns, rows, empty=empty)
+    return Table(
+        "outcomes", "What came back, by day, of all kinds of execution", columns, rows, empty=empty
+    )
 
 
 def _work(works: Sequence[Work]) -> Table:
@@ -337,21 +327,22 @@ def _work(works: Sequence[Work]) -> Table:
 
 def _chart(points: Sequence[Point], changes: Sequence[Row], asked: Asked) -> Chart:
     def about(point: Point, value: float, what: str) -> str:
-        return f"{days.written(days.of_number(point.time))}: {what} {cell(value)}"
+        when = days.written(days.of_number(point.time))
+        return f"{'week of ' if asked.time == WEEK else ''}{when}: {what} {cell(value)}"
 
     own = [
         Dot(
-            days.of_number(point.time),
+            _middle(point, asked),
             point.shown,
-            point.error,
-            f"{about(point, point.shown, asked.site)}, {point.number} measurements",
+            point.rms,
+            f"{about(point, point.shown, asked.site)}, {point.number} timed measurements",
             hollow=point.own is None,
         )
         for point in points
     ]
     median = [
         Dot(
-            days.of_number(point.time),
+            _middle(point, asked),
             point.median,
             text=f"{about(point, point.median, 'median')} of {point.sites} sites",
         )
@@ -360,19 +351,32 @@ def _chart(points: Sequence[Point], changes: Sequence[Row], asked: Asked) -> Cha
     ]
     lines = [Line(asked.site or "this site", "own", own)]
     lines += [Line("median of similar sites", "median", median, round=False)] if median else []
-    marks: dict[str, Mark] = {}
-    for change in changes:
-        text = f"{change['thing']}: {change['what']} {_texts(change['after'])}"
-        before = f"{marks[change['day']].text}; " if change["day"] in marks else ""
-        day = date.fromisoformat(change["day"])
-        marks[change["day"]] = Mark(day, str(change["mark"]), before + text)
-    # The Monday of the first week may be before the first day.
-    first = min(asked.first, days.of_number(points[0].time))
     return Chart(
-        f"{asked.metric} at {asked.site} by {asked.time}, from {days.written(first)} to "
+        f"{asked.metric} at {asked.site} by {asked.time}, from {days.written(asked.first)} to "
         f"{days.written(asked.until)}",
         lines,
-        list(marks.values()),
-        first,
+        _marks(changes),
+        asked.first,
         asked.until,
     )
+
+
+def _middle(point: Point, asked: Asked) -> date:
+    """The day that a point stands at: of a week the middle of its days that are shown."""
+    day = days.of_number(point.time)
+    if asked.time != WEEK:
+        return day
+    first, last = max(day, asked.first), min(day + timedelta(days=6), asked.until)
+    return first + (last - first) / 2
+
+
+def _marks(changes: Sequence[Row]) -> list[Mark]:
+    """One a day, with all that changed on it."""
+    texts: dict[tuple[str, int], list[str]] = {}
+    for change in changes:
+        text = f"{change['thing']}: {change['what']} {_texts(change['after'])}"
+        texts.setdefault((change["day"], change["mark"]), []).append(text)
+    return [
+        Mark(date.fromisoformat(day), number, "; ".join(found))
+        for (day, number), found in texts.items()
+    ]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import statistics
 from collections.abc import Iterator
 from datetime import date, timedelta
+from html import unescape
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import pytest
 from page_makers import HOSTILE, SITES, fill
 from sql_makers import make_measurement
 from web_service import Service, Start, running
 
+from treehammer.collectors.record import Measurement
 from treehammer.sql.selection import Selection, Where
 from treehammer.sql.store import Store
-from treehammer.web.pages.chart import _ticks
+from treehammer.web.pages import days
+from treehammer.web.pages.chart import Chart, Dot, Line, Mark, _ticks
 
 PEOPLE = {"Accept": "text/html"}
 
@@ -28,8 +33,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
-def tables(service: Service, address: str) -> dict[str, list[dict[str, Any]]]:
-    answer = service.client.get(address, params={"format": "json"})
+def tables(service: Service, address: str, **asked: str) -> dict[str, list[dict[str, Any]]]:
+    answer = service.client.get(address, params={"format": "json", **asked})
     assert answer.status_code == 200, answer.text
     found: dict[str, list[dict[str, Any]]] = answer.json()["tables"]
     return found
@@ -107,3 +112,108 @@ def test_ticks_enclose_what_is_drawn(low: float, high: float) -> None:
     ticks = _ticks(low, high)
     assert ticks[0] <= low <= high <= ticks[-1]
     assert 3 <= len(ticks) <= 9
+
+
+def on(site: str, back: int, eff: float, number: int = 1, **more: Any) -> Iterator[Measurement]:
+    """Measurements of a site so many days ago."""
+    day = days.today() - timedelta(days=back)
+    for place in range(number):
+        values = {"site": site, "day": days.numbered(day), "eff_job": eff, "plausible": True}
+        values |= {"variant_label": "light", "axis_root": "6.40.00", "root_version": "6.40.00"}
+        yield make_measurement(f"{site} {back} {place} {more}", place + 1, **{**values, **more})
+
+
+def add(service: Service, *some: Iterator[Measurement]) -> None:
+    with Store.open(service.url) as store:
+        store.add(one for found in some for one in found)
+
+
+def test_similar_sites_are_those_that_did_the_same(start: Start) -> None:
+    with start(reading_open=True) as service:
+        add(service, on("A", 1, 0.5), on("B", 1, 0.6), on("C", 1, 0.7), on("D", 2, 0.1))
+        add(service, on("E", 1, 0.2, variant_label="heavy"))
+        (row,) = tables(service, "/sites/A")["series"]
+        assert (row["sites"], row["median"], row["measurements"]) == (2, pytest.approx(0.65), 1)
+        assert "median 0.65 of 2 sites" in service.client.get("/sites/A").text
+
+
+def test_the_list_holds_sites_against_each_other_on_the_same_work(start: Start) -> None:
+    with start(reading_open=True) as service:
+        heavy: dict[str, Any] = {"variant_label": "heavy"}
+        # Both get the same of the same; one of them does the heavy work more often.
+        add(service, on("A", 1, 0.9, 2), on("A", 1, 0.5, 6, **heavy))
+        add(service, on("B", 2, 0.9, 6), on("B", 1, 0.5, 2, **heavy), on("C", 1, 0.1, **heavy))
+        add(service, on("ALONE", 1, 0.2, variant_label="own"))
+        rows = {row["site"]: row for row in tables(service, "/sites")["sites"]}
+        assert (rows["A"]["eff_job"], rows["B"]["eff_job"]) == pytest.approx((0.6, 0.8))
+        assert [rows["A"][name] for name in ("own", "sites")] == [pytest.approx(0.6), 2]
+        assert rows["A"]["median"] == pytest.approx((2 * 0.9 + 6 * 0.3) / 8)
+        assert rows["B"]["median"] == pytest.approx((6 * 0.9 + 2 * 0.3) / 8)
+        assert rows["ALONE"]["median"] is None
+        page = service.client.get("/sites").text
+        assert "What similar sites are" in page
+        assert ">0.2000<" not in page, "a mean of whatever a site did stands beside no other"
+
+
+def test_bars_are_the_scatter_about_the_mean_of_each_work(start: Start) -> None:
+    with start(reading_open=True) as service:
+        add(service, on("A", 1, 0.4), on("A", 1, 0.6, door="x"), on("A", 1, 0.1, variant_label="h"))
+        (row,) = tables(service, "/sites/A")["series"]
+        assert row["rms"] == pytest.approx((2 * 0.1**2 / 3) ** 0.5)
+        page = service.client.get("/sites/A").text
+        assert "bars are the RMS of executions" in page
+        assert "standard error" not in page
+
+
+def test_what_was_so_before_these_days_is_not_said_to_have_begun_in_them(start: Start) -> None:
+    with start(reading_open=True) as service:
+        add(service, *(on("A", back, 0.5) for back in (20, 10, 5)))
+        add(service, *(on("A", back, 0.5, root_version="6.40.02") for back in (2, 1)))
+        add(service, on("A", 1, 0.5, server_version="XRootD 5.8", axis_root="6.38.00"))
+
+        def since(asked: str) -> dict[str, tuple[str, bool]]:
+            found = tables(service, "/sites/A", days=asked)["state"]
+            return {row["what"]: (row["since"], row["since_known"]) for row in found}
+
+        renewed = (str(days.today() - timedelta(days=2)), True)
+        assert since("30")["build"] == since("14")["build"] == renewed
+        yesterday = str(days.today() - timedelta(days=1))
+        # All that it ever measured is among these days, or not.
+        assert since("30")["server version"] == (yesterday, True)
+        assert since("14")["server version"] == (yesterday, False)
+        assert f"{yesterday} or before" in service.client.get("/sites/A?days=14").text
+
+
+def test_links_to_explore_keep_what_is_chosen(filled: Service) -> None:
+    chosen = {"test": "ttree-read", "root": "6.40.00", "protocol": "root", "days": "14"}
+    page = filled.client.get("/sites/SITE_A", params=chosen).text
+    found = [unescape(one) for one in re.findall(r'href="/explore\?([^"]*)"', page)]
+    assert len(found) == 3
+    for query in map(dict, map(parse_qsl, found)):
+        kept = {"test_name": "ttree-read", "axis_root": "6.40.00", "door_protocol": "root"}
+        kept |= {"site": "SITE_A", "to": str(days.today())}
+        kept["from"] = str(days.today() - timedelta(days=13))
+        assert kept.items() <= query.items()
+
+
+def test_marks_without_room_become_a_band() -> None:
+    first = date(2026, 1, 1)
+    lines = [Line("a", "own", [Dot(first, 1.0)])]
+    marks = [Mark(first + timedelta(days=n), n + 1, f"t{n}") for n in (0, 50, 51, 52, 90)]
+    found = Chart("x", lines, marks, first, first + timedelta(days=99)).marks
+    assert [one.label for one in found] == ["1", "51–53", "91"]
+    assert [one.end > one.x for one in found] == [False, True, False]
+    assert [one.text for one in found] == ["t0", "changes 51 to 53 of the table", "t90"]
+
+
+def test_a_week_stands_in_the_middle_of_its_days(start: Start) -> None:
+    with start(reading_open=True) as service:
+        add(service, *(on("A", back, 0.5) for back in range(90)))
+        page = service.client.get("/sites/A?days=90").text
+    drawing = page.split('<svg class="chart plot"', 1)[1].split("</svg>", 1)[0]
+    places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', drawing)]
+    steps = [b - a for a, b in itertools.pairwise(places)]
+    # Whole weeks are as far apart as weeks are; those cut off stand nearer.
+    assert max(steps) - min(steps[1:-1]) < 0.3
+    assert min(places) >= 76
+    assert max(places) <= 884
