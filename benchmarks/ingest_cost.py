@@ -40,6 +40,7 @@ from treehammer.sql.recording import Added
 from treehammer.sql.store import check_database, open_engine
 from treehammer.sql.tokens import SUBMIT
 from treehammer.web.app import create_app
+from treehammer.web.connections import Connection
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.live_database import LiveDatabase
 
@@ -195,8 +196,10 @@ def _serve(url: str, listening: int, kind: str) -> None:
     doorkeeper = Doorkeeper(database.access, MASTER)
     store = _Off() if kind == OFF else database
     app = create_app(store, doorkeeper, mark=None if kind == OFF else database.mark_bad_replicas)
-    configured = uvicorn.Config(app, log_config=None, access_log=False, ws="none", lifespan="on")
-    uvicorn.Server(configured).run(sockets=[socket.socket(fileno=listening)])
+    config = uvicorn.Config(
+        app, http=Connection, log_config=None, access_log=False, ws="none", lifespan="on"
+    )
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=listening)])
 
 
 def _figures(rows: list[dict[str, Any]]) -> list[Figure]:

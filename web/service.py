@@ -27,6 +27,7 @@ from treehammer.sql.tokens import fingerprint
 from treehammer.sql.troubles import shown
 from treehammer.terminal import counted
 from treehammer.web.app import create_app
+from treehammer.web.connections import Connection
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.live_database import LiveDatabase
 from treehammer.web.pages import Pages
@@ -39,7 +40,7 @@ _LOG = logging.getLogger("treehammer.service")
 GRACE_S = 60
 #: New objects, and rounds of younger ones, after which garbage is searched for.
 GARBAGE = (50_000, 20, 20)
-#: Seconds that a connection may be idle.
+#: Seconds that a connection may be idle after an answer.
 IDLE_S = 30
 
 
@@ -199,6 +200,7 @@ def _readers(settings: Settings) -> str:
 def _uvicorn(app: ASGIApp, doors: Doors) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
+        http=Connection,
         log_config=None,
         access_log=False,
         server_header=False,

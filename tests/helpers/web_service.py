@@ -23,6 +23,7 @@ from treehammer.sql.store import open_engine
 from treehammer.sql.tokens import Key
 from treehammer.web.app import create_app
 from treehammer.web.bodies import Limits
+from treehammer.web.connections import Connection
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.live_database import LiveDatabase
 from treehammer.web.pages import Pages
@@ -83,7 +84,8 @@ class Service:
 
 @contextmanager
 def _served(app: Starlette) -> Iterator[httpx.Client]:
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", ws="none"))
+    config = uvicorn.Config(app, http=Connection, log_config=None, lifespan="on", ws="none")
+    server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()

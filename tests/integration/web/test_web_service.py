@@ -159,6 +159,28 @@ def test_it_survives_what_is_no_https(administrator: Administrator) -> None:
     assert "Traceback" not in said
 
 
+def send_on(connection: ssl.SSLSocket, pieces: int = 10_000) -> None:
+    for _ in range(pieces):
+        connection.sendall(b"a" * 100_000)
+
+
+def test_who_has_shown_no_token_costs_little(administrator: Administrator) -> None:
+    process = administrator.serves()
+    flood, half, idle = (administrator.connection() for _ in range(3))
+    for connection in (flood, half, idle):
+        connection.connect()
+    flood.sock.settimeout(PATIENCE_S)
+    flood.sock.sendall(b"GET / HTTP/1.1\r\nX: ")
+    with pytest.raises((ConnectionError, ssl.SSLEOFError)):
+        send_on(flood.sock)
+    half.sock.sendall(b"POST /api/v1/measurements HTTP/1.1\r\nHost: x\r\n")
+    start = time.monotonic()
+    code, _ = administrator.ends(process, signal.SIGTERM)
+    assert (code, time.monotonic() - start < 10) == (0, True)
+    for connection in (flood, half, idle):
+        connection.close()
+
+
 def test_behind_a_proxy_it_tells_the_client_from_it(administrator: Administrator) -> None:
     process = administrator.serves("--behind-proxy", "--reading", "open")
     connection = http.client.HTTPConnection("127.0.0.1", administrator.port, timeout=20)
