@@ -72,6 +72,16 @@ def attributed(rows: Sequence[VerdictRow]) -> tuple[str, ...]:
     return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
 
 
+def concluded(rows: Sequence[VerdictRow]) -> tuple[str, ...]:
+    """What :func:`attributed` says, or else that there is nothing to say, and why."""
+    if said := attributed(rows):
+        return said
+    if not any(Verdict(row.verdict).decisive for row in rows if row.scope == SERIES):
+        return ("No verdict could be given, so nothing is attributed to a site or a cause.",)
+    changed = "the release" if rows[0].axis == "root" else rows[0].axis
+    return (f"Nothing slower was found that points at a site or at {changed}.",)
+
+
 def _listed(names: Sequence[str]) -> str:
     shown = "; ".join(names[:MOST_NAMED])
     return shown if len(names) <= MOST_NAMED else f"{shown}; and {len(names) - MOST_NAMED} more"

@@ -73,7 +73,7 @@ def compare_command(
             a=value_named(samples, axis, a),
             b=value_named(samples, axis, b),
             delta=delta,
-            selection=str(selection),
+            selection=selection,
         )
         found = compare(samples, question, now_us=time.time_ns() // 1000)
         store.replace_comparison(question.id, found.pairs, found.verdicts)
@@ -84,14 +84,13 @@ def compare_command(
 def print_comparison(found: Comparison, *, form: str = TABLE) -> None:
     """Print the comparison; with JSON and CSV the notes go to standard error."""
     if form == TABLE:
-        question = found.question
-        title = f"{question.axis} {question.b} against {question.a}, by site"
-        _print(found.of_scope(SERIES), _columns(question), title)
+        question, title = found.question, wording.title(found.verdicts[0])
+        _print(found.of_scope(SERIES), _columns(question), f"{title}, by site")
         releases = found.of_scope(RELEASE)
         click.echo()
         if pooled := [row for row in releases if row.effect is not None]:
             shown = [c for c in _columns(question) if c.key not in ("site", "a_value", "b_value")]
-            _print(pooled, shown, f"{question.axis} {question.b} against {question.a}, all sites")
+            _print(pooled, shown, f"{title}, all sites")
             click.echo()
         for line in wording.not_pooled(releases):
             click.echo(line)

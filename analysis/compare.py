@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from treehammer.analysis import notes
 from treehammer.analysis.attribution import attributed
@@ -17,6 +18,7 @@ from treehammer.analysis.series import (
     MIN_JOBS,
     Effect,
     Series,
+    common,
     effect,
     split,
 )
@@ -33,20 +35,24 @@ from treehammer.analysis.verdict import DELTA, RELEASE, RULE_VERSION, SERIES, Ev
 from treehammer.errors import ConfigError, NothingToDo
 from treehammer.hctests.definition import Scalar
 from treehammer.sql.rows import PairRow, VerdictRow
+from treehammer.sql.selection import Selection, Where
 
 
 @dataclass(frozen=True)
 class Question:
     """Is ``b`` faster or slower than ``a`` on ``axis``, effects within ±delta (in ln) aside?
 
-    ``selection`` says in words which measurements were asked; it is part of the identity.
+    ``selection`` is of which measurements, ``where_a`` and ``where_b`` are conditions on one side
+    alone; they are part of the identity.
     """
 
     axis: str
     a: Scalar
     b: Scalar
     delta: float = DELTA
-    selection: str = ""
+    selection: Selection = field(default_factory=Selection)
+    where_a: tuple[Where, ...] = ()
+    where_b: tuple[Where, ...] = ()
 
     def __post_init__(self) -> None:
         if self.a == self.b:
@@ -61,7 +67,9 @@ class Question:
     @property
     def id(self) -> str:
         """Identity of the comparison: asking the same again replaces the answer."""
-        parts = [RULE_VERSION, self.axis, self.a, self.b, self.delta, self.selection]
+        parts = [RULE_VERSION, self.axis, self.a, self.b, self.delta, str(self.selection)]
+        if self.where_a or self.where_b:
+            parts += [[str(where) for where in side] for side in (self.where_a, self.where_b)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
@@ -189,6 +197,12 @@ class _Rows:
     def __init__(self, question: Question, now_us: int) -> None:
         self._question = question
         self._now_us = now_us
+        self._asked: dict[str, Any] = {
+            "campaigns": question.selection.campaigns,
+            "where": tuple(map(str, question.selection.wheres)),
+            "where_a": tuple(map(str, question.where_a)),
+            "where_b": tuple(map(str, question.where_b)),
+        }
 
     def pairs(self, one: Effect) -> Iterator[PairRow]:
         for pair in one.pairs:
@@ -233,6 +247,9 @@ class _Rows:
             repackaged=one.build.repackaged,
             unknown=one.build.unknown,
             left_out=one.left_out,
+            **self._asked,
+            of_a=common(one.series.a),
+            of_b=common(one.series.b),
         )
         return self._row(
             SERIES,
@@ -261,6 +278,9 @@ class _Rows:
             sites=one.sites,
             tau=one.pooled.tau if one.pooled else None,
             sites_needed=judged.more,
+            **self._asked,
+            of_a=one.of_a,
+            of_b=one.of_b,
         )
         more = judged.more
         return self._row(

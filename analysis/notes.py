@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from treehammer.analysis import power
+from treehammer.analysis import power, wording
 from treehammer.analysis.samples import HEADLINE_METRICS
 from treehammer.analysis.series import MIN_HOSTS, MIN_JOBS, MIN_LOOP_S, Effect
-from treehammer.analysis.verdict import SERIES, Evidence, Verdict
+from treehammer.analysis.verdict import ONE_SIDED, SERIES, Evidence, Verdict
 from treehammer.analysis.wording import METRIC_TITLES
 from treehammer.sql.rows import VerdictRow
 
@@ -43,7 +43,8 @@ def told(rows: Sequence[VerdictRow], *, one_host: bool) -> Iterator[str]:
             f"A verdict needs at least {MIN_JOBS} jobs on {MIN_HOSTS} hosts of a site."
         )
     found = {row.verdict for row, _ in series}
-    yield from _builds([one for _, one in series], differ=Verdict.BUILD_DIFFERS in found)
+    both = [one for row, one in series if row.verdict not in ONE_SIDED]
+    yield from _builds(both, differ=Verdict.BUILD_DIFFERS in found)
     if Verdict.TOO_SHORT in found:
         yield (
             f"Loop too short: loops under {MIN_LOOP_S:g} s are start-up and clock noise "
@@ -64,12 +65,13 @@ def told(rows: Sequence[VerdictRow], *, one_host: bool) -> Iterator[str]:
     if left_out := _left_out([one for row, one in series if row.metric == HEADLINE_METRICS[0]]):
         yield f"Left out of the comparison: {left_out}."
     if compared:
-        delta = series[0][1].delta or 0.0
+        first = series[0][1]
         yield (
-            f"Effects are means of ln(B/A), shown in per cent; within ±{100 * delta:g} % they "
+            f"Effects are means of ln(B/A), shown in per cent; within {wording.within(first.delta)} they "
             "count as none. Intervals of verdicts have 95 % coverage within their family of tests, "
             "others stand alone."
         )
+        yield _values(first)
 
 
 def _builds(series: Sequence[Evidence], *, differ: bool) -> Iterator[str]:
@@ -88,6 +90,16 @@ def _builds(series: Sequence[Evidence], *, differ: bool) -> Iterator[str]:
         )
     if unknown := dict.fromkeys(text for one in series for text in one.unknown):
         yield f"Recorded for one build only, so not compared: {', '.join(unknown)}."
+
+
+def _values(one: Evidence) -> str:
+    """What the times of both sides are."""
+    if one.campaigns is None:
+        return (
+            "Times of either side are medians over its jobs, as was recorded then: their ratio need "
+            "not be the effect, which is a mean of ratios within jobs."
+        )
+    return "Times of either side are geometric means over jobs; their ratio is the effect."
 
 
 def on_one_host(effects: Sequence[Effect]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from treehammer.analysis.series import Effect, Series, estimate_of
+from treehammer.analysis.series import Effect, Series, common, estimate_of
 from treehammer.analysis.statistics import Pooled, pool
 from treehammer.analysis.verdict import ONE_SIDED, Verdict
 
@@ -18,7 +18,8 @@ class Release:
 
     ``series`` is one of its series, for its name.  ``refused`` stands instead of a statistical
     verdict, with ``why``; None where the rule applies.  ``pooled`` is None with fewer than two
-    sites.  Only the jobs of ``sites`` are counted.
+    sites.  Only the jobs of ``sites`` are counted.  ``of_a`` and ``of_b`` are columns in which the
+    executions of a side agree at all sites, with their values.
     """
 
     series: Series
@@ -30,6 +31,8 @@ class Release:
     pooled: Pooled | None
     refused: Verdict | None
     why: str
+    of_a: Mapping[str, str | int]
+    of_b: Mapping[str, str | int]
 
 
 def pooled_over_sites(effects: Sequence[Effect]) -> list[Release]:
@@ -68,6 +71,8 @@ def _release(group: Sequence[Effect]) -> Release:
         pooled=pool(estimates),
         refused=refused,
         why=why,
+        of_a=common([sample for one in group for sample in one.series.a]),
+        of_b=common([sample for one in group for sample in one.series.b]),
     )
 
 

@@ -95,6 +95,36 @@ def _labels(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     }
 
 
+#: Columns that together single out the executions of one side of a series.
+_SINGLING_OUT = (
+    "test_name",
+    "test_hash",
+    "dataset",
+    "dataset_hash",
+    "content_hash",
+    "site",
+    "door",
+    "door_protocol",
+    "instrument_version",
+)
+
+
+def common(side: Iterable[Sample]) -> dict[str, str | int]:
+    """Columns in which all these executions agree, with the value: what to select them by."""
+    found: dict[str, set[str | int]] = defaultdict(set)
+    for sample in side:
+        found["variant"].add(sample.variant.canonical)
+        for name in _SINGLING_OUT:
+            found[name].add(getattr(sample, name))
+    return {
+        name: value
+        for name, values in found.items()
+        if len(values) == 1
+        for value in values
+        if value
+    }
+
+
 @dataclass(frozen=True)
 class Effect:
     """What one series says of one metric, before any multiplicity.
@@ -146,11 +176,17 @@ class Effect:
 
     @property
     def values(self) -> tuple[float | None, float | None]:
-        """Medians over jobs of both sides, in the metric's unit."""
+        """Geometric means over jobs of both sides, in the metric's unit; B ÷ A is the effect.
+
+        Of pairs, what both sides have in common is the mean of their logarithms, and the effect
+        lies half on either side of it: over rounds a ratio of medians is not the median of ratios.
+        """
         if self.pairs:
-            return median(p.a for p in self.pairs), median(p.b for p in self.pairs)
-        sides = [[job.value for job in side] for side in (self.a, self.b)]
-        a, b = (median(side) if side else None for side in sides)
+            middle = fmean((math.log(pair.a) + math.log(pair.b)) / 2 for pair in self.pairs)
+            half = fmean(pair.d for pair in self.pairs) / 2
+            return math.exp(middle - half), math.exp(middle + half)
+        sides = [[math.log(job.value) for job in side] for side in (self.a, self.b)]
+        a, b = (math.exp(fmean(side)) if side else None for side in sides)
         return a, b
 
     @property

@@ -53,7 +53,8 @@ class Evidence:
         power: how many jobs found a slowdown among recorded A/A jobs, where more could decide.
         test: the statistical test, '' where none was made.
         unpaired: whether separate jobs were compared, for want of jobs that hold both sides.
-        a_value, b_value: medians over jobs of the metric, in its unit.
+        a_value, b_value: the metric on either side, in its unit: geometric means over jobs, whose
+            ratio is the effect.
         jobs_a, jobs_b: jobs on either side (equal for pairs).
         p, p_adjusted: of 'no effect', alone and within the family.
         level: error rate of the row's interval; 0.05 where it stands outside every family.
@@ -67,6 +68,13 @@ class Evidence:
         left_out: executions that were not used, by reason.
         sites: sites that were pooled, and tau, the spread between them (ln).
         sites_needed: more sites that make a decision likely.
+        campaigns: identities of the campaigns that were asked, of all when empty.
+        where: conditions on the measurements of both sides, as ``export --where`` takes them.
+        where_a, where_b: conditions on one side alone.
+        of_a, of_b: columns and the values that single out the executions of either side.
+
+    ``campaigns`` is None in what was recorded before these last ones were: then the selection is
+    not known, and ``a_value`` and ``b_value`` are medians over jobs.
     """
 
     why: str = ""
@@ -92,6 +100,12 @@ class Evidence:
     sites: tuple[str, ...] = ()
     tau: float | None = None
     sites_needed: int | None = None
+    campaigns: tuple[str, ...] | None = None
+    where: tuple[str, ...] | None = None
+    where_a: tuple[str, ...] | None = None
+    where_b: tuple[str, ...] | None = None
+    of_a: Mapping[str, str | int] = field(default_factory=dict)
+    of_b: Mapping[str, str | int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The text kept in the verdict's row."""
@@ -101,6 +115,7 @@ class Evidence:
     def from_json(cls, text: str) -> Evidence:
         """Read what :meth:`to_json` wrote."""
         document: dict[str, Any] = json.loads(text)
-        for name in ("build", "bundled", "repackaged", "unknown", "sites"):
-            document[name] = tuple(document[name])
+        for name, value in document.items():
+            if isinstance(value, list):
+                document[name] = tuple(value)
         return cls(**document)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from treehammer.analysis.verdict import MOST_JOBS, Evidence, Verdict
+from treehammer.analysis.samples import SELECTION
+from treehammer.analysis.verdict import DELTA, MOST_JOBS, Evidence, Verdict
 from treehammer.sql.rows import VerdictRow
 
 #: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
@@ -14,6 +16,48 @@ MOST_CHANGE = math.log(1e4)
 
 #: Headline metric -> what a table calls it.
 METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
+
+
+def within(delta: float | None) -> str:
+    """The band of effects (ln) that count as none, e.g. ``±2 %``."""
+    return f"±{100 * (delta or 0.0):g} %"
+
+
+def title(row: VerdictRow, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """What the row's comparison is of, e.g. ``root 6.40.00 against 6.38.00, site=SITE_A, ±5 %``.
+
+    Args:
+        row: any of it.
+        names: of campaigns, by identity.
+    """
+    evidence = Evidence.from_json(row.evidence)
+    what = f"{row.b} against {row.a}"
+    words = [what if row.axis == SELECTION else f"{row.axis} {what}"]
+    words.append(selection(evidence, names, sides=row.axis != SELECTION))
+    if evidence.delta not in (None, DELTA):
+        words.append(within(evidence.delta))
+    return ", ".join(words)
+
+
+def selection(
+    asked: Evidence, names: Mapping[str, str] = MappingProxyType({}), *, sides: bool = True
+) -> str:
+    """Of which measurements a comparison is, e.g. ``campaign nightly and site=SITE_A``.
+
+    Args:
+        asked: evidence of any of its rows.
+        names: of campaigns, by identity.
+        sides: whether to name the conditions on one side alone.
+    """
+    if asked.campaigns is None:
+        return "selection not recorded"
+    found = [names.get(one, one) for one in asked.campaigns]
+    words = [f"campaign {' or '.join(found)}"] if found else []
+    words += asked.where or ()
+    if sides:
+        words += [f"A: {text}" for text in asked.where_a or ()]
+        words += [f"B: {text}" for text in asked.where_b or ()]
+    return " and ".join(words) or "all measurements"
 
 
 def per_cent(effect: float) -> str:

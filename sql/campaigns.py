@@ -5,7 +5,7 @@ Single measurements are read of one job at a time, or counted by an index.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,15 @@ def newest(store: Store, count: int) -> list[tuple[str, str]]:
     query = query.order_by(campaign.c.created_us.desc(), campaign.c.id).limit(count)
     with store.connection() as connection:
         return [(id_, name or id_) for id_, name in connection.execute(query)]
+
+
+def names(store: Store, ids: Collection[str]) -> dict[str, str]:
+    """Campaigns of these identities that have a name: identity -> name."""
+    if not ids:
+        return {}
+    query = sa.select(campaign.c.id, campaign.c.name).where(campaign.c.name.is_not(None))
+    with store.connection() as connection:
+        return dict(connection.execute(query.where(campaign.c.id.in_(ids))).tuples().all())
 
 
 def named(store: Store, id_: str) -> CampaignRow:

@@ -96,6 +96,8 @@ _COMPARED = {
     "by_site": "variants by site",
     "missing": "what is on one side only",
 }
+#: What it is of, where a slowdown points, what to know.
+_CONCLUDED = ("asked_of", "attribution", "notes")
 _EXPLORED = {
     "figure": "groups of measurements with their numbers; of read latencies their bins",
     "quantiles": "the read latencies below which shares of the reads lie; empty of other views",
@@ -228,6 +230,7 @@ OPERATIONS = (
         "A comparison that was made, with the pairs that it rests on",
         {**_COMPARED, "pairs": "pairs of jobs"},
         (Parameter("comparison", "Its identity.", _TEXT, path=True),),
+        _CONCLUDED,
     ),
     Operation(
         "/compare",
@@ -250,6 +253,7 @@ OPERATIONS = (
             ),
             Parameter("now", "Make it anew in any case.", {"enum": ["1"]}),
         ),
+        _CONCLUDED,
     ),
     Operation(
         "/explore",

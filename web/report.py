@@ -24,6 +24,7 @@ from treehammer.analysis.verdict import DELTA
 from treehammer.collectors.job import TIMED
 from treehammer.errors import NothingToDo
 from treehammer.sql.rows import CampaignRow
+from treehammer.sql.selection import Selection
 from treehammer.version import __version__
 from treehammer.web.figures import Drawing, efficiency_figure, time_figure
 from treehammer.web.summary import AVERAGED, Cell, summarise
@@ -123,6 +124,7 @@ def build_report(
     rows = list(rows)
     samples = [Sample.from_row(row) for row in rows]
     cells = summarise(rows)
+    of = Selection((campaign.id,))
     failed = [row for row in rows if row["failure_class"]]
     doubtful = [row for row in rows if not row["plausible"]]
     return Report(
@@ -136,7 +138,7 @@ def build_report(
             sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
         ),
         test_hashes=_texts(rows, "test_hash"),
-        comparisons=tuple(_comparisons(samples, made_us, delta)),
+        comparisons=tuple(_comparisons(samples, of, made_us, delta)),
         cells=tuple(cells),
         efficiency=efficiency_figure(cells),
         times=time_figure(cells),
@@ -151,7 +153,9 @@ def build_report(
     )
 
 
-def _comparisons(samples: Sequence[Sample], made_us: int, delta: float) -> Iterator[Comparison]:
+def _comparisons(
+    samples: Sequence[Sample], of: Selection, made_us: int, delta: float
+) -> Iterator[Comparison]:
     """Every value of a bundled axis (else of ``root``) against its first, in natural order."""
     timed = [sample for sample in samples if sample.kind == TIMED]
     varying = varying_axes(sample.variant for sample in timed)
@@ -159,7 +163,7 @@ def _comparisons(samples: Sequence[Sample], made_us: int, delta: float) -> Itera
         values = varying.get(axis, [])
         for other in values[1:]:
             try:
-                yield compare(samples, Question(axis, values[0], other, delta), now_us=made_us)
+                yield compare(samples, Question(axis, values[0], other, delta, of), now_us=made_us)
             except NothingToDo:
                 continue
 

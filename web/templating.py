@@ -55,5 +55,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "interval": wording.interval,
     "milliseconds": wording.milliseconds,
     "verdict": wording.verdict,
+    "within": wording.within,
     "flat": wording.flat,
 }

@@ -153,6 +153,8 @@ def _evidence(number: int) -> str:
     for one in fields(Evidence):
         if one.type == "str":
             found[one.name] = text
-        elif one.type == "tuple[str, ...]":
+        elif one.type in ("tuple[str, ...]", "tuple[str, ...] | None"):
             found[one.name] = (text,)
+        elif one.name in ("of_a", "of_b"):
+            found[one.name] = {"variant": text, "site": text}
     return Evidence(**found).to_json()

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis import wording
-from treehammer.analysis.attribution import attributed
+from treehammer.analysis.attribution import concluded
 from treehammer.analysis.samples import CONTEXT_AXES, SELECTION, natural_order
-from treehammer.analysis.verdict import DELTA, ONE_SIDED, RELEASE, SERIES, Evidence
+from treehammer.analysis.verdict import DELTA, ONE_SIDED, RELEASE, SERIES
 from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql import campaigns, overview
 from treehammer.sql.overview import Compared
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.store import Store
-from treehammer.web.pages import question
+from treehammer.web.pages import compared, effects, question
 from treehammer.web.pages.campaigns import page_number, pages
 from treehammer.web.pages.columns import tally
 from treehammer.web.pages.context import (
@@ -32,7 +32,7 @@ from treehammer.web.pages.context import (
     sentence,
 )
 from treehammer.web.pages.question import Asked
-from treehammer.web.pages.tables import SHOWN, Column, Table
+from treehammer.web.pages.tables import SHOWN, Column, Row, Table
 from treehammer.web.templating import moment
 
 #: Stored comparisons on a page of their list.
@@ -98,20 +98,21 @@ def stored(store: Store, request: Request) -> View:
 
 def _listing(store: Store, request: Request, asked: Asked) -> View:
     number, count = page_number(request), overview.comparisons(store)
-    rows = [_line(one) for one in overview.latest_comparisons(store, LISTED, (number - 1) * LISTED)]
+    found = overview.latest_comparisons(store, LISTED, (number - 1) * LISTED)
+    names = compared.campaign_names(store, (one.first for one in found))
     columns = (
-        Column(
-            "compared",
-            "compared",
-            long=True,
-            link=lambda row: link_to(request, "comparison", comparison=row["comparison_id"]),
-        ),
-        Column("comparison_id", hidden=True),
+        *compared.columns(request),
         Column("judged_us", "judged", moment),
-        Column("over_sites", "over all sites", tally, long=True),
-        Column("by_site", "by site", tally, long=True),
+        Column("over_sites", "over all sites", write=_tallied(RELEASE), long=True),
+        Column("by_site", "by site", write=_tallied(SERIES), long=True),
+        Column("verdicts", hidden=True),
     )
-    listed = Table("comparisons", "Comparisons that were made, the newest first", columns, rows)
+    listed = Table(
+        "comparisons",
+        "Comparisons that were made, the newest first",
+        columns,
+        [_line(one, names) for one in found],
+    )
     values = {
         "listed": listed,
         "page": number,
@@ -123,31 +124,44 @@ def _listing(store: Store, request: Request, asked: Asked) -> View:
     return View("compare.html.j2", "Compare", values, (listed,))
 
 
-def _line(one: Compared) -> dict[str, Any]:
+def _line(one: Compared, names: Mapping[str, str]) -> dict[str, Any]:
     counts: dict[str, Counter[str]] = {RELEASE: Counter(), SERIES: Counter()}
     for of_metric in one.counts.values():
         for scope, verdicts in of_metric.items():
             counts[scope].update(verdicts)
     return {
-        "compared": title(one.first),
-        "comparison_id": one.first.comparison_id,
-        "judged_us": one.first.created_us,
+        **compared.described(one.first, names),
         "over_sites": dict(counts[RELEASE].most_common()),
         "by_site": dict(counts[SERIES].most_common()),
+        "verdicts": one.counts,
     }
 
 
-def title(row: VerdictRow) -> str:
-    """What is compared, in words."""
-    if row.axis == SELECTION:
-        return f"{row.b} against {row.a}"
-    return f"{row.axis} {row.b} against {row.a}"
+def _tallied(scope: str) -> Callable[[Row], str]:
+    def write(row: Row) -> str:
+        return _times({metric: of.get(scope, {}) for metric, of in row["verdicts"].items()})
+
+    return write
+
+
+def _times(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """How often each verdict was given, of CPU and of wall time apart: both are of the same jobs."""
+    told = (
+        f"{wording.METRIC_TITLES.get(metric, metric)}: {tally(of)}"
+        for metric, of in counts.items()
+        if of
+    )
+    return "; ".join(told) or "–"
 
 
 def _form(store: Store, asked: Asked) -> dict[str, Any]:
     releases = sorted(overview.releases(store), key=natural_order)
-    chosen = campaigns.newest(store, CAMPAIGNS)
-    return {"asked": asked, "axes": AXES, "campaigns": chosen, "releases": releases}
+    chosen = dict(campaigns.newest(store, CAMPAIGNS))
+    # Those that are asked for stay chosen, however old.
+    older = [one for one in asked.campaigns if one not in chosen]
+    names = campaigns.names(store, older)
+    chosen |= {one: names.get(one, one) for one in older}
+    return {"asked": asked, "axes": AXES, "campaigns": chosen.items(), "releases": releases}
 
 
 def _shown(
@@ -163,41 +177,55 @@ def _shown(
     first = rows[0]
     series = [row for row in rows if row.scope == SERIES]
     missing = [row for row in series if row.verdict in ONE_SIDED]
-    compared = _sorted([row for row in series if row not in missing])
+    both = _sorted([row for row in series if row not in missing])
     pooled = _sorted([row for row in rows if row.scope == RELEASE])
     people = form(request) == HTML
     one_host = len({row.site for row in series}) == 1 and max(row.hosts for row in series) <= 1
     said = live if live is not None else list(notes.told(rows, one_host=one_host))
+    made = (
+        (effects.pooled, pooled),
+        (effects.by_site, both),
+        (effects.missing, missing),
+    )
     tables = [
-        _table(request, "pooled", "Over all sites", _first(pooled, people), first, site=False),
-        _table(request, "by_site", "By site", _first(compared, people), first),
-        _missing(request, _first(missing, people), first),
-    ]
-    tables = [
-        replace(table, note=_note(len(table.rows), len(rows)))
-        for table, rows in zip(tables, (pooled, compared, missing), strict=True)
+        replace(
+            table(request, _first(some, people), first),
+            note=_note(len(_first(some, people)), len(some)),
+        )
+        for table, some in made
     ]
     if not people and live is None:
-        tables.append(_pairs(store, first.comparison_id))
+        tables.append(effects.pairs(store, first.comparison_id))
+    names = compared.campaign_names(store, [first])
+    described = compared.described(first, names)
     values = {
         "tables": tables[:3],
         "lines": {
             "pooled": _lines(_first(pooled, people), rows),
-            "by_site": _lines(_first(compared, people), rows),
+            "by_site": _lines(_first(both, people), rows),
         },
-        "delta": Evidence.from_json(first.evidence).delta or DELTA,
+        "delta": described["delta"] or DELTA,
         "reach": _reach(rows),
         "first": first,
-        "counts": Counter(row.verdict for row in series).most_common(),
-        "said": [*wording.not_pooled(pooled), *said],
-        "attribution": attributed(rows),
+        "counts": _counted(series),
+        "notes": [*wording.not_pooled(pooled), *said],
+        "attribution": concluded(rows),
+        "asked_of": described,
+        "campaign_names": names,
         "live": live is not None,
         "command": asked.command if asked and live is not None else "",
         "address": link_to(request, "comparison", comparison=first.comparison_id),
     }
     if asked:
         values |= _form(store, asked)
-    return View("comparison.html.j2", title(first), values, tuple(tables))
+    return View("comparison.html.j2", described["compared"], values, tuple(tables))
+
+
+def _counted(series: Sequence[VerdictRow]) -> str:
+    counts: dict[str, Counter[str]] = {}
+    for row in series:
+        counts.setdefault(row.metric, Counter())[row.verdict] += 1
+    return _times({metric: dict(of.most_common()) for metric, of in counts.items()})
 
 
 def _first(rows: Sequence[VerdictRow], people: bool) -> Sequence[VerdictRow]:
@@ -218,84 +246,6 @@ def weight(row: VerdictRow) -> float:
 
 def _sorted(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
     return sorted(rows, key=weight, reverse=True)
-
-
-def _table(
-    request: Request,
-    name: str,
-    caption: str,
-    rows: Sequence[VerdictRow],
-    first: VerdictRow,
-    *,
-    site: bool = True,
-) -> Table:
-    """One row a variant, site and time; programs get the evidence, too."""
-    shown = [
-        Column("label", "variant", long=True),
-        *([Column("site", "site", link=lambda row: _site(request, row))] if site else []),
-        Column("metric", "time", lambda metric: wording.METRIC_TITLES.get(metric, metric)),
-        Column("change", "change", number=True),
-        Column("interval", "interval", number=True),
-        Column("shown_verdict", "verdict", look=lambda row: str(row["verdict"]).replace(" ", "-")),
-        Column("jobs", "jobs on hosts", write=_extent, number=True),
-        *([] if site else [Column("sites", "sites", lambda sites: str(len(sites)), number=True)]),
-        *([_sides(first)] if site else []),
-    ]
-    flat = [_flat(row) for row in rows]
-    keys = [column.key for column in shown]
-    beside = [Column(key, hidden=True) for key in (flat[0] if flat else {}) if key not in keys]
-    empty = "No series was measured on both sides." if site else "No effect over several sites."
-    return Table(name, caption, (*shown, *beside), flat, empty=empty)
-
-
-def _sides(first: VerdictRow) -> Column:
-    """The times of both sides in one column, as people compare them."""
-
-    def milliseconds(row: Mapping[str, Any]) -> str:
-        values = (row["a_value"], row["b_value"])
-        return " → ".join("–" if one is None else wording.milliseconds(one) for one in values)
-
-    a, b = (first.a, first.b) if first.axis != SELECTION else ("A", "B")
-    return Column("a_value", f"{a} → {b}, ms/event", write=milliseconds, number=True)
-
-
-def _extent(row: Mapping[str, Any]) -> str:
-    return f"{row['jobs']} on {row['hosts']}"
-
-
-def _site(request: Request, row: Mapping[str, Any]) -> str:
-    if row["axis"] == "site" or not row["site"]:
-        return ""
-    return link_to(request, "site", site=row["site"])
-
-
-def _flat(row: VerdictRow) -> dict[str, Any]:
-    return {
-        **wording.flat(row),
-        "change": wording.per_cent(row.effect) if row.effect is not None else "",
-        "interval": wording.interval(row),
-        "shown_verdict": wording.verdict(row),
-    }
-
-
-def _missing(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> Table:
-    columns = (
-        Column("label", "variant", long=True),
-        Column("site", "site", link=lambda row: _site(request, row)),
-        Column("verdict", "verdict"),
-        Column("metric", "time", lambda metric: wording.METRIC_TITLES.get(metric, metric)),
-        Column("why", "why", long=True),
-        Column("remedy", "what to do", long=True),
-    )
-    caption = f"On one side only (A: {first.a}, B: {first.b})"
-    return Table("missing", caption, columns, [_flat(row) for row in rows])
-
-
-def _pairs(store: Store, comparison: str) -> Table:
-    """The pairs of jobs that the verdicts rest on, for programs."""
-    rows = [asdict(row) for row in store.pairs(comparison)]
-    columns = tuple(Column(key, key) for key in (rows[0] if rows else {}))
-    return Table("pairs", "Pairs of jobs", columns, rows)
 
 
 def _reach(rows: Sequence[VerdictRow]) -> float:

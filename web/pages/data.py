@@ -63,7 +63,8 @@ def _check(request: Request, operation: Operation) -> None:
 
 
 def _about(view: View, operation: Operation) -> dict[str, Any]:
-    about = {name: view.values[name] for name in operation.about}
+    # Compare without a question is the list of comparisons, of which nothing is concluded.
+    about = {name: view.values[name] for name in operation.about if name in view.values}
     if "facts" in about:
         about["facts"] = dict(about["facts"])
     if "news" in about:

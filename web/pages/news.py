@@ -7,7 +7,7 @@ alone: versions of middleware, which only measurements know, are on the page of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, timedelta
 from enum import IntEnum
@@ -19,10 +19,10 @@ from treehammer.analysis import wording
 from treehammer.analysis.days import Judged, Status
 from treehammer.analysis.verdict import RELEASE, SERIES, Verdict
 from treehammer.sql import overview
-from treehammer.sql.overview import Beginning, Compared
+from treehammer.sql.overview import Beginning
 from treehammer.sql.store import IN_LIST, Store
 from treehammer.terminal import counted
-from treehammer.web.pages import compare, days
+from treehammer.web.pages import compared, days
 from treehammer.web.pages.columns import tally
 from treehammer.web.pages.context import link_to
 from treehammer.web.pages.matrix import Cell, Line
@@ -94,7 +94,7 @@ def told(
     for line in lines:
         found += _changed(line, yesterday, request)
     found += _begun(overview.beginnings(store), days.numbered(yesterday), request, named)
-    found += _compared(overview.latest_comparisons(store, IN_LIST, since_us=since_us), request)
+    found += _compared(store, since_us, request)
     found += _submitted(store, since_us, request, named)
     return sorted(found, key=lambda item: (item.gravity, -item.bad))
 
@@ -198,8 +198,10 @@ def _joined(parts: Sequence[Part], most: int | None) -> Iterator[Part]:
     yield Part(f" and {more} more." if more else ".")
 
 
-def _compared(found: Iterable[Compared], request: Request) -> Iterator[Item]:
+def _compared(store: Store, since_us: int, request: Request) -> Iterator[Item]:
     """Comparisons that were stored, with their verdicts over all sites, else by site."""
+    found = overview.latest_comparisons(store, IN_LIST, since_us=since_us)
+    campaigns = compared.campaign_names(store, (one.first for one in found))
     for one in found:
         counts = [
             f"{wording.METRIC_TITLES.get(metric, metric)} {tally(scopes.get(RELEASE) or scopes[SERIES])}"
@@ -212,7 +214,10 @@ def _compared(found: Iterable[Compared], request: Request) -> Iterator[Item]:
             for verdicts in scopes.values()
         )
         address = link_to(request, "comparison", comparison=one.first.comparison_id)
-        parts = (Part(compare.title(one.first), address), Part(f": {'; '.join(counts)}."))
+        parts = (
+            Part(wording.title(one.first, campaigns), address),
+            Part(f": {'; '.join(counts)}."),
+        )
         yield Item(Gravity.SLOWER if slower else Gravity.NEW, parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -19,7 +19,7 @@ from treehammer.sql.overview import Compared
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import JobState
-from treehammer.web.pages import days, news
+from treehammer.web.pages import compared, days, news
 from treehammer.web.pages.campaigns import campaign_table
 from treehammer.web.pages.columns import tally
 from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
@@ -128,18 +128,11 @@ def _site_days(lines: Sequence[Line]) -> Table:
 
 def _verdicts(store: Store, request: Request) -> Table:
     """One row a comparison and metric: what was concluded how often, and the largest effect."""
-    rows = [
-        _compared(store, one, metric)
-        for one in overview.latest_comparisons(store, COMPARISONS)
-        for metric in one.counts
-    ]
+    latest = overview.latest_comparisons(store, COMPARISONS)
+    names = compared.campaign_names(store, (one.first for one in latest))
+    rows = [_compared(store, one, metric, names) for one in latest for metric in one.counts]
     columns = (
-        Column(
-            "compared",
-            "compared",
-            link=lambda row: link_to(request, "comparison", comparison=row["comparison_id"]),
-        ),
-        Column("comparison_id", hidden=True),
+        *compared.columns(request),
         Column("metric", "time", lambda metric: wording.METRIC_TITLES.get(metric, metric)),
         Column("over_sites", "variants over all sites", tally, long=True),
         Column("by_site", "variants by site", tally, long=True),
@@ -149,17 +142,15 @@ def _verdicts(store: Store, request: Request) -> Table:
     return Table("verdicts", f"The latest comparisons, {COMPARISONS} at most", columns, rows)
 
 
-def _compared(store: Store, one: Compared, metric: str) -> dict[str, Any]:
+def _compared(store: Store, one: Compared, metric: str, names: Mapping[str, str]) -> dict[str, Any]:
     first, counts = one.first, one.counts[metric]
     certain = (Verdict.FASTER.value, Verdict.SLOWER.value)
     return {
-        "compared": f"{first.axis} {first.b} against {first.a}",
-        "comparison_id": first.comparison_id,
+        **compared.described(first, names),
         "metric": metric,
         "over_sites": dict(counts.get(RELEASE, {})),
         "by_site": dict(counts.get(SERIES, {})),
         "largest": _told(overview.largest(store, first.comparison_id, metric, certain)),
-        "judged_us": first.created_us,
     }
 
 

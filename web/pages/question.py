@@ -112,7 +112,7 @@ def kept(store: Store, asked: Asked) -> list[VerdictRow]:
         return []
     from treehammer.analysis.compare import Question
 
-    selection = str(Selection.of(asked.campaigns, asked.wheres))
+    selection = Selection.of(asked.campaigns, asked.wheres)
     for read in (str, float):
         try:
             a, b = read(asked.a), read(asked.b)
@@ -166,7 +166,11 @@ def _of_selections(asked: Asked) -> Question:
 def _question(asked: Asked, a: Any, b: Any) -> Question:
     from treehammer.analysis.compare import Question
 
-    return Question(asked.axis, a, b, asked.delta, str(Selection.of(asked.campaigns, asked.wheres)))
+    where_a, where_b = (
+        Selection.of((), texts).wheres for texts in (asked.wheres_a, asked.wheres_b)
+    )
+    selection = Selection.of(asked.campaigns, asked.wheres)
+    return Question(asked.axis, a, b, asked.delta, selection, where_a, where_b)
 
 
 def _samples(store: Store, selection: Selection) -> list[Sample]:

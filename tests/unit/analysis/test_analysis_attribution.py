@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from simulated_grid import Campaign
 
-from treehammer.analysis.attribution import Finding, attribute
+from treehammer.analysis.attribution import Finding, attribute, concluded
+from treehammer.analysis.compare import Question, compare
 from treehammer.analysis.verdict import Verdict
 
 SLOW, SAME, FEW = Verdict.SLOWER, Verdict.SAME, Verdict.NOT_ENOUGH
@@ -63,3 +65,16 @@ def test_release_and_site_can_both_be_named() -> None:
     )
     assert any("points at the release: x" in one for one in sentences)
     assert any("at A, which points at that site" in one for one in sentences)
+
+
+@pytest.mark.parametrize(
+    "loop_s, said_of_it",
+    [
+        (10.0, "Nothing slower was found that points at a site or at the release."),
+        (0.5, "No verdict could be given, so nothing is attributed to a site or a cause."),
+    ],
+)
+def test_where_nothing_could_be_judged_nothing_is_cleared(loop_s: float, said_of_it: str) -> None:
+    samples = Campaign(sites=("A", "B"), loop_s=loop_s).samples()
+    found = compare(samples, Question("root", "6.38.00", "6.40.00"), now_us=1)
+    assert concluded(found.verdicts) == (said_of_it,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,14 +11,17 @@ from dataclasses import replace
 import pytest
 from simulated_grid import Campaign
 
+from treehammer.analysis import notes, wording
 from treehammer.analysis.compare import Comparison, Question, compare
 from treehammer.analysis.samples import Sample
 from treehammer.analysis.verdict import RELEASE, SERIES, Evidence, Verdict
 from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql.rows import VerdictRow
+from treehammer.sql.selection import Selection
 
 A, B = "6.38.00", "6.40.00"
 THREE = ("T2_A", "T2_B", "T2_C")
+AT_T2_A = Selection.of(["c1"], ["site=T2_A"])
 
 
 def ask(samples: Sequence[Sample], question: Question | None = None) -> Comparison:
@@ -422,9 +426,77 @@ def test_the_same_question_has_the_same_identity() -> None:
     others = [
         Question("root", B, A),
         Question("root", A, B, delta=0.05),
-        Question("root", A, B, selection="site=T2_A"),
+        Question("root", A, B, selection=AT_T2_A),
+        Question("root", A, B, where_a=AT_T2_A.wheres),
+        Question("root", A, B, where_b=AT_T2_A.wheres),
     ]
-    assert len({q.id for q in (Question("root", A, B), *others)}) == 4
+    assert len({q.id for q in (Question("root", A, B), *others)}) == 6
+
+
+def test_every_verdict_keeps_what_was_asked() -> None:
+    question = Question("root", A, B, 0.05, AT_T2_A, where_b=Selection.of((), ["dirty=no"]).wheres)
+    found = ask(Campaign(sites=THREE).samples(), question)
+    for row in found.verdicts:
+        kept = evidence(row)
+        assert (kept.campaigns, kept.where, kept.delta) == (("c1",), ("site=T2_A",), 0.05)
+        assert (kept.where_a, kept.where_b) == ((), ("dirty=False",))
+        title = wording.title(row, {"c1": "nightly"})
+        assert title == (
+            f"root {B} against {A}, campaign nightly and site=T2_A and B: dirty=False, ±5 %"
+        )
+
+
+def test_what_was_asked_of_older_verdicts_is_said_not_to_be_known() -> None:
+    (row, *_) = ask(Campaign().samples()).verdicts
+    assert wording.title(row) == f"root {B} against {A}, all measurements"
+    told = json.loads(row.evidence)
+    for name in ("campaigns", "where", "where_a", "where_b", "of_a", "of_b"):
+        del told[name]
+    older = replace(row, evidence=json.dumps(told))
+    assert wording.title(older) == f"root {B} against {A}, selection not recorded"
+    (said,) = [note for note in told_of([older]) if note.startswith("Times")]
+    assert "medians" in said
+
+
+def told_of(rows: Sequence[VerdictRow]) -> list[str]:
+    return list(notes.told(rows, one_host=False))
+
+
+@pytest.mark.parametrize("bundled", [True, False])
+def test_the_times_of_both_sides_fit_the_effect(bundled: bool) -> None:
+    found = ask(Campaign(bundled=bundled, rounds=3, jobs=7, execution_noise=0.3).samples())
+    for row in found.of_scope(SERIES):
+        kept = evidence(row)
+        assert kept.unpaired != bundled
+        assert kept.a_value is not None
+        assert kept.b_value is not None
+        assert math.log(kept.b_value / kept.a_value) == pytest.approx(row.effect)
+    pairs = [pair for pair in found.pairs if pair.metric == "cpu_per_event_s"]
+    if pairs:
+        kept = evidence(rows(found)[0])
+        assert kept.a_value is not None
+        middle = math.exp(sum(math.log(p.a_value * p.b_value) / 2 for p in pairs) / len(pairs))
+        assert math.sqrt(kept.a_value * kept.b_value) == pytest.approx(middle)
+
+
+def test_a_side_is_singled_out_by_what_its_executions_agree_in() -> None:
+    samples = Campaign(sites=THREE, branches=(1.0, 0.5)).samples()
+    for row in ask(samples).verdicts:
+        for side, of in ((A, evidence(row).of_a), (B, evidence(row).of_b)):
+            mine = [s for s in samples if s.kind == "timed" and s.axis_value("root") == side]
+            chosen = [
+                s
+                for s in mine
+                if s.variant.canonical == of["variant"] and s.site == of.get("site", s.site)
+            ]
+            assert len(chosen) == 8 * 2 * (1 if row.scope == SERIES else 3)
+
+
+def test_what_one_side_lacks_is_no_unknown_build() -> None:
+    samples = [s for s in Campaign(sites=THREE).samples() if not (s.site == "T2_A" and is_b(s))]
+    found = ask(samples)
+    assert {row.verdict for row in rows(found) if row.site == "T2_A"} == {Verdict.LOST}
+    assert not any("Recorded for one build only" in note for note in found.notes)
 
 
 def test_senseless_questions_are_refused() -> None:

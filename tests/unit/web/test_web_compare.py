@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
-import json
+import math
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from web_service import Service, running
 from treehammer.analysis.compare import Question, compare
 from treehammer.analysis.samples import COLUMNS, Sample
 from treehammer.collectors.record import Measurement
+from treehammer.hctests.definition import Variant
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 from treehammer.web.pages import question as asking
@@ -35,7 +38,7 @@ def jobs() -> Iterator[Measurement]:
                     continue
                 seconds = dice.gauss(0.02, 0.0002) * (1.1 if release == "6.40.00" else 1.0)
                 values: dict[str, Any] = {
-                    "variant": json.dumps({"root": release, "cache_mb": 30}),
+                    "variant": Variant((("root", release), ("cache_mb", 30))).canonical,
                     "axis_root": release,
                     "site": site,
                     "host": f"node{number % 4}",
@@ -107,22 +110,22 @@ def test_a_live_comparison_is_that_of_the_command(measured: Service) -> None:
     found = tables(measured, "/compare?a=6.38.00&b=6.40.00")
     with Store.open(measured.url) as store:
         samples = [Sample.from_row(row) for row in store.measurements(Selection(), COLUMNS)]
-        question = Question("root", "6.38.00", "6.40.00", selection=str(Selection()))
+        question = Question("root", "6.38.00", "6.40.00", selection=Selection())
         there = compare(samples, question, now_us=1)
         assert store.verdicts(question.id) == []
     effects = {(row["site"], row["metric"]): row["effect"] for row in found["by_site"]}
     assert effects == {(r.site, r.metric): r.effect for r in there.of_scope("series")}
     assert {row["verdict"] for row in found["by_site"]} == {"slower"}
-    html = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
-    assert "treehammer compare 6.38.00 6.40.00" in html
-    assert "which points at the release" in html
-    assert "<script>document" not in html
+    page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
+    assert "treehammer compare 6.38.00 6.40.00" in page
+    assert "which points at the release" in page
+    assert "<script>document" not in page
 
 
 def test_a_stored_comparison_answers_the_same_question(measured: Service) -> None:
     with Store.open(measured.url) as store:
         samples = [Sample.from_row(row) for row in store.measurements(Selection(), COLUMNS)]
-        question = Question("root", "6.38.00", "6.40.00", 0.05, str(Selection()))
+        question = Question("root", "6.38.00", "6.40.00", 0.05, Selection())
         made = compare(samples, question, now_us=1_772_323_200_000_000)
         store.replace_comparison(question.id, made.pairs, made.verdicts)
     address = "/compare?a=6.38.00&b=6.40.00&delta=0.05"
@@ -142,8 +145,8 @@ def test_two_months_are_compared_unpaired(measured: Service) -> None:
     assert len(rows) == 8
     assert all(row["unpaired"] for row in rows)
     assert {row["a"] for row in rows} == {"day<20260401"}
-    html = measured.client.get(address, headers=PEOPLE).text
-    assert "Welch" in html
+    page = measured.client.get(address, headers=PEOPLE).text
+    assert "Welch" in page
 
 
 def test_sides_may_have_conditions_of_their_own(measured: Service) -> None:
@@ -200,3 +203,135 @@ def test_variants_of_others_are_said(filled: Service) -> None:
     answer = filled.client.get("/compare?a=6.38.00&b=6.40.00")
     assert answer.status_code == 400
     assert "no JSON object" in answer.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def asked_twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The same two releases, compared of everything and of one site with another δ."""
+    folder = tmp_path_factory.mktemp("asked")
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        store.add(jobs())
+        samples = [Sample.from_row(row) for row in store.measurements(Selection(), COLUMNS)]
+        at_site = Selection.of([], ["site=SITE_A"])
+        for question in (
+            Question("root", "6.38.00", "6.40.00"),
+            Question("root", "6.38.00", "6.40.00", 0.05, at_site),
+        ):
+            chosen = [s for s in samples if not question.selection.wheres or s.site == "SITE_A"]
+            made = compare(chosen, question, now_us=1_772_323_200_000_000)
+            store.replace_comparison(question.id, made.pairs, made.verdicts)
+    with running(folder, reading_open=True) as service:
+        yield service
+
+
+def test_comparisons_say_of_which_measurements_they_are(asked_twice: Service) -> None:
+    titles = {
+        "root 6.40.00 against 6.38.00, all measurements",
+        "root 6.40.00 against 6.38.00, site=SITE_A, ±5 %",
+    }
+    for address, name in (("/compare", "comparisons"), ("/", "verdicts")):
+        page = asked_twice.client.get(address, headers=PEOPLE).text
+        rows = tables(asked_twice, address)[name]
+        assert {row["compared"] for row in rows} == titles
+        assert all(title in page for title in titles)
+        data = {(tuple(row["campaigns"]), tuple(row["where"]), row["delta"]) for row in rows}
+        assert data == {((), (), 0.02), ((), ("site=SITE_A",), 0.05)}
+    for row in tables(asked_twice, "/compare")["comparisons"]:
+        page = asked_twice.client.get(f"/compare/{row['comparison_id']}", headers=PEOPLE).text
+        assert f"<h1>{row['compared']}</h1>" in page
+        assert f"Of {row['selection']}; effects within ±{100 * row['delta']:g} % count" in page
+
+
+def test_what_was_recorded_before_does_not_claim_a_selection(filled: Service) -> None:
+    title = "root 6.40.00 against 6.38.00, selection not recorded"
+    for address in ("/", "/compare", "/compare/comparison"):
+        assert title in filled.client.get(address, headers=PEOPLE).text
+    (listed,) = tables(filled, "/compare")["comparisons"]
+    assert listed["campaigns"] is listed["where"] is None
+
+
+def test_programs_are_told_what_the_page_tells(measured: Service, asked_twice: Service) -> None:
+    query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
+    (first, *_) = tables(asked_twice, "/compare")["comparisons"]
+    for service, page, address in (
+        (measured, query, query),
+        (
+            asked_twice,
+            f"/compare/{first['comparison_id']}",
+            f"/comparisons/{first['comparison_id']}",
+        ),
+    ):
+        shown = html.unescape(service.client.get(page, headers=PEOPLE).text)
+        told = service.client.get(f"/api/v1{address}").json()
+        about = told["about"]
+        assert all(sentence in shown for sentence in (*about["attribution"], *about["notes"]))
+        assert shown.split("<h1>")[1].count("<li>") == len(about["attribution"]) + len(about["notes"])
+        assert about["asked_of"]["compared"] == told["title"]
+        assert {"left_out", "of_a", "jobs_b"} <= {*told["tables"]["by_site"][0]}
+    missing = measured.client.get(f"/api/v1{query}").json()["tables"]["missing"]
+    assert {row["jobs_a"] for row in missing} == {14}
+
+
+def test_what_one_side_lacks_has_lines_of_its_own(measured: Service) -> None:
+    query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
+    page = html.unescape(measured.client.get(query, headers=PEOPLE).text)
+    section = page[page.index("Missing on either side") : page.index("What to know")]
+    assert section.count("nothing was run on side B") == 2
+    assert section.count(HOSTILE[0]) >= 2
+    assert "run the test for B here, too" in section
+    both = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
+    assert "Missing on either side" not in both
+
+
+def links(page: str, *words: str) -> list[str]:
+    """Where the first row that has these words leads in Explore."""
+    rows = (part.split("</tr>")[0] for part in page.split("<tr>"))
+    row = next(row for row in rows if all(word in row for word in words))
+    return [html.unescape(one) for one in re.findall(r'href="(/explore[^"]*)"', row)]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/compare?a=6.38.00&b=6.40.00",
+        "/compare?a=6.38.00&b=6.40.00&where=host=node1",
+        "/compare?axis=selection&where_a=day<20260401&where_b=day>=20260401",
+    ],
+)
+def test_a_row_leads_to_the_jobs_of_either_side(measured: Service, address: str) -> None:
+    page = measured.client.get(address, headers=PEOPLE).text
+    row = next(
+        one
+        for one in tables(measured, address)["by_site"]
+        if (one["site"], one["metric"]) == ("SITE_A", "cpu_per_event_s")
+    )
+    shown = page[page.index('id="by-site"') :]
+    for side, link in zip("ab", links(shown, "SITE_A</a>", ">CPU<"), strict=True):
+        groups = tables(measured, link)["figure"]
+        # A job whose other half is missing stands there, too.
+        assert len(groups) - row[f"jobs_{side}"] in ((0, 1) if side == "a" else (0,))
+        assert {group["number"] for group in groups} == {1}
+        logs = [math.log(group["mean"]) for group in groups]
+        if len(groups) == row[f"jobs_{side}"] and row["unpaired"]:
+            assert math.exp(sum(logs) / len(logs)) == pytest.approx(row[f"{side}_value"])
+
+
+def test_rows_over_all_sites_lead_to_the_sites(measured: Service) -> None:
+    page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
+    shown = page[page.index('id="pooled"') : page.index('id="by-site"')]
+    for link in links(shown, ">CPU<"):
+        groups = tables(measured, link)["figure"]
+        assert {group["site"] for group in groups} == {*SITES}
+
+
+def test_verdicts_of_cpu_and_wall_time_are_counted_apart(measured: Service) -> None:
+    page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
+    assert "By site – CPU: 2 slower; wall: 2 slower." in page
+
+
+def test_the_form_keeps_every_campaign(filled: Service) -> None:
+    with Store.open(filled.url) as store:
+        ids = [one.id for one in store.campaigns()][:2]
+    query = "&".join(f"campaign={one}" for one in ids)
+    page = filled.client.get(f"/compare?a=6.38.00&b=none&{query}", headers=PEOPLE).text
+    assert re.findall(r'<option value="([^"]*)" selected>', page.split("Conditions")[0]) == ids
