@@ -475,6 +475,7 @@ def test_the_times_of_both_sides_fit_the_effect(bundled: bool) -> None:
     if pairs:
         kept = evidence(rows(found)[0])
         assert kept.a_value is not None
+        assert kept.b_value is not None
         middle = math.exp(sum(math.log(p.a_value * p.b_value) / 2 for p in pairs) / len(pairs))
         assert math.sqrt(kept.a_value * kept.b_value) == pytest.approx(middle)
 

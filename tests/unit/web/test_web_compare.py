@@ -186,7 +186,7 @@ def test_what_cannot_be_compared_is_said(
 def test_a_question_that_is_refused_can_be_asked_otherwise(measured: Service) -> None:
     page = measured.client.get("/compare?a=6.38.00&b=7", headers=PEOPLE)
     assert page.status_code == 404
-    assert "no measurement has root=7" in page.text
+    assert "No measurement has root=7" in page.text
     assert 'name="b" value="7"' in page.text
 
 
@@ -265,7 +265,9 @@ def test_programs_are_told_what_the_page_tells(measured: Service, asked_twice: S
         told = service.client.get(f"/api/v1{address}").json()
         about = told["about"]
         assert all(sentence in shown for sentence in (*about["attribution"], *about["notes"]))
-        assert shown.split("<h1>")[1].count("<li>") == len(about["attribution"]) + len(about["notes"])
+        assert shown.split("<h1>")[1].count("<li>") == len(about["attribution"]) + len(
+            about["notes"]
+        )
         assert about["asked_of"]["compared"] == told["title"]
         assert {"left_out", "of_a", "jobs_b"} <= {*told["tables"]["by_site"][0]}
     missing = measured.client.get(f"/api/v1{query}").json()["tables"]["missing"]
