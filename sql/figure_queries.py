@@ -185,6 +185,36 @@ def _rolled(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
     return _Inner(query, dict.fromkeys(wanted, sa.func.sum))
 
 
+def work(
+    connection: Connection, figure: Figure, columns: Sequence[str]
+) -> Iterator[dict[str, Scalar]]:
+    """What was done for the good measurements of a figure that roll-ups answer: each once.
+
+    Args:
+        connection: of a reader.
+        figure: whatever its groups are; only what has a metric of it counts.
+        columns: of subjects, and kinds.
+    """
+    table, subject = rollup_day, dimension_tables[SUBJECT.name]
+    numbers = [table.c[rolled_columns(metric).number] for metric in figure.metrics]
+    kinds = [table.c.kind] if "kind" in columns else []
+    met = (
+        *_rolled_conditions(figure, table, connection.dialect.name),
+        table.c[_OUTCOME] == GOOD,
+        *(number > 0 for number in numbers),
+    )
+    # Numbers first: these few rows alone get their texts.
+    query = sa.select(table.c.subject_id, *kinds).where(*met).distinct()
+    done = query.subquery("done")
+    wanted = [
+        sa.func.nullif(done.c.kind, NO_KIND) if name == "kind" else subject.c[name]
+        for name in columns
+    ]
+    joined = done.join(subject, done.c.subject_id == subject.c.id)
+    for row in connection.execute(sa.select(*wanted).select_from(joined)):
+        yield dict(zip(columns, row, strict=True))
+
+
 def _rolled_reads(figure: Figure, shape: _Shape, dialect: str) -> sa.Select[Any]:
     subject = dimension_tables[SUBJECT.name]
     columns = [
@@ -252,16 +282,19 @@ def _measured(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
         names = [f"{letter}{place}" for letter in "nsqlh"]
         wanted |= dict(zip(names, found, strict=True))
         how |= dict(zip(names, (*[sa.func.sum] * 3, sa.func.min, sa.func.max), strict=True))
-    if set(shape.keys) <= set(_ALONG) and set(figure.metrics) <= set(_COVERED):
+    outcome = rollups.exact_outcome()
+    if figure.raw and set(shape.keys) <= set(_ALONG) and set(figure.metrics) <= set(_COVERED):
+        # Along the index, which knows classes of failures alone.
+        outcome = rollups.outcome()
         keys: list[sa.ColumnElement[Any]] = [measurement.c[name] for name in shape.keys]
         grouped: list[sa.ColumnElement[Any]] = [measurement.c[name] for name in _ALONG]
     else:
         keys = [*map(_disordered, shape.keys)]
-        grouped = [*keys, rollups.outcome()]
+        grouped = [*keys, outcome]
     query = (
         sa.select(
             *(key.label(name) for name, key in zip(shape.keys, keys, strict=True)),
-            rollups.outcome().label(_OUTCOME),
+            outcome.label(_OUTCOME),
             *(column.label(name) for name, column in wanted.items()),
         )
         .select_from(joined)

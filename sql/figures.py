@@ -36,8 +36,8 @@ class Figure:
     """What is asked: metrics of selected measurements, in groups.
 
     Means are taken of *good* measurements alone: those that came back whole and can be true.  All
-    are counted, by outcome: ``good``, ``implausible``, or the class of the failure, of which roll-ups
-    count apart what is not supported.
+    are counted, by outcome: ``good``, ``implausible``, or the class of the failure, of which is counted
+    apart what is not supported (but not by ``raw`` along an index).
 
     Attributes:
         metrics: catalogue names of numbers, and ``extra_NAME`` for those that tests define.

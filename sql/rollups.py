@@ -185,7 +185,8 @@ def outcome() -> sa.ColumnElement[str]:
     return sa.func.coalesce(measurement.c.failure_class, whole)
 
 
-def _exact_outcome() -> sa.ColumnElement[str]:
+def exact_outcome() -> sa.ColumnElement[str]:
+    """The same with what is not supported told apart, as in roll-ups."""
     kind, of_class = measurement.c.failure_kind, measurement.c.failure_class
     lacks = kind == _word(NOT_SUPPORTED)
     told_apart = [
@@ -206,7 +207,7 @@ def _key_columns() -> tuple[sa.ColumnElement[Any], ...]:
         measurement.c.day,
         measurement.c.subject_id,
         sa.func.coalesce(measurement.c.kind, _word(NO_KIND)),
-        _exact_outcome(),
+        exact_outcome(),
     )
 
 

@@ -1114,8 +1114,11 @@ SELECT node.host, found.plausible, found.day, found.outcome, sum(found.measureme
     max(found.h0) AS max_1, sum(found.n1) AS sum_5, sum(found.s1) AS sum_6, sum(found.q1) AS sum_7,
     min(found.l1) AS min_2, max(found.h1) AS max_2
 FROM (SELECT measurement.node_id AS node_id, measurement.plausible AS plausible, measurement.day + 0
-    AS day, coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good'
-    ELSE 'implausible' END) AS outcome, count(*) AS measurements, count(CASE WHEN (CAST(extra0.value
+    AS day, CASE WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class =
+    'software setup') THEN 'software setup: not supported' WHEN (measurement.failure_kind =
+    'not-supported' AND measurement.failure_class = 'stage-in') THEN 'stage-in: not supported' ELSE
+    coalesce(measurement.failure_class, CASE WHEN (measurement.plausible = 1) THEN 'good' ELSE
+    'implausible' END) END AS outcome, count(*) AS measurements, count(CASE WHEN (CAST(extra0.value
     AS BINARY_DOUBLE) BETWEEN :param_1 AND :param_2) THEN CAST(extra0.value AS BINARY_DOUBLE) END)
     AS n0, coalesce(sum(CASE WHEN (CAST(extra0.value AS BINARY_DOUBLE) BETWEEN :param_1 AND
     :param_2) THEN CAST(extra0.value AS BINARY_DOUBLE) END), :coalesce_1) AS s0, coalesce(sum(CASE
@@ -1143,8 +1146,11 @@ FROM (SELECT measurement.node_id AS node_id, measurement.plausible AS plausible,
 FROM measurement LEFT OUTER JOIN extra extra0 ON extra0.measurement_id = measurement.measurement_id
     AND extra0.name = :name_1
 WHERE measurement.kind BETWEEN :kind_1 AND :kind_2 GROUP BY measurement.node_id,
-    measurement.plausible, measurement.day + 0, coalesce(measurement.failure_class, CASE WHEN
-    (measurement.plausible = 1) THEN 'good' ELSE 'implausible' END)) found JOIN node ON
+    measurement.plausible, measurement.day + 0, CASE WHEN (measurement.failure_kind =
+    'not-supported' AND measurement.failure_class = 'software setup') THEN 'software setup: not
+    supported' WHEN (measurement.failure_kind = 'not-supported' AND measurement.failure_class =
+    'stage-in') THEN 'stage-in: not supported' ELSE coalesce(measurement.failure_class, CASE WHEN
+    (measurement.plausible = 1) THEN 'good' ELSE 'implausible' END) END) found JOIN node ON
     found.node_id = node.id GROUP BY node.host, found.plausible, found.day, found.outcome
 ;
 
