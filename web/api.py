@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from treehammer.sql.schema import ROLLED
@@ -20,6 +20,9 @@ _TEXT: Mapping[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_V
 _FORMAT: Mapping[str, Any] = {"enum": ["json", "csv"]}
 _DAY: Mapping[str, Any] = {"type": "string", "format": "date"}
 _SHARE: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
+_NONE: Mapping[str, Any] = {"const": ""}
+_TEXT_OR_NONE: Mapping[str, Any] = {"anyOf": [_TEXT, _NONE]}
+_DAY_OR_NONE: Mapping[str, Any] = {"anyOf": [_DAY, _NONE]}
 _PAGE: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
 
 
@@ -36,6 +39,10 @@ class Parameter:
     def allows(self, value: str) -> bool:
         """Whether a value after '?' is as the schema says; whether a day is one, who reads it tells."""
         schema = self.schema
+        if "anyOf" in schema:
+            return any(replace(self, schema=one).allows(value) for one in schema["anyOf"])
+        if "const" in schema:
+            return value == str(schema["const"])
         if "enum" in schema:
             return value in map(str, schema["enum"])
         if schema["type"] == "integer":
@@ -105,19 +112,37 @@ _EXPLORED = {
 _EXPLORE = (
     Parameter("metric", "A number of the catalogue, or extra_NAME.", _TEXT),
     Parameter("by", "The column along the horizontal axis.", _TEXT),
-    Parameter("colour", "A second column that makes groups.", _TEXT),
-    Parameter("panels", "A third one.", _TEXT),
+    Parameter("colour", "A second column that makes groups; empty for none.", _TEXT_OR_NONE),
+    Parameter("panels", "A third one; empty for none.", _TEXT_OR_NONE),
     Parameter(
         "view",
         "Means, distributions, or histograms of read latency.",
         {"enum": ["means", "distribution", "latency"]},
     ),
     Parameter("bars", "What the spread is.", {"enum": ["rms", "interval", "none"]}),
-    Parameter("kind", "What kind of execution.", _TEXT),
+    Parameter("scale", "Of the axis of pictures.", {"enum": ["linear", "log"]}),
+    Parameter("kind", "What kind of execution; empty for all kinds.", _TEXT_OR_NONE),
     Parameter("campaign", "Only of this campaign.", _TEXT, many=True),
     Parameter("where", "A condition, as COLUMN=VALUE.", _TEXT, many=True),
-    Parameter("from", "The first day (UTC).", _DAY),
-    Parameter("to", "The last day (UTC).", _DAY),
+    Parameter(
+        "from", "The first day (UTC); empty for all days, without it the last 30.", _DAY_OR_NONE
+    ),
+    Parameter("to", "The last day (UTC); empty for no bound.", _DAY_OR_NONE),
+)
+_EXPLORED_ABOUT = (
+    "metric",
+    "unit",
+    "meaning",
+    "bars",
+    "caption",
+    "selection",
+    "from",
+    "to",
+    "kind",
+    "groups",
+    "mixed",
+    "mixed_most",
+    "source",
 )
 
 OPERATIONS = (
@@ -262,6 +287,7 @@ OPERATIONS = (
         "Any metric by any columns",
         _EXPLORED,
         _EXPLORE,
+        _EXPLORED_ABOUT,
     ),
     Operation(
         "/figures/s0",
@@ -270,5 +296,6 @@ OPERATIONS = (
         "CPU efficiency by site and variant, as in study S0",
         _EXPLORED,
         _EXPLORE,
+        _EXPLORED_ABOUT,
     ),
 )

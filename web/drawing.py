@@ -10,6 +10,7 @@ import io
 import json
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -42,6 +43,11 @@ _GROUP = 0.8
 #: Of steps, which have no markers.
 _LINES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dashdot")
 _TURNED = 40
+#: Panels side by side.
+_ACROSS = 3
+#: Sizes of texts in points; how wide a letter is, in inches for each point; room for a marker.
+_SMALL, _LEGEND = 8, 9
+_LETTER, _MARK = 0.0085, 0.6
 
 
 def draw(picture: Mapping[str, Any], form: str) -> bytes:
@@ -50,18 +56,18 @@ def draw(picture: Mapping[str, Any], form: str) -> bytes:
     from matplotlib.figure import Figure
 
     panels = picture["panels"]
-    columns = min(len(panels), 3)
+    columns = min(len(panels), _ACROSS)
     lines = -(-len(panels) // columns)
-    points = len(picture["places"]) * (1 if picture["dates"] else len(picture["series"]))
-    wide = min(max(8.0, 1.5 + 0.12 * points), 24.0) if columns == 1 else 4.2 * columns
-    high = (4.8 if lines == 1 else 3.0 * lines + 0.6) + 0.22 * (1 + len(picture["series"]) // 3)
-    if angle := _angle(picture):
-        high += max(map(len, picture["places"])) * (0.07 if angle > _TURNED else 0.05)
+    wide, high = _size(picture, columns, lines)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(wide, high), layout="constrained")
         grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-        for axes, panel in zip(grid.flat, panels, strict=False):
+        for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
             _panel(axes, picture, panel)
+            if number + columns >= len(panels):
+                # The lowest of its column, though the last line may not be full.
+                axes.tick_params(axis="x", labelbottom=True)
+                axes.set_xlabel(picture["x_title"])
         _heights(grid[0][0], picture)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
@@ -69,14 +75,53 @@ def draw(picture: Mapping[str, Any], form: str) -> bytes:
         if picture["shared"]:
             beneath.append(f"all variants: {picture['shared']}")
         figure.suptitle("\n".join([picture["title"], *beneath]), fontsize=11)
-        figure.supylabel(picture["y_title"], fontsize=10)
-        for axes in grid[-1]:
-            axes.set_xlabel(picture["x_title"])
-        _legend(figure, picture)
+        for axes in grid[:, 0]:
+            axes.set_ylabel(picture["y_title"])
+        _legend(figure, picture, wide)
+        # Beneath all of it; the file is as large as what is drawn.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for legend in figure.legends:
+            # It would move with the edge of the file.
+            legend.set_bbox_to_anchor((0, 0, 1, 1), figure.transSubfigure)
+        lowest = figure.get_tightbbox().y0 / high - 0.01
+        figure.text(0.01, lowest, _beneath(picture, wide), va="top", fontsize=_SMALL)
         stream = io.BytesIO()
         metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-        figure.savefig(stream, format=form, dpi=150, metadata=metadata[form])
+        figure.savefig(stream, format=form, dpi=150, metadata=metadata[form], bbox_inches="tight")
     return stream.getvalue()
+
+
+def _size(picture: Mapping[str, Any], columns: int, lines: int) -> tuple[float, float]:
+    """Inches in which panels, labels and the legend have room."""
+    places, series = picture["places"], picture["series"]
+    points = len(places) * (1 if picture["dates"] else len(series))
+    wide = min(max(8.0, 1.5 + 0.12 * points), 24.0) if columns == 1 else 4.2 * columns
+    # A legend of many names takes some columns.
+    wide = max(wide, min(3, -(-len(series) // 8)) * _entry(series) + 0.1)
+    rows = -(-len(series) // _legend_columns(series, wide))
+    high = (4.8 if lines == 1 else 3.0 * lines + 0.6) + 0.22 * (1 + rows)
+    if angle := _angle(picture):
+        high += max(map(len, places)) * (0.07 if angle > _TURNED else 0.05)
+    return wide, high
+
+
+def _beneath(picture: Mapping[str, Any], wide: float) -> str:
+    """What must not be lost where the file goes without its page."""
+    said = (picture["selection"], picture["mixed"], picture["left_out"])
+    letters = int(wide / (_SMALL * _LETTER))
+    lines = (textwrap.wrap(text, letters) for text in said)
+    return "\n".join(line for of_text in lines for line in of_text)
+
+
+def _entry(series: Sequence[Mapping[str, Any]]) -> float:
+    """How wide an entry of the legend is, in inches."""
+    return _MARK + max(len(one["name"]) for one in series) * _LEGEND * _LETTER
+
+
+def _legend_columns(series: Sequence[Mapping[str, Any]], wide: float) -> int:
+    """How many entries of the legend stand side by side."""
+    return max(1, min(len(series), int(wide / _entry(series))))
 
 
 def _panel(axes: Any, picture: Mapping[str, Any], panel: Mapping[str, Any]) -> None:
@@ -192,7 +237,7 @@ def _angle(picture: Mapping[str, Any]) -> int:
     return 90 if several or len(places) > 12 else _TURNED
 
 
-def _legend(figure: Any, picture: Mapping[str, Any]) -> None:
+def _legend(figure: Any, picture: Mapping[str, Any], wide: float) -> None:
     from matplotlib.lines import Line2D
 
     series = picture["series"]
@@ -211,11 +256,16 @@ def _legend(figure: Any, picture: Mapping[str, Any]) -> None:
         for number, one in enumerate(series)
     ]
     figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(len(handles), 3), fontsize=9
+        handles=handles,
+        loc="outside lower center",
+        ncols=_legend_columns(series, wide),
+        fontsize=_LEGEND,
     )
 
 
-def tree(columns: Sequence[Mapping[str, str]], rows: Sequence[Mapping[str, Any]]) -> bytes:
+def tree(
+    columns: Sequence[Mapping[str, str]], rows: Sequence[Mapping[str, Any]], title: str
+) -> bytes:
     """The rows of a table as a ROOT file with one TTree.
 
     What is not known is an empty text, NaN, -2^63, or 255 for a truth value.
@@ -223,6 +273,7 @@ def tree(columns: Sequence[Mapping[str, str]], rows: Sequence[Mapping[str, Any]]
     Args:
         columns: each ``name`` and ``type``: text, int, float or bool.
         rows: values by name.
+        title: of the tree.
     """
     import numpy as np
     import uproot
@@ -245,8 +296,9 @@ def tree(columns: Sequence[Mapping[str, str]], rows: Sequence[Mapping[str, Any]]
                 name: "string" if isinstance(found, list) else found.dtype
                 for name, found in arrays.items()
             }
-            out.mktree(TREE, types, title="Treehammer figure")
-            out[TREE].extend(arrays)
+            out.mktree(TREE, types, title=title.replace("\0", ""))
+            if rows:
+                out[TREE].extend(arrays)
         return file.read_bytes()
 
 
@@ -255,7 +307,9 @@ def main() -> None:
     form = sys.argv[1]
     wanted = json.load(sys.stdin)
     made = (
-        tree(wanted["columns"], wanted["rows"]) if form == "root" else draw(wanted["picture"], form)
+        tree(wanted["columns"], wanted["rows"], wanted["title"])
+        if form == "root"
+        else draw(wanted["picture"], form)
     )
     with byte_output() as out:
         out.write(made)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
 from starlette.requests import Request
 
+from treehammer.collectors.job import KINDS, TIMED
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE, LONG_TEXTS
 from treehammer.errors import ConfigError, did_you_mean
 from treehammer.sql import overview
@@ -79,33 +81,40 @@ class Asked:
         by: the column along the horizontal axis.
         colour: the column that colours and markers tell apart, '' for none.
         panels: the column of which each value has a panel of its own, '' for none.
+        apart: more columns that colours and markers tell apart.
         view: one of :data:`VIEWS`.
         bars: one of :data:`BARS`.
         scale: of the vertical axis, one of :data:`SCALES`.
-        kind: what kind of execution.
+        kind: what kind of execution, '' for all kinds.
         campaigns: identities; of all when empty.
+        named: the names of these campaigns.
         wheres: conditions.
+        wrong: what was typed as conditions and is none.
         first: the first day, None for no bound.
         last: the last day, which still counts.
     """
 
     metric: str = "eff_job"
     by: str = "site"
-    colour: str = "axis_root"
+    colour: str = "variant_label"
     panels: str = ""
+    apart: tuple[str, ...] = ()
     view: str = MEANS
     bars: str = RMS
     scale: str = "linear"
-    kind: str = "timed"
+    kind: str = TIMED
     campaigns: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     wheres: tuple[Where, ...] = ()
+    wrong: tuple[str, ...] = ()
     first: date | None = None
     last: date | None = None
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The columns whose values make a group."""
-        return tuple(dict.fromkeys(name for name in (self.panels, self.by, self.colour) if name))
+        names = (self.panels, self.by, *self.apart, self.colour)
+        return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def figure(self) -> Figure:
@@ -120,7 +129,7 @@ class Asked:
             selection=Selection(self.campaigns, self.wheres),
             first_day=days.numbered(self.first) if self.first else None,
             last_day=days.numbered(self.last) if self.last else None,
-            kind=self.kind,
+            kind=self.kind or None,
             latencies=self.view == LATENCY,
         )
 
@@ -156,12 +165,13 @@ class Asked:
             for where in self.wheres
             if where.column not in FILTERS or where.operator != "="
             for text in _texts(where)
-        ]
+        ] + [*self.wrong]
 
     @property
     def command(self) -> str:
         """The command that exports the measurements behind the figure; '' where none can."""
-        words = ["treehammer", "export", "measurements.root", *_where(f"kind={self.kind}")]
+        words = ["treehammer", "export", "measurements.root"]
+        words += _where(f"kind={self.kind}") if self.kind else []
         for campaign in self.campaigns:
             words += ["--campaign", campaign]
         if self.first:
@@ -199,14 +209,13 @@ def read(request: Request, store: Store, default: Asked) -> Asked:
         if name not in _OWN and name not in BY_NAME:
             hint = f"{did_you_mean(name, [*_OWN, *BY_NAME])}Columns of the catalogue are filters."
             raise ConfigError(f"there is no parameter {name[:40]!r}", hint=hint)
-    campaigns = tuple(
-        dict.fromkeys(store.campaign(one).id for one in sent.getlist("campaign") if one)
-    )
-    first, last = _window(sent, store, campaigns)
-    kind = sent.get("kind", default.kind)
+    campaigns = {row.id: row.name for row in map(store.campaign, _said(request, "campaign"))}
+    first, last = _window(sent, store, bool(campaigns))
     if not sent.get("by", default.by):
         raise ConfigError("by names no column; it is what the horizontal axis shows")
-    return Asked(
+    wheres = _together(map(Where.parse, _conditions(request)))
+    asked = replace(
+        default,
         metric=sent.get("metric", default.metric),
         by=sent.get("by", default.by),
         colour=sent.get("colour", default.colour),
@@ -214,25 +223,62 @@ def read(request: Request, store: Store, default: Asked) -> Asked:
         view=_one_of(sent, "view", VIEWS, default.view),
         bars=_one_of(sent, "bars", BARS, default.bars),
         scale=_one_of(sent, "scale", SCALES, default.scale),
-        kind=kind,
-        campaigns=campaigns,
-        wheres=_wheres(request),
+        campaigns=tuple(campaigns),
+        named=tuple(campaigns.values()),
+        wheres=wheres,
         first=first,
         last=last,
     )
+    # Who asks for kinds means all of them, or those of the condition.
+    kinds = "kind" in asked.groups or any(where.column == "kind" for where in wheres)
+    return replace(asked, kind=sent.get("kind", "" if kinds else default.kind))
 
 
-def _wheres(request: Request) -> tuple[Where, ...]:
-    """Conditions: of several values of one column any one will do."""
-    texts = [text for text in request.query_params.getlist("where") if text.strip()]
-    texts += [
+def forgiving(request: Request, default: Asked) -> Asked:
+    """What can be understood of an address that asks for what there is not, for the form."""
+    sent = request.query_params
+    columns = ("", *DIMENSIONS)
+    known: Mapping[str, Iterable[str]] = {
+        "metric": [metric.name for metric in METRICS],
+        "by": DIMENSIONS,
+        "colour": columns,
+        "panels": columns,
+        "view": VIEWS,
+        "bars": BARS,
+        "scale": SCALES,
+        "kind": ("", *KINDS),
+    }
+    choices = {name: sent[name] for name, values in known.items() if sent.get(name, "-") in values}
+    wheres, wrong = [], []
+    for text in _conditions(request):
+        try:
+            wheres.append(Where.parse(text))
+        except ConfigError:
+            wrong.append(text)
+    window: dict[str, date] = {}
+    for attribute, name in (("first", "from"), ("last", "to")):
+        with suppress(ConfigError):
+            window[attribute] = days.asked(sent.get(name, ""), name)
+    given: dict[str, Any] = {**choices, **window}
+    return replace(default, **given, wheres=_together(wheres), wrong=tuple(wrong))
+
+
+def _said(request: Request, name: str) -> list[str]:
+    return [text for text in request.query_params.getlist(name) if text.strip()]
+
+
+def _conditions(request: Request) -> list[str]:
+    return _said(request, "where") + [
         f"{name}={value}"
         for name, value in request.query_params.multi_items()
         if name in BY_NAME and name not in _OWN and name != "kind" and value
     ]
+
+
+def _together(wheres: Iterable[Where]) -> tuple[Where, ...]:
+    """Conditions: of several values of one column any one will do."""
     found: dict[tuple[str, str], list[Any]] = {}
-    for text in texts:
-        where = Where.parse(text)
+    for where in wheres:
         found.setdefault((where.column, where.operator), []).append(where.value)
     return tuple(
         Where(column, operator, values[0] if len(values) == 1 else tuple(dict.fromkeys(values)))
@@ -244,13 +290,13 @@ def _wheres(request: Request) -> tuple[Where, ...]:
 
 
 def _window(
-    sent: Mapping[str, str], store: Store, campaigns: tuple[str, ...]
+    sent: Mapping[str, str], store: Store, of_campaigns: bool
 ) -> tuple[date | None, date | None]:
     first = days.asked(sent["from"], "from") if sent.get("from") else None
     last = days.asked(sent["to"], "to") if sent.get("to") else None
     if first and last and first > last:
         raise ConfigError(f"from ({first}) is later than to ({last})")
-    if campaigns or "from" in sent or "to" in sent:
+    if of_campaigns or "from" in sent or "to" in sent:
         return first, last
     newest = overview.last_day(store)
     if newest is None or days.of_number(newest) == date.max:

@@ -1,12 +1,18 @@
-"""A figure in words: its heading, what its points and bars are, what was left out."""
+"""A figure in words: its heading, what it is of, what its points and bars are, what was left out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, LATENCY, NO_BARS, RMS, Asked
+from treehammer.web.pages.points import Point
 from treehammer.web.pages.units import Unit
 
-_GOOD = "Failed and implausible executions are counted in the table and never averaged."
+_GOOD = (
+    "Executions that failed, cannot be true or are not supported are counted in the table and never "
+    "averaged."
+)
 
 
 def heading(asked: Asked) -> str:
@@ -25,6 +31,28 @@ def meaning(asked: Asked) -> str:
         return f"{asked.metric}, which a test defines."
     better = f" {metric.better.capitalize()} is better." if metric.better else ""
     return f"{asked.metric}: {metric.meaning}{better}"
+
+
+def selection(asked: Asked, points: Sequence[Point]) -> str:
+    """Which executions a figure is of: days, conditions, campaigns, kind, and how many these are."""
+    number = sum(point.number for point in points)
+    said = [
+        window(asked),
+        *map(str, asked.wheres),
+        *(f"campaign {name}" for name in asked.named),
+        f"{asked.kind} executions" if asked.kind else "executions of all kinds",
+        f"n = {number:,}",
+    ]
+    return "; ".join(said)
+
+
+def window(asked: Asked) -> str:
+    """The days of a figure."""
+    if asked.first and asked.last:
+        return f"{asked.first} to {asked.last}"
+    if asked.first or asked.last:
+        return f"from {asked.first}" if asked.first else f"to {asked.last}"
+    return "all days"
 
 
 def y_title(asked: Asked, unit: Unit) -> str:
@@ -51,12 +79,27 @@ def bars(asked: Asked) -> str:
     return _BARS[asked.bars if asked.view not in (DISTRIBUTION, LATENCY) else asked.view]
 
 
-def left_out(left: int, of: int, most: tuple[int, int, int]) -> str:
+def nothing(asked: Asked, points: Sequence[Point]) -> str:
+    """Why nothing can be drawn of groups that there are."""
+    good = sum(point.good for point in points)
+    if not good:
+        return "Nothing to draw: none of the selected executions is good."
+    if asked.view == LATENCY:
+        return (
+            "Nothing to draw: no good execution that is selected has recorded how long reads took."
+        )
+    if any(point.mean is not None for point in points):
+        return "Nothing to draw: no mean is above zero, and the axis is logarithmic."
+    return f"Nothing to draw: no good execution that is selected has recorded {asked.metric}."
+
+
+def left_out(left: int, of: int, most: tuple[int, int, int], *, newest: bool) -> str:
     """That not all could be drawn."""
     places, series, panels = most
+    which = "newest days, weeks or months" if newest else "first places"
     return (
-        f" The figure shows {of - left} of {of} marks: at most {places} places, {series} series and "
-        f"{panels} panels; the table has all."
+        f"The figure shows {of - left} of {of} marks: at most the {places} {which}, {series} series and "
+        f"{panels} panels. CSV, JSON and TTree have all."
     )
 
 

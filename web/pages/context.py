@@ -251,10 +251,12 @@ def tables_answer(
 
 def sentence(error: TreehammerError) -> str:
     """What was wrong and what to do, for an answer."""
-    # Where nothing was found is the database, and where that lies none of the reader's business.
-    where = "" if isinstance(error, NothingToDo) else error.where
+    # Where nothing was found is the database, and where that lies none of the reader's business;
+    # and who types into a form knows no options of a command.
+    where = "" if isinstance(error, NothingToDo) else (error.where or "")
+    where = where.replace("--where", "").strip()
     text = f"{where}: {error.message}" if where else error.message
-    return f"{text}. {error.hint}" if error.hint else text
+    return f"{text}. {error.hint}".strip() if error.hint else text
 
 
 def _leads_here(request: Request, address: str) -> bool:

@@ -13,10 +13,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.samples import natural_order
+from treehammer.collectors.job import KINDS
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.errors import ConfigError
 from treehammer.sql import campaigns
-from treehammer.sql.figures import ROLLED_BY
+from treehammer.sql.figures import ROLLED_BY, TIMES
+from treehammer.sql.rollups import HISTOGRAM
 from treehammer.sql.schema import ROLLED, dimension_tables
 from treehammer.sql.store import Store
 from treehammer.terminal import counted
@@ -27,6 +29,7 @@ from treehammer.web.pages import captions, latencies, spreads
 from treehammer.web.pages.asked import (
     BARS,
     DIMENSIONS,
+    DISTRIBUTION,
     FILTERS,
     LATENCY,
     METRICS,
@@ -44,8 +47,11 @@ from treehammer.web.pages.context import (
     sentence,
 )
 from treehammer.web.pages.files import Files
+from treehammer.web.pages.links import Links
+from treehammer.web.pages.picture import Picture
 from treehammer.web.pages.points import Points, find
 from treehammer.web.pages.tables import SHOWN, Table
+from treehammer.web.pages.variants import VARIANT
 
 #: Values that a list to choose from has; others can be typed.
 CHOICES = 300
@@ -53,19 +59,74 @@ CHOICES = 300
 CAMPAIGNS = 100
 
 #: Study S0's figure: CPU efficiency by site, with the RMS of repeated executions.
-S0 = Asked(metric="eff_job", by="site", colour="variant_label")
+S0 = Asked(metric="eff_job", by="site", colour=VARIANT)
 S0_TITLE = "CPU efficiency by site (study S0)"
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A figure with an address of its own."""
+    """A figure with an address of its own.
+
+    Attributes:
+        default: what it shows when nothing is said.
+        title: of what it shows then.
+        apart: columns that are told apart where several values are selected.
+    """
 
     default: Asked
     title: str = ""
+    apart: tuple[str, ...] = ()
+
+    def titled(self, asked: Asked) -> str:
+        """What the figure is called: by its own name only as long as it is that figure."""
+        own = all(getattr(asked, name) == getattr(self.default, name) for name in _CHOSEN)
+        return self.title if self.title and own else captions.heading(asked)
 
 
-_KINDS = {"explore": _Kind(Asked()), "s0": _Kind(S0, S0_TITLE)}
+#: What makes a figure another one.
+_CHOSEN = ("metric", "by", "colour", "panels", "view")
+_KINDS = {"explore": _Kind(Asked()), "s0": _Kind(S0, S0_TITLE, ("test_name", "dataset"))}
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was asked for and found; ``refused`` says why nothing was, '' otherwise."""
+
+    asked: Asked
+    points: Points
+    title: str
+    refused: str = ""
+
+    def picture(self) -> Picture | None:
+        """The figure; None when there is nothing to draw."""
+        lay_out = latencies.picture if self.asked.view == LATENCY else spreads.picture
+        return lay_out(self.asked, self.points, self.title)
+
+    def table(self, links: Links) -> Table:
+        """Its groups."""
+        table = latencies.table if self.asked.view == LATENCY else spreads.table
+        return table(self.asked, self.points, links)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the page tells beside its tables."""
+        asked = self.asked
+        metric = BY_NAME.get(asked.metric)
+        of_metric = {"metric": asked.metric, "unit": metric.unit if metric else ""}
+        return {
+            **(of_metric if asked.view != LATENCY else {"metric": HISTOGRAM, "unit": "reads"}),
+            "meaning": captions.meaning(asked),
+            "bars": captions.bars(asked),
+            "caption": captions.caption(asked),
+            "selection": captions.selection(asked, self.points.points),
+            "from": asked.first.isoformat() if asked.first else None,
+            "to": asked.last.isoformat() if asked.last else None,
+            "kind": asked.kind or None,
+            "groups": list(asked.groups),
+            "mixed": self.points.mix.words(asked.groups),
+            "mixed_most": self.points.mix.most,
+            "source": self.points.source,
+        }
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -78,40 +139,58 @@ def routes(context: PageContext) -> list[BaseRoute]:
     return found
 
 
+def _find(store: Store, request: Request, kind: _Kind) -> _Found:
+    """Ask the database.
+
+    Raises:
+        ConfigError: a program asks for what there is not; people are told so beside the form.
+    """
+    asked: Asked | None = None
+    try:
+        asked = asking.read(request, store, kind.default)
+        found = find(store, asked)
+        several = [name for name in kind.apart if found.mix.whole.get(name, 0) > 1]
+        if apart := tuple(name for name in several if name not in asked.groups):
+            asked = replace(asked, apart=apart)
+            found = find(store, asked)
+    except ConfigError as error:
+        if not for_people(request):
+            raise
+        asked = asked or asking.forgiving(request, kind.default)
+        return _Found(asked, Points((), ""), kind.titled(asked), sentence(error))
+    return _Found(asked, found, kind.titled(asked))
+
+
 def _page(name: str) -> Callable[[Store, Request], View]:
     kind = _KINDS[name]
 
     def view(store: Store, request: Request) -> View:
-        asked = asking.read(request, store, kind.default)
-        refused = ""
-        try:
-            found = find(store, asked)
-        except ConfigError as error:
-            if not for_people(request):
-                raise
-            # With the form, in which it can be asked for otherwise.
-            found, refused = Points((), ""), sentence(error)
-        laid = latencies if asked.view == LATENCY else spreads
-        whole, quantiles = laid.table(asked, found), latencies.quantiles(asked, found)
-        title = kind.title or captions.heading(asked)
+        found = _find(store, request, kind)
+        asked, points = found.asked, found.points
+        links = Links(request, asked)
+        whole = found.table(links)
+        quantiles = latencies.quantiles(asked, points, links)
         if form(request) != HTML:
-            return View("explore.html.j2", title, tables=(whole, quantiles))
+            tables = (whole, quantiles)
+            return View("explore.html.j2", found.title, {**found.about}, tables=tables)
+        picture = found.picture()
         values = {
             "asked": asked,
-            "refused": refused,
-            "picture": laid.picture(asked, found.points, kind.title),
-            "meaning": captions.meaning(asked),
-            "shown": [_short(table) for table in (quantiles, whole) if table.rows],
-            "source": found.source,
+            "refused": found.refused,
+            "picture": picture,
+            "nothing": ""
+            if picture or not points.points
+            else captions.nothing(asked, points.points),
+            "about": found.about,
+            "shown": [_short(table, asked) for table in (quantiles, whole) if table.rows],
             "file": lambda form: _address(request, f"{name}-file", asked, form=form),
             "permanent": _address(request, name, asked),
             "presets": list(_presets(request, asked, name)),
             "form": _form(store, asked),
-            "here_name": name,
-            "forms": [form for form in FORMS if form != "root"],
+            "forms": [form for form in FORMS if form != "root"] if picture else [],
         }
-        status = 400 if refused else 200
-        return View("explore.html.j2", title, values, inline_styles=True, status=status)
+        status = 400 if found.refused else 200
+        return View("explore.html.j2", found.title, values, inline_styles=True, status=status)
 
     return view
 
@@ -123,17 +202,21 @@ def _file(name: str, files: Files) -> Callable[[Store, Request], Response]:
         form = request.path_params["form"]
         if form not in FORMS:
             raise Refusal(404, f"there is no {form[:20]!r}; a figure is made as {', '.join(FORMS)}")
-        asked = asking.read(request, store, kind.default)
-        found = find(store, asked)
-        laid = latencies if asked.view == LATENCY else spreads
+        found = _find(store, request, kind)
+        if found.refused:
+            raise Refusal(400, found.refused)
         wanted: dict[str, Any]
         if form == "root":
-            whole = laid.table(asked, found)
-            wanted = {"columns": _types(asked, whole), "rows": whole.plain()}
+            whole = found.table(Links(request, found.asked))
+            wanted = {
+                "columns": _types(found.asked, whole),
+                "rows": whole.plain(),
+                "title": _told(found),
+            }
         else:
-            drawn = laid.picture(asked, found.points, kind.title)
+            drawn = found.picture()
             if drawn is None:
-                raise Refusal(404, "there is nothing to draw: no good execution has this metric")
+                raise Refusal(404, captions.nothing(found.asked, found.points.points))
             wanted = {"picture": asdict(drawn)}
         made = files.make(form, wanted)
         shows = "inline" if form in ("png", "svg") else "attachment"
@@ -148,19 +231,30 @@ def _file(name: str, files: Files) -> Callable[[Store, Request], Response]:
     return answer
 
 
-def _short(whole: Table) -> Table:
+def _told(found: _Found) -> str:
+    """What a TTree is of, in its title."""
+    about = found.about
+    said = (found.title, about["bars"], about["selection"], about["mixed"])
+    return ". ".join(text.rstrip(".") for text in said if text)
+
+
+def _short(whole: Table, asked: Asked) -> Table:
+    """What the page shows: of times the newest."""
     if len(whole.rows) <= SHOWN:
         return whole
-    note = f"The first {SHOWN} of {counted(len(whole.rows), 'row')}; CSV and JSON have all."
-    return replace(whole, rows=whole.rows[:SHOWN], note=f"{whole.note} {note}".strip())
+    newest = asked.groups[0] in TIMES
+    rows = whole.rows[-SHOWN:] if newest else whole.rows[:SHOWN]
+    which = "last" if newest else "first"
+    note = f"The {which} {SHOWN} of {counted(len(whole.rows), 'row')}; CSV and JSON have all."
+    return replace(whole, rows=rows, note=f"{whole.note} {note}".strip())
 
 
 def _types(asked: Asked, whole: Table) -> list[dict[str, str]]:
     """The columns with the types that a TTree gives them."""
-    counts = ("good", "failed", "implausible", "number", "jobs", "reads", "day", "week", "month")
+    counts = ("good", "failed", "implausible", "not_supported", "number", "jobs", "reads", *TIMES)
     found = []
     for column in whole.columns:
-        kind = "int" if column.key in counts else "float"
+        kind = "int" if column.key in counts else "text" if column.key == "mixes" else "float"
         if column.key in asked.groups and column.key in BY_NAME:
             kind = BY_NAME[column.key].type
         found.append({"name": column.key, "type": kind})
@@ -180,17 +274,24 @@ def _presets(request: Request, asked: Asked, here: str) -> Sequence[Mapping[str,
         return {"title": title, "address": f"{link_to(request, 'explore')}?{query}"}
 
     metric = asked.metric
-    by_site = {"metric": metric, "by": "site"}
     s0 = {"title": S0_TITLE, "address": f"{link_to(request, 's0')}?{urlencode(kept)}"}
+    # Each tells variants apart: a mean over several would be one of their mix.
     return [
         *([s0] if here != "s0" else []),
-        one("Trend by day", metric=metric, by="day", colour="site"),
-        one("Distribution by site", **by_site, colour="axis_root", view="distribution"),
-        one("Read latency by site", **by_site, colour="axis_root", view=LATENCY),
+        one("Trend by day", metric=metric, by="day", colour="site", panels=VARIANT),
+        one(
+            "Distribution by site",
+            metric=metric,
+            by="site",
+            colour="axis_root",
+            panels=VARIANT,
+            view=DISTRIBUTION,
+        ),
+        one("Read latency by site", metric=metric, by="site", colour=VARIANT, view=LATENCY),
         one(
             "Small multiples by site",
             metric=metric,
-            by="variant_label",
+            by=VARIANT,
             colour="axis_root",
             panels="site",
         ),
@@ -198,7 +299,7 @@ def _presets(request: Request, asked: Asked, here: str) -> Sequence[Mapping[str,
             "Trend by day, a panel per site",
             metric=metric,
             by="day",
-            colour="axis_root",
+            colour=VARIANT,
             panels="site",
         ),
     ]
@@ -218,9 +319,10 @@ def _form(store: Store, asked: Asked) -> Mapping[str, Any]:
         "views": VIEWS,
         "bars": BARS,
         "scales": SCALES,
+        "kinds": list(dict.fromkeys((*KINDS, *([asked.kind] if asked.kind else [])))),
         "filters": [(name, _choices(store, asked, name)) for name in FILTERS],
         "campaigns": campaigns.newest(store, CAMPAIGNS),
-        "filtered": bool(asked.wheres),
+        "filtered": bool(asked.wheres or asked.wrong or asked.campaigns),
     }
 
 

@@ -8,32 +8,28 @@ from functools import partial
 from treehammer.web.pages import captions
 from treehammer.web.pages.asked import Asked
 from treehammer.web.pages.histogram import bin_s, edge, seconds
-from treehammer.web.pages.picture import Mark, Names, Panel, Picture, Spot, laid_out
+from treehammer.web.pages.links import Links
+from treehammer.web.pages.picture import MOST_PANELS, Mark, Names, Panel, Picture, Spot, laid_out
 from treehammer.web.pages.points import Point, Points
-from treehammer.web.pages.spreads import group_columns
+from treehammer.web.pages.spreads import group_columns, mixed_column
 from treehammer.web.pages.tables import Column, Row, Table
 
 _SHARES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
-def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture | None:
+def picture(asked: Asked, found: Points, title: str) -> Picture | None:
     """Lay out the histograms, a panel for each place; None when there are no reads."""
-    drawn = [point for point in points if sum(point.reads)]
+    drawn = [point for point in found.points if sum(point.reads)]
     if not drawn:
         return None
     first, last = _reach(drawn)
-    outer, inner, names = (
-        Names(asked, drawn, column) for column in (asked.panels, asked.by, asked.colour)
-    )
-    if asked.colour == asked.by:
-        names = Names(asked, drawn, "")
-    titles = {
-        id(point): " – ".join(t for t in (outer[point], inner[point]) if t) for point in drawn
-    }
+    outer, inner = (Names(asked, drawn, column) for column in (asked.panels, asked.by))
+    names = Names(asked, drawn, "" if asked.colour == asked.by else asked.colour, asked.apart)
+    titles = {id(point): _title(outer[point], inner[point]) for point in drawn}
     edges = {bin_: edge(bin_) for bin_ in range(first, last + 1)}
     shared = [one.variants.shared for one in (outer, inner, names) if one.variants]
     empty = Picture(
-        title=title or captions.heading(asked),
+        title=title,
         x_title="read latency",
         y_title="reads (%)",
         dates=False,
@@ -41,12 +37,14 @@ def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture |
         log=asked.scale == "log",
         places=tuple(edges.values()),
         series=tuple(names.series()),
-        panels=tuple(Panel(text, ()) for text in dict.fromkeys(titles.values())),
+        panels=tuple(Panel(text, ()) for text in _panels(outer, inner, set(titles.values()))),
         bars=captions.bars(asked),
         shared=next(iter(shared), ""),
         caption=captions.caption(asked),
+        selection=captions.selection(asked, found.points),
+        mixed=found.mix.words(asked.groups),
     )
-    found = [
+    marks = [
         (
             Spot(titles[id(point)], text, names[point]),
             partial(_mark, asked, names[point], bin_, 100 * point.reads[bin_] / whole),
@@ -56,7 +54,19 @@ def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture |
         for bin_, text in edges.items()
         if point.reads[bin_] or asked.scale != "log"
     ]
-    return laid_out(empty, found)
+    return laid_out(empty, marks)
+
+
+def _title(outer: str, inner: str) -> str:
+    return " – ".join(text for text in (outer, inner) if text)
+
+
+def _panels(outer: Names, inner: Names, known: set[str]) -> list[str]:
+    """As many panels as can be drawn: of times the newest, of each outer name as many as of another."""
+    each = max(1, MOST_PANELS // len(outer.all))
+    kept = inner.kept(each) if inner.are_time else inner.all
+    titles = [_title(one, other) for one in outer.kept(MOST_PANELS) for other in kept]
+    return [title for title in titles if title in known][:MOST_PANELS]
 
 
 def _reach(points: Sequence[Point]) -> tuple[int, int]:
@@ -71,10 +81,10 @@ def _mark(asked: Asked, name: str, bin_: int, share: float, series: int, place: 
     return Mark(series, place, share, None, None, (), "\n".join(lines))
 
 
-def table(asked: Asked, found: Points) -> Table:
+def table(asked: Asked, found: Points, links: Links) -> Table:
     """The reads of every group by bin."""
     columns = (
-        *group_columns(asked),
+        *group_columns(asked, links),
         Column("from_s", "from", seconds, number=True),
         Column("to_s", "to", seconds, number=True),
         Column("reads", "reads", number=True),
@@ -97,11 +107,11 @@ def _bins(asked: Asked, point: Point) -> Iterator[Row]:
             }
 
 
-def quantiles(asked: Asked, found: Points) -> Table:
+def quantiles(asked: Asked, found: Points, links: Links) -> Table:
     """The latencies below which shares of the reads of a group lie."""
-    columns = (
-        *group_columns(asked),
-        Column("good", "executions", number=True),
+    columns: tuple[Column, ...] = (
+        *group_columns(asked, links),
+        Column("good", "executions", number=True, link=links.jobs),
         Column("reads", "reads", number=True),
         *(
             Column(key, f"{share:.0%} below", seconds, number=True)
@@ -114,9 +124,11 @@ def quantiles(asked: Asked, found: Points) -> Table:
             "good": point.good,
             "reads": sum(point.reads),
             **{key: point.latency_s(share) for key, share in _SHARES.items()},
+            "mixes": found.mix.of(point.key),
         }
         for point in found.points
         if sum(point.reads)
     ]
+    columns += tuple(mixed_column(asked, rows))
     note = "A quantile is off by less than a factor of two: within a bin reads are taken as evenly spread."
     return Table("quantiles", f"{captions.heading(asked)}", columns, rows, note=note)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from typing import Any
 
 from treehammer.analysis.samples import natural_order
 from treehammer.sql.figures import DAY, MONTH, WEEK
@@ -16,12 +17,14 @@ from treehammer.web.pages.captions import left_out
 from treehammer.web.pages.points import Point
 from treehammer.web.pages.variants import VARIANT, Variants, release_of, told_apart, without_release
 
-#: What one picture can hold and still be read; the table has the rest.
+#: What one picture can hold and still be read; files of the table have the rest.
 MOST_PLACES, MOST_SERIES, MOST_PANELS = 120, 48, 24
+#: Along a time axis, where labels need not all be written.
+MOST_TIMES = 400
 _MARKERS = tuple(MARKERS)
 #: What is not known, or the only one there is.
 NOTHING = "not known"
-_LONGEST = 60
+_LONGEST, _LONGEST_SERIES = 60, 90
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,10 @@ class Picture:
         panels: one, or small multiples with the same axes.
         bars: what points and bars are, in a few words.
         shared: what all variants in it have, '' for none.
-        caption: what points and bars are in full, and what was left out.
+        caption: what points and bars are in full.
+        selection: which executions it is of.
+        mixed: what is taken together in its points, '' for nothing.
+        left_out: what could not be drawn, '' for nothing.
     """
 
     title: str
@@ -88,6 +94,9 @@ class Picture:
     bars: str
     shared: str
     caption: str
+    selection: str
+    mixed: str
+    left_out: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,27 +115,53 @@ class Names:
         asked: the figure.
         points: whose values are named.
         column: '' for none, where everything has the same empty name.
+        apart: more columns whose values stand before those of the column.
     """
 
-    def __init__(self, asked: Asked, points: Iterable[Point], column: str) -> None:
+    def __init__(
+        self, asked: Asked, points: Iterable[Point], column: str, apart: Sequence[str] = ()
+    ) -> None:
         self.column = column
-        found = {point.key[column] for point in points} if column else {None}
-        ordered = sorted(found, key=lambda value: (2,) if value is None else natural_order(value))
-        self._texts = {value: value_text(column, value) if column else "" for value in ordered}
+        self._columns = (*apart, column)
+        found = {tuple(point.key.get(name) for name in self._columns) for point in points}
+        ordered = sorted(found, key=lambda key: [*map(_rank, key)])
+        values = sorted({key[-1] for key in found}, key=_rank)
+        texts = {value: value_text(column, value) if column else "" for value in values}
         self.variants: Variants | None = None
-        labels = [value for value in ordered if isinstance(value, str) and value]
+        labels = [value for value in values if isinstance(value, str) and value]
         if column == VARIANT and len(labels) > 1:
             self.variants = told_apart(labels, release_told="axis_root" in asked.groups)
-            others = {value: text for value, text in self._texts.items() if value not in labels}
-            self._texts = {**dict(self.variants.names.items()), **others}
+            texts.update(self.variants.names)
+            # In the order of the names: the same variant of two releases side by side.
+            places = {value: place for place, value in enumerate(self.variants.names)}
+            last = len(places)
+            ordered.sort(key=lambda key: places.get(str(key[-1]), last))
+            ordered.sort(key=lambda key: [*map(_rank, key[:-1])])
+        self._texts = {
+            key: " · ".join(
+                text
+                for text in (*map(value_text, apart, key[:-1]), texts[key[-1]])
+                if text or not apart
+            )
+            for key in ordered
+        }
 
     def __getitem__(self, point: Point) -> str:
-        return self._texts[point.key.get(self.column)]
+        return self._texts[tuple(point.key.get(name) for name in self._columns)]
 
     @property
     def all(self) -> list[str]:
         """Each name once, in order."""
         return list(dict.fromkeys(self._texts.values()))
+
+    @property
+    def are_time(self) -> bool:
+        """Whether they are days, weeks or months that a calendar has."""
+        return is_time(self.column, self.all)
+
+    def kept(self, most: int) -> list[str]:
+        """As many as can be drawn: of times the newest."""
+        return self.all[-most:] if self.are_time else self.all[:most]
 
     def along(self) -> tuple[Mapping[str, str], str]:
         """Shorter names for places along an axis, where there are any, and the axis' title."""
@@ -137,18 +172,31 @@ class Names:
 
     def series(self) -> list[Series]:
         """A series for each name; of one variant in several releases the colour is the same."""
-        kin: dict[str, tuple[str, str]] = {}
-        for value, text in self._texts.items():
-            label = str(value) if self.variants and text != NOTHING else ""
-            kin.setdefault(text, (without_release(label) if label else text, release_of(label)))
-        families = list(dict.fromkeys(family for family, _ in kin.values()))
-        releases = sorted({release for _, release in kin.values()}, key=natural_order)
-        if len(releases) < 2:
-            return [_series(name, place) for place, name in enumerate(self.all)]
-        return [
-            _kindred(name, families.index(family), releases.index(release), len(releases))
-            for name, (family, release) in kin.items()
+        kin: dict[str, tuple[Scalar, ...]] = {}
+        releases_of: dict[str, str] = {}
+        for (*apart, value), text in self._texts.items():
+            label = str(value) if self.variants and value else ""
+            kin.setdefault(text, (*apart, without_release(label) if label else text))
+            releases_of.setdefault(text, release_of(label))
+        families = list(dict.fromkeys(kin.values()))
+        releases = sorted(set(releases_of.values()), key=natural_order)
+        found = [
+            _series(name, place)
+            if len(releases) < 2
+            else _kindred(
+                name,
+                families.index(kin[name]),
+                releases.index(releases_of[name]),
+                len(releases),
+            )
+            for place, name in enumerate(kin)
         ]
+        kept = set(self.kept(MOST_SERIES))
+        return [one for one in found if one.name in kept]
+
+
+def _rank(value: Scalar) -> tuple[Any, ...]:
+    return (2,) if value is None else natural_order(value)
 
 
 #: Makes a mark when it is known which series and place it has; there may be more than are shown.
@@ -158,29 +206,29 @@ Marking = Callable[[int, int], Mark]
 def laid_out(
     empty: Picture, found: Sequence[tuple[Spot, Marking]], short: Mapping[str, str] | None = None
 ) -> Picture:
-    """Put marks where they belong, as many as one picture can hold.
+    """Put marks where they belong.
 
     Args:
-        empty: with all panels, places and series in their order.
+        empty: with the panels, places and series that it can hold, in their order.
         found: where marks belong, and what makes them.
         short: names of places that are written otherwise.
     """
-    places = list(empty.places)[:MOST_PLACES]
-    series = list(empty.series)[:MOST_SERIES]
-    panels: dict[str, list[Mark]] = {one.title: [] for one in empty.panels[:MOST_PANELS]}
-    names = {one.name: number for number, one in enumerate(series)}
-    numbers = {place: number for number, place in enumerate(places)}
+    panels: dict[str, list[Mark]] = {one.title: [] for one in empty.panels}
+    names = {one.name: number for number, one in enumerate(empty.series)}
+    numbers = {place: number for number, place in enumerate(empty.places)}
     for spot, mark in found:
         if spot.panel in panels and spot.place in numbers and spot.name in names:
             panels[spot.panel].append(mark(names[spot.name], numbers[spot.place]))
     left = len(found) - sum(map(len, panels.values()))
-    most = (MOST_PLACES, MOST_SERIES, MOST_PANELS)
+    most = (MOST_TIMES if empty.dates else MOST_PLACES, MOST_SERIES, MOST_PANELS)
     return replace(
         empty,
-        places=tuple(shortened((short or {}).get(place, place)) for place in places),
-        series=tuple(replace(one, name=shortened(one.name)) for one in series),
+        places=tuple(shortened((short or {}).get(place, place)) for place in empty.places),
+        series=tuple(
+            replace(one, name=shortened(one.name, _LONGEST_SERIES)) for one in empty.series
+        ),
         panels=tuple(Panel(shortened(title), tuple(marks)) for title, marks in panels.items()),
-        caption=empty.caption + (left_out(left, len(found), most) if left else ""),
+        left_out=left_out(left, len(found), most, newest=empty.dates) if left else "",
     )
 
 
@@ -227,7 +275,7 @@ def _is_day(text: str) -> bool:
     return True
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, longest: int = _LONGEST) -> str:
     """No longer than an axis can bear, and nothing that is no character."""
     clean = "".join(c if c.isprintable() else "�" for c in text)
-    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
+    return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treehammer.analysis.samples import natural_order
 from treehammer.errors import ConfigError
 from treehammer.sql import figure_values
-from treehammer.sql.figures import Figure, Group, require_few
+from treehammer.sql.figure_queries import work
+from treehammer.sql.figures import TIMES, Group, Moments, require_few
 from treehammer.sql.queries import Snapshot
-from treehammer.sql.rollups import IMPLAUSIBLE
+from treehammer.sql.rollups import GOOD, IMPLAUSIBLE, UNSUPPORTED
 from treehammer.sql.schema import ROLLED
 from treehammer.sql.selection import Scalar
 from treehammer.sql.store import Store
-from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, LATENCY, Asked
+from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, LATENCY, MEANS, Asked
+from treehammer.web.pages.mixes import MIXED, Mix, mix
 
 #: Measurements that a figure may read one by one, where no roll-up answers.
 MOST_READ = 300_000
@@ -24,6 +26,9 @@ MOST_READ = 300_000
 MOST_GROUPS = 20_000
 #: Shares of a distribution that are told: two whiskers, the box, the median.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+#: Columns of roll-ups that say nothing of what was done: good executions have no failure.
+_NO_WORK = (*TIMES, "failure_class")
 
 Key = tuple[Scalar, ...]
 
@@ -45,8 +50,9 @@ class Point:
         quantiles: at :data:`QUANTILES`, of a distribution.
         reads: by latency, see :attr:`treehammer.sql.figures.Group.reads`.
         good: executions that came back whole and can be true.
-        failed: those that did not.
+        failed: those that did not, without those that are not supported.
         implausible: those that cannot be true.
+        not_supported: those of what a release or set-up cannot do at all.
     """
 
     key: Mapping[str, Scalar]
@@ -63,6 +69,7 @@ class Point:
     good: int = 0
     failed: int = 0
     implausible: int = 0
+    not_supported: int = 0
 
     def latency_s(self, share: float) -> float | None:
         """Seconds below which a share of the reads took; None without reads."""
@@ -71,10 +78,17 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """All groups in natural order, and where they come from: ``roll-ups`` or ``measurements``."""
+    """All groups of a figure.
+
+    Attributes:
+        points: in natural order.
+        source: where they come from: ``roll-ups`` or ``measurements``.
+        mix: what they take together.
+    """
 
     points: tuple[Point, ...]
     source: str
+    mix: Mix = field(default_factory=Mix)
 
 
 def find(store: Store, asked: Asked) -> Points:
@@ -85,28 +99,74 @@ def find(store: Store, asked: Asked) -> Points:
             have to be read, or there are more than :data:`MOST_GROUPS` groups.
     """
     figure = asked.figure
+    single = asked.view == DISTRIBUTION or _is_interval(asked)
     with store.connection() as connection:
         snapshot = Snapshot(connection)
-        found: Iterable[Point]
-        latencies = asked.view == LATENCY
-        single = asked.view == DISTRIBUTION or (asked.bars == INTERVAL and not latencies)
         if single or figure.source == "measurements":
             _require_few(figure_values.most(connection, figure), asked)
-        if latencies:
-            found = [_read(group) for group in snapshot.figure(figure, MOST_GROUPS).groups]
-        elif asked.view == DISTRIBUTION:
-            found = _distributed(figure_values.values(connection, figure), figure)
-        elif asked.bars == INTERVAL:
-            by_job = replace(figure, by=(*figure.by, "job_id"))
-            found = _over_jobs(snapshot.figure(by_job).groups, asked)
+        if figure.source == "roll-ups" and not _is_interval(asked):
+            groups: Sequence[Group] = snapshot.figure(figure, MOST_GROUPS).groups
+            named = [name for name in _parts(figure.by) if name not in _NO_WORK]
+            behind: list[Mapping[str, Scalar]] = [*work(connection, figure, named)]
         else:
-            found = [
-                _of_group(group, asked) for group in snapshot.figure(figure, MOST_GROUPS).groups
-            ]
-    points = list(found)
+            # Measurements are read once: by all that is taken together, and by job for intervals.
+            names = (*figure.by, *(["job_id"] if _is_interval(asked) else []))
+            parts = snapshot.figure(replace(figure, by=_parts(names))).groups
+            groups = _merged(parts, names)
+            behind = [part.by for part in parts if _is_drawn(part, asked)]
+        values: Iterable[tuple[Key, float]] = ()
+        if asked.view == DISTRIBUTION:
+            values = figure_values.values(connection, figure)
+        points = _points(groups, values, asked)
     require_few(len(points), MOST_GROUPS)
     source = "measurements" if single else figure.source
-    return Points(tuple(_sorted(points, asked.groups)), source)
+    return Points(tuple(_sorted(points, asked.groups)), source, mix(asked.groups, behind))
+
+
+def _parts(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*names, *MIXED)))
+
+
+def _merged(parts: Iterable[Group], names: Sequence[str]) -> list[Group]:
+    """Groups by fewer columns than they are given by."""
+    together: dict[Key, list[Group]] = defaultdict(list)
+    for part in parts:
+        together[tuple(part.by[name] for name in names)].append(part)
+    found = []
+    for key, own in together.items():
+        outcomes: Counter[str] = Counter()
+        for part in own:
+            outcomes.update(part.outcomes)
+        found.append(
+            Group(
+                dict(zip(names, key, strict=True)),
+                outcomes,
+                {name: sum((p.metrics[name] for p in own), Moments()) for name in own[0].metrics},
+                [sum(bins) for bins in zip(*(part.reads for part in own), strict=True)],
+            )
+        )
+    return found
+
+
+def _is_drawn(group: Group, asked: Asked) -> bool:
+    """Whether anything of a group is drawn."""
+    return any(group.reads) if asked.view == LATENCY else group.metrics[asked.metric].number > 0
+
+
+def _is_interval(asked: Asked) -> bool:
+    return asked.view == MEANS and asked.bars == INTERVAL
+
+
+def _points(
+    groups: Sequence[Group], values: Iterable[tuple[Key, float]], asked: Asked
+) -> list[Point]:
+    if asked.view == LATENCY:
+        return [_read(group) for group in groups]
+    if asked.view == DISTRIBUTION:
+        return _distributed(groups, values, asked)
+    if asked.bars == INTERVAL:
+        return _over_jobs(groups, asked)
+    return [_of_group(group, asked) for group in groups]
 
 
 def _require_few(count: int, asked: Asked) -> None:
@@ -138,11 +198,15 @@ def _of_group(group: Group, asked: Asked) -> Point:
 
 
 def _outcomes(groups: Iterable[Group]) -> dict[str, Any]:
-    groups = list(groups)
-    good = sum(group.good for group in groups)
-    implausible = sum(group.outcomes.get(IMPLAUSIBLE, 0) for group in groups)
-    everything = sum(group.measurements for group in groups)
-    return {"good": good, "implausible": implausible, "failed": everything - good - implausible}
+    counts: Counter[str] = Counter()
+    for group in groups:
+        counts.update(group.outcomes)
+    apart = {
+        "good": counts[GOOD],
+        "implausible": counts[IMPLAUSIBLE],
+        "not_supported": sum(counts[outcome] for outcome in UNSUPPORTED.values()),
+    }
+    return {**apart, "failed": counts.total() - sum(apart.values())}
 
 
 def _over_jobs(groups: Iterable[Group], asked: Asked) -> list[Point]:
@@ -173,24 +237,27 @@ def _over_jobs(groups: Iterable[Group], asked: Asked) -> list[Point]:
     return points
 
 
-def _distributed(values: Iterable[tuple[Key, float]], figure: Figure) -> list[Point]:
+def _distributed(
+    groups: Iterable[Group], values: Iterable[tuple[Key, float]], asked: Asked
+) -> list[Point]:
     import numpy as np
 
-    groups: dict[Key, list[float]] = defaultdict(list)
+    by_key: dict[Key, list[float]] = defaultdict(list)
     for key, value in values:
-        groups[key].append(value)
-    return [
-        Point(
-            key=dict(zip(figure.by, key, strict=True)),
-            number=len(found),
-            mean=float(np.mean(found)),
-            smallest=min(found),
-            largest=max(found),
-            quantiles=tuple(map(float, np.quantile(found, QUANTILES))),
-            good=len(found),
-        )
-        for key, found in groups.items()
-    ]
+        by_key[key].append(value)
+    points = []
+    for group in groups:
+        found = by_key.get(tuple(group.by[name] for name in asked.groups), [])
+        numbers: dict[str, Any] = {}
+        if found:
+            numbers = {
+                "mean": float(np.mean(found)),
+                "smallest": min(found),
+                "largest": max(found),
+                "quantiles": tuple(map(float, np.quantile(found, QUANTILES))),
+            }
+        points.append(Point(group.by, len(found), **numbers, **_outcomes([group])))
+    return points
 
 
 def _sorted(points: list[Point], names: Sequence[str]) -> list[Point]:

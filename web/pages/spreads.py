@@ -2,67 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from treehammer.collectors.metrics import BY_NAME
+from treehammer.sql.figures import TIMES
 from treehammer.sql.selection import Scalar
 from treehammer.web.pages import captions
 from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, RMS, Asked
 from treehammer.web.pages.columns import number_columns
+from treehammer.web.pages.links import Links
+from treehammer.web.pages.mixes import Mix
 from treehammer.web.pages.picture import (
+    MOST_PANELS,
+    MOST_PLACES,
+    MOST_TIMES,
     Mark,
     Names,
     Panel,
     Picture,
     Spot,
-    is_time,
     laid_out,
     value_text,
     written,
 )
 from treehammer.web.pages.points import QUANTILES, Point, Points
-from treehammer.web.pages.tables import Column, Table
+from treehammer.web.pages.tables import Column, Row, Table
 from treehammer.web.pages.units import Unit, aligned, fitting
 from treehammer.web.pages.variants import VARIANT, without_release
 
 _QUANTILES = tuple(f"p{100 * share:g}" for share in QUANTILES)
 
 
-def picture(asked: Asked, points: Sequence[Point], title: str = "") -> Picture | None:
+def picture(asked: Asked, found: Points, title: str) -> Picture | None:
     """Lay out the points; None when there is nothing to draw."""
-    drawn = [p for p in points if p.mean is not None and (asked.scale != "log" or p.mean > 0)]
+    drawn = [p for p in found.points if p.mean is not None and (asked.scale != "log" or p.mean > 0)]
     if not drawn:
         return None
-    unit = _unit(asked, drawn)
-    places, names, panels = (
-        Names(asked, drawn, column) for column in (asked.by, asked.colour, asked.panels)
-    )
+    unit = unit_of(asked, drawn)
+    places, panels = (Names(asked, drawn, column) for column in (asked.by, asked.panels))
+    names = Names(asked, drawn, asked.colour, asked.apart)
     short, x_title = places.along()
     shared = [one.variants.shared for one in (places, names, panels) if one.variants]
     empty = Picture(
-        title=title or captions.heading(asked),
+        title=title,
         x_title=x_title,
         y_title=captions.y_title(asked, unit),
-        dates=is_time(asked.by, places.all),
+        dates=places.are_time,
         bins=False,
         log=asked.scale == "log",
-        places=tuple(places.all),
+        places=tuple(places.kept(MOST_TIMES if places.are_time else MOST_PLACES)),
         series=tuple(names.series()),
-        panels=tuple(Panel(name, ()) for name in panels.all),
+        panels=tuple(Panel(name, ()) for name in panels.kept(MOST_PANELS)),
         bars=captions.bars(asked),
         shared=next(iter(shared), ""),
         caption=captions.caption(asked),
+        selection=captions.selection(asked, found.points),
+        mixed=found.mix.words(asked.groups),
     )
-    found = [
+    marks = [
         (Spot(panels[point], places[point], names[point]), partial(_mark, asked, point, unit))
         for point in drawn
     ]
-    return laid_out(empty, found, short)
+    return laid_out(empty, marks, short)
 
 
-def _unit(asked: Asked, points: Sequence[Point]) -> Unit:
+def unit_of(asked: Asked, points: Iterable[Point]) -> Unit:
+    """The unit in which people read the figure."""
     metric = BY_NAME.get(asked.metric)
     return fitting(metric.unit if metric else "1", (point.mean for point in points))
 
@@ -86,30 +93,31 @@ def _mark(asked: Asked, point: Point, unit: Unit, series: int, place: int) -> Ma
     return Mark(series, place, y, low, high, box, text)
 
 
-def table(asked: Asked, found: Points) -> Table:
+def table(asked: Asked, found: Points, links: Links) -> Table:
     """All groups with their numbers, as programs get them; people read them in the unit that fits."""
-    outcomes: tuple[str, ...] = ("good", "failed", "implausible")
     numbers: tuple[str, ...] = ("mean", "rms", "smallest", "largest")
     if asked.view == DISTRIBUTION:
-        outcomes, numbers = (), ("smallest", *_QUANTILES, "largest", "mean")
+        numbers = ("smallest", *_QUANTILES, "largest", "mean")
     elif asked.bars == INTERVAL:
         numbers = ("jobs", "mean", "low", "high")
     elif found.source == "roll-ups":
         numbers = ("mean", "rms")
-    rows = [_row(asked, point) for point in found.points]
-    unit = _unit(asked, found.points)
+    rows = [_row(asked, point, found.mix) for point in found.points]
+    unit = unit_of(asked, found.points)
     shown = [row[name] for row in rows for name in numbers if name != "jobs"]
     number = aligned(shown, unit)
     columns = (
-        *group_columns(asked),
-        *number_columns(*outcomes),
-        Column("number", "n", number=True),
+        *group_columns(asked, links),
+        *number_columns("good", "failed", "implausible"),
+        Column("not_supported", "not supported", number=True),
+        Column("number", "n", number=True, link=links.jobs),
         *(
             Column(name, name, number=True)
             if name == "jobs"
             else Column(name, name, number, number=True)
             for name in numbers
         ),
+        *mixed_column(asked, rows),
     )
     own = BY_NAME[asked.metric].unit if asked.metric in BY_NAME else ""
     said = f", in {unit.name}" if unit.name else ""
@@ -117,10 +125,20 @@ def table(asked: Asked, found: Points) -> Table:
     return Table("figure", f"{captions.heading(asked)}{said}", columns, rows, note=note)
 
 
-def group_columns(asked: Asked) -> list[Column]:
+def group_columns(asked: Asked, links: Links) -> list[Column]:
     """The columns whose values make a group."""
     told = "axis_root" in asked.groups
-    return [Column(name, name, _written(name, told), long=name == VARIANT) for name in asked.groups]
+    return [
+        Column(name, name, _written(name, told), long=name == VARIANT, link=links.of(name))
+        for name in asked.groups
+    ]
+
+
+def mixed_column(asked: Asked, rows: Sequence[Row]) -> list[Column]:
+    """What each group takes together; not along a time axis, where this is known of whole lines."""
+    if set(asked.groups) & set(TIMES):
+        return []
+    return [Column("mixes", "mixes", hidden=not any(row["mixes"] for row in rows))]
 
 
 def _written(name: str, release_told: bool) -> Callable[[Scalar], str]:
@@ -129,11 +147,12 @@ def _written(name: str, release_told: bool) -> Callable[[Scalar], str]:
     return lambda value: value_text(name, value)
 
 
-def _row(asked: Asked, point: Point) -> dict[str, Any]:
+def _row(asked: Asked, point: Point, mix: Mix) -> dict[str, Any]:
     values = vars(point)
     quantiles = point.quantiles or (None,) * len(QUANTILES)
     return {
         **{name: point.key[name] for name in asked.groups},
         **{name: values[name] for name in values if name not in ("key", "quantiles", "reads")},
         **dict(zip(_QUANTILES, quantiles, strict=True)),
+        "mixes": mix.of(point.key),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from treehammer.analysis.samples import natural_order
 
@@ -18,10 +19,15 @@ def terms(label: str) -> list[str]:
     return re.split(r"\s+(?=[^\s=]+=)", label.strip())
 
 
+@lru_cache(maxsize=4096)
+def unreleased(label: str) -> str:
+    """A label without the release; '' when it says nothing else."""
+    return " ".join(term for term in terms(label) if not term.startswith(_RELEASE))
+
+
 def without_release(label: str | None) -> str:
     """A label beside a column that has the release."""
-    kept = (term for term in terms(label or "") if not term.startswith(_RELEASE))
-    return " ".join(kept) or label or "–"
+    return unreleased(label or "") or label or "–"
 
 
 def release_of(label: str) -> str:

@@ -22,7 +22,6 @@ from web_service import Service, running
 from treehammer.analysis.statistics import one_sample
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-from treehammer.web.drawing import draw
 from treehammer.web.pages import points
 
 PEOPLE = {"Accept": "text/html,*/*"}
@@ -220,28 +219,3 @@ def test_more_than_can_be_read_is_refused(filled: Service, monkeypatch: pytest.M
 def test_no_such_file(filled: Service) -> None:
     assert filled.client.get("/explore/figure.exe").status_code == 404
     assert filled.client.get("/explore/figure.png?site=NOWHERE").status_code == 404
-
-
-def test_no_point_is_cut_off_in_a_panel() -> None:
-    marks = [
-        {"series": 0, "place": 0, "y": y, "low": y, "high": y, "box": [], "text": ""}
-        for y in (1.0, 100.0)
-    ]
-    picture = {
-        "title": "<b>",
-        "x_title": "x",
-        "y_title": "y",
-        "dates": False,
-        "bins": False,
-        "log": False,
-        "places": ["only"],
-        "series": [{"name": "_hidden", "colour": "#0072b2", "marker": "circle"}],
-        "panels": [{"title": f"p{n}", "marks": [mark]} for n, mark in enumerate(marks)],
-        "bars": "",
-        "shared": "",
-        "caption": "",
-    }
-    drawn = draw(picture, "svg").decode()
-    # The labels of the shared axis reach the highest point.
-    assert ">100<" in drawn
-    assert "_hidden" in drawn
