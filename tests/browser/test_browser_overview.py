@@ -59,7 +59,7 @@ def test_days_are_chosen_by_the_address(rich: str, visit: Visit) -> None:
 def test_an_empty_database_says_what_to_do(empty: str, visit: Visit, scheme: str) -> None:
     tab = visit(empty, scheme=scheme)
     assert tab.open("/") == 200
-    assert tab.page.get_by_text("treehammer demo").count() == 1
+    assert tab.page.get_by_text("treehammer submit").count() == 1
     tab.check()
 
 

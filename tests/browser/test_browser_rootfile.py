@@ -38,10 +38,45 @@ def test_a_column_is_drawn(rich: str, visit: Visit, size: str, scheme: str) -> N
     tab = visit(rich, size=size, scheme=scheme)
     opened(tab)
     tab.check()
+    tab.page.get_by_label("Entries").select_option("all")
     tab.page.get_by_text("not known and left out").wait_for()
     assert tab.page.locator(".drawing svg path").count() > 3
     assert tab.page.locator("[data-part=values] tbody tr").count() == 25
     tab.check()
+
+
+def test_what_failed_or_was_not_timed_is_drawn_where_it_is_asked_for(
+    rich: str, visit: Visit
+) -> None:
+    tab = visit(rich)
+    opened(tab)
+    link = tab.page.get_by_role("link", name="Download the ROOT file").get_attribute("href")
+    content = httpx.get(f"{rich}{link}", trust_env=False).content
+    with uproot.open(io.BytesIO(content)) as file:
+        names = ["kind", "failure_class", "plausible"]
+        rows = list(zip(*file["results"].arrays(names, library="np").values(), strict=True))
+    good = sum(kind == "timed" and not failure and ok == 1 for kind, failure, ok in rows)
+    assert 0 < good < len(rows)
+    told = tab.page.get_by_role("status")
+    told.get_by_text(f"eff_job: {good} good timed measurements of {len(rows)} entries").wait_for()
+    tab.page.get_by_label("Entries").select_option("all")
+    told.get_by_text(f"eff_job: {len(rows)} entries").wait_for()
+
+
+def test_what_is_drawn_stands_in_the_address(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    opened(tab)
+    tab.page.get_by_label("Entries").select_option("all")
+    tab.page.get_by_label("Column", exact=True).select_option("cpu_per_event_s")
+    tab.page.get_by_label("Drawn as").select_option("wall_per_event_s")
+    drawing = tab.page.get_by_role("img", name="cpu_per_event_s against wall_per_event_s")
+    drawing.wait_for()
+    again = visit(rich)
+    again.open(tab.page.url.removeprefix(rich))
+    again.page.get_by_role("img", name="cpu_per_event_s against wall_per_event_s").wait_for()
+    assert again.page.get_by_label("Entries").input_value() == "all"
+    again.open("/root-file?campaign=nightly&tree=campaign&column=name")
+    again.page.get_by_text("name: 1 entries, 1 different values").wait_for(timeout=60_000)
 
 
 def test_texts_lists_and_two_columns(rich: str, visit: Visit) -> None:

@@ -54,7 +54,7 @@ def test_a_hostile_site(rich: str, visit: Visit) -> None:
 def test_no_sites_yet(empty: str, visit: Visit) -> None:
     tab = visit(empty)
     assert tab.open("/sites") == 200
-    assert tab.page.get_by_text("treehammer demo").is_visible()
+    assert tab.page.get_by_text("treehammer submit").is_visible()
     tab.check()
     assert tab.open("/sites/none") == 404
     tab.check()

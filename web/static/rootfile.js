@@ -3,6 +3,10 @@
 const BINS = 60, LISTED = 25, UNKNOWN_BOOL = 255;
 /** The column that is shown first. */
 const FIRST = "eff_job";
+/** The columns by which good timed measurements are told from others. */
+const JUDGED = ["kind", "failure_class", "plausible"];
+/** What is chosen, of which the address has what is not usual. */
+const CHOICES = ["tree", "column", "against", "entries"];
 const page = document.getElementById("rootfile");
 const part = (name) => page.querySelector(`[data-part="${name}"]`);
 const say = (text) => { part("status").textContent = text; };
@@ -30,6 +34,42 @@ async function read(names) {
   };
   await jsroot.treeProcess(tree, selector);
   return found;
+}
+
+/** The entries that are shown, by their numbers, and of each column its values there. */
+async function readChosen(names) {
+  if (!judges() || part("entries").value !== "good") {
+    const found = await read(names);
+    return { found, rows: found[0].map((_, row) => row), all: found[0].length };
+  }
+  const wanted = [...new Set([...names, ...JUDGED])];
+  const whole = await read(wanted);
+  const [kind, failure, plausible] = JUDGED.map((name) => whole[wanted.indexOf(name)]);
+  const good = (row) => decoded(kind[row]) === "timed" && !failure[row].length && Number(plausible[row]) === 1;
+  const rows = kind.map((_, row) => row).filter(good);
+  return { found: names.map((_, place) => rows.map((row) => whole[place][row])), rows, all: kind.length };
+}
+
+/** Whether the tree tells which of its entries are good. */
+function judges() {
+  return JUDGED.every((name) => columns.some((column) => column.name === name));
+}
+
+/** Put what is chosen into the address, so that it can be kept and sent around. */
+function remember() {
+  const asked = new URLSearchParams(location.search);
+  for (const name of CHOICES) {
+    const value = part(name).value;
+    if (value) asked.set(name, value); else asked.delete(name);
+  }
+  history.replaceState(null, "", `?${asked}`);
+}
+
+/** Choose what the address asks for, where there is such a thing. */
+function recall(name, usual) {
+  const box = part(name), asked = new URLSearchParams(location.search).get(name);
+  const known = (value) => [...box.options].some((option) => option.value === value);
+  box.value = asked !== null && known(asked) ? asked : usual;
 }
 
 /** JSROOT makes one character of each byte. */
@@ -110,10 +150,11 @@ async function show() {
   const drawing = part("drawing");
   jsroot.cleanup(drawing);
   const names = against ? [name, against] : [name];
-  const found = await read(names);
-  const first = found[0].slice(0, LISTED).map((_, row) => [String(row), ...names.map((one, place) => told(found[place][row], one))]);
-  listing(`The first ${first.length} of ${found[0].length} entries`, ["entry", ...names], first);
-  const entries = `${name}: ${found[0].length} entries`;
+  remember();
+  const { found, rows, all: whole } = await readChosen(names);
+  const first = rows.slice(0, LISTED).map((row, at) => [String(row), ...names.map((one, place) => told(found[place][at], one))]);
+  listing(`The first ${first.length} of ${rows.length} entries`, ["entry", ...names], first);
+  const entries = judges() && part("entries").value === "good" ? `${name}: ${rows.length} good timed measurements of ${whole} entries` : `${name}: ${rows.length} entries`;
   if (names.some(isText)) {
     drawing.hidden = true;
     const counts = new Map();
@@ -163,8 +204,10 @@ async function choose(file, name) {
   list();
   part("drawing").hidden = true;
   part("values").replaceChildren();
+  part("entries").disabled = !judges();
   // What is looked for most is shown at once.
-  part("column").value = columns.some((column) => column.name === FIRST) ? FIRST : "";
+  recall("column", columns.some((column) => column.name === FIRST) ? FIRST : "");
+  recall("against", "");
   say(`${name}: ${tree.fEntries} entries of ${columns.length} columns. Choose a column.`);
   part("tools").hidden = false;
   await show();
@@ -198,9 +241,11 @@ async function open() {
   part("filter").addEventListener("input", list);
   part("column").addEventListener("change", careful(show));
   part("against").addEventListener("change", careful(show));
+  part("entries").addEventListener("change", careful(show));
+  recall("entries", "good");
   const name = names.includes("results") ? "results" : names[0];
-  part("tree").value = name;
-  await choose(file, name);
+  recall("tree", name);
+  await choose(file, part("tree").value);
 }
 
 if (page) careful(open)();

@@ -216,7 +216,7 @@ def test_nothing_is_read_without_a_key_and_who_makes_one_is_said(start: Start) -
             told = service.client.get(path, headers=wrong)
             assert (told.status_code, remedy in told.json()["error"]) == (403, True), path
             page = service.client.get(path, headers=PEOPLE | wrong)
-            assert (page.status_code, remedy in page.text) == (403, True), path
+            assert (page.status_code, page.text.count(remedy)) == (403, 1), path
 
 
 @pytest.mark.parametrize("target", ["//evil.example/", "https://evil.example", "/\\evil", "", "x"])

@@ -95,7 +95,7 @@ def test_what_is_asked_for(filled: Service, address: str, status: int, said: str
 
 def test_a_site_that_is_alone_is_told_so(start: Start) -> None:
     with start(reading_open=True) as service:
-        assert "treehammer demo" in service.client.get("/sites", headers=PEOPLE).text
+        assert "treehammer submit" in service.client.get("/sites", headers=PEOPLE).text
         day = date.today() - timedelta(days=1)
         number = day.year * 10000 + day.month * 100 + day.day
         with Store.open(service.url) as store:
