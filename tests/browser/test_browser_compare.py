@@ -19,6 +19,12 @@ def test_a_comparison(rich: str, visit: Visit, size: str, scheme: str) -> None:
     tab = visit(rich, size=size, scheme=scheme)
     assert tab.open("/compare/comparison") == 200
     assert tab.page.locator("tbody th", has_text=HOSTILE[2]).count() == 8
+    for table in tab.page.locator("table.effects").all():
+        heads, cells = (
+            [round(one.bounding_box()["x"]) for one in table.locator(cell).all()]  # type: ignore[index]
+            for cell in ("thead th", "tbody tr:first-child > *")
+        )
+        assert heads == cells
     tab.check()
 
 

@@ -47,7 +47,7 @@ def aligned(values: Iterable[float | None], unit: Unit) -> Callable[[float | Non
         number = unit.of(value)
         # What would be lost in noughts keeps two digits of its own.
         if not plain or 0 < abs(number) < 10 ** (1 - digits):
-            return f"{number:.4g}" if not plain else f"{number:.2g}"
+            return f"{number:.4g}" if not plain else f"{number:#.2g}"
         return f"{number:.{digits}f}"
 
     return written

@@ -31,4 +31,7 @@ def test_the_unit_fits_the_largest(unit: str, values: list[float], name: str, fi
 def test_decimals_stand_beneath_each_other() -> None:
     values = [0.183, 0.0471, 0.00002, None, math.inf]
     written = aligned(values, fitting("1", values))
-    assert [written(one) for one in values] == ["0.1830", "0.0471", "2e-05", "–", "inf"]
+    assert [written(one) for one in values] == ["0.1830", "0.0471", "2.0e-05", "–", "inf"]
+    values = [10.2, 0.02, 0.021]
+    written = aligned(values, fitting("1", values))
+    assert [written(one) for one in values] == ["10.20", "0.020", "0.021"]
