@@ -1,10 +1,14 @@
-"""Addresses whose parts may be any text, as names of sites are."""
+"""Addresses whose parts may be any text, as names of sites are; but for NUL, which no database can hold."""
 
 from __future__ import annotations
 
 import re
 
 from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from treehammer.web.answers import Refusal, Say
 
 
 class TextConvertor(PathConvertor):
@@ -31,3 +35,23 @@ def any_text(path: str) -> str:
 def some_text(path: str) -> str:
     """The same where a part may not be empty, so that without it the address is another one's."""
     return re.sub(r"\{(\w+)\}", r"{\1:some}", path)
+
+
+class NoNul:
+    """Refuses addresses with NUL: SQLite would find nothing, PostgreSQL calls them a mistake.
+
+    Args:
+        app: that handles all others.
+        say: answers a request that is not done.
+    """
+
+    def __init__(self, app: ASGIApp, say: Say) -> None:
+        self._app = app
+        self._say = say
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        app = self._app
+        if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
+            app = self._say(Request(scope), Refusal(400, "an address cannot hold NUL (%00)"))
+        await app(scope, receive, send)

@@ -16,7 +16,9 @@ PREFIX = "/api/v1"
 
 #: Characters of a value.
 MAX_VALUE = 500
-_TEXT: Mapping[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_VALUE}
+#: Text as addresses may hold it.
+NO_NUL: Mapping[str, Any] = {"type": "string", "pattern": "^[^\\u0000]*$"}
+_TEXT: Mapping[str, Any] = {**NO_NUL, "minLength": 1, "maxLength": MAX_VALUE}
 _FORMAT: Mapping[str, Any] = {"enum": ["json", "csv"]}
 _DAY: Mapping[str, Any] = {"type": "string", "format": "date"}
 _SHARE: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}

@@ -25,6 +25,8 @@ class Limits:
         packed_bytes: of a body as it was sent.
         unpacked_bytes: of a body as it was meant; the largest record is 16 MB.
         measurements: of one request.
+        marks: commas, colons and brackets of a body, which tell before it is parsed how many values
+            there are at most: each takes up to 120 bytes, however short it was.
         waiting_bytes: of all unpacked bodies that are not answered yet.
         body_s: seconds until a body has arrived.
         answer_s: seconds until a request is answered, written or not.
@@ -33,6 +35,7 @@ class Limits:
     packed_bytes: int = 16_000_000
     unpacked_bytes: int = 32_000_000
     measurements: int = 500
+    marks: int = 1_000_000
     waiting_bytes: int = 128_000_000
     body_s: float = 60.0
     answer_s: float = 40.0
@@ -97,7 +100,7 @@ async def read_body(request: Request, limits: Limits, lease: Lease) -> bytes:
         )
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > limits.packed_bytes:
-        raise _too_large(limits.packed_bytes)
+        raise _too_large(f"{limits.packed_bytes} bytes")
     unpacker = _Gunzip() if coding == "gzip" else None
     try:
         async with asyncio.timeout(limits.body_s):
@@ -117,10 +120,10 @@ async def _collect(
     async for chunk in request.stream():
         packed += len(chunk)
         if packed > limits.packed_bytes:
-            raise _too_large(limits.packed_bytes)
+            raise _too_large(f"{limits.packed_bytes} bytes")
         for piece in unpacker.feed(chunk) if unpacker else (chunk,):
             if len(body) + len(piece) > limits.unpacked_bytes:
-                raise _too_large(limits.unpacked_bytes)
+                raise _too_large(f"{limits.unpacked_bytes} bytes")
             lease.take(len(piece))
             body += piece
     if unpacker:
@@ -155,20 +158,23 @@ class _Gunzip:
             raise Refusal(400, "the gzip data end too early")
 
 
-def _too_large(limit: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {limit} bytes; send fewer measurements at a time")
+def _too_large(limit: str) -> Refusal:
+    return Refusal(413, f"the body is larger than {limit}; send fewer measurements at a time")
 
 
 class _NotStrict(ValueError):
     """JSON that says something twice, or what is no number."""
 
 
-def parse_json(body: bytes) -> Any:
-    """Read strict JSON.
+def parse_json(body: bytes, most: int) -> Any:
+    """Read strict JSON, with so many commas, colons and brackets at most.
 
     Raises:
-        Refusal: it is none: not UTF-8, a key that stands twice, NaN or Infinity, nested too deeply.
+        Refusal: it has more, or is none: not UTF-8, a key that stands twice, NaN or Infinity, nested
+            too deeply.
     """
+    if sum(map(body.count, (b",", b":", b"{", b"["))) > most:
+        raise _too_large(f"{most} commas, colons and brackets")
     try:
         return _DECODER.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:

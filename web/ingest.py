@@ -56,9 +56,9 @@ class Ingest:
 
     async def _understood(self, body: bytes, grant: Grant) -> Sequence[Measurement]:
         if len(body) <= LARGE:
-            return understood(body, grant, self._limits.measurements)
+            return understood(body, grant, self._limits)
         async with self._one_at_a_time:
-            return await asyncio.to_thread(understood, body, grant, self._limits.measurements)
+            return await asyncio.to_thread(understood, body, grant, self._limits)
 
     async def _written(self, measurements: Sequence[Measurement]) -> Added:
         try:
@@ -84,20 +84,21 @@ class Ingest:
             ) from None
 
 
-def understood(body: bytes, grant: Grant, limit: int) -> list[Measurement]:
+def understood(body: bytes, grant: Grant, limits: Limits) -> list[Measurement]:
     """The measurements of a body, all of them valid and the bearer's to hand in.
 
     Raises:
         Refusal: they are not; nothing of the request is to be stored.
     """
-    document = parse_json(body)
+    document = parse_json(body, limits.marks)
     items = document.get("measurements") if isinstance(document, dict) else None
     if not isinstance(items, list) or len(document) != 1:
         raise Refusal(
             422, "the body must be an object with exactly 'measurements', a list", errors=[]
         )
-    if len(items) > limit:
-        raise Refusal(413, f"these are {len(items)} measurements; send at most {limit} at a time")
+    most = limits.measurements
+    if len(items) > most:
+        raise Refusal(413, f"these are {len(items)} measurements; send at most {most} at a time")
     measurements: list[Measurement] = []
     errors: list[dict[str, Any]] = []
     for index, item in enumerate(items):

@@ -6,7 +6,7 @@ from typing import Any
 
 from treehammer.collectors.record import json_schema
 from treehammer.version import __version__
-from treehammer.web.api import OPERATIONS, PREFIX, Operation, Parameter
+from treehammer.web.api import NO_NUL, OPERATIONS, PREFIX, Operation, Parameter
 from treehammer.web.bodies import Limits
 from treehammer.web.contradictions import describe
 
@@ -90,8 +90,8 @@ def _post(limits: Limits) -> dict[str, Any]:
         "description": "All or none are stored. What was handed in before is known, and harmless; of "
         "one identity with other content the first stays. After 503, 408 or no answer, send the same "
         f"again. At most {limits.measurements} measurements and {limits.packed_bytes} bytes "
-        f"({limits.unpacked_bytes} unpacked, with Content-Encoding: gzip); measurement_id must be that of job_id, attempt, round "
-        "and position, day that of started_us; whole numbers are written without a fraction.",
+        f"({limits.unpacked_bytes} unpacked, with Content-Encoding: gzip), and {limits.marks} commas, "
+        "colons and brackets; measurement_id must be that of job_id, attempt, round and position, day that of started_us; whole numbers are written without a fraction.",
         "security": [{"token": []}],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {
@@ -118,11 +118,12 @@ def _get() -> dict[str, Any]:
                 "name": "measurement_id",
                 "in": "path",
                 "required": True,
-                "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+                "schema": {**NO_NUL, "minLength": 1, "maxLength": 128},
             }
         ],
         "responses": {
             "200": _answer("The measurement.", "StoredRecord"),
+            "400": _answer("There is a NUL in the address.", "Error"),
             "401": _unauthorized(),
             "403": _answer("The token may not read.", "Error"),
             "404": _answer("There is none of this identity.", "Error"),

@@ -148,6 +148,7 @@ def test_forgeries() -> None:
             "nonsense",
             "a.b.c",
             "é.ü.\x00",
+            base64.urlsafe_b64encode(b"[" * 1400).decode() + ".x.x",
             jwt.api_jws.encode(b"[]", KEY.secret, "HS256", head),
             jwt.api_jws.encode(b"\xff", KEY.secret, "HS256", head),
             jwt.api_jws.encode(b'{"exp": 1e400}', KEY.secret, "HS256", head, ) + "x",
@@ -167,6 +168,14 @@ def test_forgeries() -> None:
     assert verify(huge, known, MASTER, NOW_US)
     old = jwt.encode({**claims, "exp": -(10**30)}, KEY.secret, "HS256", head)
     assert "beyond the calendar" in refused(old, known)
+
+
+def test_what_is_nested_deeply_is_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nested(_token: str) -> None:
+        raise RecursionError  # as PyJWT 2.10 does
+
+    monkeypatch.setattr(jwt, "get_unverified_header", nested)
+    assert "is no token" in refused("a.b.c", access(row()))
 
 
 @given(st.text(max_size=300) | st.from_regex(r"th1\.[0-9a-f]{12}\.[A-Za-z0-9_-]{43}"))

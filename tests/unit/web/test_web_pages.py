@@ -136,6 +136,9 @@ def test_counts_of_days_are_those_of_the_measurements(filled: Service) -> None:
     "address, status",
     [
         ("/?format=xml", 400),
+        ("/sites/%00", 400),
+        ("/explore?where=site%3Da%00b", 400),
+        ("/explore?where=site%3Da%2500b", 200),
         ("/?format=csv&table=none", 404),
         ("/?days=8", 400),
         ("/?until=yesterday", 400),
