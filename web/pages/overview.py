@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -57,8 +58,10 @@ def view(store: Store, request: Request) -> View:
     )
     verdicts = _verdicts(store, request)
     people = form(request) == HTML
-    usual = (until, count) == (today, news.DAYS)
-    recent = lines if usual else matrix(store, days.until(today, news.DAYS))
+    if until == today and count >= news.DAYS:
+        recent = [replace(line, cells=line.cells[-news.DAYS :]) for line in lines]
+    else:
+        recent = matrix(store, days.until(today, news.DAYS))
     quiet = sorted({*overview.sites(store)} - {line.site for line in lines})
     values = {
         "now": time.time_ns() // 1000,
