@@ -153,7 +153,11 @@ def _evidence(number: int) -> str:
     for one in fields(Evidence):
         if one.type == "str":
             found[one.name] = text
-        elif one.type in ("tuple[str, ...]", "tuple[str, ...] | None"):
+        elif one.name == "campaigns":
+            found[one.name] = (attack(number, "campaign", "id"),)
+        elif one.name.startswith("where"):
+            found[one.name] = (f"host={text}",)
+        elif one.type == "tuple[str, ...]":
             found[one.name] = (text,)
         elif one.name in ("of_a", "of_b"):
             found[one.name] = {"variant": text, "site": text}
