@@ -187,13 +187,16 @@ def _rolled(figure: Figure, shape: _Shape, dialect: str) -> _Inner:
 
 def work(
     connection: Connection, figure: Figure, columns: Sequence[str]
-) -> Iterator[dict[str, Scalar]]:
+) -> Sequence[Sequence[Scalar]]:
     """What was done for the good measurements of a figure that roll-ups answer: each once.
 
     Args:
         connection: of a reader.
         figure: whatever its groups are; only what has a metric of it counts.
         columns: of subjects, and kinds.
+
+    Returns:
+        rows with the values of ``columns``.
     """
     table, subject = rollup_day, dimension_tables[SUBJECT.name]
     numbers = [table.c[rolled_columns(metric).number] for metric in figure.metrics]
@@ -211,8 +214,7 @@ def work(
         for name in columns
     ]
     joined = done.join(subject, done.c.subject_id == subject.c.id)
-    for row in connection.execute(sa.select(*wanted).select_from(joined)):
-        yield dict(zip(columns, row, strict=True))
+    return connection.execute(sa.select(*wanted).select_from(joined)).all()
 
 
 def _rolled_reads(figure: Figure, shape: _Shape, dialect: str) -> sa.Select[Any]:

@@ -96,7 +96,7 @@ class Asked:
 
     metric: str = "eff_job"
     by: str = "site"
-    colour: str = "variant_label"
+    colour: str = "axis_root"
     panels: str = ""
     apart: tuple[str, ...] = ()
     view: str = MEANS

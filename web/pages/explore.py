@@ -287,7 +287,7 @@ def _presets(request: Request, asked: Asked, here: str) -> Sequence[Mapping[str,
             panels=VARIANT,
             view=DISTRIBUTION,
         ),
-        one("Read latency by site", metric=metric, by="site", colour=VARIANT, view=LATENCY),
+        one("Read latency by variant", metric=metric, by=VARIANT, colour="axis_root", view=LATENCY),
         one(
             "Small multiples by site",
             metric=metric,

@@ -36,7 +36,7 @@ class Links:
     """
 
     def __init__(self, request: Request, asked: Asked) -> None:
-        self._request, self._asked = request, asked
+        self._groups = asked.groups
         self._explore = link_to(request, "explore")
         # Looked up once: there may be many rows.
         self._bases = {
@@ -45,7 +45,9 @@ class Links:
             if name in asked.groups
         }
         jobs = {"by": _JOB, "colour": VARIANT, "panels": "", "view": MEANS, "bars": RMS}
-        self._kept = [(name, jobs.get(name, value)) for name, value in asked.query]
+        kinds = () if "kind" not in asked.groups else ("kind",)
+        kept = [(name, jobs.get(name, value)) for name, value in asked.query if name not in kinds]
+        self._kept = urlencode(kept)
 
     def of(self, name: str) -> Callable[[Row], str]:
         """The page of a value in this column, '' where it has none."""
@@ -56,15 +58,13 @@ class Links:
 
     def jobs(self, row: Row) -> str:
         """The figure of the jobs behind a row, '' where rows are jobs."""
-        if _JOB in self._asked.groups:
+        if _JOB in self._groups:
             return ""
-        wheres, kept = list(self._conditions(row)), self._kept
-        if "kind" in self._asked.groups:
-            kept = [(name, value) for name, value in kept if name != "kind"]
-        return f"{self._explore}?{urlencode([*kept, *(('where', text) for text in wheres)])}"
+        own = urlencode([("where", text) for text in self._conditions(row)])
+        return f"{self._explore}?{self._kept}&{own}"
 
     def _conditions(self, row: Row) -> Iterator[str]:
-        for name in self._asked.groups:
+        for name in self._groups:
             value = row[name]
             if name in (WEEK, MONTH):
                 first, last = _bounds(name, value)

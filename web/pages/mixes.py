@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from treehammer.sql.figures import TIMES
 from treehammer.sql.selection import Scalar
@@ -35,7 +36,8 @@ class Mix:
 
     Attributes:
         names: the columns whose values tell points apart, without those of time.
-        each: their values -> column -> how many values lie behind that point.
+        each: their values -> column -> how many values lie behind that point; of columns that may have
+            several alone.
         whole: column -> how many there are in all of the figure.
     """
 
@@ -43,17 +45,20 @@ class Mix:
     each: Mapping[Key, Mapping[str, int]] = field(default_factory=dict)
     whole: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def most(self) -> Mapping[str, int]:
         """Column -> how many values lie behind one point at most; of those with several alone."""
-        most = {
-            column: max((of_point[column] for of_point in self.each.values()), default=0)
-            for column in self.whole
-        }
-        return {column: count for column, count in most.items() if count > 1}
+        most: dict[str, int] = {}
+        for of_point in self.each.values():
+            for column, count in of_point.items():
+                if count > most.get(column, 1):
+                    most[column] = count
+        return {column: most[column] for column in MIXED if column in most}
 
     def of(self, values: Mapping[str, Scalar]) -> str:
         """What lies behind the point with these values: ``4 variants, 2 datasets``, '' for one of each."""
+        if not self.most:
+            return ""
         counts = self.each.get(tuple(values[name] for name in self.names), {})
         return ", ".join(_counted(counts))
 
@@ -79,31 +84,34 @@ class Mix:
         return " ".join(said)
 
 
-def mix(names: Iterable[str], groups: Iterable[Mapping[str, Scalar]]) -> Mix:
+def mix(names: Iterable[str], columns: Sequence[str], rows: Sequence[Sequence[Scalar]]) -> Mix:
     """What lies behind points.
 
     Args:
         names: the columns whose values tell points apart.
-        groups: the values of these columns and of :data:`MIXED`, of all work that has a part in them.
+        columns: of the rows: of these names all that are not of time, and those of :data:`MIXED`.
+        rows: all work that has a part in the points.
     """
     apart = tuple(name for name in names if name not in (*TIMES, "failure_class"))
-    found: dict[Key, dict[str, set[Scalar]]] = {}
-    whole: dict[str, set[Scalar]] = {column: set() for column in MIXED}
-    for values in groups:
-        key = tuple(values[name] for name in apart)
-        of_point = found.setdefault(key, {column: set() for column in MIXED})
-        for column in MIXED:
-            value = values[column]
-            if column == VARIANT and isinstance(value, str):
-                # Releases are counted themselves.
-                value = unreleased(value)
-            of_point[column].add(value)
-            whole[column].add(value)
-    return Mix(
-        apart,
-        {key: {column: len(v) for column, v in sets.items()} for key, sets in found.items()},
-        {column: len(values) for column, values in whole.items()},
-    )
+    values: dict[str, Sequence[Scalar]] = {
+        name: [row[place] for row in rows] for place, name in enumerate(columns)
+    }
+    keys = [*zip(*(values[name] for name in apart), strict=True)] if apart else [()] * len(rows)
+    values[VARIANT] = [_variant(label) for label in values[VARIANT]]
+    whole = {column: len(set(values[column])) for column in MIXED}
+    several = [column for column, count in whole.items() if count > 1 and column not in apart]
+    counts: dict[Key, dict[str, int]] = {}
+    for column in several:
+        # Each pair of a point and a value once.
+        for key, _ in set(zip(keys, values[column], strict=True)):
+            of_point = counts.setdefault(key, dict.fromkeys(several, 0))
+            of_point[column] += 1
+    return Mix(apart, counts, whole)
+
+
+def _variant(label: Scalar) -> Scalar:
+    """A variant without its release: releases are counted themselves."""
+    return unreleased(label) if isinstance(label, str) else label
 
 
 def _told(column: str, groups: Sequence[str]) -> bool:

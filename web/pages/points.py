@@ -106,21 +106,22 @@ def find(store: Store, asked: Asked) -> Points:
             _require_few(figure_values.most(connection, figure), asked)
         if figure.source == "roll-ups" and not _is_interval(asked):
             groups: Sequence[Group] = snapshot.figure(figure, MOST_GROUPS).groups
-            named = [name for name in _parts(figure.by) if name not in _NO_WORK]
-            behind: list[Mapping[str, Scalar]] = [*work(connection, figure, named)]
+            named = tuple(name for name in _parts(figure.by) if name not in _NO_WORK)
+            behind = work(connection, figure, named)
         else:
             # Measurements are read once: by all that is taken together, and by job for intervals.
             names = (*figure.by, *(["job_id"] if _is_interval(asked) else []))
-            parts = snapshot.figure(replace(figure, by=_parts(names))).groups
+            named = _parts(names)
+            parts = snapshot.figure(replace(figure, by=named)).groups
             groups = _merged(parts, names)
-            behind = [part.by for part in parts if _is_drawn(part, asked)]
+            behind = [tuple(part.by.values()) for part in parts if _is_drawn(part, asked)]
         values: Iterable[tuple[Key, float]] = ()
         if asked.view == DISTRIBUTION:
             values = figure_values.values(connection, figure)
         points = _points(groups, values, asked)
     require_few(len(points), MOST_GROUPS)
     source = "measurements" if single else figure.source
-    return Points(tuple(_sorted(points, asked.groups)), source, mix(asked.groups, behind))
+    return Points(tuple(_sorted(points, asked.groups)), source, mix(asked.groups, named, behind))
 
 
 def _parts(names: Sequence[str]) -> tuple[str, ...]:
@@ -197,9 +198,9 @@ def _of_group(group: Group, asked: Asked) -> Point:
     )
 
 
-def _outcomes(groups: Iterable[Group]) -> dict[str, Any]:
-    counts: Counter[str] = Counter()
-    for group in groups:
+def _outcomes(groups: Sequence[Group]) -> dict[str, Any]:
+    counts = Counter(groups[0].outcomes)
+    for group in groups[1:]:
         counts.update(group.outcomes)
     apart = {
         "good": counts[GOOD],

@@ -115,10 +115,10 @@ def test_a_trend_tells_it_of_its_lines(filled: Service) -> None:
 
 
 def test_what_differs_between_points_is_said() -> None:
-    work = {"variant_label": "size=1", "dataset": "one", "axis_root": "6.38", "door": "near"}
-    points = [{"site": site, "test_name": test, **work} for site, test in (("A", "x"), ("B", "y"))]
-    assert mix(["site"], points).words(["site"]) == "Not all are of the same test."
-    assert mix(["test_name"], points).words(["test_name"]) == ""
+    columns = ("site", "test_name", "variant_label", "dataset", "axis_root", "door")
+    rows = [(*one, "size=1", "one", "6.38", "near") for one in (("A", "x"), ("B", "y"))]
+    assert mix(["site"], columns, rows).words(["site"]) == "Not all are of the same test."
+    assert mix(["test_name"], columns, rows).words(["test_name"]) == ""
 
 
 def test_s0_never_pools_tests_or_datasets(filled: Service) -> None:
