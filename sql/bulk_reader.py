@@ -25,12 +25,14 @@ from treehammer.sql import packing
 from treehammer.sql.arrow import ID, describe, every_column
 from treehammer.sql.bulk_drivers import Driver, Question, connect
 from treehammer.sql.rows import ExtraRow
+from treehammer.sql.troubles import Damaged
 from treehammer.sql.wide import EXTRA_PREFIX, PASSES
 
 #: In the schema's metadata: how many rows will follow.
 COUNT = b"rows"
 #: The message when whoever asked has closed the stream.
 UNREAD = "nobody reads any more"
+_NUMBERS = r"^\[[^\[\]\"{}]*\]$"
 _QUESTION = re.compile(r"\nquery:|query was:", re.IGNORECASE)
 
 
@@ -82,7 +84,7 @@ def main() -> None:
             _send(driver, order)
     except BrokenPipeError:
         sys.exit(UNREAD)
-    except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
+    except (adbc_driver_manager.Error, pa.ArrowException, Damaged, OSError) as error:
         # The drivers repeat the whole question.
         sys.exit(" ".join(_QUESTION.split(str(error), maxsplit=1)[0].split()))
 
@@ -137,6 +139,8 @@ def _passes(packed: pa.BinaryArray, *, as_text: bool) -> dict[str, pa.Array]:
 
 def _lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
     """Lists of numbers from JSON as :class:`treehammer.sql.schema.NumberList` writes it."""
+    if pc.any(pc.invert(pc.match_substring_regex(texts, _NUMBERS))).as_py():
+        raise Damaged("no list of numbers")
     parts = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1, -1), ",")
     numbers = parts.flatten()
     # An empty list has one part, which is empty.

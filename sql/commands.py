@@ -29,6 +29,9 @@ PASSES_HELP = (
 )
 LOGS_HELP = "What payloads printed last, of measurements older than this."
 
+#: Days; in a hundred years whoever means more can be told.
+AGE = click.IntRange(1, 36_500)
+
 
 @click.command("export")
 @click.argument("file", type=click.Path(path_type=Path))
@@ -251,8 +254,8 @@ def rebuild_command(settings: Settings) -> None:
 
 
 @db_group.command("prune")
-@click.option("--passes-after", "passes", type=click.IntRange(1), metavar="DAYS", help=PASSES_HELP)
-@click.option("--logs-after", "logs", type=click.IntRange(1), metavar="DAYS", help=LOGS_HELP)
+@click.option("--passes-after", "passes", type=AGE, metavar="DAYS", help=PASSES_HELP)
+@click.option("--logs-after", "logs", type=AGE, metavar="DAYS", help=LOGS_HELP)
 @click.option("--dry-run", is_flag=True, help="Only tell what would go.")
 @output_options
 @click.pass_obj

@@ -12,6 +12,10 @@ _KEPT = "what was committed before is intact."
 _LACKS = "the database lacks something that this version needs"
 _CHECK = "Run: treehammer db check"
 
+#: Of what a column holds although nobody can have written it; see :class:`.troubles.Damaged`.
+DAMAGED = "damaged value"
+_VALUE = (DAMAGED, "a value is not what was written", _CHECK)
+
 #: PostgreSQL calls this an error of operation.
 TOO_LONG = "index row"
 
@@ -385,4 +389,8 @@ _ORACLE = (
     ),
 )
 #: Kind of database -> a sign in what it says, what that means and what to do; the first counts.
-MEANINGS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL, "oracle": _ORACLE}
+MEANINGS = {
+    "sqlite": (_VALUE, *_SQLITE),
+    "postgresql": (_VALUE, *_POSTGRESQL),
+    "oracle": (_VALUE, *_ORACLE),
+}

@@ -11,7 +11,9 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from treehammer.sql.troubles import Damaged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +41,7 @@ PACKED = (
     "pass_loop_run_queue_s",
 )
 _UNKNOWN = -1
+_NO_PASSES = "no packed passes"
 
 
 def pack(lists: Mapping[str, object]) -> bytes | None:
@@ -84,13 +87,15 @@ def unpack(packed: bytes | None) -> dict[str, list[float] | None]:
     """Every list by its name; ``None`` where it is not known.
 
     Raises:
-        ValueError: it was packed by a later version of Treehammer.
+        Damaged: it was not packed here, or by a later version of Treehammer.
     """
     lists: dict[str, list[float] | None] = dict.fromkeys(PACKED)
     if packed is None:
         return lists
     head, body = _opened(packed)
     lengths = struct.unpack(f"<{len(head) // 4}i", head)
+    if len(body) != 8 * sum(length for length in lengths if length > 0):
+        raise Damaged(_NO_PASSES)
     numbers = struct.unpack(f"<{len(body) // 8}d", body)
     start = 0
     for name, length in zip(PACKED, lengths, strict=False):  # later ones are not known of it
@@ -103,12 +108,17 @@ def unpack(packed: bytes | None) -> dict[str, list[float] | None]:
 def _opened(packed: bytes) -> tuple[bytes, bytes]:
     """Lengths and numbers."""
     if packed[:1] != VERSION:
-        raise ValueError("passes are packed in a way that this version does not know")
-    body = zlib.decompress(packed[1:])
+        raise Damaged("passes packed in a way that this version does not know")
+    try:
+        body = zlib.decompress(packed[1:])
+    except zlib.error as error:
+        raise Damaged(_NO_PASSES) from error
     count = int.from_bytes(body[:4], "little")
     if count > len(PACKED):
-        raise ValueError("passes hold lists that this version does not know")
+        raise Damaged("passes with lists that this version does not know")
     end = 4 * (1 + count)
+    if len(body) < end:
+        raise Damaged(_NO_PASSES)
     return body[4:end], body[end:]
 
 
@@ -120,7 +130,7 @@ def columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], NDArray[
         of the first value, then of the second, and so on.
 
     Raises:
-        ValueError: one was packed by a later version of Treehammer.
+        Damaged: see :func:`unpack`.
     """
     # A tenth of a second to load, which those who only look need not pay.
     import numpy as np
@@ -132,9 +142,27 @@ def columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], NDArray[
             head, body = _opened(one)
             lengths[row, : len(head) // 4] = np.frombuffer(head, "<i4")
             numbers.append(body)
-    return lengths, np.frombuffer(b"".join(numbers), "<f8")
+    together = b"".join(numbers)
+    if len(together) != 8 * int(np.maximum(lengths, 0).sum(dtype="i8")):
+        raise Damaged(_NO_PASSES)
+    return lengths, np.frombuffer(together, "<f8")
 
 
 def as_text(numbers: Sequence[float] | None) -> str | None:
     """A list as JSON, which keeps every bit of a float."""
     return None if numbers is None else json.dumps(numbers, separators=(",", ":"), allow_nan=False)
+
+
+def numbers(text: str) -> list[Any]:
+    """A list of numbers from its JSON.
+
+    Raises:
+        Damaged: it is none.
+    """
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise Damaged("no list of numbers") from error
+    if not isinstance(found, list) or not all(type(one) in (int, float) for one in found):
+        raise Damaged("no list of numbers")
+    return found

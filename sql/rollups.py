@@ -6,7 +6,6 @@ measurements.  They can be made again from the measurements at any time, which a
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -18,6 +17,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.failures import NOT_SUPPORTED
 from treehammer.collectors.metrics import LATENCY_BINS
+from treehammer.sql.packing import as_text, numbers
 from treehammer.sql.schema import (
     REAL,
     ROLLED,
@@ -293,7 +293,7 @@ def bins(text: str, most: int = MOST_READS) -> tuple[tuple[int, int], ...]:
         text: of a measurement, or of a row here.
         most: reads of a bin that can be true; :data:`ANY` of sums.
     """
-    return tuple(_filled_bins(json.loads(text), most))
+    return tuple(_filled_bins(numbers(text), most))
 
 
 def _filled_bins(histogram: Sequence[int], most: int = MOST_READS) -> Iterator[tuple[int, int]]:
@@ -304,14 +304,18 @@ def _filled_bins(histogram: Sequence[int], most: int = MOST_READS) -> Iterator[t
 
 def difference(connection: Connection) -> str:
     """The first row that is not what the measurements say, in words; '' when all are."""
-    kept = {_key(row): row for row in connection.execute(sa.select(rollup_day)).mappings()}
+    # As text: a list that is damaged is a difference, too.
+    columns = [column for column in rollup_day.c if column.name != HISTOGRAM]
+    text = sa.type_coerce(rollup_day.c[HISTOGRAM], sa.Text).label(HISTOGRAM)
+    rows = connection.execute(sa.select(*columns, text)).mappings()
+    kept = {_key(row): row for row in rows}
     reads = _reads(connection, sa.true())
     for row in connection.execute(_sums_of_measurements()).mappings():
         key = _key(row)
         mine = kept.pop(key, None)
-        if mine is None or not all(_equal(mine[name], row[name]) for name in _ADDED):
+        if mine is None or not _agree(mine, row):
             return f"{key}"
-        if mine[HISTOGRAM] != (reads[key].histogram if key in reads else []):
+        if mine[HISTOGRAM] != as_text(reads[key].histogram if key in reads else []):
             return f"{key}, {HISTOGRAM}"
     return f"{next(iter(kept))}" if kept else ""
 
@@ -320,5 +324,20 @@ def _key(row: Mapping[Any, Any]) -> Key:
     return Key(*(row[name] for name in KEY))
 
 
-def _equal(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-300)
+def _agree(mine: Mapping[Any, Any], measured: Mapping[Any, Any]) -> bool:
+    if mine["measurements"] != measured["measurements"]:
+        return False
+    for number, total, squares, _ in _PLACES:
+        # What is added up is at most this, and may nearly cancel where signs mix.
+        size = math.sqrt(measured[number] * measured[squares])
+        if not (
+            mine[number] == measured[number]
+            and _equal(mine[total], measured[total], size)
+            and _equal(mine[squares], measured[squares])
+        ):
+            return False
+    return True
+
+
+def _equal(one: float, other: float, size: float = 0.0) -> bool:
+    return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=max(1e-300, ROUNDING * size))

@@ -29,6 +29,7 @@ from treehammer.collectors.record import (
 )
 from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 from treehammer.sql.migrations.oracle_text import oracle_text
+from treehammer.sql.packing import numbers
 
 #: Characters of the name of a metric that a test defines; see ``record.EXTRA_NAME``.
 EXTRA_NAME_LENGTH = 64
@@ -77,7 +78,7 @@ class NumberList(TypeDecorator[list[Any]]):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> list[Any] | None:
         """Read the list back."""
-        return None if value is None else json.loads(value)
+        return None if value is None else numbers(value)
 
 
 #: Double precision everywhere; Oracle's own DOUBLE PRECISION is a decimal type in disguise.

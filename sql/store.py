@@ -17,6 +17,7 @@ from treehammer.collectors.metrics import Value
 from treehammer.collectors.record import Measurement
 from treehammer.errors import ConfigError, NothingToDo, StoreError
 from treehammer.sql import marks, migrate, retention, rollups, schema
+from treehammer.sql.damage import require_undamaged
 from treehammer.sql.database import (
     make_engine,
     parse_url,
@@ -355,6 +356,7 @@ def check_database(url: str) -> dict[str, int]:
     with Store.open(url, create=False) as store, reading(store._engine) as connection:
         require_whole(connection)
         require_layout(connection)
+        require_undamaged(connection)
         if different := rollups.difference(connection):
             raise StoreError(
                 f"a roll-up is not what the measurements say: {different}",

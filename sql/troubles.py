@@ -29,16 +29,23 @@ _HOW = (
 )
 
 
+class Damaged(ValueError):
+    """What a column holds is not what was written there; ``what`` says what it is not."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{meanings.DAMAGED}: {what}")
+
+
 @contextmanager
 def explained(url: URL) -> Iterator[None]:
     """Turn errors of the database into one that says what to do.
 
     Raises:
-        StoreError: instead of anything SQLAlchemy or the driver raises.
+        StoreError: instead of anything SQLAlchemy or the driver raises, and of :class:`Damaged`.
     """
     try:
         yield
-    except (SQLAlchemyError, sqlite3.Error, socket.gaierror) as error:
+    except (SQLAlchemyError, sqlite3.Error, socket.gaierror, Damaged) as error:
         said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
         raise refused(url, said, _kind(error, said)) from error
 

@@ -6,10 +6,13 @@ Imported by the test modules of each database with ``from store_contract import 
 from __future__ import annotations
 
 import json
+import re
+import struct
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,11 @@ import sql_makers
 import sqlalchemy as sa
 from sql_makers import campaign_row, full_measurement, job_row, make_measurement
 
+import treehammer
 from treehammer.collectors.metrics import CATALOGUE, Value
 from treehammer.errors import ConfigError, NothingToDo, StoreError
 from treehammer.sql import schema
-from treehammer.sql.database import make_engine, parse_url, rebuilding
+from treehammer.sql.database import make_engine, parse_url, rebuilding, writing
 from treehammer.sql.migrate import REVISION
 from treehammer.sql.recording import BATCH, Added
 from treehammer.sql.rows import AttemptRow, CountRow, ExtraRow, PairRow, ReplicaRow, VerdictRow
@@ -359,6 +363,45 @@ def test_a_database_that_lacks_something_is_told_so(url: str, store: Store) -> N
             act(url)
     with pytest.raises(StoreError, match="Run: treehammer db check"):
         store.replicas()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("read_latency_hist", "[1,"),
+        ("read_latency_hist", '{"a": 1}'),
+        ("read_latency_hist", '[1,"x"]'),
+        ("passes", b"\x01rubbish"),
+        ("passes", b"\x07"),
+        ("passes", b"\x01" + zlib.compress(struct.pack("<3id", 2, 1, 1, 0.5))),
+    ],
+)
+def test_a_value_that_nobody_wrote_is_named(
+    url: str, store: Store, column: str, value: str | bytes
+) -> None:
+    some = [full_measurement(1), full_measurement(2), make_measurement()]
+    store.add(some)
+    id_ = str(some[0].values["measurement_id"])
+    kind = sa.Text() if isinstance(value, str) else sa.LargeBinary()
+    change = sa.update(schema.measurement).values({column: sa.literal(value, kind)})
+    with writing(store._engine) as connection:
+        connection.execute(change.where(schema.measurement.c.measurement_id == id_))
+    readers: list[Callable[[], object]] = [lambda: rows_of(store)]
+    readers.append(lambda: treehammer.results(database=url))
+    if column == "read_latency_hist":
+        readers.append(store.remake_rollups)
+    for read in readers:
+        with pytest.raises(StoreError, match=r"(damaged|does not know)(.|\n)*treehammer db check"):
+            read()
+    with pytest.raises(StoreError, match=rf"{column} of 1 measurement.*damaged: {id_}\n") as caught:
+        check_database(url)
+    # What it says is what helps.
+    (statement,) = re.findall("UPDATE .*(?=;)", str(caught.value))
+    with writing(store._engine) as connection:
+        connection.exec_driver_sql(statement)
+    store.remake_rollups()
+    assert check_database(url)["measurement"] == 3
+    assert len(rows_of(store)) == 3
 
 
 def run(script: str, *arguments: str) -> subprocess.Popen[str]:

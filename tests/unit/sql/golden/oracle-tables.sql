@@ -616,6 +616,16 @@ SELECT table_name, constraint_name, column_name FROM user_cons_columns WHERE con
     constraint_name, position
 ;
 
+SELECT measurement.measurement_id, measurement.read_latency_hist AS read_latency_hist
+FROM measurement
+WHERE measurement.read_latency_hist IS NOT NULL
+;
+
+SELECT measurement.measurement_id, measurement.passes AS passes
+FROM measurement
+WHERE measurement.passes IS NOT NULL
+;
+
 SELECT rollup_day.day, rollup_day.subject_id, rollup_day.kind, rollup_day.outcome,
     rollup_day.measurements, rollup_day.n_eff_job, rollup_day.s_eff_job, rollup_day.q_eff_job,
     rollup_day.n_eff_payload, rollup_day.s_eff_payload, rollup_day.q_eff_payload,
@@ -644,7 +654,7 @@ SELECT rollup_day.day, rollup_day.subject_id, rollup_day.kind, rollup_day.outcom
     rollup_day.q_tree_peak_rss_bytes, rollup_day.n_retries, rollup_day.s_retries,
     rollup_day.q_retries, rollup_day.n_door_rtt_s, rollup_day.s_door_rtt_s, rollup_day.q_door_rtt_s,
     rollup_day.n_load1_start, rollup_day.s_load1_start, rollup_day.q_load1_start,
-    rollup_day.read_latency_hist
+    rollup_day.read_latency_hist AS read_latency_hist
 FROM rollup_day
 ;
 
