@@ -20,8 +20,8 @@ Some = str | Iterable[str]
 
 
 def results(
-    campaign: Some = (),
-    where: Some = (),
+    campaign: Some | None = None,
+    where: Some | None = None,
     columns: Some | None = None,
     *,
     database: str | None = None,
@@ -30,7 +30,7 @@ def results(
     """The selected measurements as one Arrow table, a row each.
 
     What is not known is null.  Units and meanings are in the reference, and in the metadata of
-    the schema's fields.  Rows come by campaign, site, job, attempt, round and position.  A
+    the schema's fields.  Rows come by campaign, job, attempt, round and position.  A
     selection that nothing meets gives a table without rows.
 
     Args:
@@ -54,8 +54,8 @@ def results(
 
 
 def result_batches(
-    campaign: Some = (),
-    where: Some = (),
+    campaign: Some | None = None,
+    where: Some | None = None,
     columns: Some | None = None,
     *,
     database: str | None = None,
@@ -69,17 +69,30 @@ def result_batches(
     flags = {"database": database, "data_dir": data_dir}
     settings = config.load(flags)
     with Store.open(settings.database, create=False) as store:
-        chosen = (store.campaign(reference).id for reference in _several(campaign))
-        selection = Selection.of(chosen, _several(where))
-        wanted = None if columns is None else _known(store, _several(columns))
+        chosen = [store.campaign(one).id for one in _several("campaign", campaign)]
+        if campaign is not None and not chosen:
+            raise ConfigError(
+                "no campaign is asked for", where="campaign", hint="Name one, or give none for all."
+            )
+        selection = Selection.of(chosen, _several("where", where))
+        wanted = None if columns is None else _known(store, _several("columns", columns))
         with ExitStack() as stack:
             source = stack.enter_context(bulk.read(store.url, selection, {}, columns=wanted))
             rest = stack.pop_all()
     return pa.RecordBatchReader.from_batches(source.schema, _until_closed(source.batches, rest))
 
 
-def _several(words: Some) -> list[str]:
-    return list(dict.fromkeys([words] if isinstance(words, str) else words))
+def _several(name: str, words: Some | None) -> list[str]:
+    """What an argument names, each once."""
+    if words is None:
+        return []
+    if not isinstance(words, Iterable):
+        raise ConfigError(f"a text is expected, or several, not {words!r}", where=name)
+    found = [words] if isinstance(words, str) else list(words)
+    for word in found:
+        if not isinstance(word, str):
+            raise ConfigError(f"a text is expected, not {word!r}", where=name)
+    return list(dict.fromkeys(found))
 
 
 def _until_closed(batches: Iterator[pa.RecordBatch], held: ExitStack) -> Iterator[pa.RecordBatch]:
@@ -93,7 +106,8 @@ def _known(store: Store, columns: list[str]) -> list[str]:
     with store.snapshot() as snapshot:
         for name in columns:
             extra = name.removeprefix(EXTRA_PREFIX)
-            if name not in BY_NAME and (extra == name or not snapshot.knows_extra(extra)):
+            known = name in BY_NAME or (extra != name and snapshot.knows_extra(extra))
+            if not known:
                 extras = (EXTRA_PREFIX + extra for extra in snapshot.extra_names(Selection()))
                 raise ConfigError(
                     f"there is no column {name!r}",

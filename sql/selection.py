@@ -53,6 +53,9 @@ class Where:
                 hint="Write COLUMN=VALUE, or one of != < <= > >= ~ instead of =.",
             )
         name, operator, value = match[1], match[2], match[3].strip()
+        if "\0" in value:
+            # Nothing that is stored has one, and PostgreSQL refuses to be asked for it.
+            raise ConfigError("no text holds the character NUL", where="--where")
         return cls(name, operator, _converted(_metric(name), operator, value))
 
     def __str__(self) -> str:

@@ -82,14 +82,14 @@ def test_only_the_columns_asked_for_are_read(
 
 
 def test_campaigns_and_conditions(filled: Store, url: str) -> None:
-    def jobs(campaign: str | list[str] | tuple[str, ...], where: str | list[str] = "") -> list[str]:
+    def jobs(campaign: str | list[str] | None, where: str | list[str] = "") -> list[str]:
         table = treehammer.results(campaign, where or (), ["job_id"], database=url)
         return [str(job) for job in table["job_id"].to_pylist()]
 
     assert jobs("last") == ["c"]
     assert jobs(["campaign", "name of other"]) == ["a", "b", "c"]
     assert jobs("campaign", "host=h") == ["b"]
-    assert jobs((), ["job_id~?", "host="]) == ["a", "c"]
+    assert jobs(None, ["job_id~?", "host="]) == ["a", "c"]
 
 
 def test_a_selection_that_nothing_meets_is_a_table_without_rows(filled: Store, url: str) -> None:
@@ -122,11 +122,26 @@ def test_a_stream_that_is_abandoned_holds_nothing(filled: Store, url: str) -> No
         ({"columns": []}, "no column is asked for"),
         ({"where": "hots=1"}, "host"),
         ({"campaign": "nobody"}, "name of other"),
+        ({"campaign": "no\0body"}, "name of other"),
+        ({"campaign": []}, "no campaign is asked for"),
+        ({"campaign": [None]}, "campaign: a text is expected, not None"),
+        ({"campaign": 3}, "campaign: a text is expected, or several, not 3"),
+        ({"where": "site=a\0b"}, "NUL"),
+        ({"where": "site~a\0*"}, "NUL"),
+        ({"where": [4]}, "where: a text is expected, not 4"),
+        ({"columns": "si\0te"}, "no column"),
+        ({"columns": "extra_\0"}, "no column"),
+        ({"columns": [5]}, "columns: a text is expected, not 5"),
     ],
 )
 def test_mistakes_are_told(filled: Store, url: str, wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         treehammer.results(**wrong, database=url)
+
+
+def test_none_is_as_if_it_were_left_out(filled: Store, url: str) -> None:
+    table = treehammer.results(None, None, None, database=url)
+    assert table.equals(treehammer.results(database=url))
 
 
 def test_a_reader_that_fails_says_so(filled: Store, url: str) -> None:

@@ -121,6 +121,7 @@ class PageContext:
 
     def _answer(self, ask: Ask, request: Request) -> Response:
         try:
+            _require_text(request)
             wanted = form(request)
             with self.reads.store() as store:
                 view = ask(store, request)
@@ -197,6 +198,13 @@ def same(request: Request, **changes: Any) -> str:
     kept = [(name, value) for name, value in request.query_params.multi_items() if name not in left]
     new = [(name, value) for name, value in changes.items() if value is not None]
     return f"?{urlencode([*kept, *new])}"
+
+
+def _require_text(request: Request) -> None:
+    """Refuse an address with NUL, which is in no text that is stored: PostgreSQL takes no such question."""
+    values = (*request.path_params.values(), *request.query_params.values())
+    if any("\0" in str(value) for value in values):
+        raise ConfigError("no text holds the character NUL", where="address")
 
 
 def form(request: Request) -> str:

@@ -67,6 +67,16 @@ def test_a_page_may_load_nothing_of_others_and_no_script_inside(filled: Service)
         assert word not in answer.text.lower()
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["/sites/%00", "/sites/a%00b", "/explore?where=site%3Da%00b", "/campaigns/%00", "/?days=%00"],
+)
+def test_an_address_that_means_no_text_is_refused(filled: Service, address: str) -> None:
+    answer = filled.client.get(address)
+    assert answer.status_code == 400
+    assert "NUL" in answer.text
+
+
 def test_every_table_is_there_for_programs(filled: Service) -> None:
     document = filled.client.get("/?format=json&days=7").json()
     assert set(document["tables"]) == {"site_days", "running", "verdicts"}
