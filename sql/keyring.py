@@ -7,7 +7,7 @@ import secrets
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine
 
 from treehammer.errors import ConfigError
 from treehammer.sql.database import reading, writing
-from treehammer.sql.schema import access_key, access_revocation
+from treehammer.sql.schema import access_key, access_revocation, campaign, job, measurement
 from treehammer.sql.tokens import (
     CAMPAIGN,
     JOB,
@@ -29,6 +29,22 @@ from treehammer.sql.tokens import (
 
 _MASTER_BYTES = 32
 _COLUMNS = [access_key.c[field.name] for field in fields(KeyRow)]
+
+
+#: Where campaigns and jobs are told of.
+_TOLD = {
+    CAMPAIGN: (campaign.c.id, measurement.c.campaign_id),
+    JOB: (job.c.id, measurement.c.job_id),
+}
+
+
+@dataclass(frozen=True)
+class Revocation:
+    """A campaign or a job whose tokens count no more since ``revoked_us``."""
+
+    scope: str
+    subject: str
+    revoked_us: int
 
 
 class Keyring:
@@ -95,6 +111,22 @@ class Keyring:
                 )
             change = sa.update(access_key).where(mine, access_key.c.revoked_us.is_(None))
             return connection.execute(change.values(revoked_us=now_us)).rowcount > 0
+
+    def revocations(self) -> Sequence[Revocation]:
+        """Every campaign and job whose tokens were revoked, the first one first."""
+        table = access_revocation
+        query = sa.select(table.c.scope, table.c.subject, table.c.revoked_us)
+        with reading(self._engine) as connection:
+            ordered = query.order_by(table.c.revoked_us, table.c.scope, table.c.subject)
+            return [Revocation(*row) for row in connection.execute(ordered)]
+
+    def holds(self, scope: str, subject: str) -> bool:
+        """Whether the database knows a campaign or a job of that identity, or measurements of it."""
+        with reading(self._engine) as connection:
+            return any(
+                connection.execute(sa.select(sa.func.min(column)).where(column == subject)).scalar()
+                for column in _TOLD[scope]
+            )
 
     def revoke_tokens(self, scope: str, subject: str, *, now_us: int) -> bool:
         """Have the tokens of a campaign or of a job count no more.

@@ -105,11 +105,6 @@ class Grant:
         """Whether measurements may be handed in: of one job only when ``job_id`` is set."""
         return self.role in (SUBMIT, ADMIN)
 
-    @property
-    def may_administer(self) -> bool:
-        """Whether the service may be administered."""
-        return self.role == ADMIN
-
 
 def parse_key(text: str) -> Key:
     """Read the text of a key.

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from treehammer.collectors.record import MAX_IDENTITY
 from treehammer.collectors.worker.credentials import moment
 from treehammer.config import Settings
-from treehammer.errors import ConfigError
-from treehammer.sql.keyring import Keyring, master_key
-from treehammer.sql.store import open_engine
+from treehammer.errors import ConfigError, NothingToDo
+from treehammer.sql.keyring import Keyring, Revocation, master_key
+from treehammer.sql.store import Store, open_engine
 from treehammer.sql.tokens import CAMPAIGN, JOB, ROLES, Key, KeyRow, fingerprint, parse_key
 from treehammer.submit.pace import seconds
-from treehammer.terminal import Column, output_options, print_rows
+from treehammer.terminal import Column, counted, output_options, print_rows
 
 MICRO = 1_000_000
 #: The longest name of a holder, in characters.
 MAX_NAME = 200
+#: Identities of campaigns and jobs as submitting makes them.
+_IDENTITY = {CAMPAIGN: re.compile("[0-9a-f]{16}"), JOB: re.compile("[0-9a-f]{24}")}
 
 
 @click.group("token")
 def token() -> None:
-    """Keys to the results service (treehammer serve): who may read, submit and administer."""
+    """Keys to the results service (treehammer serve): who may read, who may submit."""
 
 
 @token.command("create")
@@ -56,6 +61,7 @@ def create_command(
         raise ConfigError("is there already", where=str(output), hint="Give another name.")
     master = master_key(settings.master_key_file)
     with _keyring(settings) as keyring:
+        _warn_of_strangers(settings, keyring.known(), master)
         key = keyring.create(master, role, name.strip(), now_us=now_us, expires_us=end_us)
     until = f"until {moment(end_us / MICRO)}" if end_us else "until it is revoked"
     click.echo(f"key {key.kid} for {name.strip()}, role {role}, {until}", err=True)
@@ -65,6 +71,21 @@ def create_command(
         return
     _write(output, key)
     click.echo(f"{output}: key written; name it in service_token_file", err=True)
+
+
+def _warn_of_strangers(settings: Settings, rows: Sequence[KeyRow], master: bytes) -> None:
+    strange = [row for row in rows if row.revoked_us is None and not _is_ours(row, master)]
+    if strange:
+        click.echo(
+            f"warning: {counted(len(strange), 'key')} of this database made with another master key "
+            f"than {settings.master_key_file}; a service that has that one refuses this key. Make "
+            "keys as the service's user, with its configuration (service_key_file).",
+            err=True,
+        )
+
+
+def _is_ours(row: KeyRow, master: bytes) -> bool:
+    return row.made_with == fingerprint(master)
 
 
 def _write(path: Path, key: Key) -> None:
@@ -81,16 +102,21 @@ def _write(path: Path, key: Key) -> None:
 
 
 @token.command("list")
+@click.option("--revoked", is_flag=True, help="The campaigns and jobs whose tokens were revoked.")
 @output_options
 @click.pass_obj
-def list_command(settings: Settings, form: str) -> None:
-    """List every key ever made, without its secret.
+def list_command(settings: Settings, revoked: bool, form: str) -> None:
+    """List every key ever made, without its secret; or what else was revoked.
 
     Example: treehammer token list
     """
     master = master_key(settings.master_key_file)
     with _keyring(settings, create=False) as keyring:
         rows = [_listed(row, master) for row in keyring.known()]
+        revocations = keyring.revocations()
+    if revoked:
+        _list_revocations(revocations, form)
+        return
     columns = [
         Column("kid", "key"),
         Column("role", "role"),
@@ -100,13 +126,27 @@ def list_command(settings: Settings, form: str) -> None:
         Column("state", "state"),
     ]
     print_rows(rows, columns, form=form)
+    if revocations:
+        count = len(revocations)
+        click.echo(
+            f"tokens revoked beside keys: {count} (treehammer token list --revoked)", err=True
+        )
+
+
+def _list_revocations(revocations: Sequence[Revocation], form: str) -> None:
+    columns = [
+        Column("scope", "tokens of"),
+        Column("subject", "identity"),
+        Column("revoked_us", "revoked", _day),
+    ]
+    print_rows([asdict(one) for one in revocations], columns, form=form)
 
 
 def _listed(row: KeyRow, master: bytes) -> dict[str, Any]:
     state = "counts"
     if row.revoked_us is not None:
         state = f"revoked {_day(row.revoked_us)}"
-    elif row.made_with != fingerprint(master):
+    elif not _is_ours(row, master):
         state = "of another master key"
     elif row.expires_us is not None and row.expires_us < _now_us():
         state = "expired"
@@ -123,8 +163,13 @@ def _listed(row: KeyRow, master: bytes) -> dict[str, Any]:
 
 @token.command("revoke")
 @click.argument("kid", required=False)
-@click.option("--campaign", metavar="ID", help="The tokens of all jobs of this campaign.")
-@click.option("--job", metavar="ID", help="The token of this job.")
+@click.option(
+    "--campaign",
+    metavar="ID",
+    help="The tokens of all jobs of this campaign: its whole identity or, where the database knows "
+    "it, its name, a prefix of either, or 'last'.",
+)
+@click.option("--job", metavar="ID", help="The token of this job: its whole identity.")
 @click.pass_obj
 def revoke_command(
     settings: Settings, kid: str | None, campaign: str | None, job: str | None
@@ -144,18 +189,34 @@ def revoke_command(
             done = keyring.revoke_key(kid, now_us=_now_us())
             what = f"key {kid}, with all tokens made with it,"
         else:
-            scope, subject = (CAMPAIGN, campaign) if campaign is not None else (JOB, job)
-            done = keyring.revoke_tokens(scope, _identity(subject, scope), now_us=_now_us())
+            scope, text = (CAMPAIGN, campaign) if campaign is not None else (JOB, job)
+            subject = _identity(settings, keyring, scope, text or "")
+            done = keyring.revoke_tokens(scope, subject, now_us=_now_us())
             what = f"tokens of {scope} {subject}"
     click.echo(f"{what} revoked" if done else f"{what} revoked already")
 
 
-def _identity(text: str | None, scope: str) -> str:
-    if not text or len(text) > 128 or not text.isprintable():
-        raise ConfigError(
-            f"this is no identity of a {scope}", where=f"--{scope}", hint="See: treehammer status"
-        )
-    return text
+def _identity(settings: Settings, keyring: Keyring, scope: str, text: str) -> str:
+    """The identity that is meant; of what the database does not know, only a whole one is taken."""
+    printable = 0 < len(text) <= MAX_IDENTITY and text.isprintable()
+    if printable and keyring.holds(scope, text):
+        return text
+    if printable and _IDENTITY[scope].fullmatch(text):
+        click.echo(f"this database knows nothing of {scope} {text} yet", err=True)
+        return text
+    digits = "16" if scope == CAMPAIGN else "24"
+    hint = f"Give its whole identity, {digits} hexadecimal digits, as its submitter's status tells."
+    if scope == CAMPAIGN and printable:
+        try:
+            with Store.open(settings.database) as store:
+                return store.campaign(text).id
+        except ConfigError as error:
+            raise ConfigError(
+                error.message, where=f"--campaign {text!r}", hint=f"{error.hint}\n{hint}"
+            ) from None
+        except NothingToDo:
+            pass
+    raise ConfigError(f"there is no such {scope} here", where=f"--{scope} {text!r}", hint=hint)
 
 
 @contextmanager

@@ -224,6 +224,9 @@ def _keep_keys(store: Store, recorder: Recorder) -> None:
     keys.revoke_key(key.kid, now_us=3)
     for _ in range(2):
         keys.revoke_tokens("campaign", "c", now_us=3)
+    keys.revocations()
+    keys.holds("campaign", "c")
+    keys.holds("job", "j")
 
 
 #: File -> what makes its content.

@@ -97,8 +97,13 @@ class Sent:
 # By the description
 
 
-#: They take neither a body nor parameters.
-NOTHING_TO_SPOIL = ("GET /api/v1/token", "GET /api/v1/health", "GET /api/v1/openapi.json")
+#: They take neither a body nor parameters, or a text in which nothing but NUL is wrong.
+NOTHING_TO_SPOIL = (
+    "GET /api/v1/token",
+    "GET /api/v1/health",
+    "GET /api/v1/openapi.json",
+    "GET /api/v1/measurements/{measurement_id}",
+)
 
 #: Columns and conditions are a language that no schema describes.
 CONDITIONS = ("GET /api/v1/explore", "GET /api/v1/figures/s0", "GET /api/v1/compare")

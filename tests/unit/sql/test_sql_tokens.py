@@ -15,6 +15,7 @@ import jwt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sql_makers import make_measurement
 
 from treehammer import config
 from treehammer.errors import ConfigError, TokenError
@@ -78,18 +79,17 @@ def test_a_job_token_is_for_its_job_alone() -> None:
     assert grant == Grant("submit", KEY.kid, "alice", NOW_US + DAY, "c1", "j1")
     assert grant.may_submit
     assert not grant.may_read
-    assert not grant.may_administer
     admin = verify(TOKEN, access(row(role="admin")), MASTER, NOW_US)
-    assert not admin.may_administer, "a job of an administrator is a job"
+    assert not admin.may_read, "a job of an administrator is a job"
 
 
 @pytest.mark.parametrize(
     ("role", "may"),
-    [("read", (True, False, False)), ("submit", (False, True, False)), ("admin", (True,) * 3)],
+    [("read", (True, False)), ("submit", (False, True)), ("admin", (True, True))],
 )
 def test_a_key_may_what_its_role_says(role: str, may: tuple[bool, ...]) -> None:
     grant = verify(KEY.text, access(row(role=role)), MASTER, NOW_US)
-    assert (grant.may_read, grant.may_submit, grant.may_administer) == may
+    assert (grant.may_read, grant.may_submit) == may
     assert grant.job_id is None
 
 
@@ -267,6 +267,14 @@ def test_the_keyring_remembers(url: str) -> None:
         assert not ring.revoke_tokens(tokens.JOB, "j", now_us=NOW_US + 5)
         assert ring.revoke_tokens(tokens.CAMPAIGN, "j", now_us=NOW_US)
         assert ring.access().jobs == ring.access().campaigns == frozenset({"j"})
+        assert [(one.scope, one.revoked_us) for one in ring.revocations()] == [
+            (tokens.CAMPAIGN, NOW_US),
+            (tokens.JOB, NOW_US),
+        ]
+        store.add([make_measurement("j", 1, 1)])
+        assert ring.holds(tokens.JOB, "j")
+        assert ring.holds(tokens.CAMPAIGN, "campaign")
+        assert not ring.holds(tokens.CAMPAIGN, "j")
         assert ring.revoke_key(second.kid, now_us=NOW_US + 7)
         assert not ring.revoke_key(second.kid, now_us=NOW_US + 9)
         assert ring.known()[1].revoked_us == NOW_US + 7

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from sql_makers import campaign_row, make_measurement
 from verbs import cli_verb
 
 from treehammer import config
 from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql.keyring import master_key
+from treehammer.sql.store import Store
 from treehammer.sql.tokens import parse_key
 
 
@@ -69,13 +71,58 @@ def test_revoking(settings: config.Settings) -> None:
     whole = token(settings, "revoke", keys[1].text)
     assert keys[1].kid in whole.stdout
     assert keys[1].secret not in whole.output
-    assert "tokens of job j revoked\n" in token(settings, "revoke", "--job", "j").stdout
-    assert "tokens of campaign c revoked\n" in token(settings, "revoke", "--campaign", "c").stdout
     states = [row["state"] for row in listed(settings)]
     assert [state.split()[0] for state in states] == ["revoked", "revoked", "counts"]
     settings.master_key_file.unlink()
     master_key(settings.master_key_file)
     assert listed(settings)[2]["state"] == "of another master key"
+
+
+def test_revoking_tokens(settings: config.Settings) -> None:
+    campaign, job = "3f2a" * 4, "7" * 24
+    with Store.open(settings.database) as store:
+        store.add_campaign(campaign_row(campaign, name="nightly"), [])
+        store.add([make_measurement("odd job", campaign_id="elsewhere")])
+    for arguments, said in (
+        (("--campaign", "3f2a"), f"tokens of campaign {campaign} revoked\n"),
+        (("--campaign", "nightly"), f"tokens of campaign {campaign} revoked already\n"),
+        (("--campaign", "elsewhere"), "tokens of campaign elsewhere revoked\n"),
+        (("--job", "odd job"), "tokens of job odd job revoked\n"),
+    ):
+        done = token(settings, "revoke", *arguments)
+        assert (done.stdout, done.stderr) == (said, "")
+    unknown = token(settings, "revoke", "--job", job)
+    assert unknown.stdout == f"tokens of job {job} revoked\n"
+    assert "knows nothing of job" in unknown.stderr
+    revoked = json.loads(token(settings, "list", "--revoked", "--json").stdout)
+    assert {(row["scope"], row["subject"]) for row in revoked} == {
+        ("campaign", campaign),
+        ("campaign", "elsewhere"),
+        ("job", "odd job"),
+        ("job", job),
+    }
+    assert "beside keys: 4 (treehammer token list --revoked)" in token(settings, "list").stderr
+    for arguments, said in (
+        (("--campaign", "3f2b"), f"{campaign}  nightly"),
+        (("--campaign", "3f2b"), "16 hexadecimal digits"),
+        (("--job", "7" * 23), "24 hexadecimal digits"),
+    ):
+        error = token(settings, "revoke", *arguments).exception
+        assert isinstance(error, ConfigError)
+        assert said in str(error)
+    assert len(json.loads(token(settings, "list", "--revoked", "--json").stdout)) == 4
+
+
+def test_a_key_under_another_master_key_is_warned_of(settings: config.Settings) -> None:
+    make = ("create", "--role", "read", "--name", "a")
+    assert "warning" not in token(settings, *make).stderr
+    settings.master_key_file.unlink()
+    made = token(settings, *make)
+    assert "warning: 1 key of this database made with another master key" in made.stderr
+    assert parse_key(made.stdout)
+    old = next(row["kid"] for row in listed(settings) if row["state"].startswith("of another"))
+    token(settings, "revoke", old)
+    assert "warning" not in token(settings, *make).stderr
 
 
 @pytest.mark.parametrize(
@@ -87,8 +134,9 @@ def test_revoking(settings: config.Settings) -> None:
         (("create", "--role", "read", "--name", "a", "--expires", "soon"), "no duration"),
         (("revoke", "nope"), "treehammer token list"),
         (("revoke", "th1.x"), "no key"),
-        (("revoke", "--job", ""), "no identity of a job"),
-        (("revoke", "--campaign", "a\x00"), "no identity of a campaign"),
+        (("revoke", "--job", ""), "no such job"),
+        (("revoke", "--campaign", "a\x00"), "no such campaign"),
+        (("revoke", "--campaign", "last"), "16 hexadecimal digits"),
     ],
 )
 def test_mistakes_are_told(

@@ -1030,6 +1030,31 @@ WHERE access_revocation.scope = :scope_1 AND access_revocation.subject = :subjec
 INSERT INTO access_revocation (scope, subject, revoked_us) VALUES (:scope, :subject, :revoked_us)
 ;
 
+SELECT access_revocation.scope, access_revocation.subject, access_revocation.revoked_us
+FROM access_revocation ORDER BY access_revocation.revoked_us, access_revocation.scope,
+    access_revocation.subject
+;
+
+SELECT min(campaign.id) AS min_1
+FROM campaign
+WHERE campaign.id = :id_1
+;
+
+SELECT min(measurement.campaign_id) AS min_1
+FROM measurement
+WHERE measurement.campaign_id = :campaign_id_1
+;
+
+SELECT min(job.id) AS min_1
+FROM job
+WHERE job.id = :id_1
+;
+
+SELECT min(measurement.job_id) AS min_1
+FROM measurement
+WHERE measurement.job_id = :job_id_1
+;
+
 -- figures, by roll-ups and by measurements
 
 SELECT found.day, subject.site, found.outcome, sum(found.measurements) AS sum_1, sum(found.n0) AS
