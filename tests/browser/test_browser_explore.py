@@ -58,6 +58,38 @@ def test_hostile_text_is_shown_as_text(rich: str, visit: Visit) -> None:
     tab.check()
 
 
+def test_bars_are_as_long_below_as_above(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    tab.open("/explore?by=site&colour=")
+    drawn(tab)
+    bars = "one => one.data.map(d => [d.error_y.array, d.error_y.arrayminus])"
+    ((above, below),) = tab.page.locator(".canvas").evaluate(bars)
+    assert min(above) > 0
+    assert below == pytest.approx(above)
+
+
+def test_a_wrong_condition_can_be_mended(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    assert tab.open("/explore?by=site&colour=&where=site<A") == 400
+    typed = tab.page.locator("[name=where]").first
+    assert typed.input_value() == "site<A"
+    tab.check()
+    typed.fill("site=SITE_A")
+    tab.page.get_by_role("button", name="Show").click()
+    drawn(tab)
+    assert tab.page.locator("tbody tr").count() == 1
+
+
+def test_from_a_row_to_a_job(rich: str, visit: Visit) -> None:
+    tab = visit(rich)
+    tab.open("/explore?by=site&colour=")
+    tab.page.locator("tbody tr").first.locator("td.number a").click()
+    tab.page.wait_for_url("**by=job_id**")
+    tab.page.locator("tbody th a").first.wait_for()
+    assert "/jobs/" in str(tab.page.locator("tbody th a").first.get_attribute("href"))
+    tab.check()
+
+
 def test_from_the_menu_to_a_file(rich: str, visit: Visit) -> None:
     tab = visit(rich)
     tab.open("/")
