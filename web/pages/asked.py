@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from treehammer.collectors.job import KINDS, TIMED
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE, LONG_TEXTS
-from treehammer.errors import ConfigError, did_you_mean
+from treehammer.errors import ConfigError, NothingToDo, did_you_mean
 from treehammer.sql import overview
 from treehammer.sql.figures import TIMES, Figure
 from treehammer.sql.selection import Selection, Where
@@ -234,7 +234,7 @@ def read(request: Request, store: Store, default: Asked) -> Asked:
     return replace(asked, kind=sent.get("kind", "" if kinds else default.kind))
 
 
-def forgiving(request: Request, default: Asked) -> Asked:
+def forgiving(request: Request, store: Store, default: Asked) -> Asked:
     """What can be understood of an address that asks for what there is not, for the form."""
     sent = request.query_params
     columns = ("", *DIMENSIONS)
@@ -255,12 +255,22 @@ def forgiving(request: Request, default: Asked) -> Asked:
             wheres.append(Where.parse(text))
         except ConfigError:
             wrong.append(text)
-    window: dict[str, date] = {}
-    for attribute, name in (("first", "from"), ("last", "to")):
-        with suppress(ConfigError):
-            window[attribute] = days.asked(sent.get(name, ""), name)
-    given: dict[str, Any] = {**choices, **window}
-    return replace(default, **given, wheres=_together(wheres), wrong=tuple(wrong))
+    campaigns: dict[str, str] = {}
+    for text in _said(request, "campaign"):
+        with suppress(ConfigError, NothingToDo):
+            campaigns[store.campaign(text).id] = text
+    first = last = None
+    with suppress(ConfigError):
+        first, last = _window(sent, store, bool(campaigns))
+    given: dict[str, Any] = {**choices, "first": first, "last": last}
+    return replace(
+        default,
+        **given,
+        campaigns=tuple(campaigns),
+        named=tuple(campaigns.values()),
+        wheres=_together(wheres),
+        wrong=tuple(wrong),
+    )
 
 
 def _said(request: Request, name: str) -> list[str]:

@@ -156,7 +156,7 @@ def _find(store: Store, request: Request, kind: _Kind) -> _Found:
     except ConfigError as error:
         if not for_people(request):
             raise
-        asked = asked or asking.forgiving(request, kind.default)
+        asked = asked or asking.forgiving(request, store, kind.default)
         return _Found(asked, Points((), ""), kind.titled(asked), sentence(error))
     return _Found(asked, found, kind.titled(asked))
 

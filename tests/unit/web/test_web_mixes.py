@@ -225,6 +225,8 @@ def test_a_wrong_condition_keeps_the_form(filled: Service) -> None:
     assert '<input name="where" value="host"' in page.text
     assert re.search(r'value="cpu_per_event_s"[^>]* selected', page.text)
     assert '<option selected value="A">' in page.text
+    # As long as no days are said they are the last thirty, not all.
+    assert f'name="to" value="{LAST.isoformat()}"' in page.text
     for query, said in (
         ("by=read_latency_hist", ">read_latency_hist is a list"),
         ("site=A&sitte=A", "Did you mean &#39;site&#39;? Columns"),
