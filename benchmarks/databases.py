@@ -30,6 +30,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql import rollups
 from treehammer.sql.backends.plain import ACCESS
 from treehammer.sql.database import writing
+from treehammer.sql.days import DAY_US
 from treehammer.sql.dimensions import SUBJECT
 from treehammer.sql.recording import BATCH, insert_dimension
 from treehammer.sql.rows import CampaignRow
@@ -266,7 +267,7 @@ def _multiply(engine: Engine, copies: int, days: int) -> None:
         for copy in range(1, copies):
             with connection.begin():
                 _move(connection, copy * days, days)
-                connection.execute(_copied(copy, copy * days * world.DAY_US))
+                connection.execute(_copied(copy, copy * days * DAY_US))
         with connection.begin():
             _TEMPORARY.drop_all(connection, checkfirst=False)
 

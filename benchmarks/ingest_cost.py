@@ -23,7 +23,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -133,11 +132,7 @@ def _requests(count: int, size: int, token: str) -> Iterator[bytes]:
 
 
 def _document(measurement: Measurement) -> dict[str, Any]:
-    values = dict(measurement.values)
-    # A job may go on after midnight.
-    started = datetime.fromtimestamp(int(str(values["started_us"])) / 1e6, UTC)
-    values["day"] = int(f"{started:%Y%m%d}")
-    return {"values": values, "extras": dict(measurement.extras)}
+    return {"values": dict(measurement.values), "extras": dict(measurement.extras)}
 
 
 async def _send(port: int, requests: Sequence[bytes], connections: int) -> list[float]:

@@ -15,6 +15,7 @@ from benchmarks.report import SEED
 from treehammer.analysis.compare import Comparison, Question, compare
 from treehammer.analysis.samples import BUILD_FACTS, HEADLINE_METRICS, Sample, read_variant
 from treehammer.collectors.job import TIMED
+from treehammer.sql.days import DAY_US
 from treehammer.sql.rows import AttemptRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import JobState
@@ -76,7 +77,7 @@ def _jobs(count: int, day: int, *, newest: bool) -> Iterator[JobRow]:
 
 def _attempts(job: JobRow, day: int) -> Iterator[AttemptRow]:
     values = Random(f"{SEED} attempts {job.id}")
-    start = _FIRST_US + day * world.DAY_US + values.randrange(world.DAY_US // 2)
+    start = _FIRST_US + day * DAY_US + values.randrange(DAY_US // 2)
     number = 1
     if values.randrange(HELD_EACH) == 0:
         yield AttemptRow(
@@ -98,7 +99,7 @@ def _attempts(job: JobRow, day: int) -> Iterator[AttemptRow]:
 
 def _comparisons() -> Iterator[Comparison]:
     """All variants at all sites, compared once and kept under many identities, a day apart."""
-    last = _FIRST_US + world.DAYS * world.DAY_US
+    last = _FIRST_US + world.DAYS * DAY_US
     one = compare(_samples(), Question("root", *RELEASES), now_us=0)
     for number in range(COMPARISONS):
         name = identity(number)

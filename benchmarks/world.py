@@ -20,6 +20,7 @@ from benchmarks.report import SEED
 from treehammer.collectors.failures import CLASSES
 from treehammer.collectors.metrics import CATALOGUE, LATENCY_BINS
 from treehammer.collectors.record import Measurement, measurement_id
+from treehammer.sql.days import DAY_US, numbered
 from treehammer.sql.packing import PACKED
 
 #: The days there are; the last one is over, and recent enough for pages that look back from today.
@@ -39,7 +40,8 @@ INVENTORY = 6_500
 #: Share of days on which something is wrong with a site, and of its jobs that fail then.
 BAD_DAYS, FAILING = 0.03, 0.6
 IMPLAUSIBLE = 0.002
-DAY_US = 86_400_000_000
+#: From the beginning of an execution to that of the next one.
+EACH_US = 60_000_000
 
 #: What a TTree read does not have.
 _ABSENT = ("ntuple_", "checksum_", "stagein_", "failure_", "cgroup_", "value_checksum", "exit_")
@@ -81,7 +83,9 @@ class World:
         failure = bad.choice(CLASSES) if bad.random() < BAD_DAYS else ""
         identity = job_id(day, job)
         start = datetime.combine(FIRST_DAY + timedelta(days=day), datetime.min.time(), UTC)
-        started_us = round(start.timestamp() * 1e6) + values.randrange(DAY_US)
+        # A job that begins before midnight ends before it.
+        since_us = min(values.randrange(DAY_US), DAY_US - PER_JOB * EACH_US)
+        started_us = round(start.timestamp() * 1e6) + since_us
         for place in range(PER_JOB):
             release = releases[place % len(releases)]
             found = self._numbers(values, 1.0 + 0.02 * site + 0.1 * variant - 0.03 * release)
@@ -102,8 +106,8 @@ class World:
                     "repeat": repeat_of(job),
                     "round": place // 2 + 1,
                     "position": place % 2 + 1,
-                    "started_us": started_us + 60_000_000 * place,
-                    "ended_us": started_us + 60_000_000 * place + 55_000_000,
+                    "started_us": started_us + EACH_US * place,
+                    "ended_us": started_us + EACH_US * place + 55_000_000,
                     "day": day_number(day),
                 }
             )
@@ -144,7 +148,7 @@ class World:
 
 def day_number(day: int) -> int:
     """YYYYMMDD of a day of the world."""
-    return int(f"{FIRST_DAY + timedelta(days=day):%Y%m%d}")
+    return numbered(FIRST_DAY + timedelta(days=day))
 
 
 def campaign_id(day: int) -> str:

@@ -19,10 +19,20 @@ from pyarrow import compute as pc
 from pyarrow import csv
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.failures import CLASSES
+from treehammer.collectors.job import KINDS
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE
-from treehammer.collectors.record import IDENTITIES, Measurement, RecordError, max_length
-from treehammer.sql import packing, rollups
+from treehammer.collectors.record import (
+    IDENTITIES,
+    RECORD_VERSION,
+    Measurement,
+    RecordError,
+    max_length,
+    measurement_id,
+)
+from treehammer.sql import days, packing, rollups
 from treehammer.sql.columns import Flags, Problems, mask
+from treehammer.sql.contradictions import COUNTS, IDENTIFYING, require_possible
 from treehammer.sql.dimensions import DIMENSIONS, SUBJECT, Dimension
 from treehammer.sql.packing import PACKED
 from treehammer.sql.recording import BATCH, OWN, Added, add_batch, insert_dimension, total
@@ -66,7 +76,9 @@ def measurements_of(
         known = {**dict.fromkeys(_EMPTY, ""), **_known(values)}
         extras = {n.removeprefix(EXTRA_PREFIX): known.pop(n) for n in [*known] if n not in BY_NAME}
         try:
-            found.append(Measurement(known, extras))
+            measurement = Measurement(known, extras)
+            require_possible(measurement, marked=True)
+            found.append(measurement)
         except RecordError as error:
             problems[row].append(str(error))
     return found
@@ -99,7 +111,7 @@ def _sound(batch: pa.RecordBatch) -> Flags:
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_string(field.type):
             sound &= _storable(column, max_length(BY_NAME[field.name]))
-    return sound
+    return sound & _possible(batch)
 
 
 def _storable(column: pa.StringArray, limit: int) -> Flags:
@@ -108,6 +120,27 @@ def _storable(column: pa.StringArray, limit: int) -> Flags:
     if (pc.max(pc.binary_length(column)).as_py() or 0) > limit:
         fits &= mask(pc.less_equal(pc.utf8_length(column), limit), unknown=True)
     return fits & ~mask(pc.match_substring(column, "\0"))
+
+
+def _possible(batch: pa.RecordBatch) -> Flags:
+    """The rows without what :mod:`treehammer.sql.contradictions` names."""
+    columns = [batch.column(name).to_pylist() for name in IDENTIFYING]
+    named = map(measurement_id, *columns)
+    possible = mask(pc.equal(batch.column(_ID), pa.array(named, pa.string())))
+    for name in COUNTS:
+        possible &= mask(pc.greater_equal(batch.column(name), 1))
+    possible &= mask(pc.equal(batch.column("record_version"), RECORD_VERSION))
+    possible &= mask(pc.is_in(batch.column("kind"), pa.array(KINDS)))
+    failure = batch.column("failure_class")
+    possible &= mask(pc.or_(pc.is_null(failure), pc.is_in(failure, pa.array(CLASSES))))
+    return possible & mask(pc.equal(batch.column("day"), _days(batch.column("started_us"))))
+
+
+def _days(started_us: pa.Int64Array) -> pa.Array:
+    """The days on which something began, as the database counts them; null outside of the calendar."""
+    since_1970 = pc.fill_null(started_us, -1).to_numpy() // days.DAY_US
+    found, places = np.unique(since_1970, return_inverse=True)
+    return pa.array(map(days.since_1970, found.tolist()), pa.int64()).take(pa.array(places))
 
 
 def _new(connection: Connection, ids: pa.StringArray, wanted: Flags) -> Flags:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import lru_cache
 from typing import Literal
 
 from treehammer.collectors.metrics import BY_NAME, LONG_TEXTS
 from treehammer.errors import ConfigError, did_you_mean
+from treehammer.sql import days
 from treehammer.sql.dimensions import SUBJECT
 from treehammer.sql.rollups import GOOD
 from treehammer.sql.schema import ROLLED
@@ -187,12 +188,8 @@ def coarser(time: str, day: int) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _monday(day: int) -> int | None:
-    try:
-        found = date(day // 10000, day // 100 % 100, day % 100)
-    except ValueError:
-        return None  # recorded by a program that counts days otherwise
-    monday = found - timedelta(days=found.weekday())
-    return monday.year * 10000 + monday.month * 100 + monday.day
+    found = days.of_number(day)
+    return None if found is None else days.numbered(found - timedelta(days=found.weekday()))
 
 
 def require_few(groups: int, most: int) -> None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.compiler import compiles
 
+from treehammer.sql.days import numbered
 from treehammer.sql.packing import PACKED
 from treehammer.sql.schema import measurement
 
@@ -64,7 +65,7 @@ def what_goes(connection: Connection, what: str, before: date) -> Pruned:
     column = PRUNABLE[what]
     count, size = connection.execute(
         sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_Size(column)), 0)).where(
-            measurement.c.day < _number(before), column.is_not(None)
+            measurement.c.day < numbered(before), column.is_not(None)
         )
     ).one()
     return Pruned(what, before, int(count), int(size))
@@ -73,7 +74,7 @@ def what_goes(connection: Connection, what: str, before: date) -> Pruned:
 def days(connection: Connection, what: str, before: date) -> list[int]:
     """Days, as YYYYMMDD, of which something would go."""
     day = measurement.c.day
-    query = sa.select(day).where(day < _number(before), PRUNABLE[what].is_not(None))
+    query = sa.select(day).where(day < numbered(before), PRUNABLE[what].is_not(None))
     return list(connection.scalars(query.distinct().order_by(day)))
 
 
@@ -85,7 +86,3 @@ def prune_day(connection: Connection, what: str, day: int) -> None:
         .where(measurement.c.day == day, column.is_not(None))
         .values({column.name: None})
     )
-
-
-def _number(day: date) -> int:
-    return int(f"{day:%Y%m%d}")

@@ -10,6 +10,7 @@ from rich.filesize import decimal
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDo
+from treehammer.sql.days import DAY_US
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import JobState
@@ -17,8 +18,6 @@ from treehammer.submit.following import tracker_for
 from treehammer.submit.sandboxes import REFUSED
 from treehammer.submit.tracking import Tracker
 from treehammer.terminal import leaving
-
-_DAY_US = 86_400_000_000
 
 
 @click.command()
@@ -63,7 +62,7 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
 
 
 def _old(tracker: Tracker, days: float) -> Iterator[CampaignRow]:
-    limit = time.time_ns() // 1000 - days * _DAY_US
+    limit = time.time_ns() // 1000 - days * DAY_US
     for row in tracker.store.campaigns():
         if row.created_us <= limit and not _kept_because(tracker, row):
             yield row

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treehammer.collectors.record import Measurement
+from treehammer.sql.contradictions import require_possible
 from treehammer.sql.rows import JobRow
 
 #: Folder of an attempt for what lay among its records and is none.
@@ -55,7 +56,7 @@ def record_files(sandbox: Path) -> list[Path]:
 def read_record(
     path: Path, job: JobRow, attempt: int, set_aside: list[SetAside]
 ) -> Measurement | None:
-    """A valid record of this job; anything else is moved aside and reported."""
+    """A record of this job that the service would take as well; anything else is moved aside and reported."""
     try:
         if path.is_symlink() or path.stat().st_size > MAX_RECORD_BYTES:
             raise ValueError(f"a link, or larger than {MAX_RECORD_BYTES} bytes")
@@ -63,6 +64,7 @@ def read_record(
         owner = (measurement.values["campaign_id"], measurement.values["job_id"])
         if owner != (job.campaign_id, job.id):
             raise ValueError(f"belongs to campaign {owner[0]}, job {owner[1]}")
+        require_possible(measurement, marked=False)
     except FileNotFoundError:
         return None  # another collection has just moved it aside
     except ValueError as error:

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treehammer.collectors.record import Measurement, RecordError
+from treehammer.sql.contradictions import require_possible
 from treehammer.sql.recording import Added
 from treehammer.sql.tokens import Grant
 from treehammer.web.answers import JSONAnswer, Refusal, unavailable
 from treehammer.web.bodies import Limits, Room, parse_json, read_body
-from treehammer.web.contradictions import contradictions
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.writer import Closed, Full, NotWritten, Unwritable, Writer
 
@@ -117,9 +117,7 @@ def understood(body: bytes, grant: Grant, limits: Limits) -> list[Measurement]:
 
 def _measurement(item: Any) -> Measurement:
     measurement = Measurement.from_document(item)
-    wrong = contradictions(measurement)
-    if wrong:
-        raise RecordError("; ".join(wrong), wrong)
+    require_possible(measurement, marked=False)
     return measurement
 
 

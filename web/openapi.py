@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from treehammer.collectors.record import json_schema
+from treehammer.sql.contradictions import describe
 from treehammer.version import __version__
 from treehammer.web.api import NO_NUL, OPERATIONS, PREFIX, Operation, Parameter
 from treehammer.web.bodies import Limits
-from treehammer.web.contradictions import describe
 
 #: Raised with every change of the interface: the first number when clients must change.
 API_VERSION = "1.2.0"

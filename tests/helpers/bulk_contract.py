@@ -6,19 +6,23 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from import_contract import awkward, different_rollups
-from sql_makers import full_measurement, make_measurement
+from sql_makers import DAY, STARTED_US, full_measurement, make_measurement
 
+from treehammer.collectors.failures import CLASSES
 from treehammer.collectors.metrics import CATALOGUE
 from treehammer.collectors.record import Measurement
-from treehammer.sql import packing, recording, schema
+from treehammer.sql import bulk_recording, packing, recording, schema
 from treehammer.sql.arrow import describe
 from treehammer.sql.columns import Problems
+from treehammer.sql.contradictions import COUNTS, contradictions
+from treehammer.sql.days import COUNT, DAY_US
 from treehammer.sql.recording import Added
 from treehammer.sql.store import Store
 from treehammer.sql.wide import ALL_COLUMNS, EXTRA_PREFIX
@@ -51,9 +55,10 @@ def other(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_every_table_is_the_same(store: Store, other: Store) -> None:
+    days = [{"day": DAY + n, "started_us": STARTED_US + n * DAY_US} for n in range(3)]
     measurements = [
         *awkward(),
-        *(make_measurement(job=f"j{n}", day=20260301 + n % 3, eff_job=n / 7) for n in range(40)),
+        *(make_measurement(job=f"j{n}", **days[n % 3], eff_job=n / 7) for n in range(40)),
     ]
     random.Random(1).shuffle(measurements)
     other.add(measurements)
@@ -84,6 +89,41 @@ def test_duplicates_and_conflicts_in_one_table(store: Store) -> None:
     added = store.add_table(table_of([one, two, one]), problems)
     assert (added.new, added.known, added.conflicting) == (1, 1, (one.id,))
     assert not problems
+
+
+def test_columns_and_rows_are_judged_alike(store: Store) -> None:
+    """In each row one value is changed, to what is nearly right or not quite wrong."""
+    odd: dict[str, list[Any]] = {
+        **{name: [0, -1, 2, -(2**63)] for name in COUNTS},
+        "record_version": [0, 2],
+        "kind": ["", "Timed", "timed ", "checksum", "good"],
+        "failure_class": ["", None, "good", "implausible", "stage in", *CLASSES],
+        "day": [DAY - 1, DAY + 1, 20260229, 0, -1, 2**63 - 1],
+        "started_us": [STARTED_US - 1, STARTED_US + DAY_US - 1, STARTED_US + DAY_US, -1, 2**62],
+        "measurement_id": ["x", "é" * 24],
+        "job_id": ["job 0"],
+    }
+    items = [
+        Measurement({**make_measurement(job=f"{name} {place}").values, name: value})
+        for name, values in odd.items()
+        for place, value in enumerate(values)
+    ]
+    for day, us in (
+        (19700101, 0),
+        (99991231, COUNT * DAY_US - 1),
+        (20240229, 1_709_164_800_000_000),
+    ):
+        for late in (0, 1):
+            items.append(make_measurement(job=f"{day} {late}", day=day, started_us=us + late))
+    wrong = {row for row, item in enumerate(items) if contradictions(item.values)}
+    table = table_of(items)
+    sound = bulk_recording._sound(bulk_recording._without_empty_text(table))
+    assert {*np.flatnonzero(~sound)} == wrong
+    problems: Problems = defaultdict(list)
+    assert store.add_table(table, problems) == Added(len(items) - len(wrong), 0)
+    assert {row: "; ".join(contradictions(items[row].values)) for row in wrong} == {
+        row: reason for row, (reason,) in problems.items()
+    }
 
 
 def test_an_empty_table(store: Store) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from sql_makers import campaign_row, full_measurement, job_row, make_measurement
+from sql_makers import DAY, campaign_row, full_measurement, job_row, make_measurement
 from store_contract import HOSTILE
 
 from treehammer.collectors.metrics import CATALOGUE
@@ -21,6 +21,7 @@ from treehammer.errors import FileError
 from treehammer.sql import arrow, incoming, rollups
 from treehammer.sql.database import reading
 from treehammer.sql.export import export, export_parts
+from treehammer.sql.figures import Figure
 from treehammer.sql.importing import Imported, files_of, import_files
 from treehammer.sql.rows import AttemptRow, ReplicaRow
 from treehammer.sql.selection import Selection
@@ -224,7 +225,8 @@ def test_marks_of_bad_replicas_merge(store: Store, tmp_path: Path) -> None:
 def test_a_bad_replica_that_others_found_marks_what_read_it_here(
     store: Store, tmp_path: Path
 ) -> None:
-    read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door", "started_us": 3}
+    read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
+    read |= {"started_us": 3, "day": 19700101}
     store.add([make_measurement(job="mine", **read)])
     with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
         others.add([make_measurement(job="theirs", **read)])
@@ -330,6 +332,13 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "long": ("host", ["a", "b" * 4001, "c", None], "host is longer than 4000 characters"),
     "bool": ("dirty", [0, 2, 1, 0], "dirty must be true or false"),
     "list": ("pass_loop_wall_s", [[1.0], [None], None, []], "pass_loop_wall_s must hold finite"),
+    "class": ("failure_class", [None, "good", "", "open"], "failure_class must be one of sub"),
+    "kind": ("kind", ["timed", "whatever", "checksum", "timed"], "kind must be one of timed, "),
+    "no kind": ("kind", ["timed", None, "checksum", "timed"], "kind must be one of timed, "),
+    "day": ("day", [DAY, 20991399, DAY, DAY], "day must be the UTC day of started_us"),
+    "version": ("record_version", [1, 2, 1, 1], "record_version must be 1"),
+    "count": ("repeat", [1, 0, 1, 2], "repeat must be at least 1"),
+    "identity": ("attempt", [1, 2, 1, 1], "measurement_id is not that of job_id, attempt"),
     "extra": ("extra_hits", [1.0, float("-inf"), 2.0, None], "extra_hits must be a finite number"),
 }
 
@@ -353,6 +362,17 @@ def test_a_row_that_is_not_valid_is_named_and_keeps_no_other_out(
         (problem,) = found.problems
         assert problem.startswith(f"{file}: row 2: {reason}")
     assert [row["position"] for row in store.measurements(EVERYTHING)] == [1, 3, 4]
+
+
+def test_what_cannot_have_been_measured_enters_no_mean(store: Store, plain: Path) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        table = put(table, "eff_job", pa.array([0.5, 9.0, 0.5, 0.5]))
+        return put(table, "failure_class", pa.array([None, "good", None, None]))
+
+    take_in(store, rewritten(plain, change))
+    (group,) = store.figure(Figure(("eff_job",))).groups
+    assert group.outcomes == {"good": 3}
+    assert group.metrics["eff_job"].mean == 0.5
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from treehammer.collectors.failures import CLASSES
+from treehammer.collectors.job import KINDS
 from treehammer.collectors.metrics import CATALOGUE
 from treehammer.collectors.record import Measurement, measurement_id
+from treehammer.sql.contradictions import IDENTIFYING
+from treehammer.sql.days import DAY_US, since_1970
 from treehammer.sql.rows import CampaignRow, JobRow
 
+#: Midnight at the beginning of the day that made measurements are of, and that day.
+STARTED_US, DAY = 1_772_323_200_000_000, 20260301
 _PLACEHOLDERS: dict[str, Any] = {"int": 1, "float": 1.0, "text": "x", "bool": True}
 
 
@@ -25,7 +31,8 @@ def make_measurement(
         "dirty": False,
         "kind": "timed",
         "site": "local",
-        "day": 20260301,
+        "day": DAY,
+        "started_us": STARTED_US,
     }
     return Measurement({**required, **identity, **values}, extras or {})
 
@@ -43,7 +50,19 @@ def full_measurement(index: int = 0) -> Measurement:
             "ints": [number, number + 1],
             "floats": [number / 3, number / 11],
         }[metric.type]
-    return Measurement(values)
+    return Measurement(values | _possible(index, values))
+
+
+def _possible(index: int, values: dict[str, Any]) -> dict[str, Any]:
+    """What can be true at once only."""
+    return {
+        "record_version": 1,
+        "kind": KINDS[index % len(KINDS)],
+        "failure_class": CLASSES[index % len(CLASSES)],
+        "day": since_1970(index),
+        "started_us": index * DAY_US + values["started_us"],
+        "measurement_id": measurement_id(*(values[name] for name in IDENTIFYING)),
+    }
 
 
 def campaign_row(id_: str = "campaign", **changes: Any) -> CampaignRow:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from submit_makers import CREATED_US, SHELL_TEST, plan
 
 from treehammer.collectors.metrics import CATALOGUE
 from treehammer.collectors.record import Measurement, measurement_id
+from treehammer.sql.days import DAY_US, since_1970
 from treehammer.sql.rows import AttemptRow, CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit.batch.base import (
@@ -92,11 +94,12 @@ class Scene:
     def tracker(self) -> Tracker:
         return Tracker(self.store, lambda _name: self.batch, lambda: self.now_us)
 
-    def record(self, job: int, position: int, attempt: int = 1, **changes: object) -> Path:
+    def record(self, job: int, position: int, attempt: int = 1, **changes: Any) -> Path:
+        started_us = changes.get("started_us", CREATED_US)
         required = {m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}.get(m.type)
                     for m in CATALOGUE if m.required}  # fmt: skip
         id_ = measurement_id(self.ids[job], attempt, 1, position)
-        values = {
+        values: dict[str, Any] = {
             **required,
             "measurement_id": id_,
             "campaign_id": self.campaign.id,
@@ -104,10 +107,13 @@ class Scene:
             "attempt": attempt,
             "position": position,
             "site": "local",
+            "kind": "timed",
+            "started_us": started_us,
+            "day": since_1970(started_us // DAY_US),
             **changes,
         }
         path = self.batch.sandbox(f"b.{job + 1}", attempt) / "records" / f"{id_}.json"
-        path.write_text(Measurement(values).to_json())  # type: ignore[arg-type]
+        path.write_text(Measurement(values).to_json())
         return path
 
     def attempts(self, job: int) -> list[AttemptRow]:

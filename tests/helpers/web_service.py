@@ -32,13 +32,8 @@ from treehammer.web.writer import AddsMeasurements
 MASTER = b"m" * 32
 
 
-#: Midnight at the beginning of the day that made measurements are of.
-STARTED_US = 1_772_323_200_000_000
-
-
-def sent(job: str = "job", round_: int = 1, position: int = 1, **changes: Any) -> Measurement:
-    """A measurement as a worker may send it."""
-    return make_measurement(job, round_, position, **{"started_us": STARTED_US, **changes})
+#: A measurement as a worker may send it.
+sent = make_measurement
 
 
 def body(measurements: Sequence[Measurement]) -> dict[str, Any]:

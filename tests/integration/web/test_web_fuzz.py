@@ -22,16 +22,17 @@ from schemathesis.specs.openapi.checks import (
     negative_data_rejection,
     positive_data_acceptance,
 )
-from web_service import STARTED_US, Service, body, running, sent
+from sql_makers import STARTED_US
+from web_service import Service, body, running, sent
 
 from treehammer.collectors.failures import CLASSES
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE, Metric
 from treehammer.collectors.record import IDENTITIES, INT64, max_length, measurement_id
+from treehammer.sql.days import DAY_US, since_1970
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database
 from treehammer.web.api import OPERATIONS
 from treehammer.web.bodies import Limits
-from treehammer.web.contradictions import _day
 from treehammer.web.openapi import description
 
 TIMES = float(os.environ.get("FUZZ", "1"))
@@ -165,7 +166,7 @@ def make_consistent(document: Any) -> None:
         if all(name in values for name in names) and isinstance(id_, str) and 0 < len(id_) <= 128:
             values["measurement_id"] = measurement_id(*(values[name] for name in names))
         if isinstance(started_us, int) and isinstance(day, int) and 19700101 <= day <= 99991231:
-            values["day"] = _day(started_us // 86_400_000_000)
+            values["day"] = since_1970(started_us // DAY_US)
 
 
 def whole(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from submit_makers import CREATED_US
@@ -152,6 +153,29 @@ def test_record_of_another_job_is_kept_aside(scene: Scene) -> None:
     scene.tracker.refresh(scene.campaign)
     (aside,) = scene.tracker.collect(scene.campaign).set_aside
     assert scene.ids[1] in aside.reason
+
+
+@pytest.mark.parametrize(
+    "wrong, reason",
+    [
+        ({"failure_class": "good"}, "failure_class must be one of"),
+        ({"day": 20991399}, "day must be the UTC day of started_us"),
+        ({"measurement_id": "another's"}, "measurement_id is not that of"),
+        ({"implausible_why": "bad replica: says I"}, "may not contain 'bad replica:'"),
+    ],
+)
+def test_what_the_service_would_refuse_is_kept_aside(
+    scene: Scene, wrong: dict[str, Any], reason: str
+) -> None:
+    """Both ways home bring the same rows."""
+    scene.record(0, 1)
+    scene.record(0, 2, **wrong)
+    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
+    scene.tracker.refresh(scene.campaign)
+    collected = scene.tracker.collect(scene.campaign)
+    assert collected.new == 1
+    (aside,) = collected.set_aside
+    assert reason in aside.reason
 
 
 def test_same_identity_with_other_content_is_reported_and_the_first_stays(scene: Scene) -> None:
