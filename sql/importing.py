@@ -11,6 +11,7 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from treehammer.sql.bulk_recording import measurements_of
 from treehammer.sql.columns import Problems, WrongType, fit
 from treehammer.sql.incoming import Incoming, opened
 from treehammer.sql.partitions import parts_of
-from treehammer.sql.recording import Added, digest
+from treehammer.sql.recording import Added, alike, fingerprint
 from treehammer.sql.store import Store
 from treehammer.sql.wide import ALL_COLUMNS, EXTRA_PREFIX
 from treehammer.terminal import Bars, counted
@@ -127,9 +128,11 @@ def import_files(
     Raises:
         StoreError: the database refuses; importing again takes in the rest.
     """
-    add = _Counting(store).add if dry_run else store.add_table
     found: list[Imported] = []
-    with bars("Importing", sum(map(_rows, files))) as step:
+    with (
+        _counting(store) if dry_run else nullcontext(store.add_table) as add,
+        bars("Importing", sum(map(_rows, files))) as step,
+    ):
         before = 0
         for file in files:
             done = Imported(file.path)
@@ -144,7 +147,8 @@ def import_files(
                     done.campaigns = merging.merge(store, incoming, dry_run=dry_run)
             except FileError as error:
                 done.problems.append(str(error) if error.where else f"{file.path}: {error}")
-    if not dry_run and any(each.new for each in found):
+    if not dry_run:
+        # Also without a new measurement: a replica may have been found bad that was read long ago.
         store.mark_bad_replicas()
     return found
 
@@ -236,13 +240,18 @@ def _fitted(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class _Counting:
+@contextmanager
+def _counting(store: Store) -> Iterator[Add]:
     """Counts what adding measurements would do, without doing it."""
+    # What would be there by now, in a file that SQLite removes: there may be millions.
+    with closing(sqlite3.connect("", isolation_level=None)) as seen:
+        yield _Counting(store, seen).add
 
-    def __init__(self, store: Store) -> None:
+
+class _Counting:
+    def __init__(self, store: Store, seen: sqlite3.Connection) -> None:
         self._store = store
-        # What would be there by now, in a file that SQLite removes: there may be millions.
-        self._seen = sqlite3.connect("", isolation_level=None)
+        self._seen = seen
         self._seen.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID")
 
     def add(self, batch: pa.RecordBatch, problems: Problems) -> Added:
@@ -253,7 +262,7 @@ class _Counting:
         known = 0
         conflicting: list[str] = []
         for item in measurements:
-            content = digest(item)
+            content = fingerprint(item)
             done = self._seen.execute(
                 "INSERT OR IGNORE INTO seen VALUES (?, ?)", (item.id, content)
             )
@@ -261,7 +270,7 @@ class _Counting:
                 others.append(item)
                 continue
             before = self._seen.execute("SELECT content FROM seen WHERE id = ?", (item.id,))
-            if before.fetchone() == (content,):
+            if alike(before.fetchone()[0], content):
                 known += 1
             else:
                 conflicting.append(item.id)

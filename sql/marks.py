@@ -12,7 +12,7 @@ from itertools import groupby
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record import MAX_TEXT
+from treehammer.collectors.record import MAX_LONG_TEXT, MAX_TEXT
 from treehammer.sql import rollups, wide
 from treehammer.sql.dimensions import DIMENSION_OF
 from treehammer.sql.rows import ReplicaRow
@@ -36,9 +36,9 @@ def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
     marked = 0
     owners: set[tuple[int, int]] = set()
     for finding, after_us, until_us in _bad(findings):
-        why = BAD_REPLICA + finding.message
+        why = (BAD_REPLICA + finding.message)[:MAX_TEXT]
         known = measurement.c.implausible_why
-        kept = sa.func.substr(known, 1, MAX_TEXT - len(AFTER) - len(why))
+        kept = sa.func.substr(known, 1, MAX_LONG_TEXT - len(AFTER) - len(why))
         meant = sa.and_(
             _read_there(finding),
             measurement.c.started_us > after_us,

@@ -28,6 +28,10 @@ _NOTHING: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE)
 OWN = tuple(name for name in ALL_COLUMNS if name in measurement.c)
 _NAMES = {kind: [m.name for m in CATALOGUE if m.type == kind] for kind in TYPES}
 
+#: Bytes of a hash in a fingerprint, and what stands for a column without a value.
+_HASH = 8
+_GONE = bytes(_HASH)
+
 
 @dataclass(frozen=True)
 class Added:
@@ -104,11 +108,29 @@ def _without(content: _Content, names: Iterable[str]) -> _Content:
     return _Content({**content.values, **dict.fromkeys(names)}, content.extras)
 
 
-def digest(item: Measurement) -> bytes:
-    """A hash of what two measurements of one identity are compared by."""
+def fingerprint(item: Measurement) -> bytes:
+    """Hashes of what two measurements of one identity are compared by; see :func:`alike`.
+
+    One of all that stays, then one of each column that goes by age.
+    """
     content = _handed_in(_content(item.values, item.extras))
-    document = json.dumps([content.values, content.extras], sort_keys=True)
-    return hashlib.sha256(document.encode()).digest()
+    stays = _without(content, PRUNED_COLUMNS)
+    goes = (content.values[name] for name in PRUNED_COLUMNS)
+    return _hash([stays.values, stays.extras]) + b"".join(map(_hash, goes))
+
+
+def alike(one: bytes, other: bytes) -> bool:
+    """Whether two fingerprints are of one content, by the rule of :func:`_same`."""
+    places = range(0, len(one), _HASH)
+    pairs = ((one[at : at + _HASH], other[at : at + _HASH]) for at in places)
+    return all(a == b or _GONE in (a, b) for a, b in pairs)
+
+
+def _hash(content: Any) -> bytes:
+    if content is None:
+        return _GONE
+    document = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(document.encode()).digest()[:_HASH]
 
 
 def _content(values: Mapping[str, Any], extras: Mapping[str, float]) -> _Content:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
 from treehammer.collectors.metrics import Value
-from treehammer.collectors.record import Measurement
+from treehammer.collectors.record import MAX_TEXT, Measurement
 from treehammer.errors import ConfigError, NothingToDo, StoreError
 from treehammer.sql import marks, migrate, retention, rollups, schema
 from treehammer.sql.damage import require_undamaged
@@ -118,7 +119,7 @@ class Store:
     def add_table(self, batch: pa.RecordBatch, problems: Problems) -> Added:
         """Write many measurements in one transaction; see :func:`.bulk_recording.add_table`.
 
-        They get in by the rules of :meth:`add`, several times as fast.
+        They get in as by :meth:`add`, several times as fast; what cannot have been measured does not.
         """
         # Arrow takes a tenth of a second to load, which those who only look need not pay.
         from treehammer.sql.bulk_recording import add_table
@@ -249,9 +250,13 @@ class Store:
     # Replicas
 
     def add_replicas(self, findings: Iterable[ReplicaRow]) -> None:
-        """Remember what was found of replicas; a finding that is known stays as it is."""
+        """Remember what was found of replicas; a finding that is known stays as it is.
+
+        Of a message the first :data:`~treehammer.collectors.record.MAX_TEXT` characters are kept.
+        """
+        kept = (replace(finding, message=finding.message[:MAX_TEXT]) for finding in findings)
         with writing(self._engine) as connection:
-            insert_missing(connection, schema.replica, findings)
+            insert_missing(connection, schema.replica, kept)
 
     def replicas(self) -> list[ReplicaRow]:
         """All that was found of replicas, by time."""

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from sql_makers import DAY, campaign_row, full_measurement, job_row, make_measur
 from store_contract import HOSTILE
 
 from treehammer.collectors.metrics import CATALOGUE
-from treehammer.collectors.record import Measurement
+from treehammer.collectors.record import MAX_LONG_TEXT, Measurement
 from treehammer.errors import FileError
 from treehammer.sql import arrow, incoming, rollups
 from treehammer.sql.database import reading
 from treehammer.sql.export import export, export_parts
 from treehammer.sql.figures import Figure
 from treehammer.sql.importing import Imported, files_of, import_files
+from treehammer.sql.retention import PRUNABLE
 from treehammer.sql.rows import AttemptRow, ReplicaRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
@@ -233,6 +235,56 @@ def test_a_bad_replica_that_others_found_marks_what_read_it_here(
         others.add_replicas([_finding("bad", good=False)])
         take_in(store, write(others, tmp_path / "theirs.parquet"))
     assert [row["plausible"] for row in store.measurements(EVERYTHING)] == [False, False]
+
+
+def test_a_bad_replica_that_others_found_later_marks_what_came_before(
+    store: Store, tmp_path: Path
+) -> None:
+    """The second file brings no measurement that is not there."""
+    read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
+    read |= {"started_us": 3, "day": 19700101, "plausible": True}
+    store.add([make_measurement(job="mine", **read)])
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement(job="theirs", **read)])
+        take_in(store, write(others, tmp_path / "early.parquet"))
+        others.add_replicas([_finding("bad", good=False)])
+        late = write(others, tmp_path / "late.parquet")
+    take_in(store, late, dry_run=True)
+    assert all(row["plausible"] for row in store.measurements(EVERYTHING))
+    assert counts(take_in(store, late)) == [(0, 1, 0, 0)]
+    assert [row["plausible"] for row in store.measurements(EVERYTHING)] == [False, False]
+    assert different_rollups(store) == ""
+
+
+def test_what_went_by_age_there_is_no_conflict(store: Store, tmp_path: Path) -> None:
+    whole = [
+        make_measurement(position=n, log_excerpt="said", pass_loop_wall_s=[0.5, n]) for n in (1, 2)
+    ]
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add(whole)
+        early = write(others, tmp_path / "early.parquet")
+        for what in PRUNABLE:
+            others.prune(what, date(2027, 1, 1))
+        late = write(others, tmp_path / "late.parquet")
+    with Store.open(f"sqlite:///{tmp_path}/third.db") as third:
+        third.add([whole[0], make_measurement(position=2, log_excerpt="else")])
+        other = write(third, tmp_path / "other.parquet")
+    for dry_run in (True, False):
+        found = take_in(store, early, late, other, dry_run=dry_run)
+        assert counts(found) == [(2, 0, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0)]
+
+
+def test_what_is_marked_with_a_long_message_comes_back(store: Store, tmp_path: Path) -> None:
+    read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
+    read |= {"started_us": 3, "day": 19700101, "plausible": False}
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement(job=why, implausible_why=why, **read) for why in ("a", "b")])
+        others.add_replicas([_finding("bad", good=False, message="x" * MAX_LONG_TEXT)])
+        assert others.mark_bad_replicas() == 2
+        file = write(others, tmp_path / "marked.parquet")
+        assert counts(take_in(store, file)) == [(2, 0, 0, 0)]
+        assert csv_of(store, tmp_path) == csv_of(others, tmp_path)
+        assert store.replicas() == others.replicas()
 
 
 def test_jobs_that_went_on_there_are_brought_up_to_date(store: Store, tmp_path: Path) -> None:

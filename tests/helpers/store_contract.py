@@ -24,6 +24,7 @@ from sql_makers import campaign_row, full_measurement, job_row, make_measurement
 
 import treehammer
 from treehammer.collectors.metrics import CATALOGUE, Value
+from treehammer.collectors.record import MAX_LONG_TEXT, MAX_TEXT
 from treehammer.errors import ConfigError, NothingToDo, StoreError
 from treehammer.sql import schema
 from treehammer.sql.database import make_engine, parse_url, rebuilding, writing
@@ -150,6 +151,28 @@ def test_a_replica_never_found_good_was_bad_from_the_beginning(store: Store) -> 
     store.add_replicas([_finding(35, False)])
     store.add_replicas([_finding(35, False)])
     assert store.mark_bad_replicas() == 1
+
+
+@pytest.mark.parametrize("length", [3, 3990, 5000])
+def test_a_mark_leaves_room_for_what_was_implausible_before(store: Store, length: int) -> None:
+    here: dict[str, Any] = {"dataset_hash": "h", "door": "d", "started_us": 1}
+    whys = [None, "y", "y" * 5000, "y" * MAX_LONG_TEXT]
+    given = [
+        make_measurement(position=place, plausible=why is None, implausible_why=why, **here)
+        for place, why in enumerate(whys, 1)
+    ]
+    store.add(given)
+    store.add_replicas([_finding(35, False, id="bad", message="z" * length)])
+    assert store.mark_bad_replicas() == 4
+    assert store.mark_bad_replicas() == 0
+    found = [str(rows_of(store)[item.id]["implausible_why"]) for item in given]
+    mark = f"bad replica: {'z' * length}"[:MAX_TEXT]
+    assert found[:3] == [mark, f"y; {mark}", f"{'y' * 5000}; {mark}"]
+    assert found[3].endswith(f"y; {mark}")
+    assert len(found[3]) == MAX_LONG_TEXT
+    assert len(store.replicas()[0].message) == min(length, MAX_TEXT)
+    # Handed in again, what was marked is the same measurement still.
+    assert store.add(given[:3]) == Added(0, 3)
 
 
 def test_more_than_one_batch(store: Store) -> None:
