@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
     negative_data_rejection,
     positive_data_acceptance,
 )
-from sql_makers import STARTED_US
+from sql_makers import DAY, STARTED_US
 from web_service import Service, body, running, sent
 
 from treehammer.collectors.failures import CLASSES
@@ -207,6 +207,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
         "kind": draw(st.sampled_from(["timed", "checksum"])),
         "failure_class": draw(st.sampled_from([None, "", *CLASSES])),
         "started_us": draw(st.integers(0, 2 * STARTED_US)),
+        "day": DAY,  # of which the right one is made
         **{name: draw(st.integers(1, 3)) for name in ("attempt", "repeat", "round", "position")},
     }
     make_consistent({"measurements": [{"values": values}]})
