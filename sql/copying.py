@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -11,11 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.database import reading, writing
+from treehammer.sql.backends import backend_of
+from treehammer.sql.database import parse_url, reading, writing
 from treehammer.sql.queries import FETCH
 from treehammer.sql.schema import metadata
 from treehammer.sql.store import open_engine
-from treehammer.sql.troubles import explained, shown
+from treehammer.sql.troubles import explained, shown, sqlite_file
 from treehammer.terminal import Bars, Step
 
 #: Rows that are written at once.
@@ -41,11 +42,9 @@ def copy_database(source: str, target: str, *, bars: Bars) -> tuple[dict[str, in
         NothingToDo: there is no database to copy.
         StoreError: the target holds other rows, or a database refuses; the target is as it was.
     """
+    _require_lasting(target)
     with _opened(source, create=False) as from_, _opened(target, create=True) as to:
-        if from_.url == to.url:
-            raise ConfigError(
-                "both addresses mean the same database", where=shown(to.url), hint="Give two."
-            )
+        _require_two(from_, to)
         with reading(from_) as old, writing(to) as new:
             counts = _counts(old)
             total = sum(counts.values())
@@ -66,6 +65,31 @@ def copy_database(source: str, target: str, *, bars: Bars) -> tuple[dict[str, in
                     + ("Look for triggers on its tables." if empty else "Give an empty one."),
                 )
     return counts, empty
+
+
+def _require_lasting(target: str) -> None:
+    url = parse_url(target)
+    if url.get_backend_name() == "sqlite" and sqlite_file(url) is None:
+        raise ConfigError(
+            "a database in memory is gone when the command ends",
+            where=target,
+            hint="Name a file: sqlite:////home/me/copy.db",
+        )
+
+
+def _require_two(from_: Engine, to: Engine) -> None:
+    """Refuse two addresses of one database: a copy that is none would be taken for one."""
+    old, new = sqlite_file(from_.url), sqlite_file(to.url)
+    same_file = old is not None and new is not None and old.samefile(new)
+    if same_file or from_.url == to.url or _identity(from_) == _identity(to) != ():
+        raise ConfigError(
+            "both addresses mean the same database", where=shown(to.url), hint="Give two."
+        )
+
+
+def _identity(engine: Engine) -> tuple[Any, ...]:
+    with reading(engine) as connection:
+        return backend_of(engine).identity(connection)
 
 
 @contextmanager
@@ -89,25 +113,26 @@ def _counts(connection: Connection) -> dict[str, int]:
 def _copy(old: Connection, new: Connection, step: Step) -> None:
     done = 0
     for table in metadata.sorted_tables:
-        rows = _rows(old, table)
-        while some := [
-            dict(zip(table.columns.keys(), row, strict=True)) for row in islice(rows, CHUNK)
-        ]:
-            new.execute(sa.insert(table), some)
-            done += len(some)
-            step(done, table.name)
+        with closing(_rows(old, table)) as rows:
+            while some := [
+                dict(zip(table.columns.keys(), row, strict=True)) for row in islice(rows, CHUNK)
+            ]:
+                new.execute(sa.insert(table), some)
+                done += len(some)
+                step(done, table.name)
 
 
 def _difference(old: Connection, new: Connection, step: Step) -> str:
     """The first row that is not the same, in words; '' when all are."""
     done = 0
     for table in metadata.sorted_tables:
-        for one, other in zip_longest(_rows(old, table), _rows(new, table)):
-            if one is None or other is None or tuple(one) != tuple(other):
-                return f"table {table.name}, {_place(table, one if other is None else other)}"
-            done += 1
-            if not done % CHUNK:
-                step(done, table.name)
+        with closing(_rows(old, table)) as ours, closing(_rows(new, table)) as theirs:
+            for one, other in zip_longest(ours, theirs):
+                if one is None or other is None or tuple(one) != tuple(other):
+                    return f"table {table.name}, {_place(table, one if other is None else other)}"
+                done += 1
+                if not done % CHUNK:
+                    step(done, table.name)
     step(done)
     return ""
 
@@ -117,7 +142,7 @@ def _place(table: sa.Table, row: Any) -> str:
     return ", ".join(f"{column.name} {value}" for column, value in values if column.primary_key)
 
 
-def _rows(connection: Connection, table: sa.Table) -> Iterator[sa.Row[Any]]:
+def _rows(connection: Connection, table: sa.Table) -> Generator[sa.Row[Any], None, None]:
     """All rows by their key, which sorts alike in every database."""
     query = sa.select(table).order_by(*table.primary_key.columns)
     with (

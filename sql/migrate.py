@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
@@ -251,10 +252,23 @@ def _back_up(engine: Engine) -> Path | None:
         return None
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     backup = file.with_name(f"{file.name}.{revision(engine)}.{stamp}.bak")
-    with (
-        explained(engine.url),
-        closing(sqlite3.connect(file)) as source,
-        closing(sqlite3.connect(backup)) as target,
-    ):
-        source.backup(target)
+    try:
+        # For those alone who may read the database.
+        os.close(os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        backup.chmod(file.stat().st_mode & 0o777)
+        with (
+            explained(engine.url),
+            closing(sqlite3.connect(file)) as source,
+            closing(sqlite3.connect(backup)) as target,
+        ):
+            source.backup(target)
+    except OSError as error:
+        raise StoreError(
+            f"the backup cannot be made ({error.strerror})",
+            where=str(backup),
+            hint="Nothing was changed. Have the folder made writable.",
+        ) from error
+    except BaseException:
+        backup.unlink(missing_ok=True)  # half of it is none
+        raise
     return backup

@@ -78,6 +78,10 @@ class Backend:
         """The connection, before its transaction, on which tables may be changed inside."""
         yield plain.execution_options(**{ACCESS: "alter", **self.writing_options})
 
+    def identity(self, connection: Connection) -> tuple[Any, ...]:
+        """What tells this database from all others, by whatever address; () where nothing does."""
+        return ()
+
     def layout(self, connection: Connection) -> Layout:
         """The tables that are there, and what is in them."""
         inspector = sa.inspect(connection)

@@ -24,6 +24,8 @@ _DURABLE = (
     "WHERE current_setting('synchronous_commit') = 'off'"
 )
 
+_IDENTITY = "SELECT pg_postmaster_start_time(), current_database(), to_regclass('measurement')::oid"
+
 
 class PostgreSQL(Backend):
     """A server, reached by psycopg."""
@@ -53,6 +55,10 @@ class PostgreSQL(Backend):
                 f"SET LOCAL lock_timeout = {troubles.BUSY_SECONDS * 1000:.0f}; {_DURABLE}; "
                 f"SELECT pg_advisory_xact_lock({_WRITER})"
             )
+
+    def identity(self, connection: Connection) -> tuple[Any, ...]:
+        """When its server was started, to the microsecond, and which table of it has measurements."""
+        return ("postgresql", *connection.exec_driver_sql(_IDENTITY).one())
 
     def require_usable(self, connection: Connection) -> None:
         """Refuse a server that is too old, or a database that cannot hold every text."""

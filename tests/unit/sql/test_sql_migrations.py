@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,6 +227,34 @@ def test_an_upgrade_keeps_everything_and_a_backup(url: str, request: pytest.Fixt
     with Store.open(url) as store:
         assert list(store.measurements(Selection())) == before
     assert check_database(url)["measurement"] == 1
+
+
+def test_a_backup_is_for_those_who_may_read_the_database(
+    url: str, engine: sa.Engine, request: pytest.FixtureRequest
+) -> None:
+    file = Path(url.removeprefix("sqlite:///"))
+    file.chmod(0o600)
+    request.getfixturevalue("later_version")
+    backup = upgrade_database(url)
+    assert backup is not None
+    assert backup.stat().st_mode & 0o777 == 0o600
+
+
+def test_half_a_backup_does_not_stay(
+    url: str, engine: sa.Engine, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("later_version")
+    file = Path(url.removeprefix("sqlite:///"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(StoreError):
+            upgrade_database(url)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert not list(file.parent.glob("*.bak*"))
 
 
 def test_an_upgrade_that_fails_changes_nothing(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from copy_contract import *  # noqa: F403 - the tests that hold for every database
 from copy_contract import content, refuses_what_was_changed, spoil
 
+from treehammer.errors import ConfigError
 from treehammer.sql.copying import copy_database
 from treehammer.terminal import silent
 
@@ -17,6 +19,12 @@ def test_there_and_back_it_is_the_same(source: str, url: str, tmp_path: Path) ->
     copy_database(url, back, bars=silent)
     assert content(back) == content(source)
     assert copy_database(source, back, bars=silent)[1] is False
+
+
+def test_the_same_database_by_another_address_is_no_copy(source: str, url: str) -> None:
+    copy_database(source, url, bars=silent)
+    with pytest.raises(ConfigError, match="the same database"):
+        copy_database(url, f"{url}&application_name=another", bars=silent)
 
 
 def test_a_row_that_arrives_otherwise_is_noticed(source: str, url: str) -> None:
