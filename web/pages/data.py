@@ -63,8 +63,19 @@ def _check(request: Request, operation: Operation) -> None:
 
 
 def _about(view: View, operation: Operation) -> dict[str, Any]:
-    # Compare without a question is the list of comparisons, of which nothing is concluded.
-    about = {name: view.values[name] for name in operation.about if name in view.values}
+    """What the page tells beside its tables.
+
+    Raises:
+        ConfigError: it has not been asked anything.
+    """
+    if not view.values.keys() >= set(operation.about):
+        # Compare without a question is the list of comparisons, which has an address of its own.
+        raise ConfigError(
+            "nothing is compared",
+            hint="Give a and b, or axis=selection with where_a and where_b; what was compared is "
+            f"at {PREFIX}/comparisons.",
+        )
+    about = {name: view.values[name] for name in operation.about}
     if "facts" in about:
         about["facts"] = dict(about["facts"])
     if "news" in about:

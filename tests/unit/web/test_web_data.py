@@ -100,6 +100,7 @@ def test_exactly_what_runs_is_told(filled: Service) -> None:
         ("/campaigns?page=0", 400, "page cannot be"),
         ("/campaigns?page=1", 200, ""),
         ("/explore?where=site%3DSITE_A&where=host~*", 200, ""),
+        ("/compare", 400, "nothing is compared"),
         ("/compare?a=6.38.00&b=6.40.00&delta=5", 400, "delta cannot be"),
         ("/compare?a=6.38.00&b=6.40.00&delta=x", 400, "delta cannot be"),
         ("/sites/nowhere", 404, "no site"),
