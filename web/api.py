@@ -72,6 +72,7 @@ class Operation:
         tables: name -> what its rows are.
         parameters: those of its own.
         about: what the page tells beside its tables.
+        always: whether it tells all of that whatever is asked.
     """
 
     address: str
@@ -81,6 +82,7 @@ class Operation:
     tables: Mapping[str, str]
     parameters: tuple[Parameter, ...] = ()
     about: tuple[str, ...] = ()
+    always: bool = True
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
@@ -281,6 +283,8 @@ OPERATIONS = (
             Parameter("now", "Make it anew in any case.", {"enum": ["1"]}),
         ),
         _CONCLUDED,
+        # Without a question it is the list of comparisons.
+        always=False,
     ),
     Operation(
         "/explore",

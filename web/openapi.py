@@ -182,7 +182,7 @@ def _data(operation: Operation) -> dict[str, Any]:
         about={
             "type": "object",
             "description": "What the page tells beside its tables.",
-            "required": list(operation.about),
+            "required": list(operation.about) if operation.always else [],
         },
     )
     content = {
