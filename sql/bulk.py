@@ -70,7 +70,7 @@ def read(
     Raises:
         StoreError: the database refuses.
     """
-    if url.get_backend_name() not in (*BACKENDS, "sqlite"):
+    if url.get_backend_name() not in BACKENDS:
         fetched, _ = _parted(columns)
         plainly = plain_reader.read(
             url, selection, about, columns, fetched, lists_as_text=lists_as_text

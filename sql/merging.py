@@ -11,11 +11,8 @@ from collections.abc import Iterable
 
 from treehammer.sql.companions import rows_of
 from treehammer.sql.incoming import Incoming
-from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.rows import OVER, AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.store import Store
-
-#: States of jobs of which no batch system has anything more to tell.
-OVER = frozenset({"done", "cancelled", "lost"})
 
 
 def merge(store: Store, incoming: Incoming, *, dry_run: bool) -> int:

@@ -31,6 +31,10 @@ class CampaignRow:
     planned_measurements: int
 
 
+#: States of jobs of which no batch system has anything more to tell.
+OVER = frozenset({"done", "cancelled", "lost"})
+
+
 @dataclass(frozen=True)
 class JobRow:
     """One job of a campaign and where its batch system knows it; ``state`` is a JobState value."""

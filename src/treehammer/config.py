@@ -369,8 +369,13 @@ def load(
             values[name] = _convert(name, value, option, folder)
             origins[name] = f"flag ({option})"
     if not values["database"]:
-        values["database"] = f"sqlite:///{values['data_dir'] / 'results.db'}"
+        values["database"] = database_in(values["data_dir"])
     return Settings(**values, origins=origins)
+
+
+def database_in(folder: Path) -> str:
+    """The URL of the database in a data folder, whatever characters its name has."""
+    return URL.create("sqlite", database=str(folder / "results.db")).render_as_string()
 
 
 def with_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:

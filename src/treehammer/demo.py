@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from treehammer import hctests
-from treehammer.config import Settings
+from treehammer.config import Settings, database_in
 from treehammer.errors import ExitCode
 
 PROGRAM = "treehammer"
@@ -50,7 +50,7 @@ def demo(context: click.Context, output: Path) -> ExitCode:
     settings: Settings = context.obj
     here = ["--data-dir", str(output), "--cache-dir", str(settings.cache_dir)]
     # One measurement at a time: neighbours would be measured too.
-    here += ["--database", _database(output), "--slots", "1"]
+    here += ["--database", database_in(output.resolve()), "--slots", "1"]
     report, tree = output / "report.html", output / "results.root"
     worst = ExitCode.DONE
     # What a demonstration measures is nothing for others.
@@ -79,9 +79,9 @@ def demo(context: click.Context, output: Path) -> ExitCode:
 def again(output: Path, settings: Settings) -> str:
     """What a user types in this shell before a verb that looks at the demo's results."""
     words = [_program(), "--data-dir", str(output)]
-    if settings.database != f"sqlite:///{settings.data_dir / 'results.db'}":
+    if settings.database != database_in(settings.data_dir):
         # What is set for it would go before the folder's.
-        words += ["--database", _database(output)]
+        words += ["--database", database_in(output.resolve())]
     return shlex.join(words)
 
 
@@ -91,10 +91,6 @@ def _program() -> str:
     if called.name != PROGRAM or (found and called.exists() and called.samefile(found)):
         return PROGRAM
     return str(called)
-
-
-def _database(folder: Path) -> str:
-    return f"sqlite:///{(folder / 'results.db').resolve()}"
 
 
 def _typed(path: Path) -> str:

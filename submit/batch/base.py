@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from treehammer.errors import ConfigError
+from treehammer.sql.rows import OVER
 
 
 class JobState(Enum):
@@ -29,7 +30,7 @@ class JobState(Enum):
     @property
     def final(self) -> bool:
         """Whether nothing more will happen."""
-        return self in (JobState.DONE, JobState.CANCELLED, JobState.LOST)
+        return self.value in OVER
 
 
 class UnknownBatchSystem(ConfigError):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from treehammer import config
 from treehammer.errors import ConfigError
@@ -46,6 +47,14 @@ def test_the_sites_file_is_named_in_every_way(tmp_path: Path) -> None:
 def test_the_database_follows_the_data_folder(tmp_path: Path) -> None:
     settings = load(tmp_path, flags={"data_dir": "d"})
     assert settings.database == f"sqlite:///{tmp_path}/d/results.db"
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b", "a b%3Fc", "ä#:@"])
+def test_the_database_lies_in_the_data_folder_whatever_it_is_called(
+    tmp_path: Path, name: str
+) -> None:
+    settings = load(tmp_path, flags={"data_dir": name})
+    assert make_url(settings.database).database == str(tmp_path / name / "results.db")
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,8 @@ from verbs import cli_verb
 from treehammer import config
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.errors import ConfigError, FileError, NothingToDo
-from treehammer.sql.merging import OVER
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-from treehammer.submit.batch.base import JobState
-
-
-def test_states_of_jobs_that_are_over() -> None:
-    assert {state.value for state in JobState if state.final} == OVER
-
 
 # Trees by uproot
 
