@@ -23,6 +23,8 @@ SERVICE_NAME, CA_NAME, TOKEN_NAME = "service.json", "service-ca.pem", "service-t
 
 #: Where a service takes measurements in, and where it says how it is, below its URL.
 MEASUREMENTS_PATH, HEALTH_PATH = "/api/v1/measurements", "/api/v1/health"
+#: Where whoever submits tells it of a campaign.
+CAMPAIGNS_PATH = "/api/v1/campaigns"
 
 #: Seconds that a job spends in all on a service that does not answer.
 WAIT_S = 60.0

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: What a batch system's name begins with where another installation follows the job.
+ELSEWHERE = "elsewhere@"
+
 
 @dataclass(frozen=True)
 class CampaignRow:
@@ -50,6 +53,11 @@ class JobRow:
     batch_id: str
     planned_measurements: int
     state: str
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the installation that submitted it follows it, and tells us: nobody is asked here."""
+        return self.batch_system.startswith(ELSEWHERE)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from treehammer.sql.database import (
     writing,
 )
 from treehammer.sql.figures import Answer, Figure
+from treehammer.sql.handed_in import HandedIn, Taken, take_in
 from treehammer.sql.layout import require_layout
 from treehammer.sql.queries import Snapshot
 from treehammer.sql.recording import BATCH, Added, add_batch, total
@@ -180,6 +181,11 @@ class Store:
         with writing(self._engine) as connection:
             insert_missing(connection, schema.campaign, [campaign])
             insert_missing(connection, schema.job, jobs)
+
+    def hand_in(self, handed: HandedIn) -> Taken:
+        """Take in what another installation tells of a campaign; see :func:`.handed_in.take_in`."""
+        with writing(self._engine) as connection:
+            return take_in(connection, handed)
 
     def set_jobs(self, jobs: Iterable[JobRow]) -> None:
         """Write jobs, in place of what was known of them."""

@@ -49,7 +49,7 @@ def apply(tracker: Tracker, campaign: CampaignRow) -> list[str]:
     if breaker is None:
         return []
     known = tracker.store.jobs(campaign.id)
-    jobs = [job for job in known if job.batch_system != LocalBatch.name]
+    jobs = [job for job in known if job.batch_system != LocalBatch.name and not job.elsewhere]
     attempts = tracker.store.attempts(job.id for job in jobs)
     last = {attempt.job_id: attempt for attempt in attempts}
     failed = _failed(tracker.store, campaign, jobs, last)

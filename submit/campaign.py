@@ -23,6 +23,7 @@ from treehammer.submit.attempts import lost_job
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.estimate import Cost, SiteCost
 from treehammer.submit.following import how_it_stands, tracker_for, wait
+from treehammer.submit.handing_in import HandingIn
 from treehammer.submit.pace import Pace
 from treehammer.submit.placement import left_to_rucio, placed
 from treehammer.submit.plan import Plan, make_plan, wanted_doors
@@ -214,6 +215,8 @@ def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
         Submissions(settings.submissions_dir).making(plan.campaign_id) as folder,
     ):
         descriptions = tuple(describe(plan, folder, service=service, slots=settings.slots))
+        if service is not None:
+            HandingIn(settings).begin(plan.campaign_id)
         # The clock of the submission starts here: fetching software may have taken an hour.
         store.add_campaign(replace(campaign, created_us=time.time_ns() // 1000), rows.values())
         for name in sorted({row.batch_system for row in rows.values()}):

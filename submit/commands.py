@@ -95,6 +95,9 @@ def submit(
         if form == TABLE:
             click.echo(f"Submitted as {campaign.id} ({campaign.name})")
         if not wait:
+            with Store.open(settings.database) as store:
+                for line in tracker_for(store, settings).hand_in(campaign):
+                    click.echo(line, err=True)
             if form == TABLE:
                 click.echo(f"  treehammer status {campaign.id} --follow")
                 click.echo(f"  treehammer collect {campaign.id}")

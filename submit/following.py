@@ -12,6 +12,7 @@ from treehammer.sql.store import Store
 from treehammer.submit import breaker
 from treehammer.submit.batch.base import JobState
 from treehammer.submit.batch.local import LocalBatch
+from treehammer.submit.handing_in import HandingIn
 from treehammer.submit.sites import batch_system
 from treehammer.submit.submissions import Submissions
 from treehammer.submit.tracking import Progress, Tracker
@@ -49,6 +50,7 @@ def tracker_for(store: Store, settings: Settings) -> Tracker:
         store,
         cache(lambda name: batch_system(name, settings)),  # asked for once a job
         under_way=Submissions(settings.submissions_dir).under_way,
+        tell=HandingIn(settings).tell,
     )
 
 
@@ -58,7 +60,8 @@ def look(tracker: Tracker, campaign: CampaignRow, say: Say = _unheard) -> Progre
     Args:
         tracker: of the store that has the campaign.
         campaign: which.
-        say: receives a line for each site that was stopped.
+        say: receives a line for each site that was stopped, and where the results service could not
+            be told.
 
     Raises:
         StoreError: the store refuses; every record is still on disk.
@@ -66,7 +69,7 @@ def look(tracker: Tracker, campaign: CampaignRow, say: Say = _unheard) -> Progre
     """
     progress = tracker.look(campaign)
     stopped = breaker.apply(tracker, campaign)
-    for line in stopped:
+    for line in [*stopped, *tracker.hand_in(campaign)]:
         say(line)
     return tracker.progress(campaign) if stopped else progress
 
@@ -91,6 +94,8 @@ def follow(
         progress = look(tracker, campaign, once)
         show(progress)
         if progress.finished:
+            for line in tracker.hand_in(campaign, everything=True):
+                once(line)
             return progress
         time.sleep(POLL_S if here else GRID_POLL_S)
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, did_you_mean
+from treehammer.sql.rows import ELSEWHERE
 from treehammer.submit import sites_file
 from treehammer.submit.batch.base import BatchSystem, UnknownBatchSystem
+from treehammer.submit.batch.elsewhere import ElsewhereBatch
 from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.local import LocalBatch
 from treehammer.submit.site import Ceilings, Door, Pool, Site
@@ -103,7 +105,7 @@ def _chosen(name: str, sites: Mapping[str, Site], settings: Settings) -> Sequenc
 
 
 def batch_system(name: str, settings: Settings) -> BatchSystem:
-    """The batch system of that name: ``local``, or ``htcondor@POOL``.
+    """The batch system of that name: ``local``, ``htcondor@POOL``, or one of another installation.
 
     Raises:
         UnknownBatchSystem: a site or an old campaign names one that does not exist.
@@ -112,6 +114,8 @@ def batch_system(name: str, settings: Settings) -> BatchSystem:
     kind, _, pool = name.partition("@")
     if name == LocalBatch.name:
         return LocalBatch(settings.spool_dir, settings.slots)
+    if name.startswith(ELSEWHERE):
+        return ElsewhereBatch(name)
     if kind != "htcondor":
         raise UnknownBatchSystem(
             f"there is no batch system {name!r}", hint="Known: local, htcondor@POOL."

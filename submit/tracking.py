@@ -80,6 +80,8 @@ class Tracker:
         now_us: microseconds since 1970 UTC.
         under_way: whether the campaign of that identity is being submitted just now; None where
             that cannot be told, which its age then decides.
+        tell: hands what is known of a campaign in to a results service; see
+            :meth:`.handing_in.HandingIn.tell`.
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class Tracker:
         batch_system: Callable[[str], BatchSystem],
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         under_way: Callable[[str], bool | None] = lambda _: None,
+        tell: Callable[[Store, CampaignRow, bool], str] = lambda *_: "",
     ) -> None:
         self.store = store
         self.batch_system = batch_system
         self.now_us = now_us
         self.under_way = under_way
+        self._tell = tell
         self._added: set[Path] = set()
         self._told: list[str] = []
         self._counted: dict[str, int] = {}
@@ -265,6 +269,15 @@ class Tracker:
         self.refresh(campaign)
         return count
 
+    def hand_in(self, campaign: CampaignRow, *, everything: bool = False) -> list[str]:
+        """Tell the results service, where one is set up, what is new of a campaign, or all again.
+
+        Returns:
+            lines for the user: where it could not be told.
+        """
+        line = self._tell(self.store, campaign, everything)
+        return [line] if line else []
+
     def _new_records(self, job: JobRow) -> list[tuple[int, Path]]:
         """Attempt and file of each record that this tracker has not added yet."""
         if not job.batch_id:
@@ -334,7 +347,7 @@ class Tracker:
 
 def _is_open(job: JobRow) -> bool:
     """Whether its batch system may have news of a job."""
-    return not (job.batch_id and JobState(job.state).final)
+    return not (job.elsewhere or (job.batch_id and JobState(job.state).final))
 
 
 def _by_batch_system(jobs: Sequence[JobRow]) -> Iterator[tuple[str, list[JobRow]]]:

@@ -68,6 +68,8 @@ def _print_campaigns(store: Store, tracker: Tracker, form: str) -> None:
         except (BatchError, ConfigError) as error:  # the others can be shown
             _tell(f"{campaign.id} is shown as it was last seen: {error}")
             jobs = store.jobs(campaign.id)
+        for line in tracker.hand_in(campaign):
+            _tell(line)
         states = Counter(job.state for job in jobs)
         recorded = sum(row.measurements for row in store.counts(campaign.id))
         rows.append(
@@ -139,7 +141,8 @@ def collect(settings: Settings, campaign: str) -> None:
         with leaving("what was taken in stays, and the next collect takes in the rest"):
             tracker.refresh(row)
             _print_collected(row, tracker.collect(row))
-            for line in (*tracker.elsewhere(), *breaker.apply(tracker, row)):
+            lines = [*tracker.elsewhere(), *breaker.apply(tracker, row)]
+            for line in (*lines, *tracker.hand_in(row, everything=True)):
                 _tell(line)
 
 
@@ -168,6 +171,8 @@ def cancel(settings: Settings, campaign: str) -> None:
             raise NothingToDo("every job is final already", where=row.name)
         click.echo(f"{row.name}: {counted(count, 'job')} cancelled")
         _print_collected(row, tracker.collect(row))
+        for line in tracker.hand_in(row):
+            _tell(line)
 
 
 @click.command()
@@ -220,6 +225,8 @@ def resume(
                 inputs=credentials.inputs(),
                 service=reported,
             )
+            for line in tracker.hand_in(row):
+                _tell(line)
     if done.spent:
         click.echo(f"{counted(done.spent, 'job')} had {resuming.MOST_ATTEMPTS} attempts", err=True)
     if done.unqueued:

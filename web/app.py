@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from treehammer.errors import StoreError
+from treehammer.sql.handed_in import HandedIn, Taken
 from treehammer.version import __version__
 from treehammer.web.access_log import AccessLog
 from treehammer.web.addresses import NoNul, any_text
@@ -30,6 +31,7 @@ from treehammer.web.answers import (
 )
 from treehammer.web.bodies import Limits
 from treehammer.web.doorkeeper import Doorkeeper
+from treehammer.web.handing_in import HandingIn
 from treehammer.web.ingest import Ingest
 from treehammer.web.openapi import description
 from treehammer.web.writer import AddsMeasurements, Writer
@@ -59,6 +61,7 @@ def create_app(
     *,
     find: Callable[[str], dict[str, Any] | None] = lambda _: None,
     mark: Callable[[], object] | None = None,
+    hand_in: Callable[[HandedIn], Taken] | None = None,
     limits: Limits | None = None,
     pages: ServesPages | None = None,
 ) -> Starlette:
@@ -69,6 +72,7 @@ def create_app(
         doorkeeper: tells who may do what; its watch is kept while the application runs.
         find: gives a stored measurement by its identity, as ``values`` and ``extras``.
         mark: see :class:`~treehammer.web.writer.Writer`.
+        hand_in: stores what submitters tell of their campaigns; without it they cannot.
         limits: of requests.
         pages: served beside the interface; without them whatever is refused is told in JSON.
     """
@@ -84,6 +88,17 @@ def create_app(
                 any_text("/api/v1/measurements/{measurement_id}"),
                 answers.measurement,
                 name="measurement",
+            ),
+            *(
+                [
+                    Route(
+                        "/api/v1/campaigns",
+                        HandingIn(doorkeeper, hand_in, limits).post,
+                        methods=["POST"],
+                    )
+                ]
+                if hand_in
+                else ()
             ),
             Route("/api/v1/token", answers.token),
             Route("/api/v1/health", answers.health),

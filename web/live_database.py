@@ -13,6 +13,7 @@ from sqlalchemy.engine import Engine
 from treehammer.collectors.record import Measurement
 from treehammer.errors import ConfigError, ContentError, NothingToDo, StoreError
 from treehammer.sql.database import parse_url
+from treehammer.sql.handed_in import HandedIn, Taken
 from treehammer.sql.keyring import Keyring
 from treehammer.sql.recording import Added
 from treehammer.sql.selection import Selection, Where
@@ -54,6 +55,15 @@ class LiveDatabase:
         """Write measurements; see :meth:`Store.add <treehammer.sql.store.Store.add>`."""
         with self._used() as engine:
             return Store(engine).add(measurements)
+
+    def hand_in(self, handed: HandedIn) -> Taken:
+        """Write what is told of a campaign, and mark what read a replica that is told to be bad."""
+        with self._used() as engine:
+            store = Store(engine)
+            taken = store.hand_in(handed)
+            if any(not finding.good for finding in handed.replicas):
+                store.mark_bad_replicas()
+            return taken
 
     def mark_bad_replicas(self) -> int:
         """Mark what read bad replicas; see :meth:`~treehammer.sql.store.Store.mark_bad_replicas`."""

@@ -9,6 +9,8 @@ from treehammer.sql.contradictions import describe
 from treehammer.version import __version__
 from treehammer.web.api import NO_NUL, OPERATIONS, PREFIX, Operation, Parameter
 from treehammer.web.bodies import Limits
+from treehammer.web.campaign_document import DOCUMENT, schemas
+from treehammer.web.handing_in import ROWS
 
 #: Raised with every change of the interface: the first number when clients must change.
 API_VERSION = "1.2.0"
@@ -36,7 +38,7 @@ def description(limits: Limits) -> dict[str, Any]:
             "/api/v1/token": {"get": _token()},
             "/api/v1/health": {"get": _health()},
             "/api/v1/openapi.json": {"get": _openapi()},
-            **{f"{PREFIX}{one.address}": {"get": _data(one)} for one in OPERATIONS},
+            **_asked(limits),
         },
         "components": {
             "securitySchemes": {
@@ -56,6 +58,9 @@ def description(limits: Limits) -> dict[str, Any]:
                         "items": _object(index=_COUNT, reasons={"type": "array", "items": _TEXT}),
                     }
                 ),
+                **schemas(),
+                "InvalidCampaign": _error(reasons={"type": "array", "items": _TEXT}),
+                "Taken": _object(new=_COUNT, changed=_COUNT, known=_COUNT),
                 "Outcome": _object(
                     new=_COUNT, known=_COUNT, conflicting={"type": "array", "items": _TEXT}
                 ),
@@ -96,14 +101,48 @@ def _post(limits: Limits) -> dict[str, Any]:
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {
             "200": _answer("They are safe.", "Outcome"),
-            "400": _answer("The body is damaged or not strict JSON.", "Error"),
-            "401": _unauthorized(),
-            "403": _answer("The token is for something else.", "Error"),
-            "408": _answer("The body did not arrive in time.", "Error"),
-            "413": _answer("Too much at once.", "Error"),
-            "415": _answer("Not JSON in UTF-8, or packed otherwise than with gzip.", "Error"),
+            **_body_refusals(),
             "422": _answer("Measurements are not valid; none was stored.", "Invalid"),
-            "503": _unavailable(),
+        },
+    }
+
+
+def _body_refusals() -> dict[str, Any]:
+    """Answers to what cannot be taken in, whatever it is."""
+    return {
+        "400": _answer("The body is damaged or not strict JSON.", "Error"),
+        "401": _unauthorized(),
+        "403": _answer("The token is for something else.", "Error"),
+        "408": _answer("The body did not arrive in time.", "Error"),
+        "413": _answer("Too much at once.", "Error"),
+        "415": _answer("Not JSON in UTF-8, or packed otherwise than with gzip.", "Error"),
+        "503": _unavailable(),
+    }
+
+
+def _asked(limits: Limits) -> dict[str, Any]:
+    """What pages show, for programs; campaigns are also handed in."""
+    paths = {f"{PREFIX}{one.address}": {"get": _data(one)} for one in OPERATIONS}
+    paths[f"{PREFIX}/campaigns"]["post"] = _hand_in(limits)
+    return paths
+
+
+def _hand_in(limits: Limits) -> dict[str, Any]:
+    reference = {"$ref": f"#/components/schemas/{DOCUMENT}"}
+    return {
+        "operationId": "handInCampaign",
+        "summary": "Tell of a campaign, its jobs and their attempts",
+        "description": "For who submitted it, with a key of the role submit. What is told later stands "
+        "in place of what was told before; what is not told stays. Jobs that the service's own "
+        f"installation follows are left to it. All or nothing is stored. At most {ROWS} jobs, attempts "
+        f"and replicas together and {limits.packed_bytes} bytes ({limits.unpacked_bytes} unpacked); none may "
+        "stand twice.",
+        "security": [{"token": []}],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
+        "responses": {
+            "200": _answer("It is safe: rows that are new, changed, or as they were.", "Taken"),
+            **_body_refusals(),
+            "422": _answer("It is not valid; nothing was stored.", "InvalidCampaign"),
         },
     }
 

@@ -141,6 +141,7 @@ def service_app(settings: Settings) -> Iterator[Starlette]:
             doorkeeper,
             find=reading.measurement,
             mark=writing.mark_bad_replicas,
+            hand_in=writing.hand_in,
             pages=Pages(reading, doorkeeper, settings),
         )
     finally:

@@ -33,7 +33,8 @@ def environment(filters: Mapping[str, Callable[..., Any]] | None = None) -> Envi
 
 def moment(us: int) -> str:
     """Microseconds since 1970 as a minute, e.g. ``2026-03-01 12:30 UTC``."""
-    return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    # Whole seconds: as a float, the last of the year 9999 is one after it.
+    return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def cell(value: Any) -> str:

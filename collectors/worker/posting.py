@@ -108,8 +108,12 @@ class Endpoint:
     def post(self, records: Sequence[str], timeout_s: float) -> Answer:
         """Send records, each the text of a JSON object; ``timeout_s`` bounds each wait for the network."""
         body = '{"measurements": [' + ", ".join(records) + "]}"
+        return self.send(MEASUREMENTS_PATH, body, len(records), timeout_s)
+
+    def send(self, path: str, body: str, items: int, timeout_s: float) -> Answer:
+        """Send a JSON object to an address of the service, whose answer accounts for so many items."""
         request = urllib.request.Request(
-            self.url + MEASUREMENTS_PATH,
+            self.url + path,
             gzip.compress(body.encode(), 6, mtime=0),
             {"Content-Type": "application/json", "Content-Encoding": "gzip"},
             method="POST",
@@ -117,7 +121,7 @@ class Endpoint:
         request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
             with self._ask(request, timeout_s) as reply:
-                return _answer(reply.code, reply.headers, reply.read(_MAX_ANSWER), len(records))
+                return _answer(reply.code, reply.headers, reply.read(_MAX_ANSWER), items)
         except urllib.error.URLError as error:
             reason = error.reason
             final = isinstance(reason, ssl.SSLCertVerificationError)
@@ -177,7 +181,7 @@ def _answer(status: int, headers: Any, body: bytes, sent: int) -> Answer:
 
 def _accounts(document: Dict[str, Any], sent: int) -> bool:
     """Whether an answer accounts for all that was sent."""
-    counts = [document.get("new"), document.get("known")]
+    counts = [document.get("new"), document.get("known"), document.get("changed", 0)]
     conflicting = document.get("conflicting", [])
     if not all(isinstance(count, int) for count in counts) or not isinstance(conflicting, list):
         return False

@@ -159,6 +159,11 @@ class Settings:
         return self.data_dir / "submissions"
 
     @property
+    def handed_in_dir(self) -> Path:
+        """What the results service has been told of our campaigns."""
+        return self.data_dir / "handed-in"
+
+    @property
     def resumptions_dir(self) -> Path:
         """Locks of the campaigns that are resumed just now."""
         return self.data_dir / "resumptions"

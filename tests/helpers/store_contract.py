@@ -14,6 +14,7 @@ import textwrap
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from treehammer.collectors.record import MAX_LONG_TEXT, MAX_TEXT
 from treehammer.errors import ConfigError, NothingToDo, StoreError
 from treehammer.sql import schema
 from treehammer.sql.database import make_engine, parse_url, rebuilding, writing
+from treehammer.sql.handed_in import HandedIn, Taken
 from treehammer.sql.migrate import REVISION
 from treehammer.sql.recording import BATCH, Added
 from treehammer.sql.rows import AttemptRow, CountRow, ExtraRow, PairRow, ReplicaRow, VerdictRow
@@ -292,6 +294,27 @@ def test_the_last_word_on_a_row_given_twice_counts(store: Store) -> None:
     store.add_campaign(campaign_row(), [])
     store.set_jobs([job_row("a", state="queued"), job_row("a", state="running")])
     assert [job.state for job in store.jobs("campaign")] == ["running"]
+
+
+def test_what_another_installation_tells_of_a_campaign(store: Store) -> None:
+    jobs = [job_row(f"job {n}", state="running") for n in range(1100)]
+    first = [AttemptRow(job.id, 1, "running", 5, 0, None, "", "") for job in jobs]
+    finding = ReplicaRow("f", 5, "set", "hash", "A", "door", "file", "root://", False, "torn")
+    handed = HandedIn(campaign_row(), jobs, first, [finding])
+    assert store.hand_in(handed) == Taken(2202, 0, 0)
+    assert store.hand_in(handed) == Taken(0, 0, 2202)
+    told = store.jobs("campaign")
+    assert all(job.elsewhere for job in told)
+    assert [replace(j, batch_system=jobs[0].batch_system) for j in told] == sorted(
+        jobs, key=lambda job: job.id
+    )
+    ended = replace(first[1], state="lost", ended_us=9, failure_class="lost", message="gone")
+    second = AttemptRow("job 1", 2, "done", 10, 20, 0, "", "")
+    news = HandedIn(campaign_row(), [replace(jobs[1], state="done")], [ended, second])
+    assert store.hand_in(news) == Taken(1, 2, 1)
+    assert store.hand_in(HandedIn(campaign_row(), jobs[1:2], first[1:2])) == Taken(0, 0, 3)
+    assert store.attempts(["job 1"]) == [ended, second]
+    assert (store.campaigns(), store.replicas()) == ([campaign_row()], [finding])
 
 
 def test_attempts_follow_what_is_known(store: Store) -> None:

@@ -62,14 +62,16 @@ class Service:
         """What keys are kept in."""
         return Keyring(open_engine(self.url, create=True))
 
-    def post(self, content: Any, token: str, **headers: str) -> Any:
+    def post(
+        self, content: Any, token: str, path: str = "/api/v1/measurements", **headers: str
+    ) -> Any:
         """Hand something in: bytes as they are, anything else as JSON."""
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         kind = {"Content-Type": "application/json"}
         if token:
             kind["Authorization"] = f"Bearer {token}"
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.client.post("/api/v1/measurements", content=data, headers={**kind, **named})
+        return self.client.post(path, content=data, headers={**kind, **named})
 
     def get(self, path: str, token: str = "") -> Any:
         """Ask."""
@@ -123,6 +125,7 @@ def running(
         keeper,
         find=database.measurement,
         mark=None if store else database.mark_bad_replicas,
+        hand_in=database.hand_in,
         limits=limits,
         pages=Pages(database, keeper),
     )

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from treehammer.analysis import wording
 from treehammer.sql import campaigns
 from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
-from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.rows import ELSEWHERE, AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
 from treehammer.submit import again
 from treehammer.submit.batch.base import JobState
@@ -297,7 +297,7 @@ def _histograms(rows: Sequence[Row]) -> list[Histogram]:
 def _facts(job: JobRow, campaign: CampaignRow, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """What exactly ran."""
     yield "job", job.id
-    yield "batch system", f"{job.batch_system} {job.batch_id}".strip()
+    yield "batch system", f"{job.batch_system.removeprefix(ELSEWHERE)} {job.batch_id}".strip()
     template = json.loads(campaign.plan).get("templates", {}).get(job.site)
     if template:
         yield "template", template

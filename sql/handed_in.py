@@ -1,0 +1,141 @@
+"""A campaign as the installation that submitted it tells it, while it runs and afterwards.
+
+That installation follows the jobs; here they are only remembered, marked as followed elsewhere.  What
+it says later stands in place of what it said before.  Jobs that this installation follows itself, as
+where both share a database, are left to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.errors import ContentError
+from treehammer.sql import schema
+from treehammer.sql.rows import ELSEWHERE, OVER, AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.tables import CHUNK, fetch, insert_missing, upsert
+
+OfJob = TypeVar("OfJob", JobRow, AttemptRow)
+Once = TypeVar("Once", CampaignRow, ReplicaRow)
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """A campaign, and news of its jobs, of their attempts, and of replicas of its datasets."""
+
+    campaign: CampaignRow
+    jobs: Sequence[JobRow] = ()
+    attempts: Sequence[AttemptRow] = ()
+    replicas: Sequence[ReplicaRow] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many there are in all."""
+        return 1 + len(self.jobs) + len(self.attempts) + len(self.replicas)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of the rows: not there before, now otherwise, or as they were."""
+
+    new: int
+    changed: int
+    known: int
+
+
+def take_in(connection: Connection, handed: HandedIn) -> Taken:
+    """Write what is new; in one transaction, which the caller commits.
+
+    Args:
+        connection: nobody else writes meanwhile.
+        handed: attempts are of jobs that are told with them.
+
+    Raises:
+        ContentError: a job is one of another campaign.
+    """
+    fates: Counter[str] = Counter()
+    jobs, attempts = _news(connection, handed, fates)
+    campaigns = _missing(connection, schema.campaign, [handed.campaign])
+    findings = _missing(connection, schema.replica, handed.replicas)
+    fates["new"] += len(campaigns) + len(findings)
+    insert_missing(connection, schema.campaign, campaigns)
+    upsert(connection, schema.job, jobs)
+    upsert(connection, schema.attempt, attempts)
+    insert_missing(connection, schema.replica, findings)
+    return Taken(fates["new"], fates["changed"], handed.rows - fates["new"] - fates["changed"])
+
+
+def _news(
+    connection: Connection, handed: HandedIn, fates: Counter[str]
+) -> tuple[list[JobRow], list[AttemptRow]]:
+    """The jobs and attempts to write; ``fates`` counts those that are new and changed."""
+    ids = [job.id for job in handed.jobs]
+    jobs = {row.id: row for row in _of_jobs(connection, JobRow, schema.job.c.id, ids)}
+    if strange := [row.id for row in jobs.values() if row.campaign_id != handed.campaign.id]:
+        raise ContentError(f"job {strange[0]} is one of another campaign")
+    before: dict[str, dict[int, AttemptRow]] = {id_: {} for id_ in ids}
+    for row in _of_jobs(connection, AttemptRow, schema.attempt.c.job_id, ids):
+        before[row.job_id][row.number] = row
+    told: dict[str, list[AttemptRow]] = {id_: [] for id_ in ids}
+    for attempt in handed.attempts:
+        told[attempt.job_id].append(attempt)
+    job_news: list[JobRow] = []
+    attempt_news: list[AttemptRow] = []
+    for job in handed.jobs:
+        here, known = jobs.get(job.id), before[job.id]
+        later = max((one.number for one in told[job.id]), default=0) > max(known, default=0)
+        if not _is_news(job, here, later=later):
+            continue
+        marked = job if job.elsewhere else replace(job, batch_system=ELSEWHERE + job.batch_system)
+        fates[_fate(marked, here)] += 1
+        job_news.append(marked)
+        for attempt in told[job.id]:
+            stored = known.get(attempt.number)
+            if stored is None or stored.state not in OVER or attempt.state in OVER:
+                fates[_fate(attempt, stored)] += 1
+                attempt_news.append(attempt)
+    return job_news, attempt_news
+
+
+def _is_news(job: JobRow, here: JobRow | None, *, later: bool) -> bool:
+    """Whether what is told of a job stands in place of what is known; ``later``: of a later attempt.
+
+    What was said before may come after what was said later: over is over, until the job is queued anew.
+    """
+    if here is None or later:
+        return here is None or here.elsewhere or here.state in OVER
+    return here.elsewhere and (
+        here.state not in OVER or job.state in OVER or job.batch_id != here.batch_id
+    )
+
+
+def _fate(now: OfJob, before: OfJob | None) -> str:
+    if before is None:
+        return "new"
+    return "known" if now == before else "changed"
+
+
+def _of_jobs(
+    connection: Connection, kind: type[OfJob], of: sa.Column[str], ids: Sequence[str]
+) -> list[OfJob]:
+    """The rows of these jobs."""
+    found: list[OfJob] = []
+    for start in range(0, len(ids), CHUNK):
+        query = sa.select(of.table).where(of.in_(ids[start : start + CHUNK]))
+        found += fetch(connection, kind, query)
+    return found
+
+
+def _missing(connection: Connection, table: sa.Table, rows: Sequence[Once]) -> list[Once]:
+    """Those that are not there."""
+    ids = [row.id for row in rows]
+    there: set[str] = set()
+    for start in range(0, len(ids), CHUNK):
+        query = sa.select(table.c.id).where(table.c.id.in_(ids[start : start + CHUNK]))
+        there.update(connection.scalars(query))
+    return [row for row in rows if row.id not in there]
