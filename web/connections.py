@@ -48,15 +48,17 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in what came; of headers no more than there may be."""
-        while data and not self.transport.is_closing():
+        if self._head_bytes >= MAX_HEAD:
+            return  # refused
+        while data and self._head_bytes < MAX_HEAD and not self.transport.is_closing():
             size = MAX_HEAD - self._head_bytes if self._in_head else len(data)
             piece, data = data[:size], data[size:]
             self._piece_bytes = len(piece)
             super().data_received(piece)
             self._head_bytes = self._head_bytes + len(piece) if self._in_head else 0
-            if self._head_bytes >= MAX_HEAD:
-                self._refuse()
-        if self._answered and self._until is None and not self.transport.is_closing():
+        if self._head_bytes >= MAX_HEAD:
+            self._refuse()
+        elif self._answered and self._until is None and not self.transport.is_closing():
             self._end_within(HEAD_S if self._in_head else REST_S)
 
     @property
@@ -67,7 +69,10 @@ class Connection(HttpToolsProtocol):
     def _refuse(self) -> None:
         if self._answered:
             self.transport.write(_REFUSAL)
-        self._end()
+        # Nothing more is taken in: a connection that is closed would, while TLS says goodbye.
+        self.transport.pause_reading()
+        self._be_patient()
+        self._until = self.loop.call_later(GOODBYE_S, self.transport.abort)
 
     def _end_within(self, seconds: float) -> None:
         self._be_patient()
