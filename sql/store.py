@@ -210,28 +210,20 @@ class Store:
             NothingToDo: there is no campaign at all.
             ConfigError: none or several are meant; the message names them.
         """
-        campaigns = self.campaigns()
-        if not campaigns:
-            raise NothingToDo(
-                "there are no campaigns yet",
-                where=shown(self._engine.url),
-                hint="Start one: treehammer submit",
+        table = schema.campaign
+        wanted = sa.select(table).where(table.c.id == sa.bindparam("wanted"))
+        with reading(self._engine) as connection:
+            exact = fetch(
+                connection, CampaignRow, wanted.params(wanted=reference.replace("\0", ""))
             )
-        if reference == "last":
-            return campaigns[0]
-        meant = (
-            [c for c in campaigns if c.id == reference]
-            or [c for c in campaigns if c.name == reference]
-            or [c for c in campaigns if reference and c.id.startswith(reference)]
-            or [c for c in campaigns if reference and c.name.startswith(reference)]
-        )
-        if len(meant) != 1:
-            what = "several campaigns are meant" if meant else "there is no such campaign"
-            choices = "\n  ".join(f"{c.id}  {c.name}" for c in (meant or campaigns)[:10])
-            raise ConfigError(
-                what, where=f"campaign {reference!r}", hint=f"Name one of, or 'last':\n  {choices}"
-            )
-        return meant[0]
+            if exact and exact[0].id == reference:
+                return exact[0]
+            # Names alone: plans are long.
+            names = sa.select(table.c.id, table.c.name)
+            order = (table.c.created_us.desc(), table.c.id)
+            known = [(id_, name or "") for id_, name in connection.execute(names.order_by(*order))]
+            meant = _meant(reference, known, shown(self._engine.url))
+            return fetch(connection, CampaignRow, wanted.params(wanted=meant))[0]
 
     def jobs(self, campaign_id: str) -> list[JobRow]:
         """The jobs of a campaign by site, label and repeat."""
@@ -329,6 +321,28 @@ class Store:
     def _rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
         with reading(self._engine) as connection:
             return fetch(connection, kind, query)
+
+
+def _meant(reference: str, known: Sequence[tuple[str, str]], where: str) -> str:
+    """The identity that is meant, of campaigns by identity and name, the newest first."""
+    if not known:
+        raise NothingToDo(
+            "there are no campaigns yet", where=where, hint="Start one: treehammer submit"
+        )
+    if reference == "last":
+        return known[0][0]
+    meant = (
+        [one for one in known if one[1] == reference]
+        or [one for one in known if reference and one[0].startswith(reference)]
+        or [one for one in known if reference and one[1].startswith(reference)]
+    )
+    if len(meant) != 1:
+        what = "several campaigns are meant" if meant else "there is no such campaign"
+        choices = "\n  ".join(f"{id_}  {name}" for id_, name in (meant or known)[:10])
+        raise ConfigError(
+            what, where=f"campaign {reference!r}", hint=f"Name one of, or 'last':\n  {choices}"
+        )
+    return meant[0][0]
 
 
 def _batches(measurements: Iterable[Measurement]) -> Iterator[list[Measurement]]:

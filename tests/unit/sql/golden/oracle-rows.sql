@@ -1209,6 +1209,17 @@ SELECT alembic_version.version_num
 FROM alembic_version
 ;
 
+SELECT campaign.id, campaign.name, campaign.created_us, campaign.repository, campaign.ref,
+    campaign.commit_id, campaign.dirty, campaign.test_name, campaign.test_path, campaign.plan,
+    campaign.planned_jobs, campaign.planned_measurements
+FROM campaign
+WHERE campaign.id = :wanted
+;
+
+SELECT campaign.id, campaign.name
+FROM campaign ORDER BY campaign.created_us DESC, campaign.id
+;
+
 SELECT extra.name
 FROM extra
 WHERE extra.name = :name_1
