@@ -32,7 +32,13 @@ from treehammer.collectors.record import (
 )
 from treehammer.sql import days, packing, rollups
 from treehammer.sql.columns import Flags, Problems, mask
-from treehammer.sql.contradictions import COUNTS, IDENTIFYING, require_possible
+from treehammer.sql.contradictions import (
+    COUNTED,
+    COUNTS,
+    IDENTIFYING,
+    is_variant,
+    require_possible,
+)
 from treehammer.sql.dimensions import DIMENSIONS, SUBJECT, Dimension
 from treehammer.sql.packing import PACKED
 from treehammer.sql.recording import BATCH, OWN, Added, add_batch, insert_dimension, total
@@ -133,6 +139,15 @@ def _possible(batch: pa.RecordBatch) -> Flags:
     possible &= mask(pc.is_in(batch.column("kind"), pa.array(KINDS)))
     failure = batch.column("failure_class")
     possible &= mask(pc.or_(pc.is_null(failure), pc.is_in(failure, pa.array(CLASSES))))
+    variants = batch.column("variant").dictionary_encode()
+    known = [text is not None and is_variant(text) for text in variants.dictionary.to_pylist()]
+    possible &= mask(pa.array(known, pa.bool_()).take(variants.indices))
+    doubted = pc.is_valid(batch.column("implausible_why"))
+    possible &= ~mask(pc.and_kleene(batch.column("plausible"), doubted))
+    for name in COUNTED:
+        counts = batch.column(name)
+        below = np.flatnonzero(pc.less(counts.flatten(), 0))
+        possible[pc.list_parent_indices(counts).to_numpy()[below]] = False
     return possible & mask(pc.equal(batch.column("day"), _days(batch.column("started_us"))))
 
 

@@ -6,6 +6,8 @@ come in: handed in to the service, brought home in a sandbox, or imported.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +24,8 @@ from treehammer.sql.marks import BAD_REPLICA
 
 #: Counted from 1.
 COUNTS = ("attempt", "repeat", "round", "position")
+#: How often something happened, bin by bin.
+COUNTED = ("read_latency_hist",)
 #: What the identity is made of.
 IDENTIFYING = ("job_id", "attempt", "round", "position")
 
@@ -56,6 +60,13 @@ def contradictions(values: Mapping[str, Any]) -> list[str]:
         wrong.append(f"kind must be one of {', '.join(KINDS)}")
     if values.get("failure_class") not in (None, "", *CLASSES):
         wrong.append(f"failure_class must be one of {', '.join(CLASSES)}")
+    if not is_variant(values["variant"]):
+        wrong.append("variant must be a JSON object of texts, numbers, true and false")
+    if values.get("plausible") and values.get("implausible_why"):
+        wrong.append("plausible must be false where implausible_why has a reason")
+    for name in COUNTED:
+        if any(number < 0 for number in values.get(name) or ()):
+            wrong.append(f"{name} may not count below 0")
     if values["day"] != days.since_1970(values["started_us"] // days.DAY_US):
         wrong.append("day must be the UTC day of started_us, as YYYYMMDD")
     if values["measurement_id"] != measurement_id(*(values[name] for name in IDENTIFYING)):
@@ -64,11 +75,25 @@ def contradictions(values: Mapping[str, Any]) -> list[str]:
     return wrong
 
 
+def is_variant(text: str) -> bool:
+    """Whether a text is what the axes of a variant and their values are kept as."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and all(
+        isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+        for value in found.values()
+    )
+
+
 def describe(properties: dict[str, Any]) -> dict[str, Any]:
     """The JSON Schema of a record's values, with what of the above a schema can say."""
     described = {name: dict(schema) for name, schema in properties.items()}
     for name in COUNTS:
         described[name]["minimum"] = 1
+    for name in COUNTED:
+        described[name]["items"] = {**described[name]["items"], "minimum": 0}
     described["record_version"]["const"] = RECORD_VERSION
     described["kind"]["enum"] = list(KINDS)
     described["failure_class"]["enum"] = [None, "", *CLASSES]

@@ -101,6 +101,7 @@ class Scene:
         id_ = measurement_id(self.ids[job], attempt, 1, position)
         values: dict[str, Any] = {
             **required,
+            "variant": "{}",
             "measurement_id": id_,
             "campaign_id": self.campaign.id,
             "job_id": self.ids[job],

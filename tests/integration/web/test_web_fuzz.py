@@ -29,6 +29,7 @@ from web_service import Service, body, running, sent
 from treehammer.collectors.failures import CLASSES
 from treehammer.collectors.metrics import BY_NAME, CATALOGUE, Metric
 from treehammer.collectors.record import IDENTITIES, INT64, max_length, measurement_id
+from treehammer.sql.contradictions import COUNTED
 from treehammer.sql.days import DAY_US, since_1970
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store, check_database
@@ -225,6 +226,11 @@ def make_consistent(document: Any) -> None:
             values["measurement_id"] = measurement_id(*(values[name] for name in names))
         if isinstance(started_us, int) and isinstance(day, int) and 19700101 <= day <= 99991231:
             values["day"] = since_1970(started_us // DAY_US)
+        variant, why = values.get("variant"), values.get("implausible_why")
+        if isinstance(variant, str) and len(variant) <= max_length(BY_NAME["variant"]):
+            values["variant"] = json.dumps({"axis": len(variant)})
+        if values.get("plausible") is True and isinstance(why, str):
+            values["plausible"] = not why
 
 
 def whole(value: Any) -> Any:
@@ -249,7 +255,7 @@ def values_of(metric: Metric) -> st.SearchStrategy[Any]:
         "int": INT,
         "float": FLOAT | INT.map(lambda number: number % 2**53),
         "bool": st.booleans(),
-        "ints": st.lists(INT, max_size=5),
+        "ints": st.lists(st.integers(0, INT64 - 1) if metric.name in COUNTED else INT, max_size=5),
         "floats": st.lists(FLOAT, max_size=5),
     }
     return kinds[metric.type]
