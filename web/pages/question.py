@@ -118,6 +118,8 @@ def kept(store: Store, asked: Asked) -> list[VerdictRow]:
             a, b = read(asked.a), read(asked.b)
         except ValueError:
             continue
+        if read is float and a == b:
+            continue  # two texts: 6.4 and 6.40
         question = Question(asked.axis, a, b, asked.delta, selection)
         if rows := store.verdicts(question.id):
             return rows
@@ -137,6 +139,10 @@ def made(store: Store, asked: Asked) -> tuple[list[VerdictRow], Sequence[str]]:
         Selection.of(asked.campaigns, (*asked.wheres, *own))
         for own in (asked.wheres_a, asked.wheres_b)
     ]
+    if asked.axis == SELECTION and sides[0] == sides[1]:
+        raise ConfigError(
+            "both sides select the same", hint="Give conditions that tell them apart."
+        )
     samples = [_samples(store, side) for side in dict.fromkeys(sides)]
     if asked.axis == SELECTION:
         question = _of_selections(asked)

@@ -9,6 +9,7 @@ import math
 import random
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,6 +164,14 @@ def test_sides_may_have_conditions_of_their_own(measured: Service) -> None:
     [
         ("/compare?a=6.38.00&b=7", 404, "no measurement has root=7"),
         ("/compare?a=1&b=1", 400, "both sides"),
+        ("/compare?a=6.40&b=6.4", 404, "no measurement has root=6.40"),
+        (
+            "/compare?axis=selection&where_a=site=SITE_A&where_b=site=+SITE_A",
+            400,
+            "both sides select the same",
+        ),
+        (f"/compare?page=1{'9' * 30}", 400, "page must be"),
+        (f"/compare?page={'9' * 5000}", 400, "page must be"),
         ("/compare?a=6.38.00&b=6.40.00&delta=x", 400, "delta must be"),
         ("/compare?a=6.38.00&b=6.40.00&delta=5", 400, "between 0 and 1"),
         ("/compare?aa=1", 400, "no parameter"),
@@ -199,8 +208,12 @@ def test_more_than_can_be_read_is_refused(
     assert "10 is the limit" in answer.json()["error"]
 
 
-def test_variants_of_others_are_said(filled: Service) -> None:
-    answer = filled.client.get("/compare?a=6.38.00&b=6.40.00")
+def test_variants_of_others_are_said(tmp_path: Path) -> None:
+    """Of a database in which they were before it was looked at what comes in."""
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add([make_measurement(variant="[1]")])
+    with running(tmp_path, reading_open=True) as service:
+        answer = service.client.get("/compare?a=6.38.00&b=6.40.00")
     assert answer.status_code == 400
     assert "no JSON object" in answer.json()["error"]
 
