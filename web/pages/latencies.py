@@ -46,11 +46,11 @@ def picture(asked: Asked, found: Points, title: str) -> Picture | None:
     )
     marks = [
         (
-            Spot(titles[id(point)], text, names[point]),
-            partial(_mark, asked, names[point], bin_, 100 * point.reads[bin_] / whole),
+            Spot(titles[id(point)], text, name),
+            partial(_mark, asked, name, bin_, 100 * point.reads[bin_] / whole),
         )
         for point in drawn
-        for whole in (sum(point.reads),)
+        for name, whole in ((names[point], sum(point.reads)),)
         for bin_, text in edges.items()
         if point.reads[bin_] or asked.scale != "log"
     ]
