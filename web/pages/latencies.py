@@ -44,16 +44,23 @@ def picture(asked: Asked, found: Points, title: str) -> Picture | None:
         selection=captions.selection(asked, found.points),
         mixed=found.mix.words(asked.groups),
     )
-    marks = [
+    ends = {bin_: seconds(bin_s(bin_ + 1)) for bin_ in edges}
+    # One at a time: there may be ten thousands, most of which are not drawn.
+    marks = (
         (
             Spot(titles[id(point)], text, name),
-            partial(_mark, asked, name, bin_, 100 * point.reads[bin_] / whole),
+            partial(
+                _mark,
+                f"{asked.colour}: {name}\n" if name else "",
+                f"{text} to {ends[bin_]}",
+                100 * point.reads[bin_] / whole,
+            ),
         )
         for point in drawn
         for name, whole in ((names[point], sum(point.reads)),)
         for bin_, text in edges.items()
         if point.reads[bin_] or asked.scale != "log"
-    ]
+    )
     return laid_out(empty, marks)
 
 
@@ -75,10 +82,9 @@ def _reach(points: Sequence[Point]) -> tuple[int, int]:
     return min(filled), max(filled)
 
 
-def _mark(asked: Asked, name: str, bin_: int, share: float, series: int, place: int) -> Mark:
-    lines = [f"{asked.colour}: {name}"] if name else []
-    lines.append(f"{edge(bin_)} to {seconds(bin_s(bin_ + 1))}: {share:.3g} % of the reads")
-    return Mark(series, place, share, None, None, (), "\n".join(lines))
+def _mark(of: str, latencies: str, share: float, series: int, place: int) -> Mark:
+    text = f"{of}{latencies}: {share:.3g} % of the reads"
+    return Mark(series, place, share, None, None, (), text)
 
 
 def table(asked: Asked, found: Points, links: Links) -> Table:

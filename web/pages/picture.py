@@ -204,7 +204,7 @@ Marking = Callable[[int, int], Mark]
 
 
 def laid_out(
-    empty: Picture, found: Sequence[tuple[Spot, Marking]], short: Mapping[str, str] | None = None
+    empty: Picture, found: Iterable[tuple[Spot, Marking]], short: Mapping[str, str] | None = None
 ) -> Picture:
     """Put marks where they belong.
 
@@ -216,10 +216,12 @@ def laid_out(
     panels: dict[str, list[Mark]] = {one.title: [] for one in empty.panels}
     names = {one.name: number for number, one in enumerate(empty.series)}
     numbers = {place: number for number, place in enumerate(empty.places)}
+    count = 0
     for spot, mark in found:
+        count += 1
         if spot.panel in panels and spot.place in numbers and spot.name in names:
             panels[spot.panel].append(mark(names[spot.name], numbers[spot.place]))
-    left = len(found) - sum(map(len, panels.values()))
+    left = count - sum(map(len, panels.values()))
     most = (MOST_TIMES if empty.dates else MOST_PLACES, MOST_SERIES, MOST_PANELS)
     return replace(
         empty,
@@ -228,7 +230,7 @@ def laid_out(
             replace(one, name=shortened(one.name, _LONGEST_SERIES)) for one in empty.series
         ),
         panels=tuple(Panel(shortened(title), tuple(marks)) for title, marks in panels.items()),
-        left_out=left_out(left, len(found), most, newest=empty.dates) if left else "",
+        left_out=left_out(left, count, most, newest=empty.dates) if left else "",
     )
 
 
