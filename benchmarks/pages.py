@@ -176,7 +176,7 @@ def pages() -> list[Page]:
             "explore: a panel for each site",
             "/explore",
             ("figure", "number"),
-            asked=[("by", "variant_label"), ("colour", "axis_root"), ("panels", "site")],
+            asked=[("by", "variant"), ("colour", "axis_root"), ("panels", "site")],
         ),
         Page(
             "explore: read latency by site",
