@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from treehammer import hctests
+from treehammer import config, hctests
 from treehammer.config import Settings, database_in
 from treehammer.errors import ExitCode
 
@@ -48,9 +48,7 @@ def demo(context: click.Context, output: Path) -> ExitCode:
     Example: treehammer demo
     """
     settings: Settings = context.obj
-    here = ["--data-dir", str(output), "--cache-dir", str(settings.cache_dir)]
-    # One measurement at a time: neighbours would be measured too.
-    here += ["--database", database_in(output.resolve()), "--slots", "1"]
+    here = options(output, settings)
     report, tree = output / "report.html", output / "results.root"
     worst = ExitCode.DONE
     # What a demonstration measures is nothing for others.
@@ -61,7 +59,7 @@ def demo(context: click.Context, output: Path) -> ExitCode:
         ("export", str(tree), "--campaign", "last"),
         ("report", "--campaign", "last", "-o", str(report)),
     ):
-        click.secho(f"\n+ treehammer --data-dir {output} {shlex.join(words)}", bold=True)
+        click.secho(f"\n+ {shlex.join([PROGRAM, *here, *words])}", bold=True)
         code = context.find_root().command.main([*here, *words], standalone_mode=False)
         if words[0] == "submit":  # that a release is slower is a finding of the demo, no failure
             worst = ExitCode(code or 0)
@@ -78,11 +76,23 @@ def demo(context: click.Context, output: Path) -> ExitCode:
 
 def again(output: Path, settings: Settings) -> str:
     """What a user types in this shell before a verb that looks at the demo's results."""
-    words = [_program(), "--data-dir", str(output)]
-    if settings.database != database_in(settings.data_dir):
-        # What is set for it would go before the folder's.
-        words += ["--database", database_in(output.resolve())]
-    return shlex.join(words)
+    return shlex.join([_program(), *options(output, settings)])
+
+
+def options(output: Path, settings: Settings) -> list[str]:
+    """What stands before each verb: the folder, and what it would not find set as the demo needs it."""
+    found = config.load({"data_dir": output})
+    needed = {
+        "cache_dir": settings.cache_dir,
+        "database": database_in(output.resolve()),
+        # One measurement at a time: neighbours would be measured too.
+        "slots": 1,
+    }
+    words = ["--data-dir", str(output)]
+    for name, value in needed.items():
+        if getattr(found, name) != value:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return words
 
 
 def _program() -> str:

@@ -40,10 +40,19 @@ def test_the_program_is_named_as_the_shell_finds_it(
     assert demo.again(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
 
 
-def test_a_database_that_is_set_does_not_stand_before_the_demos_own(
-    settings: config.Settings, monkeypatch: pytest.MonkeyPatch
+def test_what_is_set_otherwise_is_typed(
+    settings: config.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What runs is what is printed: with what the settings of this shell would not give."""
     monkeypatch.setattr(sys, "argv", ["-m"])
-    other = replace(settings, database="sqlite:///other.db")
-    database = f"sqlite:///{OUTPUT.resolve()}/results.db"
-    assert demo.again(OUTPUT, other).endswith(f"--data-dir demo-results --database {database}")
+    monkeypatch.chdir(tmp_path)
+    plain = ["--data-dir", "demo-results"]
+    assert demo.options(OUTPUT, config.load()) == plain
+    elsewhere = replace(settings, cache_dir=tmp_path / "elsewhere")
+    assert demo.options(OUTPUT, elsewhere) == [*plain, "--cache-dir", str(elsewhere.cache_dir)]
+    monkeypatch.setenv("TREEHAMMER_DATABASE", "sqlite:///other.db")
+    (tmp_path / "treehammer.toml").write_text("slots = 4\n")
+    database = f"sqlite:///{tmp_path}/demo-results/results.db"
+    found = demo.options(OUTPUT, config.load())
+    assert found == [*plain, "--database", database, "--slots", "1"]
+    assert demo.again(OUTPUT, config.load()) == f"treehammer {' '.join(found)}"
