@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from treehammer.collectors.worker.__main__ import parser
 
 #: Raw data and plots of the run that the page on benchmarks tells of.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+
+README = Path(__file__).resolve().parents[1] / "README.md"
 
 TEST_SCHEMA = Path(hctests.__file__).parent / "test.schema.json"
 SITES_SCHEMA = Path(submit.__file__).parent / "sites.schema.json"
@@ -156,6 +159,31 @@ def on_page_content(html: str, *, page: Page, **_: object) -> None:
         verbs = cli.list_commands(click.Context(cli))
         if lacking := [name for name in verbs if f'id="treehammer-{name}"' not in html]:
             raise PluginError(f"reference/commands.md lacks {', '.join(lacking)}")
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: object) -> None:
+    """Refuse an index or a README that names other pages for people than the menu does."""
+    if page.file.src_uri != "index.md":
+        return
+    menu = {name for name in _pages(config.nav) if "/" not in name} - {page.file.src_uri}
+    readme = README.read_text(encoding="utf-8")
+    for place, named in (
+        ("docs/index.md", set(re.findall(r"\]\(([\w-]+\.md)\)", markdown))),
+        ("README.md", set(re.findall(r"\]\(docs/([\w-]+\.md)\)", readme))),
+    ):
+        if different := menu ^ named:
+            raise PluginError(
+                f"{place} and the menu do not both name {', '.join(sorted(different))}"
+            )
+
+
+def _pages(nav: Any) -> Iterator[str]:
+    """The pages of a menu, and of the menus in it."""
+    if isinstance(nav, str):
+        yield nav
+        return
+    for entry in nav.values() if isinstance(nav, dict) else nav:
+        yield from _pages(entry)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
