@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from treehammer.datasets.manifest import Manifest
 
 AVAILABLE = "available"
 
@@ -38,32 +34,3 @@ class Replica:
     def behind(self, prefix: str) -> str:
         """What ROOT opens to read it through a door that leads to the storage's own prefix."""
         return f"{prefix.rstrip('/')}/{self.path}"
-
-
-class Catalogue(Protocol):
-    """Knows datasets, and where their files are."""
-
-    def has(self, name: str) -> bool:
-        """Whether there is a dataset of that name."""
-        ...
-
-    def manifest(self, name: str) -> Manifest:
-        """What a dataset is.
-
-        Raises:
-            DatasetError: there is no such dataset.
-        """
-        ...
-
-    def replicas(self, name: str, protocol: str, sites: Sequence[str] = ()) -> tuple[Replica, ...]:
-        """Replicas that can be read by a protocol, by site and file, the best first.
-
-        Args:
-            name: of the dataset.
-            protocol: ``root``, ``https``, ``http`` or ``file``.
-            sites: names; none for all.
-
-        Raises:
-            DatasetError: there is no such dataset.
-        """
-        ...

@@ -65,11 +65,6 @@ class Pace:
     over_s: int = 0
     ramp: Ramp | None = None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing was asked for."""
-        return self == Pace()
-
     def delay(self, jobs: int, in_flight: int) -> str:
         """ClassAd expression of the seconds from submission to the earliest start of job ProcId.
 

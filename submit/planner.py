@@ -168,7 +168,7 @@ class Planner:
             "door": door.name,
             "door_protocol": door.protocol,
             "passes_planned": passes,
-            **_axis_values(variant, door),
+            **_axis_values(variant),
         }
         return ExecutionSpec(
             round=round_,
@@ -241,7 +241,7 @@ class Planner:
         }
 
 
-def _axis_values(variant: Variant, door: Door) -> dict[str, Scalar]:
+def _axis_values(variant: Variant) -> dict[str, Scalar]:
     """The columns of the known axes; the door has its own beside them."""
     values: dict[str, Scalar] = {
         f"axis_{axis}": variant[axis] for axis in KNOWN_AXES if axis != "door"
