@@ -37,7 +37,6 @@ _LENGTHS: Dict[str, int] = {
     **dict.fromkeys(LONG_TEXTS, MAX_LONG_TEXT),
 }
 _EXTRA_NAME = re.compile(EXTRA_NAME[:-1] + r"\Z")
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class RecordError(ValueError):
@@ -157,7 +156,7 @@ def _is_sound(values: Mapping[str, Any], extras: Mapping[str, Any]) -> bool:
     try:
         for limit, names in _TEXTS.items():
             texts = [value for value in map(get, names) if value is not None]
-            if texts and (len(max(texts, key=len)) > limit or not _is_storable("".join(texts))):
+            if texts and (len(max(texts, key=len)) > limit or not is_storable("".join(texts))):
                 return False
         floats = [value for value in map(get, _OF_TYPE["float"]) if value is not None]
         ints = [value for value in map(get, _OF_TYPE["int"]) if value is not None]
@@ -178,9 +177,13 @@ def _is_sound(values: Mapping[str, Any], extras: Mapping[str, Any]) -> bool:
         return False
 
 
-def _is_storable(text: str) -> bool:
-    """Whether there is neither NUL nor a lone surrogate; raises ValueError for the latter."""
-    return "\0" not in text and bool(text.encode() or True)
+def is_storable(text: str) -> bool:
+    """Whether databases can hold a text, and be asked for it: neither NUL nor a lone surrogate is in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 def _are_ints(values: List[Any]) -> bool:
@@ -204,7 +207,7 @@ def wrong_type(metric: Metric, value: Any) -> str:
     if kind == "text":
         if not isinstance(value, str):
             return "must be text"
-        if _UNSTORABLE.search(value):
+        if not is_storable(value):
             return "must not contain NUL or lone surrogates"
         if not value and metric.name in IDENTITIES:
             return "must not be empty"

@@ -105,8 +105,6 @@ def load(path: Path) -> AnySpec:
         plan = _plan(tomllib.loads(text), hashlib.sha256(text.encode()).hexdigest())
     except OSError as error:
         raise DatasetError(f"cannot be read ({error.strerror})", where=str(path)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DatasetError(f"is not valid TOML: {error}", where=str(path)) from error
     except ValidationError as error:
         found = "\n".join(f"  {line}" for line in problems(error))
         raise DatasetError(
@@ -114,6 +112,8 @@ def load(path: Path) -> AnySpec:
             where=str(path),
             hint="The shipped specs show every key.",
         ) from error
+    except ValueError as error:
+        raise DatasetError(f"is not valid TOML: {error}", where=str(path)) from error
     if plan.name != path.stem:
         raise DatasetError(
             f"dataset.name: is {plan.name!r}", where=str(path), hint="Name both alike."

@@ -5,7 +5,6 @@ Values are normalised, so that ``1`` and ``1.0`` are one fraction and one series
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from treehammer.collectors import software
 from treehammer.collectors.metrics import KNOWN_AXES
+from treehammer.collectors.record import is_number
 from treehammer.hctests.definition import FORMAT_AXIS, Scalar
 
 AXIS_NAME = r"^[a-z][a-z0-9_]{0,29}$"
@@ -64,15 +64,17 @@ def _shown(value: Any) -> str:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{_shown(value)} is not a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not is_number(value):
+        why = "does not fit 64 bits" if type(value) is int else "is not a number"
+        raise ValueError(f"{_shown(value)} {why}")
     return value
 
 
 def _plain(value: Any) -> int | float:
     """A number, whole where it can be: 30.0 and 30 are one value."""
     number = _number(value)
-    return int(number) if number == int(number) else number
+    whole = int(number)
+    return whole if whole == number and is_number(whole) else number
 
 
 def _root(value: Any) -> Scalar:

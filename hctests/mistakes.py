@@ -64,7 +64,7 @@ def parse(text: str, shown: str, error: type[MistakesError]) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as failure:
+    except ValueError as failure:
         match = _SYNTAX.fullmatch(str(failure))
         what = match["what"] if match else str(failure)
         line = match["line"] if match and match["line"] else str(text.count("\n") + 1)

@@ -299,5 +299,5 @@ def _toml_value(text: str) -> Any:
     """A typed number, true, false or list; text that is none of these stays text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return text

@@ -203,7 +203,7 @@ def _from_file(path: Path) -> dict[str, Any]:
             where=str(path),
             hint="Check the path given with --config or TREEHAMMER_CONFIG.",
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"is not valid TOML: {error}", where=str(path)) from error
     for key in document:
         if key not in SETTING_NAMES:
@@ -249,7 +249,7 @@ def _number(name: str, value: Any, origin: str) -> int:
     most = _MOST.get(name)
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = 0
     exact = not isinstance(value, bool) and str(number) == str(value).strip()
     if not exact or number < 1 or (most and number > most):

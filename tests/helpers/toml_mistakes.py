@@ -46,6 +46,8 @@ MISTAKES = [
     ("[matrix]\nrounds = [2]\n", 5, "matrix.rounds", "is a key of [test]"),
     ("[matrix]\nMine = [2]\n", 5, "matrix.Mine", "no name for an axis"),
     ('[matrix]\nmine = [2, "x"]\n', 5, "matrix.mine", "expected one kind"),
+    (f"[matrix]\nmine = [1{'0' * 400}]\n", 5, "matrix.mine", "does not fit 64 bits"),
+    ("[matrix]\ncache_mb = [9223372036854775808]\n", 5, "matrix.cache_mb", "does not fit 64 bits"),
     ("[matrix]\nmine = [{a = 1}]\n", 5, "matrix.mine", "not a number"),
     ('[matrix]\nbundle = ["rot"]\n', 5, "matrix.bundle", "did you mean 'root'?"),
     ('[matrix]\nbundle = ["root", "root"]\n', 5, "matrix.bundle", "given twice"),
@@ -99,4 +101,6 @@ BROKEN = [
     (HEAD + 'name = "again"\n', 4),
     (HEAD + "[metrics.my]\n[metrics.my]\n", 5),
     ("[test]\nname = 'm", 2),
+    # No line is told of this one: Python refuses to read the number.
+    (HEAD + f"x = 1{'0' * 5000}\n", 5),
 ]

@@ -62,6 +62,9 @@ def test_the_database_lies_in_the_data_folder_whatever_it_is_called(
     [
         ("slotz = 1", ("slotz", "slots", "treehammer.toml")),
         ("slots = 0", ("slots", "at least 1", "treehammer.toml")),
+        ("slots = inf", ("slots", "at least 1", "not inf")),
+        ("slots = nan", ("slots", "at least 1", "not nan")),
+        ("slots = 1" + "0" * 5000, ("TOML", "treehammer.toml")),
         ("slots = true", ("slots", "at least 1")),
         ("data_dir = 3", ("data_dir", "path")),
         ("slots =", ("TOML", "treehammer.toml")),

@@ -154,6 +154,12 @@ def test_a_mistake_is_not_followed_by_what_follows_from_it(write_test: WriteTest
     ]
 
 
+def test_a_number_is_whole_where_that_fits(write_test: WriteTest) -> None:
+    folder = write_test("[matrix]\nmine = [3.0, 0.5, 1e300]\n")
+    values = schema.load(folder).axes["mine"]
+    assert list(map(repr, values)) == ["3", "0.5", "1e+300"]
+
+
 @pytest.mark.parametrize(("text", "line"), BROKEN)
 def test_broken_toml_names_the_line(write_test: WriteTest, text: str, line: int) -> None:
     folder = write_test(text)
