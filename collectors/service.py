@@ -21,10 +21,12 @@ SERVICE_FORMAT = 1
 #: Names of the files beside ``job.json``.
 SERVICE_NAME, CA_NAME, TOKEN_NAME = "service.json", "service-ca.pem", "service-token"
 
-#: Where a service takes measurements in, and where it says how it is, below its URL.
-MEASUREMENTS_PATH, HEALTH_PATH = "/api/v1/measurements", "/api/v1/health"
+#: Beneath it, below a service's URL, is all that programs ask.
+API = "/api/v1"
+#: Where a service takes measurements in.
+MEASUREMENTS_PATH = f"{API}/measurements"
 #: Where whoever submits tells it of a campaign.
-CAMPAIGNS_PATH = "/api/v1/campaigns"
+CAMPAIGNS_PATH = f"{API}/campaigns"
 
 #: Seconds that a job spends in all on a service that does not answer.
 WAIT_S = 60.0

@@ -10,15 +10,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from treehammer.collectors.job import KINDS
+from treehammer.collectors.metrics import CATALOGUE, Metric
+from treehammer.collectors.record import MAX_TEXT, max_length
+from treehammer.collectors.service import API, MEASUREMENTS_PATH
+from treehammer.sql.rollups import NOT_GOOD
 from treehammer.sql.schema import ROLLED
+from treehammer.submit.batch.base import JobState
 
-PREFIX = "/api/v1"
+#: Addresses of which no page is another form; the others begin as ``OPERATIONS`` say.
+MEASUREMENT_PATH = f"{MEASUREMENTS_PATH}/{{measurement_id}}"
+TOKEN_PATH, HEALTH_PATH, DESCRIPTION_PATH = f"{API}/token", f"{API}/health", f"{API}/openapi.json"
 
 #: Characters of a value.
 MAX_VALUE = 500
 #: Text as addresses may hold it.
 NO_NUL: Mapping[str, Any] = {"type": "string", "pattern": "^[^\\u0000]*$"}
 _TEXT: Mapping[str, Any] = {**NO_NUL, "minLength": 1, "maxLength": MAX_VALUE}
+#: A condition: a column and a value of it, as long as those of a filter.
+_CONDITION: Mapping[str, Any] = {
+    **_TEXT,
+    "maxLength": MAX_TEXT + max(len(f"{metric.name}!=") for metric in CATALOGUE),
+}
 _FORMAT: Mapping[str, Any] = {"enum": ["json", "csv"]}
 _DAY: Mapping[str, Any] = {"type": "string", "format": "date"}
 _SHARE: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
@@ -30,13 +43,17 @@ _PAGE: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1_000_00
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: after '?', or where ``path``, a part of the address; ``many`` may be repeated."""
+    """A parameter: after '?', or where ``path``, a part of the address; ``many`` may be repeated.
+
+    Without one that is ``required`` nothing is answered.
+    """
 
     name: str
     meaning: str
     schema: Mapping[str, Any]
     path: bool = False
     many: bool = False
+    required: bool = False
 
     def allows(self, value: str) -> bool:
         """Whether a value after '?' is as the schema says; whether a day is one, who reads it tells."""
@@ -65,7 +82,7 @@ class Operation:
     """One address.
 
     Attributes:
-        address: beneath :data:`PREFIX`, as OpenAPI writes it.
+        address: beneath :data:`~treehammer.collectors.service.API`, as OpenAPI writes it.
         name: of the operation.
         page: name of the route of the page that shows the same.
         summary: one line.
@@ -73,6 +90,7 @@ class Operation:
         parameters: those of its own.
         about: what the page tells beside its tables.
         always: whether it tells all of that whatever is asked.
+        filters: columns by whose values measurements are chosen.
     """
 
     address: str
@@ -83,9 +101,15 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     about: tuple[str, ...] = ()
     always: bool = True
+    filters: tuple[Parameter, ...] = ()
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
+        """Those that are named, and filters."""
+        return (*self.named, *self.filters)
+
+    @property
+    def named(self) -> tuple[Parameter, ...]:
         """Its own, and those that all have."""
         return (
             *self.parameters,
@@ -113,6 +137,7 @@ _EXPLORED = {
     "figure": "groups of measurements with their numbers; of read latencies their bins",
     "quantiles": "the read latencies below which shares of the reads lie; empty of other views",
 }
+_ANY = "of several of these for one column any one."
 _EXPLORE = (
     Parameter("metric", "A number of the catalogue, or extra_NAME.", _TEXT),
     Parameter("by", "The column along the horizontal axis.", _TEXT),
@@ -125,13 +150,30 @@ _EXPLORE = (
     ),
     Parameter("bars", "What the spread is.", {"enum": ["rms", "interval", "none"]}),
     Parameter("scale", "Of the axis of pictures.", {"enum": ["linear", "log"]}),
-    Parameter("kind", "What kind of execution; empty for all kinds.", _TEXT_OR_NONE),
+    Parameter("kind", "What kind of execution; empty for all kinds.", {"enum": ["", *KINDS]}),
     Parameter("campaign", "Only of this campaign.", _TEXT, many=True),
-    Parameter("where", "A condition, as COLUMN=VALUE.", _TEXT, many=True),
+    Parameter("where", f"A condition, as COLUMN=VALUE; {_ANY}", _CONDITION, many=True),
     Parameter(
         "from", "The first day (UTC); empty for all days, without it the last 30.", _DAY_OR_NONE
     ),
     Parameter("to", "The last day (UTC); empty for no bound.", _DAY_OR_NONE),
+)
+
+
+def _filter(metric: Metric) -> Parameter:
+    """Text as long as the column holds it, but for texts that no address has room for."""
+    schema = _TEXT
+    if metric.type == "text":
+        schema = {**_TEXT, "maxLength": min(max_length(metric), MAX_TEXT)}
+    meaning = f"Only of this {metric.name}; of several any one."
+    return Parameter(metric.name, meaning, schema, many=True)
+
+
+#: Every column that a condition can compare.
+_FILTERS = tuple(
+    _filter(metric)
+    for metric in CATALOGUE
+    if metric.type not in ("ints", "floats") and metric.name != "kind"
 )
 _EXPLORED_ABOUT = (
     "metric",
@@ -175,7 +217,7 @@ OPERATIONS = (
         },
         (
             Parameter("day", "The day (UTC).", _DAY, path=True),
-            Parameter("site", "The site.", _TEXT),
+            Parameter("site", "The site; empty for none.", _TEXT_OR_NONE, required=True),
         ),
         ("status", "counts", "classes"),
     ),
@@ -203,8 +245,10 @@ OPERATIONS = (
         (
             Parameter("campaign_id", "Its identity.", _TEXT, path=True),
             Parameter("site", "Only jobs of this site.", _TEXT),
-            Parameter("state", "Only jobs in this state.", _TEXT),
-            Parameter("failure", "Only jobs that failed so.", _TEXT),
+            Parameter(
+                "state", "Only jobs in this state.", {"enum": [state.value for state in JobState]}
+            ),
+            Parameter("failure", "Only jobs that failed so.", {"enum": list(NOT_GOOD)}),
             Parameter("page", "Which page of the jobs.", _PAGE),
         ),
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
@@ -237,7 +281,7 @@ OPERATIONS = (
             Parameter("site", "Its name.", _TEXT, path=True),
             Parameter("metric", "A metric that is rolled up by day.", {"enum": list(ROLLED)}),
             Parameter("test", "Only this test.", _TEXT),
-            Parameter("variant", "Only this variant.", _TEXT),
+            Parameter("variant", "Only this variant, of any release: JSON of its axes.", _TEXT),
             Parameter("root", "Only this release.", _TEXT),
             Parameter("protocol", "Only doors of this protocol.", _TEXT),
             *_last((14, 30, 90, 180)),
@@ -272,9 +316,14 @@ OPERATIONS = (
             Parameter("b", "The value that is compared.", _TEXT),
             Parameter("axis", "The axis; root when it is not said, or selection.", _TEXT),
             Parameter("campaign", "Only of this campaign.", _TEXT, many=True),
-            Parameter("where", "A condition on both sides, as COLUMN=VALUE.", _TEXT, many=True),
-            Parameter("where_a", "A condition on A alone.", _TEXT, many=True),
-            Parameter("where_b", "A condition on B alone.", _TEXT, many=True),
+            Parameter(
+                "where",
+                f"A condition on both sides, as COLUMN=VALUE; {_ANY}",
+                _CONDITION,
+                many=True,
+            ),
+            Parameter("where_a", f"A condition on A alone; {_ANY}", _CONDITION, many=True),
+            Parameter("where_b", f"A condition on B alone; {_ANY}", _CONDITION, many=True),
             Parameter(
                 "delta",
                 "Effects within this count as none, in ln; 0.02 when it is not said.",
@@ -294,6 +343,7 @@ OPERATIONS = (
         _EXPLORED,
         _EXPLORE,
         _EXPLORED_ABOUT,
+        filters=_FILTERS,
     ),
     Operation(
         "/figures/s0",
@@ -303,5 +353,6 @@ OPERATIONS = (
         _EXPLORED,
         _EXPLORE,
         _EXPLORED_ABOUT,
+        filters=_FILTERS,
     ),
 )

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from treehammer.collectors.service import CAMPAIGNS_PATH, MEASUREMENTS_PATH
 from treehammer.errors import StoreError
 from treehammer.sql.handed_in import HandedIn, Taken
 from treehammer.version import __version__
@@ -29,6 +30,7 @@ from treehammer.web.answers import (
     on_refusal,
     unavailable,
 )
+from treehammer.web.api import DESCRIPTION_PATH, HEALTH_PATH, MEASUREMENT_PATH, TOKEN_PATH
 from treehammer.web.bodies import Limits
 from treehammer.web.doorkeeper import Doorkeeper
 from treehammer.web.handing_in import HandingIn
@@ -83,16 +85,12 @@ def create_app(
     say = partial(_say, pages)
     return Starlette(
         routes=[
-            Route("/api/v1/measurements", ingest.post, methods=["POST"]),
-            Route(
-                any_text("/api/v1/measurements/{measurement_id}"),
-                answers.measurement,
-                name="measurement",
-            ),
+            Route(MEASUREMENTS_PATH, ingest.post, methods=["POST"]),
+            Route(any_text(MEASUREMENT_PATH), answers.measurement, name="measurement"),
             *(
                 [
                     Route(
-                        "/api/v1/campaigns",
+                        CAMPAIGNS_PATH,
                         HandingIn(doorkeeper, hand_in, limits).post,
                         methods=["POST"],
                     )
@@ -100,9 +98,9 @@ def create_app(
                 if hand_in
                 else ()
             ),
-            Route("/api/v1/token", answers.token),
-            Route("/api/v1/health", answers.health),
-            Route("/api/v1/openapi.json", answers.openapi, name="openapi"),
+            Route(TOKEN_PATH, answers.token),
+            Route(HEALTH_PATH, answers.health),
+            Route(DESCRIPTION_PATH, answers.openapi, name="openapi"),
             *(pages.routes if pages else ()),
         ],
         middleware=[Middleware(AccessLog, say=say), Middleware(NoNul, say=say)],

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from treehammer.collectors.failures import CLASSES
-from treehammer.collectors.record import INT64, MAX_LONG_TEXT
+from treehammer.collectors.record import INT64, MAX_LONG_TEXT, is_storable
 from treehammer.hctests.definition import Scalar
 from treehammer.sql.handed_in import HandedIn
 from treehammer.sql.rows import ELSEWHERE, AttemptRow, CampaignRow, JobRow, ReplicaRow
@@ -69,17 +69,9 @@ class CampaignPlan(_Open):
 
 
 def _storable(text: str) -> str:
-    if "\0" in text or not _is_unicode(text):
+    if not is_storable(text):
         raise ValueError("must not contain NUL or lone surrogates")
     return text
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _type_of(table: str, name: str, hint: Any) -> Any:

@@ -5,15 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from treehammer.collectors.record import json_schema
+from treehammer.collectors.service import API, CAMPAIGNS_PATH, MEASUREMENTS_PATH
 from treehammer.sql.contradictions import describe
 from treehammer.version import __version__
-from treehammer.web.api import NO_NUL, OPERATIONS, PREFIX, Operation, Parameter
+from treehammer.web.api import (
+    DESCRIPTION_PATH,
+    HEALTH_PATH,
+    MEASUREMENT_PATH,
+    NO_NUL,
+    OPERATIONS,
+    TOKEN_PATH,
+    Operation,
+    Parameter,
+)
 from treehammer.web.bodies import Limits
 from treehammer.web.campaign_document import DOCUMENT, schemas
 from treehammer.web.handing_in import ROWS
 
 #: Raised with every change of the interface: the first number when clients must change.
-API_VERSION = "1.2.0"
+API_VERSION = "1.3.0"
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
@@ -33,11 +43,11 @@ def description(limits: Limits) -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "paths": {
-            "/api/v1/measurements": {"post": _post(limits)},
-            "/api/v1/measurements/{measurement_id}": {"get": _get()},
-            "/api/v1/token": {"get": _token()},
-            "/api/v1/health": {"get": _health()},
-            "/api/v1/openapi.json": {"get": _openapi()},
+            MEASUREMENTS_PATH: {"post": _post(limits)},
+            MEASUREMENT_PATH: {"get": _get()},
+            TOKEN_PATH: {"get": _token()},
+            HEALTH_PATH: {"get": _health()},
+            DESCRIPTION_PATH: {"get": _openapi()},
             **_asked(limits),
         },
         "components": {
@@ -122,8 +132,8 @@ def _body_refusals() -> dict[str, Any]:
 
 def _asked(limits: Limits) -> dict[str, Any]:
     """What pages show, for programs; campaigns are also handed in."""
-    paths = {f"{PREFIX}{one.address}": {"get": _data(one)} for one in OPERATIONS}
-    paths[f"{PREFIX}/campaigns"]["post"] = _hand_in(limits)
+    paths = {f"{API}{one.address}": {"get": _data(one)} for one in OPERATIONS}
+    paths[CAMPAIGNS_PATH]["post"] = _hand_in(limits)
     return paths
 
 
@@ -249,7 +259,7 @@ def _parameter(one: Parameter) -> dict[str, Any]:
     return {
         "name": one.name,
         "in": "path" if one.path else "query",
-        "required": one.path,
+        "required": one.path or one.required,
         "description": one.meaning,
         "schema": schema,
     }

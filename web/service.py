@@ -51,7 +51,6 @@ class Doors:
     host: str
     port: int
     certificate: Certificate | None
-    behind_proxy: bool
 
     @classmethod
     def of(cls, settings: Settings) -> Doors:
@@ -84,7 +83,7 @@ class Doors:
                 "--behind-proxy that a proxy in front speaks TLS.",
             )
         host, port = settings.serve_host, settings.serve_port
-        return cls(host, port, certificate, settings.serve_behind_proxy)
+        return cls(host, port, certificate)
 
     @property
     def url(self) -> str:
