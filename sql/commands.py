@@ -125,10 +125,11 @@ def import_command(
 
     Example: treehammer import theirs.root --dry-run
     """
-    from treehammer.sql.importing import files_of, import_files
+    from treehammer.sql.importing import files_of, import_files, is_readable
 
     to_read = files_of(files)
-    with _store_to_fill(settings, dry_run=dry_run) as store:
+    # Where there is nothing to take in, no database is made either.
+    with _store_to_fill(settings, create=not dry_run and any(map(is_readable, to_read))) as store:
         found = import_files(
             store, to_read, ignore_unknown=ignore_unknown, dry_run=dry_run, bars=progress_bar
         )
@@ -166,10 +167,10 @@ def _import_row(done: Imported) -> dict[str, Any]:
 
 
 @contextmanager
-def _store_to_fill(settings: Settings, *, dry_run: bool) -> Iterator[Store]:
-    """The store; to count only, an empty one where there is none yet."""
+def _store_to_fill(settings: Settings, *, create: bool) -> Iterator[Store]:
+    """The store; where none is to be made, and there is none yet, an empty one that goes."""
     try:
-        store = Store.open(settings.database, create=not dry_run)
+        store = Store.open(settings.database, create=create)
     except NothingToDo:
         with (
             tempfile.TemporaryDirectory() as folder,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.errors import ContentError
 from treehammer.sql import schema
-from treehammer.sql.rows import ELSEWHERE, OVER, AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.rows import OVER, AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.tables import CHUNK, fetch, insert_missing, upsert
 
 OfJob = TypeVar("OfJob", JobRow, AttemptRow)
@@ -91,7 +91,7 @@ def _news(
         later = max((one.number for one in told[job.id]), default=0) > max(known, default=0)
         if not _is_news(job, here, later=later):
             continue
-        marked = job if job.elsewhere else replace(job, batch_system=ELSEWHERE + job.batch_system)
+        marked = job.as_elsewhere()
         fates[_fate(marked, here)] += 1
         job_news.append(marked)
         for attempt in told[job.id]:

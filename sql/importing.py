@@ -129,9 +129,10 @@ def import_files(
         StoreError: the database refuses; importing again takes in the rest.
     """
     found: list[Imported] = []
+    campaigns: set[str] | None = set() if dry_run else None
     with (
         _counting(store) if dry_run else nullcontext(store.add_table) as add,
-        bars("Importing", sum(map(_rows, files))) as step,
+        bars("Importing", sum(_rows(file) or 0 for file in files)) as step,
     ):
         before = 0
         for file in files:
@@ -144,7 +145,7 @@ def import_files(
                     for row in _take_in(add, incoming, columns, done):
                         step(before + row)
                     before += incoming.rows
-                    done.campaigns = merging.merge(store, incoming, dry_run=dry_run)
+                    done.campaigns = merging.merge(store, incoming, campaigns)
             except FileError as error:
                 done.problems.append(str(error) if error.where else f"{file.path}: {error}")
     if not dry_run:
@@ -153,13 +154,18 @@ def import_files(
     return found
 
 
-def _rows(file: File) -> int:
-    """For the bar alone: a file that cannot be read has none."""
+def is_readable(file: File) -> bool:
+    """Whether something might be taken in from a file."""
+    return _rows(file) is not None
+
+
+def _rows(file: File) -> int | None:
+    """How many rows a file has; None when it cannot be read, which is told where it is taken in."""
     try:
         with opened(file.path) as incoming:
             return incoming.rows
     except FileError:
-        return 0
+        return None
 
 
 def _require_whole(file: File, incoming: Incoming) -> None:

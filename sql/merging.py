@@ -1,8 +1,9 @@
 """Campaigns, jobs and attempts of another installation, merged with those that are here.
 
 Only jobs that were over are taken in: the installation that submitted a job follows it, and here its
-batch system would be asked for it in vain.  Of jobs that are here already, those that are not over
-are followed here and left alone; of the others, who knows a later attempt is right.
+batch system would be asked for it in vain.  Jobs that are followed here and are not over are left
+alone.  Of those that are over on both sides, who knows a later attempt is right; one that we were
+told of while it ran has ended as the file says, unless it was queued anew since.
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ from treehammer.sql.rows import OVER, AttemptRow, CampaignRow, JobRow, ReplicaRo
 from treehammer.sql.store import Store
 
 
-def merge(store: Store, incoming: Incoming, *, dry_run: bool) -> int:
+def merge(store: Store, incoming: Incoming, counted: set[str] | None = None) -> int:
     """Take in what travels with measurements; what is known stays.
+
+    Args:
+        store: to fill.
+        incoming: a file.
+        counted: campaigns of files before, to which its own are added: only count, write nothing.
 
     Returns:
         how many campaigns were not there.
     """
-    here = {campaign.id for campaign in store.campaigns()}
+    here = {campaign.id for campaign in store.campaigns()} | (counted or set())
     new: dict[str, CampaignRow] = {}
     for batch in incoming.companion("campaign"):
         new |= {row.id: row for row in rows_of(CampaignRow, batch) if row.id not in here}
-    if dry_run:
+    if counted is not None:
+        counted.update(new)
         return len(new)
     for campaign in new.values():
         store.add_campaign(campaign, [])
@@ -45,8 +52,8 @@ class _Jobs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._campaigns = {campaign.id: campaign for campaign in store.campaigns()}
-        #: Jobs that are over, here and there.
-        self._over: set[str] = set()
+        #: Jobs of which attempts are taken in.
+        self._wanted: set[str] = set()
         #: Those of them that are not the same in both.
         self._otherwise: dict[str, JobRow] = {}
 
@@ -59,16 +66,35 @@ class _Jobs:
             here = {job.id: job for job in self._store.jobs(id_)}
             missing = [job for job in some if job.id not in here]
             self._store.add_campaign(self._campaigns[id_], missing)
-            both = [job for job in some if job.id in here and here[job.id].state in OVER]
-            self._over |= {job.id for job in (*missing, *both)}
-            self._otherwise |= {job.id: job for job in both if job != here[job.id]}
+            known = [job for job in some if job.id in here and _may_change(here[job.id])]
+            ended = [job.as_elsewhere() for job in known if _has_ended(job, here[job.id])]
+            self._store.set_jobs(ended)
+            self._wanted |= {job.id for job in (*missing, *known)}
+            self._otherwise |= {
+                job.id: job.as_elsewhere() if here[job.id].elsewhere else job
+                for job in known
+                if job != here[job.id]
+            }
 
     def add_attempts(self, attempts: Iterable[AttemptRow]) -> None:
-        some = [attempt for attempt in attempts if attempt.job_id in self._over]
-        here: dict[str, set[int]] = {}
+        some = [attempt for attempt in attempts if attempt.job_id in self._wanted]
+        here: dict[str, dict[int, AttemptRow]] = {}
         for attempt in self._store.attempts(attempt.job_id for attempt in some):
-            here.setdefault(attempt.job_id, set()).add(attempt.number)
-        missing = [a for a in some if a.number not in here.get(a.job_id, ())]
-        later = {a.job_id for a in missing if a.number > max(here.get(a.job_id, (0,)))}
+            here.setdefault(attempt.job_id, {})[attempt.number] = attempt
+        missing = [a for a in some if _tells_more(a, here.get(a.job_id, {}).get(a.number))]
+        later = {a.job_id for a in missing if a.number > max(here.get(a.job_id, {0: a}))}
         self._store.set_attempts(missing)
         self._store.set_jobs(self._otherwise[id_] for id_ in later & self._otherwise.keys())
+
+
+def _may_change(here: JobRow) -> bool:
+    return here.state in OVER or here.elsewhere
+
+
+def _has_ended(job: JobRow, here: JobRow) -> bool:
+    """Whether a job of the file, which is over, is the one that we were told was not."""
+    return here.state not in OVER and here.batch_id in ("", job.batch_id)
+
+
+def _tells_more(attempt: AttemptRow, here: AttemptRow | None) -> bool:
+    return here is None or (here.state not in OVER and attempt.state in OVER)

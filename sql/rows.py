@@ -6,7 +6,7 @@ database.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: What a batch system's name begins with where another installation follows the job.
 ELSEWHERE = "elsewhere@"
@@ -58,6 +58,10 @@ class JobRow:
     def elsewhere(self) -> bool:
         """Whether the installation that submitted it follows it, and tells us: nobody is asked here."""
         return self.batch_system.startswith(ELSEWHERE)
+
+    def as_elsewhere(self) -> JobRow:
+        """The same, as one that another installation follows."""
+        return self if self.elsewhere else replace(self, batch_system=ELSEWHERE + self.batch_system)
 
 
 @dataclass(frozen=True)

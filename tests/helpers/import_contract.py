@@ -320,6 +320,43 @@ def test_a_job_that_is_followed_here_is_left_alone(store: Store, tmp_path: Path)
     assert store.attempts(["job"]) == []
 
 
+@pytest.mark.parametrize(
+    "batch, state, before",
+    [
+        ("7", "done", "running"),
+        ("", "done", "running"),  # told before its batch system had numbered it
+        ("8", "running", "lost"),  # queued anew since the file was written
+    ],
+)
+def test_a_job_that_was_told_of_ends_as_the_file_says(
+    store: Store, tmp_path: Path, batch: str, state: str, before: str
+) -> None:
+    ended = job_row(state="done", batch_system="pool", batch_id="7")
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement()])
+        others.add_campaign(campaign_row(), [ended])
+        others.set_attempts([AttemptRow("job", 1, "done", 5, 9, 0, "", "")])
+        file = write(others, tmp_path / "theirs.parquet")
+    running = replace(ended, state="running", batch_system="elsewhere@pool", batch_id=batch)
+    store.add_campaign(campaign_row(), [running])
+    store.set_attempts([AttemptRow("job", 1, before, 5, 0, None, "", "")])
+    take_in(store, file)
+    (job,) = store.jobs("campaign")
+    assert (job.state, job.batch_system) == (state, "elsewhere@pool")
+    (attempt,) = store.attempts(["job"])
+    assert attempt.state == ("lost" if before == "lost" else "done")
+
+
+def test_a_dry_run_counts_a_campaign_of_two_files_once(store: Store, tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement()])
+        others.add_campaign(campaign_row(), [])
+        files = [write(others, tmp_path / name) for name in ("a.parquet", "b.parquet")]
+    for dry_run in (True, False):
+        found = take_in(store, *files, dry_run=dry_run)
+        assert [one.campaigns for one in found] == [1, 0]
+
+
 # Files of others
 
 

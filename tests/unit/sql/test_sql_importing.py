@@ -127,6 +127,12 @@ def test_the_verb(others: Store, tmp_path: Path) -> None:
     assert str(rows) in again.stdout
     assert verb(folder).exit_code == 2
     (tmp_path / "no.root").write_text("")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert isinstance(
+        verb(empty, tmp_path / "no.root", tmp_path / "none.parquet").exception, FileError
+    )
+    assert not [*empty.iterdir()], "nothing to take in makes no database"
     wrong = verb(folder, tmp_path / "no.root", file).exception
     assert isinstance(wrong, FileError)
     assert wrong.exit_code == 2
