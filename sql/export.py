@@ -32,7 +32,13 @@ Progress = Callable[[int], AbstractContextManager[Step]]
 
 
 def export(
-    store: Store, selection: Selection, target: Path, *, software_dir: Path, progress: Progress
+    store: Store,
+    selection: Selection,
+    target: Path,
+    *,
+    software_dir: Path,
+    progress: Progress,
+    patience_s: float | None = None,
 ) -> int:
     """Write the selected measurements to ``target``; its suffix decides the format.
 
@@ -44,6 +50,7 @@ def export(
         target: a name that ends in ``.root``, ``.csv`` or ``.parquet``.
         software_dir: the cached ROOT environments (for ``.root``).
         progress: takes the number of rows and gives a bar that moves with them.
+        patience_s: seconds that ROOT may take; None for no limit.
 
     Returns:
         the number of rows.
@@ -59,7 +66,7 @@ def export(
         _selected(store, selection, form) as source,
         _aside(target) as file,
         progress(source.rows) as step,
-        form.writer(software_dir) as begin,
+        form.writer(software_dir, patience_s) as begin,
         begin(file, source.schema) as sink,
     ):
         seen = _seen_of(selection)
@@ -111,7 +118,7 @@ def export_parts(
         _selected(store, selection, form) as source,
         partitions.aside(folder) as staged,
         progress(source.rows) as step,
-        form.writer(software_dir) as begin,
+        form.writer(software_dir, None) as begin,
     ):
         parts = partitions.Parts(staged, suffix, source.schema)
 

@@ -25,11 +25,12 @@ class Format:
     """How a file is written.
 
     Attributes:
-        writer: takes the cached ROOT environments; its files are complete when its block ends.
+        writer: takes the cached ROOT environments, and the seconds that ROOT may take or None; its
+            files are complete when its block ends.
         lists_as_text: whether it has no lists.
     """
 
-    writer: Callable[[Path], AbstractContextManager[Begin]]
+    writer: Callable[[Path, float | None], AbstractContextManager[Begin]]
     lists_as_text: bool = False
 
 
@@ -107,6 +108,6 @@ def _parquet_file(file: Path, schema: pa.Schema) -> Iterator[Sink]:
 
 FORMATS = {
     ".root": Format(trees),
-    ".csv": Format(lambda _: nullcontext(_csv_file), lists_as_text=True),
-    ".parquet": Format(lambda _: nullcontext(_parquet_file)),
+    ".csv": Format(lambda *_: nullcontext(_csv_file), lists_as_text=True),
+    ".parquet": Format(lambda *_: nullcontext(_parquet_file)),
 }

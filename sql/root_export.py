@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,15 +48,16 @@ CONVENTIONS: Mapping[str, str] = {
 
 
 @contextmanager
-def trees(software_dir: Path) -> Iterator[Begin]:
+def trees(software_dir: Path, patience_s: float | None = None) -> Iterator[Begin]:
     """Write ROOT files, one after the other, by one ROOT; they are complete when the block ends.
 
     Args:
         software_dir: the cached ROOT environments; the newest is used, or made when there is none.
+        patience_s: seconds after which ROOT is ended, whatever it does; None for no limit.
 
     Raises:
         SoftwareError: there is no ROOT that can be used.
-        OSError: a file could not be written; the message is ROOT's.
+        OSError: a file could not be written; the message is ROOT's, or that it took too long.
     """
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(
@@ -66,20 +68,46 @@ def trees(software_dir: Path) -> Iterator[Begin]:
             env=environment(software_dir),
         )
         assert child.stdin is not None
-        try:
-            # A broken pipe means that the child has ended; it has said why.
-            with suppress(BrokenPipeError), child.stdin:
-                yield functools.partial(_file, child.stdin)
-            code = child.wait()
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
+        with _ended_after(child, patience_s) as late:
+            try:
+                # A broken pipe means that the child has ended; it has said why.
+                with suppress(BrokenPipeError), child.stdin:
+                    yield functools.partial(_file, child.stdin)
+                code = child.wait()
+            except BaseException:
+                child.kill()
+                child.wait()
+                raise
+        if code and late.is_set():
+            raise TimeoutError(f"ROOT was not done within {patience_s:g} s")
         if code:
             said.seek(0)
             lines = said.read().decode(errors="replace").split("\n")
             why = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
             raise OSError(f"ROOT said: {why.strip()}")
+
+
+@contextmanager
+def _ended_after(
+    child: subprocess.Popen[bytes], patience_s: float | None
+) -> Iterator[threading.Event]:
+    """Kill a child that takes longer; the event says whether it was killed."""
+    late = threading.Event()
+    if patience_s is None:
+        yield late
+        return
+
+    def end() -> None:
+        late.set()
+        child.kill()
+
+    timer = threading.Timer(patience_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from treehammer.web.answers import Refusal
 
 #: The most measurements in one file: some 15 MB, made in some ten seconds.
 MOST = 20_000
+#: Seconds that ROOT may take for one: less than the next one waits for its turn.
+PATIENCE_S = 50
 #: Files that are kept, and seconds for which they are.
 KEPT, KEPT_S = 20, 86_400
 
@@ -68,6 +70,13 @@ class Exports:
         """Whether there is a ROOT that writes: it is never installed while somebody waits."""
         return bool(software.prepared(self.software_dir))
 
+    def has(self, key: str) -> bool:
+        """Whether the file of a key is there."""
+        return _is_kept(self._file(key))
+
+    def _file(self, key: str) -> Path:
+        return self.folder / f"{key}.root"
+
     def key(self, store: Store, selection: Selection, content: Content) -> str:
         """What tells a file's content, as hexadecimal digits; it changes as measurements do."""
         told = f"{store.url}\n{selection!r}\n{content!r}\n{__version__}"
@@ -79,9 +88,9 @@ class Exports:
         Raises:
             NothingToDo: nothing is selected.
             Refusal: too much is, or something else than what has this key; or there is no ROOT, or
-                no room.
+                no room, or ROOT takes too long.
         """
-        file = self.folder / f"{key}.root"
+        file = self._file(key)
         if _is_kept(file):
             return file
         content = selected(store, selection)
@@ -103,8 +112,14 @@ class Exports:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._tidy()
-            progress = partial(silent, "")
-            export(store, selection, file, software_dir=self.software_dir, progress=progress)
+            export(
+                store,
+                selection,
+                file,
+                software_dir=self.software_dir,
+                progress=partial(silent, ""),
+                patience_s=PATIENCE_S,
+            )
         except OSError as error:
             raise Refusal(503, f"the file cannot be made: {error.strerror}") from error
         except (SoftwareError, StoreError) as error:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 import uproot
-from browser import Watched
+from browser import Watched, require_agreement
+from playwright.sync_api import Route, expect
 
 from treehammer import config
 from treehammer.collectors import software
@@ -63,6 +64,10 @@ def test_what_failed_or_was_not_timed_is_drawn_where_it_is_asked_for(
     told.get_by_text(f"eff_job: {len(rows)} entries").wait_for()
 
 
+def test_the_form_agrees_with_its_page_after_going_back(rich: str, visit: Visit) -> None:
+    require_agreement(visit(rich), "/root-file?campaign=over", "campaign", "over", "running")
+
+
 def test_what_is_drawn_stands_in_the_address(rich: str, visit: Visit) -> None:
     tab = visit(rich)
     opened(tab)
@@ -77,6 +82,31 @@ def test_what_is_drawn_stands_in_the_address(rich: str, visit: Visit) -> None:
     assert again.page.get_by_label("Entries").input_value() == "all"
     again.open("/root-file?campaign=nightly&tree=campaign&column=name")
     again.page.get_by_text("name: 1 entries, 1 different values").wait_for(timeout=60_000)
+
+
+def test_what_was_chosen_last_is_shown_however_long_the_one_before_takes(
+    rich: str, visit: Visit
+) -> None:
+    tab = visit(rich)
+    opened(tab)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    column, told = tab.page.get_by_label("Column", exact=True), tab.page.get_by_role("status")
+    tab.page.route("**/root-file/*.root*", hold, times=1)
+    column.select_option("wall_per_event_s")
+    while not held:
+        tab.page.wait_for_timeout(50)
+    column.select_option("site")
+    told.get_by_text("8 different values").wait_for()
+    with tab.page.expect_request_finished():
+        held[0].continue_()
+    tab.page.wait_for_timeout(1000)
+    expect(told).to_contain_text("site: ")
+    expect(tab.page.get_by_role("img")).to_have_count(0)
+    assert "column=site" in tab.page.url
 
 
 def test_texts_lists_and_two_columns(rich: str, visit: Visit) -> None:

@@ -10,14 +10,15 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute
 
-from treehammer.errors import ConfigError, NothingToDo
+from treehammer.errors import ConfigError
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.schema import campaign
-from treehammer.sql.selection import Selection
+from treehammer.sql.selection import Selection, alternatives
 from treehammer.sql.store import Store
 from treehammer.sql.tables import fetch
+from treehammer.web.answers import Refusal
 from treehammer.web.exports import MOST, Exports, selected
-from treehammer.web.pages.context import PageContext, View, link_to
+from treehammer.web.pages.context import PageContext, Room, View, for_people, link_to, sentence
 from treehammer.web.pages.tables import Column, Table
 from treehammer.web.templating import moment
 
@@ -33,54 +34,82 @@ def routes(context: PageContext, exports: Exports) -> list[BaseRoute]:
 
     def file(store: Store, request: Request) -> Response:
         selection = _selection(store, request)
-        key = str(request.path_params["key"])
-        if len(key) != 32 or not set(key) <= set("0123456789abcdef"):
-            raise NothingToDo("there is no file of this name")
+        key = _key(request)
         found = exports.file(store, selection, key)
         headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, max-age=3600"}
         name = f"treehammer-{key[:8]}.root"
         return FileResponse(found, headers=headers, filename=name, media_type="application/x-root")
 
-    # One at a time: others wait here, not where pages are asked for.
-    room = anyio.CapacityLimiter(1)
+    def is_there(request: Request) -> bool:
+        return exports.has(_key(request))
+
+    # Made one at a time: others wait here, not where pages are asked for.
+    room = Room(anyio.CapacityLimiter(1), is_there)
     return [
         context.page("/root-file", page, "rootfile"),
         context.page("/root-file/{key}.root", file, "rootfile-data", packed=False, room=room),
     ]
 
 
+def _key(request: Request) -> str:
+    """The key of a file in its address.
+
+    Raises:
+        Refusal: it is none.
+    """
+    key = str(request.path_params["key"])
+    if len(key) != 32 or not set(key) <= set("0123456789abcdef"):
+        raise Refusal(404, "there is no file of this name")
+    return key
+
+
 def view(store: Store, request: Request, exports: Exports) -> View:
     """A campaign is chosen, and browsed."""
-    asked = request.query_params
     campaigns = _campaigns(store)
-    chosen = asked.get("campaign", "")
-    wheres = [text for text in asked.getlist("where") if text.strip()]
+    chosen = request.query_params.get("campaign", "")
     values: dict[str, Any] = {
         "campaigns": [
             (one.id, f"{one.name or one.id}, {moment(one.created_us)}") for one in campaigns
         ],
         "chosen": chosen,
-        "wheres": wheres,
+        "wheres": _conditions(request),
         "most": MOST,
         "possible": exports.possible,
         "rows": None,
         "file": "",
+        "refused": "",
     }
     if chosen:
-        selection = _selection(store, request)
-        # The form shows what was meant by a prefix or 'last'.
-        values["chosen"] = selection.campaigns[0]
-        content = selected(store, selection)
-        values["rows"] = content.rows
-        if 0 < content.rows <= MOST and exports.possible:
-            key = exports.key(store, selection, content)
-            query = {"campaign": selection.campaigns[0], "where": wheres}
-            values["file"] = link_to(request, "rootfile-data", query=query, key=key)
-        known = {one.id for one in campaigns}
-        if values["chosen"] not in known:
-            values["campaigns"].append((values["chosen"], values["chosen"]))
+        try:
+            # The form shows what was meant by a prefix or 'last'.
+            values["chosen"] = store.campaign(chosen).id
+            if values["chosen"] not in {one.id for one in campaigns}:
+                values["campaigns"].append((values["chosen"], values["chosen"]))
+            values |= _found(store, _of(values["chosen"], request), request, exports)
+        except ConfigError as error:
+            if not for_people(request):
+                raise
+            values["refused"] = sentence(error)
     table = _table(campaigns)
-    return View("rootfile.html.j2", "ROOT file", values, (table,), inline_styles=True)
+    status = 400 if values["refused"] else 200
+    return View(
+        "rootfile.html.j2", "ROOT file", values, (table,), inline_styles=True, status=status
+    )
+
+
+def _found(
+    store: Store, selection: Selection, request: Request, exports: Exports
+) -> dict[str, Any]:
+    """How much is selected, and the address of its file where there can be one."""
+    content = selected(store, selection)
+    if not (0 < content.rows <= MOST and exports.possible):
+        return {"rows": content.rows}
+    query = {"campaign": selection.campaigns[0], "where": _conditions(request)}
+    key = exports.key(store, selection, content)
+    return {
+        "rows": content.rows,
+        "file": link_to(request, "rootfile-data", query=query, key=key),
+    }
 
 
 def _table(campaigns: list[CampaignRow]) -> Table:
@@ -103,9 +132,20 @@ def _selection(store: Store, request: Request) -> Selection:
     Raises:
         ConfigError: it names no campaign, one that there is not, or a wrong condition.
     """
-    asked = request.query_params
-    chosen = asked.get("campaign", "")
+    chosen = request.query_params.get("campaign", "")
     if not chosen:
         raise ConfigError("campaign is missing: a file holds measurements of one")
-    wheres = [text for text in asked.getlist("where") if text.strip()]
-    return Selection.of([store.campaign(chosen).id], wheres)
+    return _of(store.campaign(chosen).id, request)
+
+
+def _of(campaign_id: str, request: Request) -> Selection:
+    """The measurements of a campaign that meet the conditions asked for.
+
+    Raises:
+        ConfigError: one of them is wrong.
+    """
+    return Selection((campaign_id,), alternatives(_conditions(request)))
+
+
+def _conditions(request: Request) -> list[str]:
+    return [text for text in request.query_params.getlist("where") if text.strip()]

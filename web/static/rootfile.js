@@ -14,6 +14,8 @@ const say = (text) => { part("status").textContent = text; };
 let jsroot = null;
 let tree = null;
 let columns = [];
+/** Counts what was asked to be shown: what is read later than something asked after it is dropped. */
+let turns = 0;
 
 /** Name and type of a tree's branches. */
 function columnsOf(found) {
@@ -146,12 +148,14 @@ function told(value, name) {
 async function show() {
   const name = part("column").value, against = part("against").value;
   if (!name) return;
+  const turn = ++turns;
   say("Reading …");
   const drawing = part("drawing");
-  jsroot.cleanup(drawing);
   const names = against ? [name, against] : [name];
   remember();
   const { found, rows, all: whole } = await readChosen(names);
+  if (turn !== turns) return;
+  jsroot.cleanup(drawing);
   const first = rows.slice(0, LISTED).map((row, at) => [String(row), ...names.map((one, place) => told(found[place][at], one))]);
   listing(`The first ${first.length} of ${rows.length} entries`, ["entry", ...names], first);
   const entries = judges() && part("entries").value === "good" ? `${name}: ${rows.length} good timed measurements of ${whole} entries` : `${name}: ${rows.length} entries`;
@@ -187,6 +191,7 @@ async function show() {
   } else if (drawn[0].length) {
     await jsroot.TH1Painter.draw(drawing, histogram(name, drawn[0]), "hist");
   }
+  if (turn !== turns) return;
   drawing.setAttribute("aria-label", against ? `${name} against ${against}` : `Distribution of ${name}`);
   say(`${entries}${left ? `, ${left} not known and left out` : ""}.`);
 }
@@ -198,7 +203,10 @@ function list() {
 }
 
 async function choose(file, name) {
-  tree = await file.readObject(name);
+  turns += 1;
+  const found = await file.readObject(name);
+  if (part("tree").value !== name) return;
+  tree = found;
   columns = columnsOf(tree);
   part("against").replaceChildren(new Option("its distribution", ""), ...columns.map((column) => new Option(`against ${column.name}`, column.name)));
   list();

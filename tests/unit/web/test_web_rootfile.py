@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -16,8 +18,10 @@ from web_service import Service, running
 
 from treehammer.collectors import software
 from treehammer.config import load
+from treehammer.sql import root_export
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
+from treehammer.web import exports
 from treehammer.web.answers import Refusal
 from treehammer.web.exports import KEPT, KEPT_S, Content, Exports, selected
 
@@ -48,6 +52,7 @@ def kept(filled: Service) -> Exports:
         ("?campaign=none", 400, "there is no such campaign"),
         ("?campaign=nightly&where=hots%3Dx", 400, "Did you mean host"),
         ("?campaign=nightly&where=site%3Dnowhere", 200, "No measurement is selected"),
+        ("?campaign=nightly&where=site%3Dnowhere&where=site%3DSITE_A", 200, "no ROOT on"),
         ("?campaign=nightly&where=+&where=%22%3E%3Cscript%3E", 400, "is no condition"),
     ],
 )
@@ -56,6 +61,22 @@ def test_what_is_asked_for(filled: Service, query: str, status: int, said: str) 
     assert page.status_code == status
     assert said in page.text
     assert "<script>" not in page.text
+
+
+def test_what_was_typed_wrongly_stays_in_the_form(
+    filled: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Exports, "possible", True)
+    address = "/root-file?campaign=nightly&where=site%3DSITE_A&where=nonsense"
+    page = filled.client.get(address, headers=PEOPLE)
+    assert page.status_code == 400
+    assert '<option value="over" selected>' in page.text
+    assert re.findall(r'name="where" value="(.*?)"', page.text) == ["site=SITE_A", "nonsense", ""]
+    (said,) = re.findall(r'role="alert">(.*?)</p>', page.text)
+    assert "is no condition" in said
+    assert "--where" not in said
+    told = filled.client.get(address)
+    assert (told.status_code, next(iter(told.json()))) == (400, "error")
 
 
 def test_readers_are_not_told_where_the_database_is(
@@ -69,14 +90,14 @@ def test_readers_are_not_told_where_the_database_is(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/secret/place")
 
-    exports = kept(filled)
+    files = kept(filled)
     monkeypatch.setattr(Exports, "possible", True)
     monkeypatch.setattr(Exports, "_tidy", full)
     with Store.open(filled.url) as store:
         selection = Selection.of([store.campaign("nightly").id], [])
-        key = exports.key(store, selection, selected(store, selection))
+        key = files.key(store, selection, selected(store, selection))
         with pytest.raises(Refusal) as refused:
-            exports.file(store, selection, key)
+            files.file(store, selection, key)
     assert str(refused.value) == "the file cannot be made: No space left on device"
 
 
@@ -139,6 +160,79 @@ def test_what_is_kept_too_long_is_made_anew(filled: Service) -> None:
             files.file(store, chosen, key)
 
 
+def test_a_kept_file_waits_for_none_that_is_being_made(
+    filled: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def slowly(_self: Exports, _store: Store, _selection: Selection, file: Path) -> None:
+        begun.set()
+        assert done.wait(60)
+        file.write_bytes(b"made")
+
+    files, keys = kept(filled), []
+    with Store.open(filled.url) as store:
+        for wheres in (["site=SITE_A"], ["site=SITE_B"]):
+            chosen = Selection.of([store.campaign("nightly").id], wheres)
+            keys.append(files.key(store, chosen, selected(store, chosen)))
+    monkeypatch.setattr(Exports, "_make", slowly)
+    files.folder.mkdir(parents=True, exist_ok=True)
+    (files.folder / f"{keys[1]}.root").write_bytes(b"kept")
+    made, there = (
+        f"/root-file/{key}.root?campaign=nightly&where=site%3DSITE_{site}"
+        for key, site in zip(keys, "AB", strict=True)
+    )
+    with ThreadPoolExecutor(1) as others:
+        first = others.submit(filled.client.get, made)
+        try:
+            assert begun.wait(20)
+            assert filled.client.get(there, timeout=20).content == b"kept"
+            assert not first.done()
+        finally:
+            done.set()
+        assert first.result().content == b"made"
+
+
+@pytest.mark.parametrize("first", ["", "import sys; sys.stdin.buffer.read()"])
+def test_a_root_that_hangs_is_ended(
+    filled: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whether it has read all that it is sent, or nothing."""
+    (writer := tmp_path / "writer.py").write_text(
+        f"{first}\nimport os, pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(30)\n"
+    )
+    monkeypatch.setattr(root_export, "WRITER", writer)
+    monkeypatch.setattr(root_export, "environment", lambda _: dict(os.environ))
+    monkeypatch.setattr(software, "prepared", lambda _: {"6.40.00": "there"})
+    monkeypatch.setattr(exports, "PATIENCE_S", 3)
+    files = Exports.of(tmp_path, tmp_path / "software")
+    asked_s = time.monotonic()
+    with (
+        Store.open(filled.url) as store,
+        pytest.raises(Refusal, match="ROOT was not done within 3 s") as refused,
+    ):
+        files._make(store, Selection(), files.folder / "new.root")
+    assert refused.value.status == 503
+    assert time.monotonic() - asked_s < 15
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert list(files.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("patience_s, timers", [(None, 0), (60, 1)])
+def test_a_root_with_all_the_time_is_watched_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float | None, timers: int
+) -> None:
+    (writer := tmp_path / "writer.py").write_text("import sys; sys.stdin.buffer.read()\n")
+    monkeypatch.setattr(root_export, "WRITER", writer)
+    monkeypatch.setattr(root_export, "environment", lambda _: dict(os.environ))
+    before = {*threading.enumerate()}
+    with root_export.trees(tmp_path, patience_s):
+        new = [one for one in threading.enumerate() if one not in before]
+    assert [type(one) for one in new].count(threading.Timer) == timers
+
+
 def test_old_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Exports.of(tmp_path, tmp_path / "software")
     files.folder.mkdir()
@@ -156,6 +250,16 @@ def test_old_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(left) == KEPT - 1
     assert old.name not in left
     assert f"{0:032x}.root" in left
+
+
+def test_an_old_file_goes_also_where_there_is_room(tmp_path: Path) -> None:
+    files = Exports.of(tmp_path, tmp_path / "software")
+    files.folder.mkdir()
+    for name, age_s in (("new", KEPT_S - 60), ("old", KEPT_S + 60)):
+        (file := files.folder / f"{name}.root").write_bytes(b"")
+        os.utime(file, (time.time() - age_s,) * 2)
+    files._tidy()
+    assert [file.name for file in files.folder.iterdir()] == ["new.root"]
 
 
 def test_files_are_in_the_cache() -> None:
