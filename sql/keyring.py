@@ -13,6 +13,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from treehammer.collectors.record import is_storable
 from treehammer.errors import ConfigError
 from treehammer.sql.database import reading, writing
 from treehammer.sql.schema import access_key, access_revocation, campaign, job, measurement
@@ -103,7 +104,8 @@ class Keyring:
         """
         mine = access_key.c.kid == kid
         with writing(self._engine) as connection:
-            if connection.execute(sa.select(access_key.c.kid).where(mine)).first() is None:
+            known = sa.select(access_key.c.kid).where(mine)
+            if not is_storable(kid) or connection.execute(known).first() is None:
                 raise ConfigError(
                     "there is no such key",
                     where=f"key {kid!r}",

@@ -28,6 +28,11 @@ MICRO = 1_000_000
 MAX_NAME = 200
 #: Identities of campaigns and jobs as submitting makes them.
 _IDENTITY = {CAMPAIGN: re.compile("[0-9a-f]{16}"), JOB: re.compile("[0-9a-f]{24}")}
+#: What they look like, and where they stand.
+_TOLD = {
+    CAMPAIGN: "16 hexadecimal digits, as its submitter's status tells",
+    JOB: "24 hexadecimal digits, as in the address of its page and in job_id of an export",
+}
 
 
 @click.group("token")
@@ -110,10 +115,18 @@ def list_command(settings: Settings, revoked: bool, form: str) -> None:
 
     Example: treehammer token list
     """
-    master = master_key(settings.master_key_file)
+    path = settings.master_key_file
     with _keyring(settings, create=False) as keyring:
+        # Only to look, none is made.
+        master = master_key(path) if path.exists() else None
         rows = [_listed(row, master) for row in keyring.known()]
         revocations = keyring.revocations()
+    if rows and master is None:
+        click.echo(
+            f"warning: {path} is not there, and with it no key counts: put it back from a backup, or "
+            "name it (service_key_file)",
+            err=True,
+        )
     if revoked:
         _list_revocations(revocations, form)
         return
@@ -142,10 +155,12 @@ def _list_revocations(revocations: Sequence[Revocation], form: str) -> None:
     print_rows([asdict(one) for one in revocations], columns, form=form)
 
 
-def _listed(row: KeyRow, master: bytes) -> dict[str, Any]:
+def _listed(row: KeyRow, master: bytes | None) -> dict[str, Any]:
     state = "counts"
     if row.revoked_us is not None:
         state = f"revoked {_day(row.revoked_us)}"
+    elif master is None:
+        state = "master key missing"
     elif not _is_ours(row, master):
         state = "of another master key"
     elif row.expires_us is not None and row.expires_us < _now_us():
@@ -204,8 +219,7 @@ def _identity(settings: Settings, keyring: Keyring, scope: str, text: str) -> st
     if printable and _IDENTITY[scope].fullmatch(text):
         click.echo(f"this database knows nothing of {scope} {text} yet", err=True)
         return text
-    digits = "16" if scope == CAMPAIGN else "24"
-    hint = f"Give its whole identity, {digits} hexadecimal digits, as its submitter's status tells."
+    hint = f"Give its whole identity, {_TOLD[scope]}."
     if scope == CAMPAIGN and printable:
         try:
             with Store.open(settings.database) as store:

@@ -105,12 +105,21 @@ def test_revoking_tokens(settings: config.Settings) -> None:
     for arguments, said in (
         (("--campaign", "3f2b"), f"{campaign}  nightly"),
         (("--campaign", "3f2b"), "16 hexadecimal digits"),
-        (("--job", "7" * 23), "24 hexadecimal digits"),
+        (("--job", "7" * 23), "24 hexadecimal digits, as in the address of its page"),
     ):
         error = token(settings, "revoke", *arguments).exception
         assert isinstance(error, ConfigError)
         assert said in str(error)
     assert len(json.loads(token(settings, "list", "--revoked", "--json").stdout)) == 4
+
+
+def test_listing_makes_no_master_key(settings: config.Settings) -> None:
+    token(settings, "create", "--role", "read", "--name", "a")
+    settings.master_key_file.unlink()
+    told = token(settings, "list")
+    assert f"warning: {settings.master_key_file} is not there" in told.stderr
+    assert [row["state"] for row in listed(settings)] == ["master key missing"]
+    assert not settings.master_key_file.exists()
 
 
 def test_a_key_under_another_master_key_is_warned_of(settings: config.Settings) -> None:
@@ -133,6 +142,9 @@ def test_a_key_under_another_master_key_is_warned_of(settings: config.Settings) 
         (("create", "--role", "read", "--name", "x" * 201), "200"),
         (("create", "--role", "read", "--name", "a", "--expires", "soon"), "no duration"),
         (("revoke", "nope"), "treehammer token list"),
+        (("revoke", "\udcff"), "treehammer token list"),
+        (("revoke", "--campaign", "\udcff"), "there is no such campaign"),
+        (("revoke", "--job", "\udcff"), "there is no such job"),
         (("revoke", "th1.x"), "no key"),
         (("revoke", "--job", ""), "no such job"),
         (("revoke", "--campaign", "a\x00"), "no such campaign"),
