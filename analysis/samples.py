@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,10 +220,15 @@ def bundled_axes(samples: Iterable[Sample]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis for job in jobs.values() for axis in varying_axes(job)))
 
 
+def known_hosts(hosts: Iterable[str | None]) -> set[str]:
+    """The hosts that can be told apart: who does not know its own is on none of them."""
+    return {host for host in hosts if host}
+
+
 def natural_order(value: Scalar) -> tuple[Any, ...]:
     """Sort key that puts 6.9 before 6.10, and numbers before text."""
     if not isinstance(value, str):
-        return 0, float(value)
+        return 0, value
     parts = [part for part in re.split(r"(\d+)", value) if part]
     return 1, tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
@@ -271,3 +276,17 @@ def means(text: str, value: Scalar) -> bool:
         return float(text) == value
     except ValueError:
         return False
+
+
+def readings(text: str) -> Iterator[Scalar]:
+    """Every value that a user may mean who writes this, see :func:`means`; the text itself first."""
+    yield text
+    if text.lower() in ("true", "false"):
+        yield text.lower() == "true"
+    try:
+        number = float(text)
+    except ValueError:
+        return
+    if number.is_integer():
+        yield int(number)
+    yield number

@@ -20,6 +20,7 @@ from treehammer.analysis.pairs import JobPair, JobValue, job_values, pair_jobs, 
 from treehammer.analysis.samples import (
     Sample,
     comparison_key,
+    known_hosts,
     natural_order,
     release_key,
     varying_axes,
@@ -212,8 +213,7 @@ class Effect:
 
 
 def _hosts(jobs: Iterable[JobPair | JobValue]) -> set[str]:
-    """A job that does not know its host is on none that could be told from the others."""
-    return {job.host for job in jobs if job.host}
+    return known_hosts(job.host for job in jobs)
 
 
 def effect(series: Series, metric: str, axis: str, known: Checksums) -> Effect:

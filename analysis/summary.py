@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from treehammer.analysis.pairs import last_attempts
-from treehammer.analysis.samples import natural_order, read_variant, varying_axes
+from treehammer.analysis.samples import known_hosts, natural_order, read_variant, varying_axes
 from treehammer.analysis.statistics import one_sample, welch
 from treehammer.collectors.failures import NOT_SUPPORTED
 from treehammer.collectors.job import TIMED
@@ -79,8 +79,8 @@ class Sum:
 
     @property
     def hosts(self) -> int:
-        """How many hosts they ran on."""
-        return len({row["host"] for row in self.rows})
+        """How many known hosts they ran on."""
+        return len(known_hosts(row["host"] for row in self.rows))
 
     def spread(self, metric: str) -> Spread | None:
         """Over executions; None where none recorded the metric."""

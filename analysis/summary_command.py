@@ -261,6 +261,7 @@ def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _notes(groups: Sequence[Sum], table: _Table) -> Iterator[str]:
+    from treehammer.analysis.samples import known_hosts
     from treehammer.analysis.summary import telling
 
     yield (
@@ -278,5 +279,5 @@ def _notes(groups: Sequence[Sum], table: _Table) -> Iterator[str]:
             f"Mixed in one group: {', '.join(sorted(mixed))}. A mean over a mixture depends on what "
             "is in it: name these in --by, or choose with --where."
         )
-    if len({row["host"] for group in groups for row in group.rows}) == 1:
+    if len(known_hosts(row["host"] for group in groups for row in group.rows)) == 1:
         yield "One host: the intervals tell how its jobs scattered, not what other hosts would give."

@@ -12,14 +12,16 @@ from treehammer.analysis.samples import (
     COLUMNS,
     bundled_axes,
     comparison_key,
+    means,
     natural_order,
+    readings,
     release_key,
     value_named,
     varying_axes,
 )
 from treehammer.collectors.metrics import BY_NAME
 from treehammer.errors import ConfigError, NothingToDo
-from treehammer.hctests.definition import Variant
+from treehammer.hctests.definition import Scalar, Variant
 
 
 def test_the_columns_asked_for_are_in_the_catalogue() -> None:
@@ -74,6 +76,8 @@ def test_axes_inside_jobs_are_told_from_those_between() -> None:
 def test_versions_sort_as_people_read_them() -> None:
     versions = ["6.40.00", "6.9.2", "6.38.00", "current"]
     assert sorted(versions, key=natural_order) == ["6.9.2", "6.38.00", "6.40.00", "current"]
+    numbers = [10**400, 1.5, 2, -1]
+    assert sorted(numbers, key=natural_order) == [-1, 1.5, 2, 10**400]
 
 
 def test_numbers_are_named_as_numbers_and_versions_as_text() -> None:
@@ -93,3 +97,12 @@ def test_an_unknown_axis_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="cache_mb") as caught:
         value_named(Campaign().samples(), "cach_mb", "0")
     assert caught.value.where == "--axis"
+
+
+@pytest.mark.parametrize("text", ["1", "0.5", "1e3", "-2.0", "True", "6.40", "6.40.00", "Muon_*"])
+def test_readings_are_the_values_that_a_text_means(text: str) -> None:
+    known: list[Scalar] = [True, False, 1, 0.5, 1000, -2, 6.4, text, "other", 7]
+    found = [*readings(text)]
+    assert found[0] == text
+    assert all(means(text, value) for value in found)
+    assert {repr(v) for v in known if means(text, v)} <= {repr(v) for v in found}

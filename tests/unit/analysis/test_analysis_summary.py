@@ -55,6 +55,12 @@ def test_the_job_is_the_unit_however_often_it_measured() -> None:
     assert spread.n == 5
 
 
+def test_a_host_that_is_not_known_is_none() -> None:
+    rows = [row("a", 1.0), row("b", 1.0, host=None), row("c", 1.0, host=None)]
+    (group,) = sum_up(rows, lambda _: ())
+    assert (group.jobs, group.hosts) == (3, 1)
+
+
 def test_of_a_job_that_was_tried_again_the_last_attempt_counts() -> None:
     rows = [row("a", 1.0), row("a", 3.0, attempt=2), row("a", None, attempt=3)]
     (group,) = sum_up(rows, lambda _: ())
