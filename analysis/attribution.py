@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from treehammer.analysis.verdict import SERIES, Verdict
-from treehammer.analysis.wording import METRIC_TITLES
+from treehammer.analysis.wording import METRIC_TITLES, called
 from treehammer.sql.rows import VerdictRow
 
 #: More names than this make a sentence unreadable.
@@ -57,24 +58,33 @@ def attribute(findings: Iterable[Finding], changed: str) -> tuple[str, ...]:
     return tuple(said if everywhere else said[1:])
 
 
-def attributed(rows: Sequence[VerdictRow]) -> tuple[str, ...]:
-    """The same for all verdicts of a comparison, each sentence with the times it holds for."""
+def attributed(
+    rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """The same for all verdicts of a comparison, each sentence with the times it holds for.
+
+    Args:
+        rows: of the comparison.
+        names: of campaigns, by identity.
+    """
     said: dict[str, list[str]] = {}
     for metric, title in METRIC_TITLES.items():
         of_metric = [row for row in rows if row.scope == SERIES and row.metric == metric]
         if not of_metric:
             continue
         one = of_metric[0]
-        changed = "the release" if one.axis == "root" else f"{one.axis}={one.b}"
+        changed = "the release" if one.axis == "root" else f"{one.axis}={called(one, names)[1]}"
         findings = [Finding(row.site, row.label, Verdict(row.verdict)) for row in of_metric]
         for sentence in attribute(findings, changed):
             said.setdefault(sentence, []).append(title)
     return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
 
 
-def concluded(rows: Sequence[VerdictRow]) -> tuple[str, ...]:
+def concluded(
+    rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, ...]:
     """What :func:`attributed` says, or else that there is nothing to say, and why."""
-    if said := attributed(rows):
+    if said := attributed(rows, names):
         return said
     if not any(Verdict(row.verdict).decisive for row in rows if row.scope == SERIES):
         return ("No verdict could be given, so nothing is attributed to a site or a cause.",)

@@ -191,6 +191,10 @@ def _judge(estimate: Estimate, n: int, adjusted: Adjusted, delta: float) -> _Jud
     return _Judgement(verdict, adjusted, more)
 
 
+def _texts(wheres: Sequence[Where]) -> tuple[str, ...]:
+    return tuple(text for where in wheres for text in where.texts)
+
+
 class _Rows:
     """Makes the store's rows of one comparison."""
 
@@ -199,9 +203,9 @@ class _Rows:
         self._now_us = now_us
         self._asked: dict[str, Any] = {
             "campaigns": question.selection.campaigns,
-            "where": tuple(map(str, question.selection.wheres)),
-            "where_a": tuple(map(str, question.where_a)),
-            "where_b": tuple(map(str, question.where_b)),
+            "where": _texts(question.selection.wheres),
+            "where_a": _texts(question.where_a),
+            "where_b": _texts(question.where_b),
         }
 
     def pairs(self, one: Effect) -> Iterator[PairRow]:

@@ -96,14 +96,16 @@ def standings(sums: Iterable[tuple[str, _Work, Moments]]) -> dict[str, Point]:
     """Every site beside the others over the whole time that sums are of; their ``time`` is 0.
 
     Args:
-        sums: site, work, and a metric of its good measurements, once each.
+        sums: site, work, and a metric of some of its good measurements.
     """
     own: dict[str, dict[_Work, Moments]] = defaultdict(dict)
     means: dict[_Work, dict[str, float]] = defaultdict(dict)
     for site, work, moments in sums:
         if moments.mean is not None:
-            own[site][work] = moments
-            means[work][site] = moments.mean
+            mine = own[site]
+            mine[work] = whole = mine[work] + moments if work in mine else moments
+            assert whole.mean is not None
+            means[work][site] = whole.mean
     return {
         site: _point(
             0,

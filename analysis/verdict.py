@@ -69,7 +69,8 @@ class Evidence:
         sites: sites that were pooled, and tau, the spread between them (ln).
         sites_needed: more sites that make a decision likely.
         campaigns: identities of the campaigns that were asked, of all when empty.
-        where: conditions on the measurements of both sides, as ``export --where`` takes them.
+        where: conditions on the measurements of both sides, as ``export --where`` takes them; of
+            several ``=`` on one column any one will do.
         where_a, where_b: conditions on one side alone.
         of_a, of_b: columns and the values that single out the executions of either side.
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from treehammer.analysis.samples import SELECTION
 from treehammer.analysis.verdict import DELTA, MOST_JOBS, Evidence, Verdict
+from treehammer.errors import ConfigError
 from treehammer.sql.rows import VerdictRow
+from treehammer.sql.selection import alternatives
 
 #: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
 MOST_CHANGE = math.log(1e4)
@@ -31,12 +33,19 @@ def title(row: VerdictRow, names: Mapping[str, str] = MappingProxyType({})) -> s
         names: of campaigns, by identity.
     """
     evidence = Evidence.from_json(row.evidence)
-    what = f"{row.b} against {row.a}"
+    a, b = called(row, names)
+    what = f"{b} against {a}"
     words = [what if row.axis == SELECTION else f"{row.axis} {what}"]
     words.append(selection(evidence, names, sides=row.axis != SELECTION))
     if evidence.delta not in (None, DELTA):
         words.append(within(evidence.delta))
     return ", ".join(words)
+
+
+def called(row: VerdictRow, names: Mapping[str, str]) -> tuple[str, str]:
+    """What A and B of a comparison are called; ``names`` are those of campaigns, by identity."""
+    a, b = (names.get(one, one) if row.axis == "campaign" else one for one in (row.a, row.b))
+    return a, b
 
 
 def selection(
@@ -53,11 +62,19 @@ def selection(
         return "selection not recorded"
     found = [names.get(one, one) for one in asked.campaigns]
     words = [f"campaign {' or '.join(found)}"] if found else []
-    words += asked.where or ()
+    words += _conditions(asked.where)
     if sides:
-        words += [f"A: {text}" for text in asked.where_a or ()]
-        words += [f"B: {text}" for text in asked.where_b or ()]
+        words += [f"A: {text}" for text in _conditions(asked.where_a)]
+        words += [f"B: {text}" for text in _conditions(asked.where_b)]
     return " and ".join(words) or "all measurements"
+
+
+def _conditions(texts: Sequence[str] | None) -> list[str]:
+    try:
+        return [str(where) for where in alternatives(texts or ())]
+    except ConfigError:
+        # Asked in another version, of a column that this one does not know.
+        return [*(texts or ())]
 
 
 def per_cent(effect: float) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from treehammer.collectors.metrics import INSTRUMENT_VERSION
-from treehammer.hctests.definition import FORMAT_AXIS, PinnedTest, Variant
+from treehammer.hctests.definition import FORMAT_AXIS, PinnedTest, Scalar, Variant
 from treehammer.hctests.schema import FILE_NAME
 
 #: Columns of a measurement that make its series.
@@ -24,6 +25,8 @@ SERIES_COLUMNS: Final = (
     "door",
     "instrument_version",
 )
+#: The axis whose values are releases of ROOT, for which a measurement has a column of its own.
+RELEASE_AXIS: Final = "root"
 
 
 def test_hash(pinned: PinnedTest) -> str:
@@ -93,12 +96,37 @@ def comparison_key(measurement: Mapping[str, Any], *, without: Collection[str]) 
         row["dataset_hash"] = ""
     elif FORMAT_AXIS in without:
         row["dataset_hash"] = measurement.get("content_hash") or row["dataset_hash"]
-    variant = json.loads(str(row.pop("variant")))
-    row["axes"] = {name: value for name, value in variant.items() if name not in without}
+    row["axes"] = axes(str(row.pop("variant")), without=without)
     for name in ("site", "door"):
         if name in without:
             del row[name]
     return _digest(row)
+
+
+def axes(variant: str, *, without: Collection[str] = ()) -> dict[str, Scalar]:
+    """The axes of a variant and their values.
+
+    Args:
+        variant: as a measurement holds it, a JSON object.
+        without: axes that are left out.
+
+    Raises:
+        ValueError: it is no JSON.
+        AttributeError: it is another thing than an object.
+    """
+    return {name: value for name, value in json.loads(variant).items() if name not in without}
+
+
+@lru_cache(maxsize=4096)
+def unreleased(variant: str) -> str:
+    """A variant without its release of ROOT, as canonical JSON: equal for the same work.
+
+    A text of others that is no JSON object is a variant of its own.
+    """
+    try:
+        return Variant(tuple(axes(variant, without=(RELEASE_AXIS,)).items())).canonical
+    except (ValueError, AttributeError, RecursionError):
+        return variant
 
 
 def _digest(document: Mapping[str, Any]) -> str:

@@ -128,9 +128,10 @@ def _passes(packed: pa.BinaryArray, *, as_text: bool) -> dict[str, pa.Array]:
     owner = np.repeat(np.tile(np.arange(len(packing.PACKED)), len(lengths)), known.ravel())
     columns: dict[str, pa.Array] = {}
     for place, name in enumerate(packing.PACKED):
-        ends = np.concatenate([[0], np.cumsum(known[:, place])]).astype("i4")
-        lists = pa.ListArray.from_arrays(
-            pa.array(ends), pa.array(numbers[owner == place]), mask=pa.array(lengths[:, place] < 0)
+        lists = _list_array(
+            known[:, place],
+            pa.array(numbers[owner == place]),
+            unknown=pa.array(lengths[:, place] < 0),
         )
         texts = map(packing.as_text, lists.to_pylist()) if as_text else None
         columns[name] = lists if texts is None else pa.array(texts, pa.string())
@@ -145,12 +146,23 @@ def _lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
     numbers = parts.flatten()
     # An empty list has one part, which is empty.
     lengths = pc.if_else(pc.equal(texts, "[]"), 0, pc.list_value_length(parts))
-    ends = pc.cumulative_sum(pc.fill_null(lengths, 0)).cast(pa.int32())
-    return pa.ListArray.from_arrays(
-        pa.concat_arrays([pa.array([0], pa.int32()), ends]),
+    return _list_array(
+        pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False),
         numbers.filter(pc.not_equal(numbers, "")).cast(wanted.value_type),
-        mask=texts.is_null(),
+        unknown=texts.is_null(),
     )
+
+
+def _list_array(
+    lengths: np.ndarray, numbers: pa.Array, *, unknown: pa.BooleanArray
+) -> pa.ListArray:
+    """Lists of these lengths, filled with the numbers one after the other; null where unknown.
+
+    Arrow up to 25 takes no mask beside offsets that have a validity bitmap, and what it computes
+    has one; NumPy's have none.
+    """
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype("i4")
+    return pa.ListArray.from_arrays(pa.array(ends), numbers, mask=unknown)
 
 
 class Extras:

@@ -5,9 +5,10 @@ Single measurements are read of one job at a time, or counted by an index.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,11 +16,11 @@ from treehammer.collectors.failures import NOT_SUPPORTED
 from treehammer.errors import NothingToDo
 from treehammer.sql import wide
 from treehammer.sql.overview import CampaignState, states_of
-from treehammer.sql.rollups import UNSUPPORTED
+from treehammer.sql.rollups import GOOD, UNSUPPORTED, exact_outcome
 from treehammer.sql.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.store import Store
-from treehammer.sql.tables import fetch
+from treehammer.sql.tables import CHUNK, fetch
 
 #: Failing measurements of a campaign whose messages are read.
 MOST_FAILING = 2000
@@ -51,12 +52,23 @@ class AttemptCount:
 
 @dataclass(frozen=True)
 class JobLine:
-    """A job, its last attempt (None before the first) and how many measurements are recorded."""
+    """A job, its last attempt (None before the first) and what of it is recorded.
+
+    Attributes:
+        job: it.
+        last: its last attempt.
+        attempts: how many there were.
+        recorded: its measurements.
+        failed: outcome that is not good, as roll-ups name it -> its measurements, the most first.
+        said: what one of the most frequent of those said.
+    """
 
     job: JobRow
     last: AttemptRow | None
     attempts: int
     recorded: int
+    failed: Mapping[str, int]
+    said: str
 
 
 def listed(store: Store, first: int, count: int) -> tuple[list[CampaignState], int]:
@@ -69,8 +81,16 @@ def listed(store: Store, first: int, count: int) -> tuple[list[CampaignState], i
     return states_of(store, ids), all_
 
 
+def to_choose(store: Store, count: int, chosen: Collection[str]) -> list[tuple[str, str]]:
+    """Identity and name of campaigns to choose from: the newest, and those that are chosen, however old."""
+    found = dict(newest(store, count))
+    older = [one for one in chosen if one not in found]
+    named = names(store, older)
+    return [*found.items(), *((one, named.get(one, one)) for one in older)]
+
+
 def newest(store: Store, count: int) -> list[tuple[str, str]]:
-    """Identity and name of the newest campaigns, to choose from."""
+    """Identity and name of the newest campaigns."""
     query = sa.select(campaign.c.id, campaign.c.name)
     query = query.order_by(campaign.c.created_us.desc(), campaign.c.id).limit(count)
     with store.connection() as connection:
@@ -81,9 +101,26 @@ def names(store: Store, ids: Collection[str]) -> dict[str, str]:
     """Campaigns of these identities that have a name: identity -> name."""
     if not ids:
         return {}
+    wanted = sorted(ids)
+    found: dict[str, str] = {}
     query = sa.select(campaign.c.id, campaign.c.name).where(campaign.c.name.is_not(None))
     with store.connection() as connection:
-        return dict(connection.execute(query.where(campaign.c.id.in_(ids))).tuples().all())
+        for start in range(0, len(wanted), CHUNK):
+            some = query.where(campaign.c.id.in_(wanted[start : start + CHUNK]))
+            found.update(connection.execute(some).all())
+    return found
+
+
+def names_apart(store: Store, ids: Collection[str]) -> dict[str, str]:
+    """The same, of names that are alike with the identity, in short: no two are the same."""
+    found = names(store, ids)
+    alike = Counter(found.values())
+    short = next(
+        size
+        for size in (8, 16, None)
+        if len({(n, i[:size]) for i, n in found.items()}) == len(found)
+    )
+    return {i: n if alike[n] == 1 else f"{n} ({i[:short]})" for i, n in found.items()}
 
 
 def named(store: Store, id_: str) -> CampaignRow:
@@ -218,11 +255,11 @@ def jobs(
         all_ = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
         query = sa.select(job).where(*conditions).order_by(*order).offset(first).limit(count)
         rows = fetch(connection, JobRow, query)
-        of = measurement.c.job_id
-        numbers = sa.select(of, sa.func.count()).where(
-            measurement.c.campaign_id == campaign_id, of.in_([row.id for row in rows])
-        )
-        recorded = {row[0]: row[1] for row in connection.execute(numbers.group_by(of))}
+        outcomes = _outcomes(connection, campaign_id, [row.id for row in rows])
+        bad = {
+            job_id: [one for one in of if one.outcome != GOOD] for job_id, of in outcomes.items()
+        }
+        said = _said(connection, {job_id: of[0].example for job_id, of in bad.items() if of})
     attempts: dict[str, list[AttemptRow]] = {}
     for one in store.attempts(row.id for row in rows):
         attempts.setdefault(one.job_id, []).append(one)
@@ -231,11 +268,43 @@ def jobs(
             row,
             attempts[row.id][-1] if row.id in attempts else None,
             len(attempts.get(row.id, ())),
-            recorded.get(row.id, 0),
+            sum(one.measurements for one in outcomes.get(row.id, ())),
+            {one.outcome: one.measurements for one in bad.get(row.id, ())},
+            said.get(row.id, ""),
         )
         for row in rows
     ]
     return lines, all_ or 0
+
+
+class _Outcome(NamedTuple):
+    """An outcome, how many measurements of a job had it, and the identity of one of them."""
+
+    outcome: str
+    measurements: int
+    example: str
+
+
+def _outcomes(
+    connection: sa.Connection, campaign_id: str, jobs: Sequence[str]
+) -> dict[str, list[_Outcome]]:
+    """Job -> outcomes of its measurements, the most frequent first."""
+    by = (measurement.c.job_id, exact_outcome())
+    query = sa.select(*by, sa.func.count(), sa.func.min(measurement.c.measurement_id))
+    query = query.where(measurement.c.campaign_id == campaign_id, measurement.c.job_id.in_(jobs))
+    found: dict[str, list[_Outcome]] = {}
+    for job_id, outcome, number, example in connection.execute(query.group_by(*by)):
+        found.setdefault(job_id, []).append(_Outcome(outcome, int(number), example))
+    for of_job in found.values():
+        of_job.sort(key=lambda one: (-one.measurements, one.outcome))
+    return found
+
+
+def _said(connection: sa.Connection, examples: Mapping[str, str]) -> dict[str, str]:
+    """Job -> what the measurement said that is its example, also why it is implausible."""
+    columns = measurement.c.job_id, measurement.c.failure_message, measurement.c.implausible_why
+    query = sa.select(*columns).where(measurement.c.measurement_id.in_(examples.values()))
+    return {id_: message or why or "" for id_, message, why in connection.execute(query)}
 
 
 def _failed(campaign_id: str, failure: str) -> sa.ColumnElement[bool]:

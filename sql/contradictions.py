@@ -7,7 +7,6 @@ come in: handed in to the service, brought home in a sandbox, or imported.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,8 @@ from treehammer.collectors.record import (
     RECORD_VERSION,
     Measurement,
     RecordError,
+    is_number,
+    is_storable,
     measurement_id,
 )
 from treehammer.sql import days
@@ -61,7 +62,10 @@ def contradictions(values: Mapping[str, Any]) -> list[str]:
     if values.get("failure_class") not in (None, "", *CLASSES):
         wrong.append(f"failure_class must be one of {', '.join(CLASSES)}")
     if not is_variant(values["variant"]):
-        wrong.append("variant must be a JSON object of texts, numbers, true and false")
+        wrong.append(
+            "variant must be a JSON object of texts (without NUL or lone surrogates), true, false "
+            "and numbers (whole ones within 64 bits)"
+        )
     if values.get("plausible") and values.get("implausible_why"):
         wrong.append("plausible must be false where implausible_why has a reason")
     for name in COUNTED:
@@ -82,9 +86,13 @@ def is_variant(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and all(
-        isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
-        for value in found.values()
+        is_storable(axis) and (isinstance(value, bool) or is_number(value) or _is_text(value))
+        for axis, value in found.items()
     )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and is_storable(value)
 
 
 def describe(properties: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,8 @@ def most(connection: Connection, figure: Figure) -> int:
     It may be far more than there are, as conditions on other columns are left aside.
     """
     known = tuple(w for w in figure.selection.wheres if w.column in ROLLED_BY)
-    rolled = replace(figure, metrics=(), by=(), selection=Selection(wheres=known), raw=False)
+    selection = Selection(wheres=known)
+    rolled = replace(figure, metrics=(), by=(), selection=selection, latencies=False, raw=False)
     found = sum(group.measurements for group in answer(connection, rolled).groups)
     if not figure.selection.campaigns:
         return found

@@ -8,6 +8,7 @@ same numbers, and the answer says where it came from.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +16,7 @@ from functools import lru_cache
 from typing import Literal
 
 from treehammer.collectors.metrics import BY_NAME, LONG_TEXTS
+from treehammer.collectors.record import EXTRA_NAME
 from treehammer.errors import ConfigError, did_you_mean
 from treehammer.sql import days
 from treehammer.sql.dimensions import SUBJECT
@@ -207,7 +209,9 @@ def require_few(groups: int, most: int) -> None:
 
 def _require_number(name: str) -> None:
     metric = BY_NAME.get(name)
-    if metric is None and not name.startswith(EXTRA_PREFIX):
+    if metric is None and not (
+        name.startswith(EXTRA_PREFIX) and re.fullmatch(EXTRA_NAME, name.removeprefix(EXTRA_PREFIX))
+    ):
         numbers = [metric.name for metric in BY_NAME.values() if metric.type in ("int", "float")]
         raise ConfigError(
             f"there is no metric {name!r}",

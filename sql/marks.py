@@ -17,6 +17,7 @@ from treehammer.sql import rollups, wide
 from treehammer.sql.dimensions import DIMENSION_OF
 from treehammer.sql.rows import ReplicaRow
 from treehammer.sql.schema import measurement
+from treehammer.sql.selection import matches
 
 #: What a mark begins with; nothing else in ``implausible_why`` does.
 BAD_REPLICA = "bad replica: "
@@ -25,10 +26,10 @@ AFTER = "; "
 #: Later than any measurement.
 NEVER_US = 2**62
 
-_UNMARKED = sa.or_(
-    measurement.c.implausible_why.is_(None),
-    measurement.c.implausible_why.not_like(f"%{BAD_REPLICA}%"),
-)
+
+def _unmarked(dialect: str) -> sa.ColumnElement[bool]:
+    why = measurement.c.implausible_why
+    return sa.or_(why.is_(None), sa.not_(matches(why, f"*{BAD_REPLICA}*", dialect)))
 
 
 def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
@@ -43,7 +44,7 @@ def mark(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
             _read_there(finding),
             measurement.c.started_us > after_us,
             measurement.c.started_us <= until_us,
-            _UNMARKED,
+            _unmarked(connection.dialect.name),
         )
         owners |= _owners(connection, meant)
         # Not by one UPDATE with a CASE, in which Oracle mixes no CLOB with other text.
@@ -65,7 +66,8 @@ def take_over(connection: Connection, reasons: Mapping[str, str]) -> None:
     """Mark measurements as another store has them marked: identity -> ``implausible_why`` there."""
     owners: set[tuple[int, int]] = set()
     for id_, why in reasons.items():
-        meant = sa.and_(measurement.c.measurement_id == id_, _UNMARKED)
+        unmarked = _unmarked(connection.dialect.name)
+        meant = sa.and_(measurement.c.measurement_id == id_, unmarked)
         owners |= _owners(connection, meant)
         connection.execute(
             sa.update(measurement).where(meant).values(plausible=False, implausible_why=why)
@@ -81,8 +83,8 @@ def _owners(connection: Connection, meant: sa.ColumnElement[bool]) -> set[tuple[
 
 def without(why: str | None) -> str | None:
     """What was recorded as implausible, a mark left out that came later."""
-    if why is None:
-        return None
+    if why is None or BAD_REPLICA not in why:
+        return why
     return why.partition(BAD_REPLICA)[0].removesuffix(AFTER) or None
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.errors import NothingToDo, did_you_mean
 from treehammer.sql import wide
 from treehammer.sql.rows import CampaignRow, VerdictRow
 from treehammer.sql.schema import (
@@ -81,6 +82,12 @@ def sites(store: Store) -> list[str]:
     with store.connection() as connection:
         found = connection.scalars(sa.select(_SITE).distinct().order_by(_SITE))
         return [site or "" for site in found]
+
+
+def no_site(store: Store, site: str) -> NothingToDo:
+    """That this site has never measured anything, and which may be meant."""
+    near = did_you_mean(site, sites(store))
+    return NothingToDo(f"there is no site {site[:100]!r} that has measured anything", hint=near)
 
 
 @dataclass(frozen=True)
@@ -214,15 +221,26 @@ def comparisons(store: Store) -> int:
 
 
 def largest(
-    store: Store, comparison_id: str, metric: str, verdicts: Collection[str]
-) -> VerdictRow | None:
-    """The line of a comparison with the largest effect, of those with one of these verdicts."""
-    mine = verdict.c.comparison_id == comparison_id, verdict.c.metric == metric
-    query = sa.select(verdict).where(*mine, verdict.c.verdict.in_(verdicts))
-    query = query.where(verdict.c.effect.is_not(None))
-    order = (verdict.c.effect * verdict.c.effect).desc(), verdict.c.line
+    store: Store, comparisons: Collection[str], verdicts: Collection[str]
+) -> dict[tuple[str, str], VerdictRow]:
+    """Of each of some comparisons and metric the line with the largest effect, of those with one of these verdicts."""
+    table = verdict.c
+    query = sa.select(table.comparison_id, table.metric, table.line, table.effect).where(
+        table.comparison_id.in_(comparisons),
+        table.verdict.in_(verdicts),
+        table.effect.is_not(None),
+    )
+    best: dict[tuple[str, str], tuple[float, int]] = {}
     with store.connection() as connection:
-        return next(iter(fetch(connection, VerdictRow, query.order_by(*order).limit(1))), None)
+        for id_, metric, line, effect in connection.execute(query):
+            rank = -abs(effect), line
+            best[id_, metric] = min(best.get((id_, metric), rank), rank)
+        lines = [
+            sa.and_(table.comparison_id == id_, table.line == line)
+            for (id_, _), (_, line) in best.items()
+        ]
+        rows = fetch(connection, VerdictRow, sa.select(verdict).where(sa.or_(sa.false(), *lines)))
+    return {(row.comparison_id, row.metric): row for row in rows}
 
 
 @dataclass(frozen=True)
@@ -232,7 +250,9 @@ class Failing:
     campaign_id: str
     job_id: str
     test_name: str
+    variant: str
     variant_label: str
+    axis_root: str
     host: str
     failure_class: str
     failure_kind: str

@@ -42,7 +42,7 @@ def read(
         fetched: the catalogue columns that these need.
         lists_as_text: leave lists as JSON.
 
-    Returns:
+    Yields:
         how many measurements there are, their columns, and the stream of their batches.
     """
     engine = make_engine(url)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.metrics import BY_NAME, Value
+from treehammer.collectors.record import is_storable
 from treehammer.sql import wide
 from treehammer.sql.figure_queries import answer
 from treehammer.sql.figures import Answer, Figure
@@ -108,8 +109,7 @@ class Snapshot:
     def knows_extra(self, name: str) -> bool:
         """Whether any measurement has this metric that a test defined; one is looked for."""
         query = sa.select(extra.c.name).where(extra.c.name == name).limit(1)
-        # PostgreSQL refuses to be asked for what holds NUL.
-        return "\0" not in name and self._connection.scalar(query) is not None
+        return is_storable(name) and self._connection.scalar(query) is not None
 
     def counts(self, campaign_id: str) -> list[CountRow]:
         """Measurements of a campaign by site, kind, class of failure and plausibility."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.failures import NOT_SUPPORTED
+from treehammer.collectors.failures import CLASSES, NOT_SUPPORTED
 from treehammer.collectors.metrics import LATENCY_BINS
 from treehammer.sql.packing import as_text, numbers
 from treehammer.sql.schema import (
@@ -35,6 +35,8 @@ UNSUPPORTED = {
     "software setup": "software setup: not supported",
     "stage-in": "stage-in: not supported",
 }
+#: Every outcome but :data:`GOOD`.
+NOT_GOOD = (*CLASSES, IMPLAUSIBLE, *UNSUPPORTED.values())
 #: A kind that was recorded as no text at all.
 NO_KIND = "-"
 #: No figure is larger; what is, was made up, and its square might be infinite.

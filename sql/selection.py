@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from treehammer.collectors.metrics import BY_NAME, LONG_TEXTS, Metric
-from treehammer.collectors.record import INT64
+from treehammer.collectors.record import INT64, is_storable
 from treehammer.errors import ConfigError
 from treehammer.sql import wide
 from treehammer.sql.schema import measurement
@@ -53,14 +53,56 @@ class Where:
                 hint="Write COLUMN=VALUE, or one of != < <= > >= ~ instead of =.",
             )
         name, operator, value = match[1], match[2], match[3].strip()
-        if "\0" in value:
-            # Nothing that is stored has one, and PostgreSQL refuses to be asked for it.
-            raise ConfigError("no text holds the character NUL", where="--where")
+        if not is_storable(value):
+            # PostgreSQL refuses to be asked for it, and Python to send it.
+            raise ConfigError(
+                "no text that is stored holds NUL or what is not UTF-8", where="--where"
+            )
         return cls(name, operator, _converted(_metric(name), operator, value))
 
+    @property
+    def values(self) -> tuple[Scalar, ...]:
+        """The values, also where there is one alone."""
+        return self.value if isinstance(self.value, tuple) else (self.value,)
+
+    @property
+    def texts(self) -> list[str]:
+        """A text for each value, as :meth:`parse` reads it."""
+        return [str(replace(self, value=value)) for value in self.values]
+
     def __str__(self) -> str:
-        values = self.value if isinstance(self.value, tuple) else (self.value,)
-        return f"{self.column}{self.operator}{' or '.join('' if v is None else str(v) for v in values)}"
+        return f"{self.column}{self.operator}{' or '.join('' if v is None else str(v) for v in self.values)}"
+
+
+def alternatives(texts: Iterable[str]) -> tuple[Where, ...]:
+    """Conditions as pages take them: of several ``=`` on one column any one will do.
+
+    Raises:
+        ConfigError: one is wrong.
+    """
+    wheres = map(Where.parse, texts)
+    return _one_each(wheres, lambda some, others: [*dict.fromkeys((*some, *others))])
+
+
+def narrowed(wheres: Iterable[Where]) -> tuple[Where, ...]:
+    """The same conditions, all of which hold, with one ``=`` for a column: of the values in common.
+
+    Of two that have none in common the later one stays.
+    """
+    return _one_each(wheres, lambda some, others: [v for v in some if v in others] or [*others])
+
+
+def _one_each(
+    wheres: Iterable[Where],
+    both: Callable[[Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
+) -> tuple[Where, ...]:
+    """One ``=`` for a column; ``both`` makes the values of two of them those of one."""
+    found: dict[Where | str, Where] = {}
+    for where in wheres:
+        key = where.column if where.operator == "=" else where
+        values = both(found[key].values, where.values) if key in found else where.values
+        found[key] = replace(where, value=values[0] if len(values) == 1 else tuple(values))
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -105,7 +147,7 @@ def condition(where: Where, column: sa.ColumnElement[Any], dialect: str) -> sa.C
             return sa.and_(sa.true(), *each)
         return sa.or_(sa.false(), *each)
     if where.operator == "~":
-        return _matches(column, str(value), dialect)
+        return matches(column, str(value), dialect)
     if value is None:
         return column.is_(None) if where.operator == "=" else column.is_not(None)
     if dialect == "oracle" and where.column in LONG_TEXTS:
@@ -117,7 +159,8 @@ def condition(where: Where, column: sa.ColumnElement[Any], dialect: str) -> sa.C
     return column.op(where.operator, is_comparison=True)(value)
 
 
-def _matches(column: sa.ColumnElement[str], pattern: str, dialect: str) -> sa.ColumnElement[bool]:
+def matches(column: sa.ColumnElement[str], pattern: str, dialect: str) -> sa.ColumnElement[bool]:
+    """Whether text is that of a pattern in which ``*`` and ``?`` are wild, in either case as written."""
     # SQLite's LIKE ignores case, the others' does not; its GLOB does not either.
     if dialect == "sqlite":
         return column.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]"))

@@ -6,12 +6,13 @@ Nothing here reads more than a site's entries in one index, and of each variant 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from treehammer.hctests.identity import unreleased
 from treehammer.sql.figure_queries import FETCH
 from treehammer.sql.rollups import GOOD
 from treehammer.sql.schema import dimension_tables, measurement, rolled_columns, rollup_day
@@ -25,7 +26,7 @@ _NODE = dimension_tables["node"].c
 
 @dataclass(frozen=True)
 class Work:
-    """Something that a site measured."""
+    """Something that a site measured; its variant as it was recorded, with :func:`one_label`."""
 
     test: str
     variant: str
@@ -33,10 +34,21 @@ class Work:
     dataset: str
     door: str
     protocol: str
+    variant_label: str
 
 
-#: What makes two measurements the same work, wherever they ran.
-WORK = ("test_name", "variant_label", "axis_root", "dataset_hash", "door_protocol")
+#: What makes two measurements the same work, wherever they ran; see :func:`work`.
+WORK = ("test_name", "variant", "axis_root", "dataset_hash", "door_protocol")
+
+
+def work(values: Iterable[object]) -> tuple[str, ...]:
+    """The work of a measurement with these values of :data:`WORK`: equal for the same.
+
+    Its variant is told by the axes, not by a label, which names those that vary in its campaign alone;
+    the release is left out of it, as it has a column of its own.
+    """
+    test, variant, *others = (str(value or "") for value in values)
+    return test, unreleased(variant), *others
 
 
 class Daily(NamedTuple):
@@ -70,15 +82,34 @@ def works(store: Store, site: str) -> list[Work]:
     """What a site has ever measured; nothing when there is no such site."""
     columns = (
         _SUBJECT.test_name,
-        _SUBJECT.variant_label,
+        _SUBJECT.variant,
         _SUBJECT.axis_root,
         _SUBJECT.dataset,
         _SUBJECT.door,
         _SUBJECT.door_protocol,
     )
-    query = sa.select(*columns).where(_is(site)).distinct().order_by(*columns)
+    query = sa.select(*columns, _SUBJECT.variant_label).where(_is(site)).distinct()
+    labels: dict[tuple[str, ...], set[str]] = defaultdict(set)
     with store.connection() as connection:
-        return [Work(*(text or "" for text in row)) for row in connection.execute(query)]
+        for *texts, label in connection.execute(query.order_by(*columns)):
+            labels[tuple(text or "" for text in texts)].add(label or "")
+    return [Work(*(*texts, one_label(found))) for texts, found in labels.items()]
+
+
+def one_label(labels: Collection[str]) -> str:
+    """The label of a variant; '' where campaigns called it by several."""
+    return "".join(labels) if len(labels) == 1 else ""
+
+
+def recorded(store: Store, variants: Iterable[str], site: str | None = None) -> list[str]:
+    """What these variants were recorded as with any release, at all sites or at one."""
+    wanted = set(map(unreleased, variants))
+    query = sa.select(_SUBJECT.variant).distinct()
+    if site is not None:
+        query = query.where(_is(site))
+    with store.connection() as connection:
+        known = connection.scalars(query)
+        return sorted(one for one in known if one and unreleased(one) in wanted)
 
 
 def first_day(store: Store, site: str) -> int | None:
@@ -100,11 +131,11 @@ def dailies(
         metric: one of :data:`~treehammer.sql.schema.ROLLED`.
         first: the first day (YYYYMMDD).
         last: the last one.
-        only: column of :data:`WORK` -> the value it must have.
+        only: column of :data:`WORK` -> the value that it must have in :func:`work`.
     """
     table = rollup_day.c
     sums = [table[name] for name in rolled_columns(metric)]
-    wanted = [_SUBJECT[name] == value for name, value in only.items()]
+    wanted = [(WORK.index(name), value) for name, value in only.items()]
     subjects = sa.select(_SUBJECT.id, _SUBJECT.site, *(_SUBJECT[name] for name in WORK))
     query = sa.select(table.day, table.subject_id, *sums).where(
         table.day.between(first, last), table.kind == "timed", table.outcome == GOOD
@@ -112,10 +143,11 @@ def dailies(
     with store.connection() as connection:
         known: dict[int, tuple[str, tuple[str, ...]]] = {}
         works: dict[tuple[str, ...], tuple[str, ...]] = {}
-        for id_, site, *texts in connection.execute(subjects.where(*wanted)):
-            # One of a kind: the same is found sooner than what is equal.
-            work = tuple(text or "" for text in texts)
-            known[id_] = site or "", works.setdefault(work, work)
+        for id_, site, *texts in connection.execute(subjects):
+            done = work(texts)
+            if all(done[place] == value for place, value in wanted):
+                # One of a kind: the same is found sooner than what is equal.
+                known[id_] = site or "", works.setdefault(done, done)
         for day, subject, number, total, squares in connection.execute(
             query.execution_options(yield_per=FETCH)
         ):

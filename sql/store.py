@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
 from treehammer.collectors.metrics import Value
-from treehammer.collectors.record import MAX_TEXT, Measurement
+from treehammer.collectors.record import MAX_TEXT, Measurement, is_storable
 from treehammer.errors import ConfigError, NothingToDo, StoreError
 from treehammer.sql import marks, migrate, retention, rollups, schema
 from treehammer.sql.damage import require_undamaged
@@ -129,7 +129,11 @@ class Store:
             return add_table(connection, batch, problems)
 
     def would_add(self, measurements: Iterable[Measurement]) -> Added:
-        """What :meth:`add` would answer; nothing is written, and nobody waits for it."""
+        """What :meth:`add` would answer; nothing is written, and nobody waits for it.
+
+        An identity that comes again after :data:`~treehammer.sql.recording.BATCH` measurements
+        counts as new again: where it was first, nothing was written.
+        """
         with reading(self._engine) as connection:
             return total(
                 add_batch(connection, batch, write=False) for batch in _batches(measurements)
@@ -213,10 +217,9 @@ class Store:
         table = schema.campaign
         wanted = sa.select(table).where(table.c.id == sa.bindparam("wanted"))
         with reading(self._engine) as connection:
-            exact = fetch(
-                connection, CampaignRow, wanted.params(wanted=reference.replace("\0", ""))
-            )
-            if exact and exact[0].id == reference:
+            if is_storable(reference) and (
+                exact := fetch(connection, CampaignRow, wanted.params(wanted=reference))
+            ):
                 return exact[0]
             # Names alone: plans are long.
             names = sa.select(table.c.id, table.c.name)

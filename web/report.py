@@ -17,6 +17,7 @@ from treehammer.analysis.samples import (
     COLUMNS,
     Sample,
     bundled_axes,
+    known_hosts,
     varying_axes,
 )
 from treehammer.analysis.summary import Row
@@ -127,13 +128,16 @@ def build_report(
     of = Selection((campaign.id,))
     failed = [row for row in rows if row["failure_class"]]
     doubtful = [row for row in rows if not row["plausible"]]
+    sites = _texts(rows, "site")
     return Report(
         campaign=campaign,
         made_us=made_us,
         executions=len(rows),
         usable=sum(cell.executions for cell in cells),
-        hosts=len({(row["site"], row["host"]) for row in rows}),
-        sites=_texts(rows, "site"),
+        hosts=sum(
+            len(known_hosts(row["host"] for row in rows if row["site"] == site)) for site in sites
+        ),
+        sites=sites,
         datasets=tuple(
             sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
         ),

@@ -35,7 +35,7 @@ def test_a_figure(rich: str, visit: Visit, size: str, scheme: str) -> None:
     "query",
     [
         "view=distribution&metric=wall_per_event_s&scale=log",
-        "by=variant_label&panels=site&metric=cpu_per_event_s",
+        "by=variant&panels=site&metric=cpu_per_event_s",
         "by=day&colour=site&bars=interval",
         "by=site&view=latency",
         "by=test_name&colour=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
@@ -119,6 +119,8 @@ def test_a_figure_without_script(rich: str, visit: Visit) -> None:
     assert tab.page.locator("tbody tr").count() >= 8
     picture = tab.page.locator(".plot img")
     assert picture.evaluate("image => image.naturalWidth") > 300
+    above = "image => image.getBoundingClientRect().y - image.closest('figure').getBoundingClientRect().y"
+    assert picture.evaluate(above) < 60, "no room is kept for what a script would draw"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

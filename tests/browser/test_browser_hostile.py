@@ -42,7 +42,7 @@ LISTS = (
     "/sites",
     "/compare",
     "/explore?by=site&colour=",
-    "/explore?by=host&panels=variant_label",
+    "/explore?by=host&panels=variant",
 )
 #: Columns that some page shows in full.
 SHOWN = {
@@ -66,7 +66,6 @@ SHOWN = {
     "measurement.failure_message",
     "measurement.failure_phase",
     "measurement.implausible_why",
-    "measurement.kind",
     "measurement.log_excerpt",
     "node.container",
     "node.cpu_model",
@@ -82,7 +81,7 @@ SHOWN = {
     "subject.door",
     "subject.site",
     "subject.test_name",
-    "subject.variant_label",
+    "subject.variant",
     "verdict.evidence",
     "verdict.label",
 }
@@ -99,7 +98,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def pages_of(number: int) -> list[str]:
     """The pages that are about the rows of one attack."""
     subject = attack(number, "subject", "site")
-    ours = {"site": subject, "by": "host", "colour": "variant_label"}
+    ours = {"site": subject, "by": "host", "colour": "variant"}
     return [
         f"/sites/{quote(subject, safe='')}",
         f"/campaigns/{quote(attack(number, 'campaign', 'id'), safe='')}",

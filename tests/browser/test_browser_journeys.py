@@ -225,7 +225,7 @@ def test_study_s0_is_one_click_away(results: Results, visit: Visit) -> None:
     places = tab.page.locator(".canvas .xtick text").all_text_contents()
     assert set(places) == {GOOD, BROKEN, DISTANT}
     rows = csv.DictReader(io.StringIO(tab.context.request.get(f"{tab.page.url}&format=csv").text()))
-    equal(rows, "variant_label", stored_groups(results, "eff_job", "variant_label", "1"))
+    equal(rows, "variant", stored_groups(results, "eff_job", "variant", "1"))
     tab.check()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from npm import npm_package
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from services import missing
 
 from treehammer import config
@@ -112,3 +112,15 @@ class Watched:
             for one in found["violations"]
         ]
         assert not told, "\n".join(told)
+
+
+def require_agreement(tab: Watched, address: str, name: str, shown: str, chosen: str) -> None:
+    """Choose something else in a page's form, and go back: the form must show what the page shows."""
+    assert tab.open(address) == 200
+    box = tab.page.locator(f"main form [name={name}]")
+    box.select_option(chosen)
+    box.locator("xpath=ancestor::form").get_by_role("button").click()
+    tab.page.wait_for_url(f"**{name}={chosen}**")
+    tab.page.go_back()
+    tab.page.wait_for_url(f"**{address}**")
+    expect(box).to_have_value(shown)

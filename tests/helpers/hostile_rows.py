@@ -40,6 +40,7 @@ MADE = {"rollup_day"}
 OWN_WORDS = {
     "job.state": "done",
     "attempt.state": "done",
+    "measurement.kind": "timed",
     "pair.comparison_id": "comparison {}",
     "verdict.comparison_id": "comparison {}",
     "verdict.scope": "series",
@@ -51,7 +52,6 @@ OWN_WORDS = {
 SAME = {"campaign_id": ("campaign", "id"), "job_id": ("job", "id"), "site": ("subject", "site")}
 #: Words without which a good measurement enters no figure.
 GOOD_WORDS: dict[str, Any] = {
-    "kind": "timed",
     "failure_class": None,
     "failure_kind": None,
     "failure_phase": None,

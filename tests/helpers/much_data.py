@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from sql_makers import campaign_row, job_row, make_measurement
+from sql_makers import campaign_row, job_row, make_measurement, variant_labelled
 
 from treehammer.analysis.verdict import RULE_VERSION, Evidence
 from treehammer.collectors.record import Measurement
@@ -87,7 +87,7 @@ def _measurement(
         "started_us": began_us,
         "ended_us": began_us + 60_000_000,
         "test_name": "ttree-read",
-        "variant_label": f"root={release} {variant}",
+        **variant_labelled(f"root={release} {variant}"),
         "axis_root": release,
         "root_version": release,
         "door": "root",

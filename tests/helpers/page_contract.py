@@ -133,8 +133,46 @@ def test_jobs_of_a_campaign(filled: Store, only: dict[str, str], ids: list[str])
         line = by_id["a1"]
         assert (line.attempts, line.recorded) == (2, 3)
         assert line.last == attempt("a1", 2, "", 8)
+        assert (line.failed, line.said) == ({"open": 1}, "no such file")
     if "b1" in by_id:
         assert (by_id["b1"].last, by_id["b1"].recorded) == (None, 1)
+
+
+def test_what_of_a_job_failed_is_told_the_most_frequent_first(filled: Store) -> None:
+    common: dict[str, Any] = {"campaign_id": "new", "site": "A"}
+    lacking: dict[str, Any] = {"failure_class": "stage-in", "failure_kind": "not-supported"}
+    why: dict[str, Any] = {"plausible": False, "implausible_why": "efficiency above the cores"}
+    filled.add(
+        [
+            *(make_measurement("a1", round_, **common, **why) for round_ in (4, 5)),
+            make_measurement("a2", 2, **common, plausible=True),
+            *(make_measurement("a2", round_, **common, **FAILED) for round_ in (3, 4, 5)),
+            make_measurement("a2", 6, **common, **lacking),
+            make_measurement("a2", 7, **common, **lacking),
+        ]
+    )
+    lines, _ = campaigns.jobs(filled, "new", {"site": "A"}, 0, 10)
+    assert [(line.recorded, list(line.failed.items()), line.said) for line in lines] == [
+        (5, [("implausible", 2), ("open", 1)], "efficiency above the cores"),
+        (7, [("open", 3), ("stage-in: not supported", 2), ("implausible", 1)], "no such file"),
+    ]
+
+
+def test_campaigns_of_one_name_are_told_apart_by_their_identities(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaigns, "CHUNK", 2)
+    for id_ in ("0123456789abcdef01", "0123456789abcdef02", "fedcba98765432100"):
+        filled.add_campaign(campaign_row(id_, name="nightly"), [])
+    ids = ["new", "0123456789abcdef01", "fedcba98765432100", "nothing"]
+    assert campaigns.names_apart(filled, ids) == {
+        "new": "name of new",
+        "0123456789abcdef01": "nightly (01234567)",
+        "fedcba98765432100": "nightly (fedcba98)",
+    }
+    found = campaigns.names_apart(filled, [*ids, "0123456789abcdef02"])
+    assert found["0123456789abcdef02"] == "nightly (0123456789abcdef02)"
+    assert campaigns.names_apart(filled, []) == {}
 
 
 def test_jobs_page_by_page(filled: Store) -> None:
@@ -179,10 +217,16 @@ def test_the_latest_comparisons(filled: Store) -> None:
     last = overview.latest_comparisons(filled, 2, 2)
     assert [one.first.comparison_id for one in last] == ["first"]
     assert overview.comparisons(filled) == 3
-    row = overview.largest(filled, "second", "cpu_per_event_s", ("faster", "slower"))
-    assert row is not None
-    assert (row.label, row.effect) == ("x2", -0.3)
-    assert overview.largest(filled, "second", "wall_per_event_s", ("faster",)) is None
+    most = overview.largest(filled, ("second", "third"), ("faster", "slower"))
+    assert {key: (row.label, row.effect) for key, row in most.items()} == {
+        ("second", "wall_per_event_s"): ("x0", 0.2),
+        ("second", "cpu_per_event_s"): ("x2", -0.3),
+        ("third", "wall_per_event_s"): ("x0", 0.2),
+        ("third", "cpu_per_event_s"): ("x2", -0.3),
+    }
+    assert {row.comparison_id for row in most.values()} == {"second", "third"}
+    assert [*overview.largest(filled, ("second",), ("faster",))] == [("second", "cpu_per_event_s")]
+    assert overview.largest(filled, (), ("faster",)) == {}
     assert overview.latest_comparisons(filled, 0) == []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from sql_makers import campaign_row, job_row, make_measurement
+from sql_makers import campaign_row, job_row, make_measurement, variant_labelled
 
 from treehammer.analysis.verdict import RULE_VERSION, Evidence
 from treehammer.collectors.record import Measurement
@@ -62,6 +62,7 @@ def _measurement(
         "day": day.year * 10000 + day.month * 100 + day.day,
         "started_us": started,
         "ended_us": started + 60_000_000,
+        **variant_labelled(f"{_VARIANTS[number % 2]} root={_RELEASES[number // 2]}"),
         "variant_label": _VARIANTS[number % 2],
         "axis_root": _RELEASES[number // 2],
         "root_version": _RELEASES[number // 2],

@@ -21,9 +21,14 @@ from treehammer.testbed.certificates import Authority
 
 
 class Served:
-    """A results service with a database of its own, unless one is named; its port stays the same."""
+    """A results service with a database of its own, unless one is named; its port stays the same.
 
-    def __init__(self, folder: Path, database: str = "") -> None:
+    ``python`` runs it, by default the one of the tests.
+    """
+
+    def __init__(
+        self, folder: Path, database: str = "", *, python: Path = Path(sys.executable)
+    ) -> None:
         self.folder = folder
         self.database = database or f"sqlite:///{folder / 'central.db'}"
         self.authority = Authority(folder)
@@ -31,7 +36,7 @@ class Served:
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             self.port = int(free.getsockname()[1])
         self._command = [
-            *(sys.executable, "-m", "treehammer"),
+            *(str(python), "-m", "treehammer"),
             *("--data-dir", str(folder / "data"), "--database", self.database),
         ]
         self._serve = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from treehammer.collectors.failures import CLASSES
@@ -36,6 +37,13 @@ def make_measurement(
         "started_us": STARTED_US,
     }
     return Measurement({**required, **identity, **values}, extras or {})
+
+
+def variant_labelled(label: str) -> dict[str, Any]:
+    """Values of a measurement whose variant has the axes of a label, ``axis=value`` each."""
+    axes = dict(term.split("=") for term in label.split(" "))
+    text = json.dumps(axes, sort_keys=True, separators=(",", ":"))
+    return {"variant": text, "variant_label": label}
 
 
 def full_measurement(index: int = 0) -> Measurement:

@@ -122,15 +122,20 @@ def test_what_read_a_replica_while_it_was_bad_is_marked(store: Store) -> None:
     doubtful = make_measurement(
         "why", started_us=22, **{**here, "plausible": False}, implausible_why="x"
     )
-    store.add([*read, other, doubtful])
+    # No mark, though it looks like one.
+    odd = make_measurement(
+        "odd", started_us=23, **{**here, "plausible": False}, implausible_why="Bad Replica: x; "
+    )
+    store.add([*read, other, doubtful, odd])
     assert store.mark_bad_replicas() == 0
     store.add_replicas([_finding(15, True), _finding(35, False), _finding(36, False)])
-    assert store.mark_bad_replicas() == 5
+    assert store.mark_bad_replicas() == 6
     said = "bad replica: has adler32 1, not 2"
     assert _marked(store) == {
         10: "",
         20: said,
         22: f"x; {said}",
+        23: f"Bad Replica: x; ; {said}",
         25: "",
         30: said,
         40: said,
@@ -145,7 +150,7 @@ def test_what_read_a_replica_while_it_was_bad_is_marked(store: Store) -> None:
     assert _marked(store)[45] == said
     assert _marked(store)[60] == ""
     # Handed in again, what was marked is the same measurement still.
-    assert store.add([*read, doubtful, *late]) == Added(0, 8)
+    assert store.add([*read, doubtful, odd, *late]) == Added(0, 9)
 
 
 def test_a_replica_never_found_good_was_bad_from_the_beginning(store: Store) -> None:

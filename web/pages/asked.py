@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
@@ -16,9 +16,10 @@ from treehammer.collectors.metrics import BY_NAME, CATALOGUE, LONG_TEXTS
 from treehammer.errors import ConfigError, NothingToDo, did_you_mean
 from treehammer.sql import overview
 from treehammer.sql.figures import TIMES, Figure
-from treehammer.sql.selection import Selection, Where
+from treehammer.sql.selection import Selection, Where, alternatives
 from treehammer.sql.store import Store
 from treehammer.web.pages import days
+from treehammer.web.pages.variants import VARIANT
 
 #: What is drawn of each group.
 MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"
@@ -30,7 +31,7 @@ SCALES = {"linear": "linear", "log": "logarithmic"}
 #: Days that are shown when nothing is said, up to the last one that has measurements.
 DAYS = 30
 #: Columns by which filters have lists to choose from.
-FILTERS = ("site", "test_name", "dataset", "door", "axis_root", "variant_label")
+FILTERS = ("site", "test_name", "dataset", "door", "axis_root", VARIANT)
 
 #: Parameters that are no conditions on a column.
 _OWN = (
@@ -145,7 +146,7 @@ class Asked:
             ("from", self.first.isoformat() if self.first else ""),
             ("to", self.last.isoformat() if self.last else ""),
             *(("campaign", one) for one in self.campaigns),
-            *(("where", text) for where in self.wheres for text in _texts(where)),
+            *(("where", text) for where in self.wheres for text in where.texts),
         ]
 
     def chosen(self, column: str) -> set[str]:
@@ -154,7 +155,7 @@ class Asked:
             "" if value is None else str(value)
             for where in self.wheres
             if where.column == column and where.operator == "="
-            for value in (where.value if isinstance(where.value, tuple) else (where.value,))
+            for value in where.values
         }
 
     @property
@@ -164,7 +165,7 @@ class Asked:
             text
             for where in self.wheres
             if where.column not in FILTERS or where.operator != "="
-            for text in _texts(where)
+            for text in where.texts
         ] + [*self.wrong]
 
     @property
@@ -179,7 +180,7 @@ class Asked:
         if self.last:
             words += _where(f"day<={days.numbered(self.last)}")
         for where in self.wheres:
-            texts = _texts(where)
+            texts = where.texts
             if len(texts) > 1 or len(self.campaigns) > 1:
                 return ""
             words += _where(texts[0])
@@ -188,11 +189,6 @@ class Asked:
 
 def _where(text: str) -> list[str]:
     return ["--where", text]
-
-
-def _texts(where: Where) -> list[str]:
-    found = where.value if isinstance(where.value, tuple) else (where.value,)
-    return [str(replace(where, value=value)) for value in found]
 
 
 def read(request: Request, store: Store, default: Asked) -> Asked:
@@ -213,7 +209,7 @@ def read(request: Request, store: Store, default: Asked) -> Asked:
     first, last = _window(sent, store, bool(campaigns))
     if not sent.get("by", default.by):
         raise ConfigError("by names no column; it is what the horizontal axis shows")
-    wheres = _together(map(Where.parse, _conditions(request)))
+    wheres = alternatives(_conditions(request))
     asked = replace(
         default,
         metric=sent.get("metric", default.metric),
@@ -231,7 +227,7 @@ def read(request: Request, store: Store, default: Asked) -> Asked:
     )
     # Who asks for kinds means all of them, or those of the condition.
     kinds = "kind" in asked.groups or any(where.column == "kind" for where in wheres)
-    return replace(asked, kind=sent.get("kind", "" if kinds else default.kind))
+    return replace(asked, kind=_one_of(sent, "kind", ("", *KINDS), "" if kinds else default.kind))
 
 
 def forgiving(request: Request, store: Store, default: Asked) -> Asked:
@@ -249,10 +245,11 @@ def forgiving(request: Request, store: Store, default: Asked) -> Asked:
         "kind": ("", *KINDS),
     }
     choices = {name: sent[name] for name, values in known.items() if sent.get(name, "-") in values}
-    wheres, wrong = [], []
+    right, wrong = [], []
     for text in _conditions(request):
         try:
-            wheres.append(Where.parse(text))
+            Where.parse(text)
+            right.append(text)
         except ConfigError:
             wrong.append(text)
     campaigns: dict[str, str] = {}
@@ -268,7 +265,7 @@ def forgiving(request: Request, store: Store, default: Asked) -> Asked:
         **given,
         campaigns=tuple(campaigns),
         named=tuple(campaigns.values()),
-        wheres=_together(wheres),
+        wheres=alternatives(right),
         wrong=tuple(wrong),
     )
 
@@ -283,20 +280,6 @@ def _conditions(request: Request) -> list[str]:
         for name, value in request.query_params.multi_items()
         if name in BY_NAME and name not in _OWN and name != "kind" and value
     ]
-
-
-def _together(wheres: Iterable[Where]) -> tuple[Where, ...]:
-    """Conditions: of several values of one column any one will do."""
-    found: dict[tuple[str, str], list[Any]] = {}
-    for where in wheres:
-        found.setdefault((where.column, where.operator), []).append(where.value)
-    return tuple(
-        Where(column, operator, values[0] if len(values) == 1 else tuple(dict.fromkeys(values)))
-        if operator in ("=", "!=")
-        else Where(column, operator, value)
-        for (column, operator), values in found.items()
-        for value in (values if operator not in ("=", "!=") else values[:1])
-    )
 
 
 def _window(
@@ -315,8 +298,9 @@ def _window(
     return days.until(last, DAYS)[0], last
 
 
-def _one_of(sent: Mapping[str, str], name: str, known: Mapping[str, str], default: str) -> str:
+def _one_of(sent: Mapping[str, str], name: str, known: Collection[str], default: str) -> str:
     value = sent.get(name, default)
     if value not in known:
-        raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value[:40]!r}")
+        words = ", ".join(word for word in known if word)
+        raise ConfigError(f"{name} must be one of {words}, not {value[:40]!r}")
     return value

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.collectors.failures import NOT_SUPPORTED
+from treehammer.errors import ConfigError, did_you_mean
 from treehammer.sql import campaigns
 from treehammer.sql.campaigns import JobLine
-from treehammer.sql.rollups import IMPLAUSIBLE, UNSUPPORTED
+from treehammer.sql.rollups import IMPLAUSIBLE, NOT_GOOD, UNSUPPORTED
 from treehammer.sql.rows import CampaignRow
 from treehammer.sql.store import Store
 from treehammer.submit import again
@@ -24,13 +25,16 @@ from treehammer.submit.batch.base import JobState
 from treehammer.terminal import counted, duration
 from treehammer.web.addresses import some_text
 from treehammer.web.pages.campaigns import beyond, page_number, pages
-from treehammer.web.pages.columns import job_column
+from treehammer.web.pages.columns import job_column, tally
 from treehammer.web.pages.context import HTML, PageContext, View, form, link_to
 from treehammer.web.pages.tables import Column, Row, Table
+from treehammer.web.pages.variants import VARIANT
 from treehammer.web.templating import moment
 
 #: Jobs on a page.
 EACH = 100
+#: Values that are named where another one is asked for.
+_NAMED = 20
 #: Kinds of trouble that are told.
 TROUBLES = 30
 #: Seconds between two looks of a browser at what is under way.
@@ -76,6 +80,21 @@ class Progress:
             text += f"; about {duration(self.remaining_s)} to go at the pace so far"
         return f"{text}."
 
+    @property
+    def untroubled(self) -> str:
+        """What is true where no failure is known."""
+        if not self.over:
+            return "Nothing went wrong so far."
+        missing = self.planned - self.recorded
+        if missing <= 0:
+            return "Nothing went wrong."
+        planned = counted(self.planned, "planned measurement")
+        text = f"No failure is known, but {missing} of {planned} did not come back"
+        cancelled = self.jobs.get(JobState.CANCELLED.value, 0)
+        if cancelled:
+            text += f": {counted(cancelled, 'job')} {'was' if cancelled == 1 else 'were'} cancelled"
+        return f"{text}."
+
     def plain(self) -> dict[str, Any]:
         """The same for programs."""
         return {**vars(self), "over": self.over}
@@ -87,14 +106,18 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 
 def view(store: Store, request: Request) -> View:
-    """What the page shows."""
+    """What the page shows.
+
+    Raises:
+        ConfigError: jobs are to be chosen by what there is not.
+    """
     campaign = campaigns.named(store, request.path_params["campaign_id"])
     states = campaigns.job_states(store, campaign.id)
     counts = store.counts(campaign.id)
     progress = _progress(store, campaign, states, sum(row.measurements for row in counts))
     sites = _sites(campaign, states, counts, request)
     lacking = campaigns.unsupported(store, campaign.id)
-    failures = _failures(store, campaign, counts, lacking, request)
+    failures = _failures(store, campaign, counts, lacking, request, progress.untroubled)
     unsupported = _unsupported(campaign, lacking, request)
     parts = {
         "progress": progress,
@@ -109,9 +132,15 @@ def view(store: Store, request: Request) -> View:
         # The same again need not be read out again by a screen reader.
         status = 204 if request.query_params.get("seen") == seen and not progress.over else 200
         return View("campaign_progress.html.j2", campaign.name, live, status=status)
+    failed = {row["failure"] for row in (*failures.rows, *unsupported.rows)}
+    known = {
+        "site": {*states, *(row["site"] for row in (*failures.rows, *unsupported.rows))},
+        "state": [state.value for state in JobState],
+        "failure": {*NOT_GOOD, *failed},
+    }
+    only = {name: _chosen(request, name, values) for name, values in known.items()}
     troubles = _troubles(store, campaign, request)
     jobs, count = _jobs(store, campaign, request)
-    only = {name: request.query_params.get(name, "") for name in ("site", "state", "failure")}
     values = {
         **live,
         "troubles": troubles,
@@ -121,11 +150,8 @@ def view(store: Store, request: Request) -> View:
         "pages": pages(count, EACH),
         "only": only,
         "site_names": sorted(states),
-        "state_names": [state.value for state in JobState],
-        "failure_names": sorted(
-            {row["failure"] for row in (*failures.rows, *unsupported.rows)}
-            | {only["failure"]} - {""}
-        ),
+        "state_names": known["state"],
+        "failure_names": sorted(failed | {only["failure"]} - {""}),
         "facts": _facts(store, campaign),
         "further": list(_further(campaign, request)),
         "command_line": again.command(campaign),
@@ -137,6 +163,15 @@ def view(store: Store, request: Request) -> View:
         values,
         (jobs, sites, failures, unsupported, troubles),
     )
+
+
+def _chosen(request: Request, name: str, known: Collection[str]) -> str:
+    """The value by which jobs are chosen, '' where they are not."""
+    value = request.query_params.get(name, "")
+    if value and value not in known:
+        hint = f"{did_you_mean(value, known)}Known: {', '.join(sorted(known)[:_NAMED])}."
+        raise ConfigError(f"{name} cannot be {value[:40]!r} here", hint=hint)
+    return value
 
 
 def _progress(
@@ -204,10 +239,12 @@ def _failures(
     counts: Sequence[Any],
     lacking: Mapping[tuple[str, str], int],
     request: Request,
+    untroubled: str,
 ) -> Table:
     """Classes of failures by site: measurements, and attempts that ended without all of theirs.
 
-    What is not supported (``lacking``, by site and class) is no failure.
+    What is not supported (``lacking``, by site and class) is no failure.  ``untroubled`` is said
+    where there is none.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     failed: Counter[tuple[str, str]] = Counter()
@@ -239,7 +276,7 @@ def _failures(
         "Failures by class and site",
         columns,
         [rows[key] for key in sorted(rows)],
-        empty="Nothing went wrong so far.",
+        empty=untroubled,
     )
 
 
@@ -311,7 +348,8 @@ def _jobs(store: Store, campaign: CampaignRow, request: Request) -> tuple[Table,
         Column("seconds", "took", lambda s: "–" if s is None else duration(s), number=True),
         Column("recorded", "recorded", number=True),
         Column("planned", "planned", number=True),
-        Column("failure", "failure"),
+        Column("failure", "failure", write=lambda row: row["failure"] or tally(row["failed"])),
+        Column("failed", hidden=True),
         Column("message", "message", long=True),
     )
     rows = [_job(line) for line in lines]
@@ -329,6 +367,7 @@ def _job(line: JobLine) -> Row:
         if last and last.ended_us and last.started_us
         else None
     )
+    failure, message = (last.failure_class, last.message) if last else ("", "")
     return {
         "label": line.job.label or line.job.kind,
         "job_id": line.job.id,
@@ -341,8 +380,9 @@ def _job(line: JobLine) -> Row:
         "seconds": took,
         "recorded": line.recorded,
         "planned": line.job.planned_measurements,
-        "failure": last.failure_class if last else "",
-        "message": last.message if last else "",
+        "failure": failure,
+        "failed": line.failed,
+        "message": message if failure else line.said or message,
     }
 
 
@@ -356,7 +396,7 @@ def _further(campaign: CampaignRow, request: Request) -> Iterator[tuple[str, str
     """Where the campaign's results are looked at: what is read there, and its address."""
     only = {"campaign": campaign.id}
     yield "CPU efficiency by site", link_to(request, "s0", query=only)
-    event = {"metric": "cpu_per_event_s", "by": "variant_label", "colour": "axis_root"}
+    event = {"metric": "cpu_per_event_s", "by": VARIANT, "colour": "axis_root"}
     yield "CPU time per event", link_to(request, "explore", query={**event, **only})
     latency = {"view": "latency", "by": "site", "colour": "axis_root"}
     yield "Read latency", link_to(request, "explore", query={**latency, **only})

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treehammer.collectors.metrics import BY_NAME
+from treehammer.sql.selection import Where
 from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, LATENCY, NO_BARS, RMS, Asked
 from treehammer.web.pages.points import Point
 from treehammer.web.pages.units import Unit
+from treehammer.web.pages.variants import VARIANT, in_full
 
 _GOOD = (
     "Executions that failed, cannot be true or are not supported are counted in the table and never "
@@ -38,12 +40,19 @@ def selection(asked: Asked, points: Sequence[Point]) -> str:
     number = sum(point.number for point in points)
     said = [
         window(asked),
-        *map(str, asked.wheres),
+        *map(_condition, asked.wheres),
         *(f"campaign {name}" for name in asked.named),
         f"{asked.kind} executions" if asked.kind else "executions of all kinds",
         f"n = {number:,}",
     ]
     return "; ".join(said)
+
+
+def _condition(where: Where) -> str:
+    if where.column != VARIANT or where.operator not in ("=", "!="):
+        return str(where)
+    said = " or ".join(in_full(str(value or "")) or "–" for value in where.values)
+    return f"variant {said}" if where.operator == "=" else f"no variant {said}"
 
 
 def window(asked: Asked) -> str:

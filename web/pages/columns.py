@@ -8,12 +8,12 @@ from starlette.requests import Request
 
 from treehammer.web.pages.context import link_to
 from treehammer.web.pages.tables import Column
-from treehammer.web.pages.variants import VARIANT, without_release
+from treehammer.web.pages.variants import VARIANT, Variants
 
 
-def variant_column(key: str = VARIANT) -> Column:
-    """A variant, beside a column that has its release."""
-    return Column(key, "variant", without_release, long=True)
+def variant_column(variants: Variants, key: str = VARIANT) -> Column:
+    """One of some variants."""
+    return Column(key, "variant", variants.name, long=True)
 
 
 def number_columns(*names: str) -> tuple[Column, ...]:

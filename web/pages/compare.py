@@ -66,11 +66,12 @@ def routes(context: PageContext) -> list[BaseRoute]:
 def view(store: Store, request: Request) -> View:
     """The list of comparisons, or the one that the address asks for."""
     asked = question.read(request, store)
-    if not asked.is_question:
+    if not asked.is_begun:
         return _listing(store, request, asked)
-    if not request.query_params.get("now") and (rows := question.kept(store, asked)):
-        return _shown(store, request, rows, asked)
     try:
+        asked.require_whole()
+        if not request.query_params.get("now") and (rows := question.kept(store, asked)):
+            return _shown(store, request, rows, asked)
         rows, notes = question.made(store, asked)
     except (ConfigError, NothingToDo) as error:
         if not for_people(request):
@@ -156,12 +157,8 @@ def _times(counts: Mapping[str, Mapping[str, int]]) -> str:
 
 def _form(store: Store, asked: Asked) -> dict[str, Any]:
     releases = sorted(overview.releases(store), key=natural_order)
-    chosen = dict(campaigns.newest(store, CAMPAIGNS))
-    # Those that are asked for stay chosen, however old.
-    older = [one for one in asked.campaigns if one not in chosen]
-    names = campaigns.names(store, older)
-    chosen |= {one: names.get(one, one) for one in older}
-    return {"asked": asked, "axes": AXES, "campaigns": chosen.items(), "releases": releases}
+    known = campaigns.to_choose(store, CAMPAIGNS, asked.campaigns)
+    return {"asked": asked, "axes": AXES, "campaigns": known, "releases": releases}
 
 
 def _shown(
@@ -182,6 +179,9 @@ def _shown(
     people = form(request) == HTML
     one_host = len({row.site for row in series}) == 1 and max(row.hosts for row in series) <= 1
     said = live if live is not None else list(notes.told(rows, one_host=one_host))
+    names = compared.campaign_names(store, [first])
+    a, b = wording.called(first, names)
+    headed = replace(first, a=a, b=b)
     made = (
         (effects.pooled, pooled),
         (effects.by_site, both),
@@ -189,14 +189,13 @@ def _shown(
     )
     tables = [
         replace(
-            table(request, _first(some, people), first),
+            table(request, _first(some, people), headed),
             note=_note(len(_first(some, people)), len(some)),
         )
         for table, some in made
     ]
     if not people and live is None:
         tables.append(effects.pairs(store, first.comparison_id))
-    names = compared.campaign_names(store, [first])
     described = compared.described(first, names)
     values = {
         "tables": tables[:3],
@@ -209,7 +208,7 @@ def _shown(
         "first": first,
         "counts": _counted(series),
         "notes": [*wording.not_pooled(pooled), *said],
-        "attribution": concluded(rows),
+        "attribution": concluded(rows, names),
         "asked_of": described,
         "campaign_names": names,
         "live": live is not None,
@@ -262,22 +261,40 @@ def _reach(rows: Sequence[VerdictRow]) -> float:
 
 @dataclass(frozen=True)
 class Drawn:
-    """An effect with its interval between 0 and 100 along the drawn axis; None without one."""
+    """An effect with its interval between 0 and 100 along the drawn axis.
+
+    Attributes:
+        low: where the interval begins, at most as far as the axis reaches.
+        high: where it ends.
+        effect: None where it lies beyond the axis.
+        before: whether the interval begins before the axis.
+        beyond: whether it goes on after the axis.
+    """
 
     low: float
     high: float
-    effect: float
+    effect: float | None
+    before: bool
+    beyond: bool
 
 
 def _lines(rows: Sequence[VerdictRow], everything: Sequence[VerdictRow]) -> list[Drawn | None]:
+    """What is drawn of each row; None where there is no interval."""
     reach = _reach(everything)
+    return [_drawn(row, reach) for row in rows]
+
+
+def _drawn(row: VerdictRow, reach: float) -> Drawn | None:
+    if row.effect is None or row.low is None or row.high is None:
+        return None
 
     def place(value: float) -> float:
         return round(50 + 50 * max(-1.0, min(1.0, value / reach)), 2)
 
-    return [
-        None
-        if row.effect is None or row.low is None or row.high is None
-        else Drawn(place(row.low), place(row.high), place(row.effect))
-        for row in rows
-    ]
+    return Drawn(
+        place(row.low),
+        place(row.high),
+        place(row.effect) if abs(row.effect) <= reach else None,
+        row.low < -reach,
+        row.high > reach,
+    )

@@ -20,9 +20,12 @@ SELECTED = ("selection", "campaigns", "where", "where_a", "where_b", "delta")
 
 
 def campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:
-    """Names of the campaigns that comparisons are of, by identity; each row stands for one."""
-    asked = (Evidence.from_json(row.evidence).campaigns or () for row in rows)
-    return campaigns.names(store, {one for ids in asked for one in ids})
+    """Names of the campaigns that comparisons are of or between, by identity; each row stands for one."""
+    ids: set[str] = set()
+    for row in rows:
+        ids.update(Evidence.from_json(row.evidence).campaigns or ())
+        ids.update((row.a, row.b) if row.axis == "campaign" else ())
+    return campaigns.names_apart(store, ids)
 
 
 def described(row: VerdictRow, names: Mapping[str, str]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -35,6 +36,8 @@ PARTIAL = ("part", "seen")
 PACKING = 5
 #: Questions that are asked of the database at a time; others wait, so that the service goes on.
 AT_ONCE = 6
+#: Seconds that a question waits for its turn.
+PATIENCE_S = 60
 #: What browsers may load, from where: nothing but ours, and no script inside a page.
 POLICY = (
     "default-src 'self'; img-src 'self' data:; style-src {styles}; object-src 'none'; "
@@ -63,6 +66,19 @@ class View:
     tables: tuple[Table, ...] = ()
     inline_styles: bool = False
     status: int = 200
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where questions that take long wait, apart from all others.
+
+    Attributes:
+        places: how many are answered at a time.
+        is_quick: whether a question takes no longer than others, so that it need not wait there.
+    """
+
+    places: anyio.CapacityLimiter
+    is_quick: Callable[[Request], bool] = lambda _: False
 
 
 #: Answers a request from the store, in a thread; what a user did wrong is raised.
@@ -97,7 +113,7 @@ class PageContext:
         name: str,
         *,
         packed: bool = True,
-        room: anyio.CapacityLimiter | None = None,
+        room: Room | None = None,
     ) -> Route:
         """The route of a page.
 
@@ -106,22 +122,22 @@ class PageContext:
             ask: finds out what the page shows.
             name: of the route, for links.
             packed: under gzip; not for files of which parts may be asked for.
-            room: in which questions wait that take long, apart from all others.
+            room: of its own; None for that of all others.
         """
 
         self.asks[name] = ask
 
         async def endpoint(request: Request) -> Response:
             await self.doorkeeper.reader(request)
-            limiter = room or self._room
-            return await anyio.to_thread.run_sync(self._answer, ask, request, limiter=limiter)
+            places = self._room if room is None or room.is_quick(request) else room.places
+            async with _turn(places):
+                return await anyio.to_thread.run_sync(self._answer, ask, request)
 
         middleware = [Middleware(GZipMiddleware, compresslevel=PACKING)] if packed else []
         return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
 
     def _answer(self, ask: Ask, request: Request) -> Response:
         try:
-            _require_text(request)
             wanted = form(request)
             with self.reads.store() as store:
                 view = ask(store, request)
@@ -173,6 +189,25 @@ class PageContext:
         }
 
 
+@asynccontextmanager
+async def _turn(room: anyio.CapacityLimiter) -> AsyncIterator[None]:
+    """Wait for a place in a room, and keep it.
+
+    Raises:
+        Refusal: there was none within :data:`PATIENCE_S`.
+    """
+    place = object()
+    try:
+        with anyio.fail_after(PATIENCE_S):
+            await room.acquire_on_behalf_of(place)
+    except TimeoutError:
+        raise unavailable("too much is being asked for now") from None
+    try:
+        yield
+    finally:
+        room.release_on_behalf_of(place)
+
+
 def link_to(
     request: Request, name: str, /, *, query: Mapping[str, Any] | None = None, **parts: Any
 ) -> str:
@@ -198,13 +233,6 @@ def same(request: Request, **changes: Any) -> str:
     kept = [(name, value) for name, value in request.query_params.multi_items() if name not in left]
     new = [(name, value) for name, value in changes.items() if value is not None]
     return f"?{urlencode([*kept, *new])}"
-
-
-def _require_text(request: Request) -> None:
-    """Refuse an address with NUL, which is in no text that is stored: PostgreSQL takes no such question."""
-    values = (*request.path_params.values(), *request.query_params.values())
-    if any("\0" in str(value) for value in values):
-        raise ConfigError("no text holds the character NUL", where="address")
 
 
 def form(request: Request) -> str:

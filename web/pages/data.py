@@ -9,17 +9,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from treehammer.collectors.service import API
 from treehammer.errors import ConfigError, did_you_mean
 from treehammer.sql.store import Store
 from treehammer.web.addresses import any_text
-from treehammer.web.api import OPERATIONS, PREFIX, Operation
+from treehammer.web.api import OPERATIONS, Operation
 from treehammer.web.pages.context import CSV, JSON, Ask, PageContext, View, tables_answer
 
 
 def routes(context: PageContext, asks: Mapping[str, Ask]) -> list[BaseRoute]:
     """An address for each operation; ``asks`` are the questions of pages by name of the route."""
     return [
-        context.page(PREFIX + any_text(one.address), _data(asks[one.page], one), f"api-{one.name}")
+        context.page(API + any_text(one.address), _data(asks[one.page], one), f"api-{one.name}")
         for one in OPERATIONS
     ]
 
@@ -54,7 +55,9 @@ def _check(request: Request, operation: Operation) -> None:
     for name, value in sent.multi_items():
         one = known.get(name)
         if one is None:
-            hint = f"{did_you_mean(name, known)}It has {', '.join(known)}."
+            words = [one.name for one in operation.named if not one.path]
+            words += ["any column of the catalogue"] if operation.filters else []
+            hint = f"{did_you_mean(name, known)}It has {', '.join(words)}."
             raise ConfigError(f"there is no parameter {name[:40]!r}", hint=hint)
         if len(sent.getlist(name)) > 1 and not one.many:
             raise ConfigError(f"{name} is said more than once")
@@ -73,7 +76,7 @@ def _about(view: View, operation: Operation) -> dict[str, Any]:
         raise ConfigError(
             "nothing is compared",
             hint="Give a and b, or axis=selection with where_a and where_b; what was compared is "
-            f"at {PREFIX}/comparisons.",
+            f"at {API}/comparisons.",
         )
     about = {name: view.values[name] for name in operation.about}
     if "facts" in about:

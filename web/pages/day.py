@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date, timedelta
 from typing import Any
@@ -12,17 +13,20 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis import wording
 from treehammer.analysis.days import RULE, Judged
+from treehammer.errors import ConfigError
 from treehammer.sql import overview
-from treehammer.sql.figures import Figure, Moments
+from treehammer.sql.figures import Figure, Group, Moments
 from treehammer.sql.rollups import GOOD, IMPLAUSIBLE, UNSUPPORTED
-from treehammer.sql.selection import Selection, Where
+from treehammer.sql.selection import Scalar, Selection, Where
+from treehammer.sql.site_history import one_label
 from treehammer.sql.store import Store
 from treehammer.web.pages import days
 from treehammer.web.pages.columns import job_column, number_columns, variant_column
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.tables import Column, Row, Table
+from treehammer.web.pages.variants import VARIANT, Variants, told_apart
 
-_BY = ("test_name", "variant_label", "axis_root", "door", "kind")
+_BY = ("test_name", VARIANT, "axis_root", "door", "kind")
 #: Outcomes that are counted in words of their own.
 _TOLD = (GOOD, IMPLAUSIBLE, *UNSUPPORTED.values())
 _METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
@@ -34,14 +38,26 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 
 def view(store: Store, request: Request) -> View:
-    """What the page shows."""
+    """What the page shows.
+
+    Raises:
+        ConfigError: it is no day, or no site is named.
+        NothingToDo: the site has never measured anything.
+    """
     day = days.asked(request.path_params["day"], "the day")
-    site = request.query_params.get("site", "")
+    site = request.query_params.get("site")
+    if site is None:
+        raise ConfigError("site is missing", hint="A day is shown of one site: site=NAME.")
     number = days.numbered(day)
     found = overview.site_days(store, number, number)
     outcomes = next((one.outcomes for one in found if one.site == site), {})
-    measured = _measured(store, site, day, request)
-    failing = _failing(store, site, number, request)
+    if not outcomes and site not in overview.sites(store):
+        raise overview.no_site(store, site)
+    groups = _groups(store, site, number)
+    labels = _labels(store, site, number)
+    variants = told_apart((str(one.by[VARIANT] or "") for one in groups), release_told=True)
+    measured = _measured(groups, labels, variants, site, day, request)
+    failing = _failing(store, site, number, variants, request)
     jobs = _jobs(store, site, number, request)
     judged = Judged.of(outcomes)
     values = {
@@ -79,22 +95,50 @@ def _further(site: str, day: date, request: Request) -> Iterator[tuple[str, str]
     """Where the day is looked at otherwise: what is read there, and its address."""
     only = {"site": site, "from": day, "to": day}
     for title, asked in (
-        ("CPU efficiency by variant", {"metric": "eff_job", "by": "variant_label"}),
+        ("CPU efficiency by variant", {"metric": "eff_job", "by": VARIANT}),
         ("CPU time per event by host", {"metric": "cpu_per_event_s", "by": "host"}),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
         yield title, link_to(request, "explore", query={**asked, "colour": "axis_root", **only})
 
 
-def _measured(store: Store, site: str, day: date, request: Request) -> Table:
+def _groups(
+    store: Store, site: str, day: int, metrics: tuple[str, ...] = _METRICS, *further: str
+) -> Sequence[Group]:
     """By test, variant, release and door: what became of the measurements, and means of the good ones."""
-    number = days.numbered(day)
     where = Where("site", "=", site or None)
-    figure = Figure(
-        _METRICS, _BY, Selection(wheres=(where,)), first_day=number, last_day=number, kind=None
-    )
-    groups = store.figure(figure).groups
-    rows = [_group(group.by, group.outcomes, group.metrics) for group in groups]
+    mine = Selection(wheres=(where,))
+    figure = Figure(metrics, (*_BY, *further), mine, first_day=day, last_day=day, kind=None)
+    return store.figure(figure).groups
+
+
+def _labels(store: Store, site: str, day: int) -> Mapping[tuple[Scalar, ...], str]:
+    """The label of each of the same groups, as far as it has one."""
+    found: dict[tuple[Scalar, ...], set[str]] = defaultdict(set)
+    for group in _groups(store, site, day, (), "variant_label"):
+        found[_key(group)].add(str(group.by["variant_label"] or ""))
+    return {key: one_label(labels) for key, labels in found.items()}
+
+
+def _key(group: Group) -> tuple[Scalar, ...]:
+    return tuple(group.by[name] for name in _BY)
+
+
+def _measured(
+    groups: Sequence[Group],
+    labels: Mapping[tuple[Scalar, ...], str],
+    variants: Variants,
+    site: str,
+    day: date,
+    request: Request,
+) -> Table:
+    rows = [
+        {
+            **_group(group.by, group.outcomes, group.metrics),
+            "variant_label": labels.get(_key(group), ""),
+        }
+        for group in groups
+    ]
 
     def explored(row: Row) -> str:
         """The same measurements one by one host."""
@@ -104,7 +148,8 @@ def _measured(store: Store, site: str, day: date, request: Request) -> Table:
 
     columns = (
         Column("test_name", "test"),
-        replace(variant_column(), link=explored),
+        replace(variant_column(variants), link=explored),
+        Column("variant_label", hidden=True),
         Column("axis_root", "ROOT"),
         Column("door", "door"),
         Column("kind", "kind"),
@@ -120,6 +165,7 @@ def _measured(store: Store, site: str, day: date, request: Request) -> Table:
         columns,
         rows,
         empty="Nothing was measured.",
+        note=variants.note,
     )
 
 
@@ -159,7 +205,7 @@ def _spread(mean: float | None, rms: float | None, scale: float) -> str:
     return f"{scale * mean:.{digits}f} ± {scale * rms:.{digits}f}"
 
 
-def _failing(store: Store, site: str, day: int, request: Request) -> Table:
+def _failing(store: Store, site: str, day: int, variants: Variants, request: Request) -> Table:
     found = overview.failing_on(store, site, day)
     rows = [
         {
@@ -175,7 +221,9 @@ def _failing(store: Store, site: str, day: int, request: Request) -> Table:
         Column("failure_phase", "phase"),
         Column("message", "message", long=True),
         Column("test_name", "test"),
-        Column("variant_label", "variant", long=True),
+        variant_column(variants),
+        Column("variant_label", hidden=True),
+        Column("axis_root", "ROOT"),
         Column("host", "host"),
         job_column(request, "job"),
         Column("campaign_id", hidden=True),

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 from treehammer.errors import ConfigError
+from treehammer.sql import days
+
+#: As the database counts a day.
+numbered = days.numbered
 
 _ONE = timedelta(days=1)
 
@@ -15,17 +19,10 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def numbered(day: date) -> int:
-    """As the database counts it."""
-    return day.year * 10000 + day.month * 100 + day.day
-
-
 def of_number(number: int) -> date:
     """The day that the database means; what is none, as of made-up measurements, is the last one."""
-    try:
-        return date(number // 10000, number // 100 % 100, number % 100)
-    except ValueError:
-        return date.max
+    found = days.of_number(number)
+    return date.max if found is None else found
 
 
 def midnight_us(day: date) -> int:

@@ -12,7 +12,9 @@ from starlette.requests import Request
 from treehammer.analysis import wording
 from treehammer.analysis.samples import SELECTION
 from treehammer.collectors.job import TIMED
+from treehammer.errors import ConfigError
 from treehammer.sql.rows import VerdictRow
+from treehammer.sql.selection import Where, alternatives, narrowed
 from treehammer.sql.store import Store
 from treehammer.web.pages.context import link_to
 from treehammer.web.pages.tables import Column, Row, Table
@@ -135,13 +137,18 @@ def _side(
 def _measurements(request: Request, row: Row, side: str) -> str:
     """Explore with the measurements of one side of a row: job by job, of all sites site by site.
 
-    '' where the side has none, or where it was not recorded which they are.
+    '' where the side has none, or where it was not recorded which they are, or in another version of
+    columns that this one does not know.
     """
     of: Mapping[str, Any] = row[f"of_{side}"]
     if not of:
         return ""
     by_job = bool(row["site"])
-    wheres = [*row["where"], *row[f"where_{side}"]]
+    try:
+        asked_for = (*alternatives(row["where"]), *alternatives(row[f"where_{side}"]))
+    except ConfigError:
+        return ""
+    wheres = narrowed((*asked_for, *(Where(name, "=", value) for name, value in of.items())))
     asked = [
         ("metric", row["metric"]),
         ("by", "job_id" if by_job else "site"),
@@ -151,8 +158,7 @@ def _measurements(request: Request, row: Row, side: str) -> str:
         ("from", ""),
         ("to", ""),
         *(("campaign", one) for one in _campaigns(row, side)),
-        *(("where", text) for text in wheres),
-        *of.items(),
+        *(("where", text) for where in wheres for text in where.texts),
     ]
     return f"{link_to(request, 'explore')}?{urlencode(asked)}"
 

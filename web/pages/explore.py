@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
+import anyio
 import sqlalchemy as sa
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,18 +41,19 @@ from treehammer.web.pages.asked import (
 from treehammer.web.pages.context import (
     HTML,
     PageContext,
+    Room,
     View,
     for_people,
     form,
     link_to,
     sentence,
 )
-from treehammer.web.pages.files import Files
+from treehammer.web.pages.files import AT_ONCE, Files
 from treehammer.web.pages.links import Links
 from treehammer.web.pages.picture import Picture
 from treehammer.web.pages.points import Points, find
 from treehammer.web.pages.tables import SHOWN, Table
-from treehammer.web.pages.variants import VARIANT
+from treehammer.web.pages.variants import VARIANT, told_apart
 
 #: Values that a list to choose from has; others can be typed.
 CHOICES = 300
@@ -132,10 +134,13 @@ class _Found:
 def routes(context: PageContext) -> list[BaseRoute]:
     """Explore, study S0's figure, and both as files."""
     files = Files()
+    # Drawing takes seconds: who waits for it does so here, not where pages are asked for.
+    room = Room(anyio.CapacityLimiter(AT_ONCE))
     found: list[BaseRoute] = []
     for name, path in (("explore", "/explore"), ("s0", "/figures/s0")):
         found.append(context.page(path, _page(name), name))
-        found.append(context.page(f"{path}/figure.{{form}}", _file(name, files), f"{name}-file"))
+        drawn = _file(name, files)
+        found.append(context.page(f"{path}/figure.{{form}}", drawn, f"{name}-file", room=room))
     return found
 
 
@@ -178,6 +183,7 @@ def _page(name: str) -> Callable[[Store, Request], View]:
             "asked": asked,
             "refused": found.refused,
             "picture": picture,
+            "shared": points.variants.note,
             "nothing": ""
             if picture or not points.points
             else captions.nothing(asked, points.points),
@@ -319,19 +325,27 @@ def _form(store: Store, asked: Asked) -> Mapping[str, Any]:
         "views": VIEWS,
         "bars": BARS,
         "scales": SCALES,
-        "kinds": list(dict.fromkeys((*KINDS, *([asked.kind] if asked.kind else [])))),
-        "filters": [(name, _choices(store, asked, name)) for name in FILTERS],
-        "campaigns": campaigns.newest(store, CAMPAIGNS),
+        "kinds": KINDS,
+        "filters": [(name, *_choices(store, asked, name)) for name in FILTERS],
+        "campaigns": campaigns.to_choose(store, CAMPAIGNS, asked.campaigns),
         "filtered": bool(asked.wheres or asked.wrong or asked.campaigns),
     }
 
 
-def _choices(store: Store, asked: Asked, name: str) -> list[tuple[str, bool]]:
+def _choices(store: Store, asked: Asked, name: str) -> tuple[list[tuple[str, str, bool]], int]:
+    """Values of a column: each with its text, and whether it is chosen.
+
+    And how many they were cut to, the first in the order of the database; 0 where all are there.
+    """
     column = dimension_tables["subject"].c[name]
-    query = sa.select(column).where(column.is_not(None)).distinct().limit(CHOICES)
+    query = sa.select(column).where(column.is_not(None)).distinct().order_by(column)
     with store.connection() as connection:
-        known = {str(value) for value in connection.scalars(query)}
+        known = [str(value) for value in connection.scalars(query.limit(CHOICES + 1))]
     chosen = asked.chosen(name)
-    return [
-        (value, value in chosen) for value in sorted(known | (chosen - {""}), key=natural_order)
-    ]
+    values = {*known[:CHOICES], *chosen} - {""}
+    cut = CHOICES if len(known) > CHOICES else 0
+    if name == VARIANT:
+        names = told_apart(values).names
+        return [(one, text, one in chosen) for one, text in names.items()], cut
+    ordered = sorted(values, key=natural_order)
+    return [(value, value, value in chosen) for value in ordered], cut

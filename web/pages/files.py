@@ -1,4 +1,4 @@
-"""Figures as files: drawn by a process of their own, a few at a time, and kept."""
+"""Figures as files: drawn by a process of their own, and kept."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from treehammer.web.answers import Refusal, unavailable
 
 _LOG = logging.getLogger("treehammer.service")
 
-#: Drawn at a time; others wait.
+#: Drawn at a time, whatever they are of; others wait.
 AT_ONCE = 2
-#: Seconds that one may take, and wait for its turn.
+#: Seconds that one may take.
 PATIENCE_S = 60
 #: Bytes of files that are kept.
 KEPT_BYTES = 32_000_000
@@ -28,7 +28,6 @@ class Files:
     """Makes files with :mod:`treehammer.web.drawing`, and remembers the latest."""
 
     def __init__(self) -> None:
-        self._room = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
@@ -40,7 +39,7 @@ class Files:
             wanted: what the process reads, as JSON can hold it.
 
         Raises:
-            Refusal: too many are being drawn, or this one could not be.
+            Refusal: it could not be drawn, or not in time.
         """
         text = json.dumps(wanted, sort_keys=True).encode()
         key = f"{form} {hashlib.sha256(text).hexdigest()}"
@@ -48,12 +47,7 @@ class Files:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        if not self._room.acquire(timeout=PATIENCE_S):
-            raise unavailable("too many figures are being drawn now")
-        try:
-            made = _drawn(form, text)
-        finally:
-            self._room.release()
+        made = _drawn(form, text)
         with self._lock:
             self._kept[key] = made
             while sum(map(len, self._kept.values())) > KEPT_BYTES and len(self._kept) > 1:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis import wording
-from treehammer.sql import campaigns
+from treehammer.sql import campaigns, site_history
 from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.rows import ELSEWHERE, AttemptRow, CampaignRow, JobRow
 from treehammer.sql.store import Store
@@ -26,6 +26,7 @@ from treehammer.web.pages.columns import variant_column
 from treehammer.web.pages.context import PageContext, View, link_to
 from treehammer.web.pages.histogram import Histogram, histograms
 from treehammer.web.pages.tables import Column, Row, Table
+from treehammer.web.pages.variants import VARIANT, Variants, told_apart
 from treehammer.web.templating import cell, moment
 
 _EXACT = (
@@ -83,6 +84,7 @@ _MEASURED = (
     "round",
     "position",
     "kind",
+    "variant",
     "variant_label",
     "root_version",
     "root_provider",
@@ -150,8 +152,12 @@ def view(store: Store, request: Request) -> View:
     for row in rows:
         measured[row["attempt"]].append(row)
     numbers = sorted({*told, *measured})
-    attempts = [_attempt(number, told.get(number), measured[number], request) for number in numbers]
-    every = _table("measurements", "All measurements of the job", rows, request)
+    variants = told_apart((row[VARIANT] for row in rows), release_told=True)
+    attempts = [
+        _attempt(number, told.get(number), measured[number], variants, request)
+        for number in numbers
+    ]
+    every = _table("measurements", "All measurements of the job", rows, variants, request)
     values = {
         "job": job,
         "campaign": campaign,
@@ -159,7 +165,7 @@ def view(store: Store, request: Request) -> View:
         "attempts": attempts,
         "histograms": _histograms(rows),
         "facts": list(_facts(job, campaign, rows)),
-        "further": list(_further(job, rows, request)),
+        "further": list(_further(store, job, rows, request)),
         "cut": len(rows) == campaigns.MOST_OF_JOB,
         "command_line": again.command(campaign),
     }
@@ -170,7 +176,9 @@ def view(store: Store, request: Request) -> View:
     return View("job.html.j2", title, values, (every, _attempt_table(told.values()), *own))
 
 
-def _further(job: JobRow, rows: Sequence[Row], request: Request) -> Iterator[tuple[str, str]]:
+def _further(
+    store: Store, job: JobRow, rows: Sequence[Row], request: Request
+) -> Iterator[tuple[str, str]]:
     """Where the job's site and its work are looked at: what is read there, and its address."""
     yield job.site, link_to(request, "site", site=job.site)
     for number in sorted({row["day"] for row in rows}):
@@ -180,21 +188,29 @@ def _further(job: JobRow, rows: Sequence[Row], request: Request) -> Iterator[tup
     timed = [row for row in rows if row["kind"] == "timed"]
     if not timed:
         return
-    work = {
-        name: sorted({row[name] for row in timed if row[name]})
-        for name in ("test_name", "variant_label")
-    }
-    asked = {"metric": "cpu_per_event_s", "colour": "axis_root", **work}
-    here = {"site": job.site, "door": sorted({row["door"] for row in timed if row["door"]})}
-    for title, more in (
-        ("The same at all sites of the campaign", {"by": "site", "campaign": job.campaign_id}),
-        ("The same here by day", {"by": "day", **here}),
+    tests, variants, doors = (
+        sorted({row[name] for row in timed if row[name]}) for name in ("test_name", VARIANT, "door")
+    )
+    asked = {"metric": "cpu_per_event_s", "colour": "axis_root", "test_name": tests}
+    for title, where, more in (
+        (
+            "The same at all sites of the campaign",
+            None,
+            {"by": "site", "campaign": job.campaign_id},
+        ),
+        ("The same here by day", job.site, {"by": "day", "site": job.site, "door": doors}),
     ):
-        yield title, link_to(request, "explore", query={**asked, **more})
+        of_any_release = site_history.recorded(store, variants, where)
+        query = {**asked, VARIANT: of_any_release, **more}
+        yield title, link_to(request, "explore", query=query)
 
 
 def _attempt(
-    number: int, row: AttemptRow | None, measured: Sequence[Row], request: Request
+    number: int,
+    row: AttemptRow | None,
+    measured: Sequence[Row],
+    variants: Variants,
+    request: Request,
 ) -> Attempt:
     name = f"attempt_{number}"
     return Attempt(
@@ -203,14 +219,17 @@ def _attempt(
         tuple(_shared(measured, _NODE)),
         tuple(_shared(measured, _STORAGE)),
         tuple(_shared(measured, _CIRCUMSTANCES)),
-        _table(name, f"Measurements of attempt {number}", measured, request),
-        tuple((_title(one), one["log_excerpt"]) for one in measured if one["log_excerpt"]),
+        _table(name, f"Measurements of attempt {number}", measured, variants, request),
+        tuple(
+            (_title(one, variants), one["log_excerpt"]) for one in measured if one["log_excerpt"]
+        ),
     )
 
 
-def _title(row: Row) -> str:
+def _title(row: Row, variants: Variants) -> str:
+    release = f" with ROOT {row['axis_root']}" if row["axis_root"] else ""
     what = (
-        f"round {row['round']}, position {row['position']}: {row['variant_label'] or row['kind']}"
+        f"round {row['round']}, position {row['position']}: {variants.name(row[VARIANT])}{release}"
     )
     return f"{what} – {row['failure_class']}" if row["failure_class"] else what
 
@@ -237,12 +256,16 @@ def _written(name: str, value: Any) -> str:
     return decimal(value) if name.endswith("_bytes") else cell(value)
 
 
-def _table(name: str, caption: str, rows: Sequence[Row], request: Request) -> Table:
+def _table(
+    name: str, caption: str, rows: Sequence[Row], variants: Variants, request: Request
+) -> Table:
     columns = (
-        variant_column(),
+        variant_column(variants),
+        Column("variant_label", hidden=True),
         Column("measurement_id", hidden=True),
         Column("attempt", hidden=True),
-        Column("root_version", "ROOT"),
+        Column("axis_root", "ROOT"),
+        Column("root_version", "version of ROOT", hidden=not any(map(_told_otherwise, rows))),
         Column("kind", "kind"),
         Column("round", "round", number=True),
         Column("position", "position", number=True),
@@ -260,7 +283,13 @@ def _table(name: str, caption: str, rows: Sequence[Row], request: Request) -> Ta
         Column("started_us", "started", moment),
     )
     filled = [{**row, "outcome": _outcome(row), "why": _why(row), "all": "JSON"} for row in rows]
-    return Table(name, caption, columns, filled, empty="It left no measurement.")
+    empty = "It left no measurement."
+    return Table(name, caption, columns, filled, empty=empty, note=variants.note)
+
+
+def _told_otherwise(row: Row) -> bool:
+    """Whether ROOT told another version than the release that was asked for."""
+    return row["root_version"] not in (None, "", row["axis_root"])
 
 
 def _record(request: Request, id_: str) -> str:

@@ -23,11 +23,10 @@ def picture(asked: Asked, found: Points, title: str) -> Picture | None:
     if not drawn:
         return None
     first, last = _reach(drawn)
-    outer, inner = (Names(asked, drawn, column) for column in (asked.panels, asked.by))
-    names = Names(asked, drawn, "" if asked.colour == asked.by else asked.colour, asked.apart)
+    outer, inner = (Names(found, drawn, column) for column in (asked.panels, asked.by))
+    names = Names(found, drawn, "" if asked.colour == asked.by else asked.colour, asked.apart)
     titles = {id(point): _title(outer[point], inner[point]) for point in drawn}
     edges = {bin_: edge(bin_) for bin_ in range(first, last + 1)}
-    shared = [one.variants.shared for one in (outer, inner, names) if one.variants]
     empty = Picture(
         title=title,
         x_title="read latency",
@@ -39,7 +38,7 @@ def picture(asked: Asked, found: Points, title: str) -> Picture | None:
         series=tuple(names.series()),
         panels=tuple(Panel(text, ()) for text in _panels(outer, inner, set(titles.values()))),
         bars=captions.bars(asked),
-        shared=next(iter(shared), ""),
+        shared=found.variants.shared,
         caption=captions.caption(asked),
         selection=captions.selection(asked, found.points),
         mixed=found.mix.words(asked.groups),
@@ -90,7 +89,7 @@ def _mark(of: str, latencies: str, share: float, series: int, place: int) -> Mar
 def table(asked: Asked, found: Points, links: Links) -> Table:
     """The reads of every group by bin."""
     columns = (
-        *group_columns(asked, links),
+        *group_columns(asked, found, links),
         Column("from_s", "from", seconds, number=True),
         Column("to_s", "to", seconds, number=True),
         Column("reads", "reads", number=True),
@@ -116,7 +115,7 @@ def _bins(asked: Asked, point: Point) -> Iterator[Row]:
 def quantiles(asked: Asked, found: Points, links: Links) -> Table:
     """The latencies below which shares of the reads of a group lie."""
     columns: tuple[Column, ...] = (
-        *group_columns(asked, links),
+        *group_columns(asked, found, links),
         Column("good", "executions", number=True, link=links.jobs),
         Column("reads", "reads", number=True),
         *(

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 
 from treehammer.sql.figures import DAY, MONTH, WEEK
-from treehammer.sql.selection import Scalar
+from treehammer.sql.selection import Scalar, Where, narrowed
 from treehammer.web.pages import days
 from treehammer.web.pages.asked import DIMENSIONS, MEANS, RMS, Asked
 from treehammer.web.pages.context import link_to
@@ -45,9 +45,11 @@ class Links:
             if name in asked.groups
         }
         jobs = {"by": _JOB, "colour": VARIANT, "panels": "", "view": MEANS, "bars": RMS}
-        kinds = () if "kind" not in asked.groups else ("kind",)
-        kept = [(name, jobs.get(name, value)) for name, value in asked.query if name not in kinds]
+        left = ("where", *(("kind",) if "kind" in asked.groups else ()))
+        kept = [(name, jobs.get(name, value)) for name, value in asked.query if name not in left]
         self._kept = urlencode(kept)
+        self._wheres = asked.wheres
+        self._lead = _JOB not in asked.groups and {*asked.groups} <= {*DIMENSIONS}
 
     def of(self, name: str) -> Callable[[Row], str]:
         """The page of a value in this column, '' where it has none."""
@@ -57,21 +59,22 @@ class Links:
         return lambda row: base + quote(str(row[name]), safe="") if row[name] else ""
 
     def jobs(self, row: Row) -> str:
-        """The figure of the jobs behind a row, '' where rows are jobs."""
-        if _JOB in self._groups:
+        """The figure of the jobs behind a row, '' where rows are jobs, or no condition can tell them."""
+        if not self._lead:
             return ""
-        own = urlencode([("where", text) for text in self._conditions(row)])
+        wheres = narrowed((*self._wheres, *self._conditions(row)))
+        own = urlencode([("where", text) for where in wheres for text in where.texts])
         return f"{self._explore}?{self._kept}&{own}"
 
-    def _conditions(self, row: Row) -> Iterator[str]:
+    def _conditions(self, row: Row) -> Iterator[Where]:
         for name in self._groups:
             value = row[name]
             if name in (WEEK, MONTH):
                 first, last = _bounds(name, value)
-                yield f"{DAY}>={first}"
-                yield f"{DAY}<={last}"
-            elif name in DIMENSIONS:
-                yield f"{name}={'' if value is None else value}"
+                yield Where(DAY, ">=", first)
+                yield Where(DAY, "<=", last)
+            else:
+                yield Where(name, "=", value)
 
 
 def _bounds(name: str, value: Scalar) -> tuple[int, int]:

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from treehammer.hctests.identity import unreleased
 from treehammer.sql.figures import TIMES
 from treehammer.sql.selection import Scalar
 from treehammer.terminal import counted
-from treehammer.web.pages.variants import VARIANT, unreleased
+from treehammer.web.pages.variants import VARIANT
 
+#: What a campaign calls a variant: several may have one label.
+_LABEL = "variant_label"
 #: Column -> what one of its values is called.
 MIXED = {
     "test_name": "test",
@@ -97,7 +100,8 @@ def mix(names: Iterable[str], columns: Sequence[str], rows: Sequence[Sequence[Sc
         name: [row[place] for row in rows] for place, name in enumerate(columns)
     }
     keys = [*zip(*(values[name] for name in apart), strict=True)] if apart else [()] * len(rows)
-    values[VARIANT] = [_variant(label) for label in values[VARIANT]]
+    # Without their releases, which are counted themselves.
+    values[VARIANT] = [unreleased(str(one or "")) for one in values[VARIANT]]
     whole = {column: len(set(values[column])) for column in MIXED}
     several = [column for column, count in whole.items() if count > 1 and column not in apart]
     counts: dict[Key, dict[str, int]] = {}
@@ -109,15 +113,11 @@ def mix(names: Iterable[str], columns: Sequence[str], rows: Sequence[Sequence[Sc
     return Mix(apart, counts, whole)
 
 
-def _variant(label: Scalar) -> Scalar:
-    """A variant without its release: releases are counted themselves."""
-    return unreleased(label) if isinstance(label, str) else label
-
-
 def _told(column: str, groups: Sequence[str]) -> bool:
     """Whether groups differ in it because that is what they are asked to be."""
     axes = any(name.startswith("axis_") and name != "axis_root" for name in groups)
-    return column in groups or (column == VARIANT and (axes or "test_name" in groups))
+    variants = axes or {"test_name", _LABEL} & {*groups}
+    return column in groups or (column == VARIANT and bool(variants))
 
 
 def _counted(counts: Mapping[str, int]) -> Iterable[str]:

@@ -133,7 +133,9 @@ def _verdicts(store: Store, request: Request) -> Table:
     """One row a comparison and metric: what was concluded how often, and the largest effect."""
     latest = overview.latest_comparisons(store, COMPARISONS)
     names = compared.campaign_names(store, (one.first for one in latest))
-    rows = [_compared(store, one, metric, names) for one in latest for metric in one.counts]
+    certain = (Verdict.FASTER.value, Verdict.SLOWER.value)
+    largest = overview.largest(store, [one.first.comparison_id for one in latest], certain)
+    rows = [_compared(one, metric, names, largest) for one in latest for metric in one.counts]
     columns = (
         *compared.columns(request),
         Column("metric", "time", lambda metric: wording.METRIC_TITLES.get(metric, metric)),
@@ -145,15 +147,19 @@ def _verdicts(store: Store, request: Request) -> Table:
     return Table("verdicts", f"The latest comparisons, {COMPARISONS} at most", columns, rows)
 
 
-def _compared(store: Store, one: Compared, metric: str, names: Mapping[str, str]) -> dict[str, Any]:
+def _compared(
+    one: Compared,
+    metric: str,
+    names: Mapping[str, str],
+    largest: Mapping[tuple[str, str], VerdictRow],
+) -> dict[str, Any]:
     first, counts = one.first, one.counts[metric]
-    certain = (Verdict.FASTER.value, Verdict.SLOWER.value)
     return {
         **compared.described(first, names),
         "metric": metric,
         "over_sites": dict(counts.get(RELEASE, {})),
         "by_site": dict(counts.get(SERIES, {})),
-        "largest": _told(overview.largest(store, first.comparison_id, metric, certain)),
+        "largest": _told(largest.get((first.comparison_id, metric))),
     }
 
 

@@ -8,14 +8,14 @@ from datetime import date
 from typing import Any
 
 from treehammer.analysis.samples import natural_order
+from treehammer.hctests.identity import unreleased
 from treehammer.sql.figures import DAY, MONTH, WEEK
 from treehammer.sql.selection import Scalar
 from treehammer.web.looks import MARKERS, PALETTE
 from treehammer.web.pages import days
-from treehammer.web.pages.asked import Asked
 from treehammer.web.pages.captions import left_out
-from treehammer.web.pages.points import Point
-from treehammer.web.pages.variants import VARIANT, Variants, release_of, told_apart, without_release
+from treehammer.web.pages.points import CAMPAIGN, Point, Points
+from treehammer.web.pages.variants import VARIANT, Variants, release_of
 
 #: What one picture can hold and still be read; files of the table have the rest.
 MOST_PLACES, MOST_SERIES, MOST_PANELS = 120, 48, 24
@@ -112,28 +112,26 @@ class Names:
     """The values of a column as they are written beside each other.
 
     Args:
-        asked: the figure.
-        points: whose values are named.
+        found: the figure.
+        points: those of it whose values are named.
         column: '' for none, where everything has the same empty name.
         apart: more columns whose values stand before those of the column.
     """
 
     def __init__(
-        self, asked: Asked, points: Iterable[Point], column: str, apart: Sequence[str] = ()
+        self, found: Points, points: Iterable[Point], column: str, apart: Sequence[str] = ()
     ) -> None:
         self.column = column
         self._columns = (*apart, column)
-        found = {tuple(point.key.get(name) for name in self._columns) for point in points}
-        ordered = sorted(found, key=lambda key: [*map(_rank, key)])
-        values = sorted({key[-1] for key in found}, key=_rank)
-        texts = {value: value_text(column, value) if column else "" for value in values}
-        self.variants: Variants | None = None
-        labels = [value for value in values if isinstance(value, str) and value]
-        if column == VARIANT and len(labels) > 1:
-            self.variants = told_apart(labels, release_told="axis_root" in asked.groups)
-            texts.update(self.variants.names)
+        keys = {tuple(point.key.get(name) for name in self._columns) for point in points}
+        ordered = sorted(keys, key=lambda key: [*map(_rank, key)])
+        values = sorted({key[-1] for key in keys}, key=_rank)
+        text_of = written(found, column)
+        texts = {value: text_of(value) if column else "" for value in values}
+        self._variants = found.variants if column == VARIANT else Variants()
+        if names := _names(found, column):
             # In the order of the names: the same variant of two releases side by side.
-            places = {value: place for place, value in enumerate(self.variants.names)}
+            places = {value: place for place, value in enumerate(names)}
             last = len(places)
             ordered.sort(key=lambda key: places.get(str(key[-1]), last))
             ordered.sort(key=lambda key: [*map(_rank, key[:-1])])
@@ -165,19 +163,18 @@ class Names:
 
     def along(self) -> tuple[Mapping[str, str], str]:
         """Shorter names for places along an axis, where there are any, and the axis' title."""
-        if not self.variants or not self.variants.axes:
+        if not self._variants.axes:
             return {}, self.column
-        short = {name: self.variants.values(name) for name in self.variants.names.values()}
-        return short, " · ".join(self.variants.axes)
+        return self._variants.values, " · ".join(self._variants.axes)
 
     def series(self) -> list[Series]:
         """A series for each name; of one variant in several releases the colour is the same."""
         kin: dict[str, tuple[Scalar, ...]] = {}
         releases_of: dict[str, str] = {}
         for (*apart, value), text in self._texts.items():
-            label = str(value) if self.variants and value else ""
-            kin.setdefault(text, (*apart, without_release(label) if label else text))
-            releases_of.setdefault(text, release_of(label))
+            variant = str(value) if self._variants.names and value else ""
+            kin.setdefault(text, (*apart, unreleased(variant) if variant else text))
+            releases_of.setdefault(text, release_of(variant))
         families = list(dict.fromkeys(kin.values()))
         releases = sorted(set(releases_of.values()), key=natural_order)
         found = [
@@ -234,9 +231,15 @@ def laid_out(
     )
 
 
-def written(point: Point, name: str) -> str:
-    """A value of a group's column for people."""
-    return value_text(name, point.key[name]) if name else ""
+def written(found: Points, name: str) -> Callable[[Scalar], str]:
+    """How values of a group's column are written for people."""
+    names = _names(found, name)
+    return lambda value: names.get(str(value)) or value_text(name, value)
+
+
+def _names(found: Points, column: str) -> Mapping[str, str]:
+    """Value of a column -> what it is called, in order, where that is not the value itself."""
+    return {VARIANT: found.variants.names, CAMPAIGN: found.campaigns}.get(column, {})
 
 
 def value_text(name: str, value: Scalar) -> str:

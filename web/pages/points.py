@@ -9,7 +9,7 @@ from typing import Any
 
 from treehammer.analysis.samples import natural_order
 from treehammer.errors import ConfigError
-from treehammer.sql import figure_values
+from treehammer.sql import campaigns, figure_values
 from treehammer.sql.figure_queries import work
 from treehammer.sql.figures import TIMES, Group, Moments, require_few
 from treehammer.sql.queries import Snapshot
@@ -19,7 +19,10 @@ from treehammer.sql.selection import Scalar
 from treehammer.sql.store import Store
 from treehammer.web.pages.asked import DISTRIBUTION, INTERVAL, LATENCY, MEANS, Asked
 from treehammer.web.pages.mixes import MIXED, Mix, mix
+from treehammer.web.pages.variants import VARIANT, Variants, told_apart
 
+#: The column of campaigns' identities.
+CAMPAIGN = "campaign_id"
 #: Measurements that a figure may read one by one, where no roll-up answers.
 MOST_READ = 300_000
 #: Groups that a figure may have.
@@ -84,11 +87,15 @@ class Points:
         points: in natural order.
         source: where they come from: ``roll-ups`` or ``measurements``.
         mix: what they take together.
+        variants: of all groups, where groups have them.
+        campaigns: of all groups, where groups have them: identity -> a name of its own, by names.
     """
 
     points: tuple[Point, ...]
     source: str
     mix: Mix = field(default_factory=Mix)
+    variants: Variants = field(default_factory=Variants)
+    campaigns: Mapping[str, str] = field(default_factory=dict)
 
 
 def find(store: Store, asked: Asked) -> Points:
@@ -103,7 +110,7 @@ def find(store: Store, asked: Asked) -> Points:
     with store.connection() as connection:
         snapshot = Snapshot(connection)
         if single or figure.source == "measurements":
-            _require_few(figure_values.most(connection, figure), asked)
+            _require_few(figure_values.most(connection, figure))
         if figure.source == "roll-ups" and not _is_interval(asked):
             groups: Sequence[Group] = snapshot.figure(figure, MOST_GROUPS).groups
             named = tuple(name for name in _parts(figure.by) if name not in _NO_WORK)
@@ -121,7 +128,24 @@ def find(store: Store, asked: Asked) -> Points:
         points = _points(groups, values, asked)
     require_few(len(points), MOST_GROUPS)
     source = "measurements" if single else figure.source
-    return Points(tuple(_sorted(points, asked.groups)), source, mix(asked.groups, named, behind))
+    return Points(
+        tuple(_sorted(points, asked.groups)),
+        source,
+        mix(asked.groups, named, behind),
+        _variants(points, asked.groups),
+        _campaigns(store, points, asked.groups),
+    )
+
+
+def _variants(points: Iterable[Point], groups: Sequence[str]) -> Variants:
+    found = {point.key[VARIANT] for point in points} if VARIANT in groups else ()
+    return told_apart(map(str, filter(None, found)), release_told="axis_root" in groups)
+
+
+def _campaigns(store: Store, points: Iterable[Point], groups: Sequence[str]) -> Mapping[str, str]:
+    found = {point.key[CAMPAIGN] for point in points} if CAMPAIGN in groups else ()
+    named = campaigns.names_apart(store, sorted(map(str, filter(None, found))))
+    return dict(sorted(named.items(), key=lambda one: natural_order(one[1])))
 
 
 def _parts(names: Sequence[str]) -> tuple[str, ...]:
@@ -170,7 +194,7 @@ def _points(
     return [_of_group(group, asked) for group in groups]
 
 
-def _require_few(count: int, asked: Asked) -> None:
+def _require_few(count: int) -> None:
     if count <= MOST_READ:
         return
     raise ConfigError(

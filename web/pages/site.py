@@ -16,8 +16,10 @@ from treehammer.analysis import peers
 from treehammer.analysis.days import Judged
 from treehammer.analysis.peers import Point
 from treehammer.collectors.metrics import BY_NAME
-from treehammer.errors import ConfigError, NothingToDo, did_you_mean
+from treehammer.errors import ConfigError, did_you_mean
+from treehammer.hctests.identity import unreleased
 from treehammer.sql import overview, site_history
+from treehammer.sql.contradictions import is_variant
 from treehammer.sql.figures import DAY, WEEK, Figure, coarser
 from treehammer.sql.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.schema import ROLLED
@@ -30,6 +32,7 @@ from treehammer.web.pages.chart import Chart, Dot, Line, Mark
 from treehammer.web.pages.columns import number_columns, variant_column
 from treehammer.web.pages.context import PageContext, View, for_people, link_to
 from treehammer.web.pages.tables import Column, Row, Table
+from treehammer.web.pages.variants import VARIANT, told_apart
 from treehammer.web.templating import cell
 
 #: Days that may be shown, and those that are when nothing is said.
@@ -41,7 +44,7 @@ METRIC = "eff_job"
 #: Filters of the address -> column of a work.
 FILTERS = {
     "test": "test_name",
-    "variant": "variant_label",
+    "variant": VARIANT,
     "root": "axis_root",
     "protocol": "door_protocol",
 }
@@ -82,9 +85,8 @@ def view(store: Store, request: Request) -> View | Response:
     if not works:
         if not site and for_people(request):
             return RedirectResponse(link_to(request, "sites"))
-        near = did_you_mean(site, overview.sites(store))
-        raise NothingToDo(f"there is no site {site[:100]!r} that has measured anything", hint=near)
-    asked = _asked(request, site)
+        raise overview.no_site(store, site)
+    asked = _asked(request, site, works)
     dailies = site_history.dailies(
         store,
         asked.metric,
@@ -123,18 +125,18 @@ def view(store: Store, request: Request) -> View | Response:
         "metrics": [BY_NAME[name] for name in ROLLED],
         "metric": BY_NAME[asked.metric],
         "choices": CHOICES,
-        "filters": {name: _options(works, name) for name in FILTERS},
+        "filters": {name: _options(works, name, asked.filters.get(name)) for name in FILTERS},
         "similar": peers.SIMILAR,
         "weekly": asked.time == WEEK,
-        "further": list(_further(asked, request)),
+        "further": list(_further(store, asked, request)),
         "alone": not any(point.sites for point in points),
         "comparable": any(point.sites for point in points),
     }
     return View("site.html.j2", site or "(no site)", values, tables)
 
 
-def _asked(request: Request, site: str) -> Asked:
-    """Read the address.
+def _asked(request: Request, site: str, works: Sequence[Work]) -> Asked:
+    """Read the address, which may name what the site measured.
 
     Raises:
         ConfigError: it asks for what there is not.
@@ -151,16 +153,25 @@ def _asked(request: Request, site: str) -> Asked:
         )
     shown = days.until(until, int(count))
     filters = {name: asked[name] for name in FILTERS if asked.get(name)}
+    if variant := filters.get("variant"):
+        if not is_variant(variant) and variant not in {work.variant for work in works}:
+            raise ConfigError(
+                f"variant must be axes and their values as JSON, not {variant[:40]!r}",
+                hint="The page of the site has those that it measured.",
+            )
+        filters["variant"] = unreleased(variant)
     return Asked(site, metric, shown[0], shown[-1], int(count), filters)
 
 
-def _further(asked: Asked, request: Request) -> Iterator[tuple[str, str]]:
+def _further(store: Store, asked: Asked, request: Request) -> Iterator[tuple[str, str]]:
     """Explore with what the page shows: its metric, filters and days."""
-    only = {FILTERS[name]: text for name, text in asked.filters.items()}
+    only: dict[str, Any] = {FILTERS[name]: text for name, text in asked.filters.items()}
     only |= {"site": asked.site, "from": str(asked.first), "to": str(asked.until)}
+    if chosen := asked.filters.get("variant"):
+        only["variant"] = site_history.recorded(store, [chosen], asked.site) or chosen
     metric = {"metric": asked.metric}
     for title, more in (
-        (f"{asked.metric} by variant", {**metric, "by": "variant_label"}),
+        (f"{asked.metric} by variant", {**metric, "by": VARIANT}),
         (f"{asked.metric} by day and release", {**metric, "by": "day"}),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
@@ -172,8 +183,12 @@ def _measured_before(store: Store, asked: Asked) -> bool:
     return first is not None and first < days.numbered(asked.first)
 
 
-def _options(works: Sequence[Work], name: str) -> list[str]:
-    return sorted({text for work in works if (text := getattr(work, name))})
+def _options(works: Sequence[Work], name: str, chosen: str | None) -> list[tuple[str, str]]:
+    """What a filter can have and what is chosen, each with its text."""
+    values = {value for value in (chosen, *(getattr(work, name) for work in works)) if value}
+    if name == "variant":
+        return [*told_apart(map(unreleased, values)).names.items()]
+    return [(value, value) for value in sorted(values)]
 
 
 def _series(points: Sequence[Point], asked: Asked) -> Table:
@@ -314,15 +329,17 @@ def _failures(store: Store, asked: Asked, request: Request) -> Table:
 
 def _work(works: Sequence[Work]) -> Table:
     rows = [{name: getattr(work, name) for name in Work.__annotations__} for work in works]
+    variants = told_apart((work.variant for work in works), release_told=True)
     columns = (
         Column("test", "test"),
-        variant_column("variant"),
+        variant_column(variants),
+        Column("variant_label", hidden=True),
         Column("root", "ROOT"),
         Column("dataset", "dataset"),
         Column("door", "door"),
         Column("protocol", "protocol"),
     )
-    return Table("work", "What was ever measured here", columns, rows)
+    return Table("work", "What was ever measured here", columns, rows, note=variants.note)
 
 
 def _chart(points: Sequence[Point], changes: Sequence[Row], asked: Asked) -> Chart:

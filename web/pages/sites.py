@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis import peers
 from treehammer.analysis.days import RULE, Judged
-from treehammer.sql import overview
+from treehammer.sql import overview, site_history
 from treehammer.sql.figures import Figure
 from treehammer.sql.site_history import WORK
 from treehammer.sql.store import Store
@@ -39,7 +39,11 @@ def view(store: Store, request: Request) -> View:
         last[one.site] = max(one.day, last.get(one.site, 0))
     figure = Figure((METRIC,), ("site", *WORK), first_day=days.numbered(first))
     standings = peers.standings(
-        (str(group.by["site"] or ""), tuple(group.by[name] for name in WORK), group.metrics[METRIC])
+        (
+            str(group.by["site"] or ""),
+            site_history.work(group.by[name] for name in WORK),
+            group.metrics[METRIC],
+        )
         for group in store.figure(figure).groups
     )
     rows: list[dict[str, Any]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,13 +24,15 @@ from treehammer.web.pages.picture import (
     Picture,
     Spot,
     laid_out,
-    value_text,
     written,
 )
 from treehammer.web.pages.points import QUANTILES, Point, Points
 from treehammer.web.pages.tables import Column, Row, Table
 from treehammer.web.pages.units import Unit, aligned, fitting
-from treehammer.web.pages.variants import VARIANT, without_release
+from treehammer.web.pages.variants import VARIANT
+
+#: Column -> how its values are written.
+Texts = Mapping[str, Callable[[Scalar], str]]
 
 _QUANTILES = tuple(f"p{100 * share:g}" for share in QUANTILES)
 
@@ -41,10 +43,10 @@ def picture(asked: Asked, found: Points, title: str) -> Picture | None:
     if not drawn:
         return None
     unit = unit_of(asked, drawn)
-    places, panels = (Names(asked, drawn, column) for column in (asked.by, asked.panels))
-    names = Names(asked, drawn, asked.colour, asked.apart)
+    places, panels = (Names(found, drawn, column) for column in (asked.by, asked.panels))
+    names = Names(found, drawn, asked.colour, asked.apart)
+    texts = {name: written(found, name) for name in asked.groups}
     short, x_title = places.along()
-    shared = [one.variants.shared for one in (places, names, panels) if one.variants]
     empty = Picture(
         title=title,
         x_title=x_title,
@@ -56,13 +58,16 @@ def picture(asked: Asked, found: Points, title: str) -> Picture | None:
         series=tuple(names.series()),
         panels=tuple(Panel(name, ()) for name in panels.kept(MOST_PANELS)),
         bars=captions.bars(asked),
-        shared=next(iter(shared), ""),
+        shared=found.variants.shared,
         caption=captions.caption(asked),
         selection=captions.selection(asked, found.points),
         mixed=found.mix.words(asked.groups),
     )
     marks = [
-        (Spot(panels[point], places[point], names[point]), partial(_mark, asked, point, unit))
+        (
+            Spot(panels[point], places[point], names[point]),
+            partial(_mark, asked, point, unit, texts),
+        )
         for point in drawn
     ]
     return laid_out(empty, marks, short)
@@ -74,7 +79,7 @@ def unit_of(asked: Asked, points: Iterable[Point]) -> Unit:
     return fitting(metric.unit if metric else "1", (point.mean for point in points))
 
 
-def _mark(asked: Asked, point: Point, unit: Unit, series: int, place: int) -> Mark:
+def _mark(asked: Asked, point: Point, unit: Unit, texts: Texts, series: int, place: int) -> Mark:
     mean = point.mean or 0.0
     low = high = None
     if asked.view != DISTRIBUTION and asked.bars == INTERVAL:
@@ -84,7 +89,7 @@ def _mark(asked: Asked, point: Point, unit: Unit, series: int, place: int) -> Ma
         low, high = mean - point.rms, mean + point.rms
     low, high = (None if end is None else unit.of(end) for end in (low, high))
     box = tuple(unit.of(value) for value in point.quantiles)
-    names = [f"{name}: {written(point, name)}" for name in asked.groups]
+    names = [f"{name}: {texts[name](point.key[name])}" for name in asked.groups]
     y = box[2] if box else unit.of(mean)
     bar = f" ({low:.4g} to {high:.4g})" if low is not None and high is not None else ""
     n = f"{point.jobs} jobs" if point.jobs is not None else f"n = {point.number}"
@@ -107,7 +112,7 @@ def table(asked: Asked, found: Points, links: Links) -> Table:
     shown = [row[name] for row in rows for name in numbers if name != "jobs"]
     number = aligned(shown, unit)
     columns = (
-        *group_columns(asked, links),
+        *group_columns(asked, found, links),
         *number_columns("good", "failed", "implausible"),
         Column("not_supported", "not supported", number=True),
         Column("number", "n", number=True, link=links.jobs),
@@ -125,11 +130,10 @@ def table(asked: Asked, found: Points, links: Links) -> Table:
     return Table("figure", f"{captions.heading(asked)}{said}", columns, rows, note=note)
 
 
-def group_columns(asked: Asked, links: Links) -> list[Column]:
+def group_columns(asked: Asked, found: Points, links: Links) -> list[Column]:
     """The columns whose values make a group."""
-    told = "axis_root" in asked.groups
     return [
-        Column(name, name, _written(name, told), long=name == VARIANT, link=links.of(name))
+        Column(name, name, written(found, name), long=name == VARIANT, link=links.of(name))
         for name in asked.groups
     ]
 
@@ -139,12 +143,6 @@ def mixed_column(asked: Asked, rows: Sequence[Row]) -> list[Column]:
     if set(asked.groups) & set(TIMES):
         return []
     return [Column("mixes", "mixes", hidden=not any(row["mixes"] for row in rows))]
-
-
-def _written(name: str, release_told: bool) -> Callable[[Scalar], str]:
-    if name == VARIANT and release_told:
-        return lambda value: without_release(value_text(name, value))
-    return lambda value: value_text(name, value)
 
 
 def _row(asked: Asked, point: Point, mix: Mix) -> dict[str, Any]:

@@ -1,38 +1,35 @@
-"""Labels of variants where several stand beside each other: without what all of them have."""
+"""Variants where several stand beside each other: their axes, without what all of them have."""
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from treehammer.analysis.samples import natural_order
+from treehammer.hctests import identity
+from treehammer.hctests.definition import Scalar, Variant
+from treehammer.sql.contradictions import is_variant
 
-#: The column of labels.
-VARIANT = "variant_label"
-_RELEASE = "root="
-
-
-def terms(label: str) -> list[str]:
-    """The parts of a label, ``axis=value`` each; a value may have blanks."""
-    return re.split(r"\s+(?=[^\s=]+=)", label.strip())
+#: The column of variants: the axes and their values, as JSON.
+VARIANT = "variant"
 
 
 @lru_cache(maxsize=4096)
-def unreleased(label: str) -> str:
-    """A label without the release; '' when it says nothing else."""
-    return " ".join(term for term in terms(label) if not term.startswith(_RELEASE))
+def _axes(variant: str) -> Mapping[str, Scalar]:
+    """The axes in order and their values; nothing for what others wrote in another form."""
+    return dict(sorted(identity.axes(variant).items())) if is_variant(variant) else {}
 
 
-def without_release(label: str | None) -> str:
-    """A label beside a column that has the release."""
-    return unreleased(label or "") or label or "–"
+def release_of(variant: str) -> str:
+    """The release of ROOT that a variant names; '' for none."""
+    return str(_axes(variant).get(identity.RELEASE_AXIS, ""))
 
 
-def release_of(label: str) -> str:
-    """The term of the label that names the release; '' without one."""
-    return next((term for term in terms(label) if term.startswith(_RELEASE)), "")
+def in_full(variant: str) -> str:
+    """All axes of a variant and their values."""
+    return _text(variant, tuple(_axes(variant)))
 
 
 @dataclass(frozen=True)
@@ -40,39 +37,88 @@ class Variants:
     """Some variants, told apart as shortly as can be.
 
     Attributes:
-        names: label -> its terms that not all have, the same variant of two releases side by side.
-        shared: the terms that all have, '' for none.
-        axes: what the terms of every name are values of, in their order; empty where names differ
-            in that.
+        names: variant, as it was recorded -> the axes that not all have alike, one work in two releases
+            side by side.  Two have one name only if they are the same, but for a release that is
+            told elsewhere.
+        shared: the axes that all have alike, '' for none.
+        axes: whose values every name has, in their order; empty where names differ in that, or where
+            these values do not tell all apart.
+        values: name -> these values alone, for a place along an axis that is called by :attr:`axes`.
+            As names, two are the same only for the same.
     """
 
-    names: Mapping[str, str]
-    shared: str
-    axes: tuple[str, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+    shared: str = ""
+    axes: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
 
-    def values(self, name: str) -> str:
-        """The values of a name alone, for a place along an axis that is called by :attr:`axes`."""
-        return " · ".join(term.partition("=")[2] for term in terms(name))
+    def name(self, variant: str | None) -> str:
+        """The name of one of them; a dash for none."""
+        return self.names.get(variant or "") or variant or "–"
+
+    @property
+    def note(self) -> str:
+        """What all have, as a sentence beside a table of them."""
+        return f"All variants: {self.shared}" if self.shared else ""
 
 
-def told_apart(labels: Iterable[str], *, release_told: bool = False) -> Variants:
+def told_apart(variants: Iterable[str | None], *, release_told: bool = False) -> Variants:
     """Tell variants apart.
 
     Args:
-        labels: of all of them, once each.
+        variants: as they were recorded.
         release_told: whether the release stands elsewhere, so that it is left out.
     """
-    ordered = sorted(labels, key=lambda one: (natural_order(without_release(one)), one))
-    found = {label: terms(without_release(label) if release_told else label) for label in ordered}
-    common = set.intersection(*map(set, found.values())) if len(found) > 1 else set()
-    left = {
-        label: [term for term in own if term not in common] or own for label, own in found.items()
+    known = sorted({variant for variant in variants if variant}, key=_place)
+    own = {
+        variant: [
+            axis for axis in _axes(variant) if not (release_told and axis == identity.RELEASE_AXIS)
+        ]
+        for variant in known
     }
-    axes = {tuple(term.partition("=")[0] for term in own) for own in left.values()}
-    told = all("=" in term for own in left.values() for term in own)
-    first = next(iter(found.values()), [])
+    # With their types: 1, 1.0 and true are equal, and yet other values.
+    exact = {
+        variant: frozenset((axis, repr(_axes(variant)[axis])) for axis in axes)
+        if _axes(variant)
+        else variant
+        for variant, axes in own.items()
+    }
+    several = len({*exact.values()}) > 1
+    items = [one for one in exact.values() if isinstance(one, frozenset)]
+    common = frozenset.intersection(*items) if several and len(items) == len(known) else ()
+    alike = {axis for axis, _ in common}
+    left = {v: tuple(axis for axis in axes if axis not in alike) for v, axes in own.items()}
+    names = {variant: _text(variant, axes) for variant, axes in left.items()}
+    same: dict[str, set[object]] = defaultdict(set)
+    for variant, name in names.items():
+        same[name].add(exact[variant])
+    # Values may be equal as far as they are written.
+    names = {v: name if len(same[name]) == 1 else v for v, name in names.items()}
+    axes = {*left.values()}
+    along = axes.pop() if several and len(axes) == 1 else ()
+    values = {names[v]: " · ".join(_value(v, axis) for axis in along) for v in known if along}
+    if len({*values.values()}) < len(values):
+        along, values = (), {}
     return Variants(
-        {label: " ".join(own) for label, own in left.items()},
-        " ".join(term for term in first if term in common),
-        next(iter(axes)) if told and len(axes) == 1 else (),
+        names,
+        _text(known[0], tuple(axis for axis in own[known[0]] if axis in alike)) if alike else "",
+        along,
+        values,
     )
+
+
+def _place(variant: str) -> tuple[object, ...]:
+    axes = _axes(variant)
+    others = tuple(axis for axis in axes if axis != identity.RELEASE_AXIS)
+    return natural_order(_text(variant, others)), natural_order(release_of(variant)), variant
+
+
+def _text(variant: str, axes: tuple[str, ...]) -> str:
+    try:
+        return Variant(tuple(_axes(variant).items())).label(axes) if _axes(variant) else variant
+    except OverflowError:  # a whole number that no float holds
+        return variant
+
+
+def _value(variant: str, axis: str) -> str:
+    return _text(variant, (axis,)).removeprefix(f"{axis}=")

@@ -24,3 +24,7 @@ addCopyButtons(document);
 // Where a table of days is wider than the screen, the latest ones matter most.
 for (const table of document.querySelectorAll(".newest")) table.scrollLeft = table.scrollWidth;
 document.body.addEventListener("htmx:afterSettle", (event) => addCopyButtons(event.target));
+// A page that the browser had only put aside shows in its forms again what it shows below.
+addEventListener("pageshow", (event) => {
+  if (event.persisted) for (const form of document.querySelectorAll("form[method=get]")) form.reset();
+});

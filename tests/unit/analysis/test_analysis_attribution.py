@@ -41,6 +41,16 @@ def test_anything_else_points_at_neither() -> None:
     assert "x at A" in sentence
 
 
+def test_a_sentence_names_no_more_than_can_be_read() -> None:
+    def slow(count: int) -> str:
+        labels = [f"x{number}" for number in range(count)]
+        (sentence,) = said({site: dict.fromkeys(labels, SLOW) for site in "AB"})
+        return sentence.partition(": ")[2]
+
+    assert slow(6) == "x0; x1; x2; x3; x4; x5"
+    assert slow(7) == "x0; x1; x2; x3; x4; x5; and 1 more"
+
+
 def test_sites_that_could_not_judge_have_no_say() -> None:
     (sentence,) = said({"A": {"x": SLOW}, "B": {"x": SLOW}, "C": {"x": FEW}})
     assert "points at the release" in sentence

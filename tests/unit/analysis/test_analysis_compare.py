@@ -94,6 +94,21 @@ def test_sites_that_disagree_leave_the_release_undecided() -> None:
     }
 
 
+def test_the_doors_of_a_site_share_its_hosts_and_add_up_their_jobs() -> None:
+    effects = {"T2_A": 0.05, "T2_B": -0.05}
+
+    def at(site: str, door: str, jobs: int) -> list[Sample]:
+        run = Campaign(name=f"{site} {door}", sites=(site,), jobs=jobs, effect_at=effects)
+        return [replace(sample, door=door) for sample in run.samples()]
+
+    samples = [*at("T2_A", "near", 6), *at("T2_A", "far", 14), *at("T2_B", "near", 10)]
+    (row,) = rows(ask([*samples, *at("T2_C", "near", 8)]), RELEASE)
+    assert row.verdict == Verdict.UNDECIDED
+    assert (row.jobs, row.hosts) == (38, 12)
+    # Of 20, 10 and 8 jobs at a site, further sites will have about 10.
+    assert row.jobs_needed == 10 * (evidence(row).sites_needed or 0) > 0
+
+
 def test_one_site_makes_no_release() -> None:
     (row,) = rows(ask(Campaign(effect=0.06).samples()), RELEASE)
     assert row.verdict == Verdict.NOT_ENOUGH

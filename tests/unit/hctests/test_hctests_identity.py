@@ -209,3 +209,11 @@ def test_a_variant_is_told_by_its_values_alone() -> None:
     one = Variant((("root", "6.40.00"), ("cache_mb", 30)))
     assert one.canonical == Variant(one.values[::-1]).canonical
     assert dataclasses.replace(one, values=(("root", "6.40.00"),)).canonical != one.canonical
+
+
+def test_a_variant_without_its_release_is_the_same_however_it_is_written() -> None:
+    texts = ('{"root":"6.38.00","a":1,"b":"x"}', '{ "b": "x", "a": 1, "root": "6.40.00" }')
+    assert {identity.unreleased(text) for text in texts} == {'{"a":1,"b":"x"}'}
+    assert identity.unreleased('{"a":2,"b":"x"}') == '{"a":2,"b":"x"}'
+    for other in ("", "[1]", "no JSON", "[" * 50_000):
+        assert identity.unreleased(other) == other

@@ -9,39 +9,48 @@ import math
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, quote
 
 import pytest
 from page_makers import HOSTILE, fill
-from sql_makers import make_measurement
+from sql_makers import campaign_row, make_measurement
+from store_contract import verdict
 from web_service import Service, running
 
 from treehammer.analysis.compare import Question, compare
-from treehammer.analysis.samples import COLUMNS, Sample
+from treehammer.analysis.samples import COLUMNS, Sample, value_named
+from treehammer.analysis.verdict import Evidence
 from treehammer.collectors.record import Measurement
-from treehammer.hctests.definition import Variant
+from treehammer.hctests.definition import Scalar, Variant
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 from treehammer.web.pages import question as asking
 
 PEOPLE = {"Accept": "text/html,*/*"}
 SITES = ("SITE_A", HOSTILE[0])
+OTHER = quote(f"site={SITES[1]}")
 
 
-def jobs() -> Iterator[Measurement]:
-    """Two releases in every job of two sites, the second one slower; in March and in April."""
+def jobs(
+    axis: str = "root", sides: tuple[Scalar, Scalar] = ("6.38.00", "6.40.00")
+) -> Iterator[Measurement]:
+    """Both sides in every job of two sites, the second one slower; in March and in April."""
     dice = random.Random(2)
     for site in SITES:
         for number in range(14):
-            for position, release in enumerate(("6.38.00", "6.40.00"), 1):
-                if site == SITES[0] and number == 13 and release == "6.40.00":
+            for position, side in enumerate(sides, 1):
+                if site == SITES[0] and number == 13 and side == sides[1]:
                     continue
-                seconds = dice.gauss(0.02, 0.0002) * (1.1 if release == "6.40.00" else 1.0)
+                seconds = dice.gauss(0.02, 0.0002) * (1.1 if side == sides[1] else 1.0)
+                variant: dict[str, Scalar] = {"root": "6.40.00", "cache_mb": 30, axis: side}
                 values: dict[str, Any] = {
-                    "variant": Variant((("root", release), ("cache_mb", 30))).canonical,
-                    "axis_root": release,
+                    "variant": Variant(tuple(variant.items())).canonical,
+                    "axis_root": variant["root"],
                     "site": site,
+                    "door": f"door{SITES.index(site)}",
                     "host": f"node{number % 4}",
                     "day": 20260310 if number < 7 else 20260410,
                     "cpu_per_event_s": seconds,
@@ -98,6 +107,65 @@ def test_what_stands_out_comes_first(filled: Service) -> None:
     assert rows[0]["verdict"] == "faster"
 
 
+def test_conditions_of_another_version_are_told_as_they_are(tmp_path: Path) -> None:
+    """On a column that this version does not know: no page fails for it."""
+    evidence = Evidence(campaigns=(), where=("column_of_next=1",), of_a={"axis_root": "6.38.00"})
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        rows = [verdict("next", scope="series", evidence=evidence.to_json())]
+        store.replace_comparison("next", [], rows)
+    with running(tmp_path, reading_open=True) as service:
+        for address in ("/", "/compare", "/compare/next", "/api/v1/overview"):
+            page = service.client.get(address, headers=PEOPLE)
+            assert (page.status_code, "column_of_next=1" in page.text) == (200, True), address
+
+
+def test_compared_campaigns_are_called_by_their_names(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        for id_ in ("first", "second"):
+            store.add_campaign(campaign_row(id_, name=f"{id_} night"), [])
+        sides = {"axis": "campaign", "a": "first", "b": "second"}
+        one = verdict("nights", scope="series", verdict="slower", **sides)
+        rows = [replace(one, site=site) for site in SITES]
+        store.replace_comparison("nights", [], rows)
+    with running(tmp_path, reading_open=True) as service:
+        for address in ("/compare/nights", "/compare", "/"):
+            page = service.client.get(address, headers=PEOPLE).text
+            assert "campaign second night against first night" in page, address
+        page = service.client.get("/compare/nights", headers=PEOPLE).text
+        assert "first night, ms/event" in page
+        assert "second night, ms/event" in page
+        assert "points at campaign=second night:" in page
+        told = tables(service, "/compare")["comparisons"]
+    assert (told[0]["a"], told[0]["b"]) == ("first", "second")
+
+
+def test_an_interval_that_leaves_the_drawing_ends_in_an_arrow(tmp_path: Path) -> None:
+    narrow = [(-0.02, 0.03, 0.01)] * 10
+    wide = [(-0.457, 0.577, 0.04), (0.2, 0.9, 0.5), (-0.3, 0.02, -0.01)]
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        rows = [
+            verdict(
+                "wide", scope="series", site=f"S{place}", low=low, high=high, effect=effect, hosts=2
+            )
+            for place, (low, high, effect) in enumerate([*narrow * 3, *wide])
+        ]
+        store.replace_comparison("wide", [], rows)
+    with running(tmp_path, reading_open=True) as service:
+        page = service.client.get("/compare/wide", headers=PEOPLE).text
+    drawn = {
+        site: row.partition('class="zero"')[2].partition("</svg>")[0]
+        for site, row in re.findall(r"<tr>(?:(?!</tr>).)*?>(S\d+)</a>(.*?)</tr>", page, re.DOTALL)
+    }
+    assert len(drawn) == 33
+    found = {
+        site: ("M0 " in svg, "M100 " in svg, 'class="mean"' in svg) for site, svg in drawn.items()
+    }
+    assert found["S30"] == (True, True, True)
+    assert found["S31"] == (False, True, False), "nor is its middle in the drawing"
+    assert found["S32"] == (True, False, True)
+    assert {found[f"S{place}"] for place in range(30)} == {(False, False, True)}
+
+
 def test_comparisons_are_listed_and_linked(filled: Service) -> None:
     (listed,) = tables(filled, "/compare")["comparisons"]
     assert listed["comparison_id"] == "comparison"
@@ -123,20 +191,37 @@ def test_a_live_comparison_is_that_of_the_command(measured: Service) -> None:
     assert "<script>document" not in page
 
 
-def test_a_stored_comparison_answers_the_same_question(measured: Service) -> None:
-    with Store.open(measured.url) as store:
+@pytest.mark.parametrize(
+    "axis, kept, asked",
+    [
+        ("root", ("6.38.00", "6.40.00"), ("6.38.00", "6.40.00")),
+        ("cache_mb", (0, 30), ("0", "30")),
+        ("cache_mb", (0.5, 1), ("0.5", "1")),
+        ("events", (0.5, 1.0), ("0.5", "1")),
+        ("branches", ("Muon_*", 1.0), ("Muon_*", "1.0")),
+        ("fast", (False, True), ("false", "True")),
+        ("level", ("1", "2"), ("1", "2")),
+    ],
+)
+def test_a_stored_comparison_answers_the_same_question(
+    tmp_path: Path, axis: str, kept: tuple[Scalar, Scalar], asked: tuple[str, str]
+) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add(jobs(axis, kept))
         samples = [Sample.from_row(row) for row in store.measurements(Selection(), COLUMNS)]
-        question = Question("root", "6.38.00", "6.40.00", 0.05, Selection())
+        a, b = (value_named(samples, axis, side) for side in asked)
+        question = Question(axis, a, b, 0.05, Selection())
         made = compare(samples, question, now_us=1_772_323_200_000_000)
         store.replace_comparison(question.id, made.pairs, made.verdicts)
-    address = "/compare?a=6.38.00&b=6.40.00&delta=0.05"
-    assert "Judged 2026-03-01" in measured.client.get(address, headers=PEOPLE).text
-    assert "Judged" not in measured.client.get(address + "&now=1", headers=PEOPLE).text
-    told = measured.client.get(f"/api/v1{address}").json()["tables"]["by_site"]
-    assert {row["comparison_id"] for row in told} == {question.id}
-    pairs = tables(measured, f"/compare/{question.id}")["pairs"]
+    address = f"/compare?axis={axis}&a={asked[0]}&b={asked[1]}&delta=0.05"
+    with running(tmp_path, reading_open=True) as service:
+        assert "Judged 2026-03-01" in service.client.get(address, headers=PEOPLE).text
+        assert "Judged" not in service.client.get(address + "&now=1", headers=PEOPLE).text
+        told = service.client.get(f"/api/v1{address}").json()["tables"]["by_site"]
+        assert {row["comparison_id"] for row in told} == {question.id}
+        pairs = tables(service, f"/compare/{question.id}")["pairs"]
+        said = service.client.get(f"/compare/{question.id}", headers=PEOPLE).text
     assert len(pairs) == len(made.pairs)
-    said = measured.client.get(f"/compare/{question.id}", headers=PEOPLE).text
     assert all(sentence.split(" ")[0] in said for sentence in made.notes)
 
 
@@ -182,6 +267,25 @@ def test_sides_may_have_conditions_of_their_own(measured: Service) -> None:
             "no measurement is selected",
         ),
         ("/compare/nothing", 404, "no such comparison"),
+        ("/compare?a=6.38.00", 400, "B is missing"),
+        ("/compare?a=+&b=6.38.00&axis=cache_mb", 400, "A is missing"),
+        ("/compare?where_a=day<1&where_b=day>1", 400, "choose the axis selection"),
+        ("/compare?axis=selection&a=6.38.00&b=6.40.00", 400, "conditions for either side"),
+        (
+            "/compare?axis=selection&where_a=site=SITE_A&where_b=site!=SITE_A",
+            400,
+            "To compare sites choose the axis site",
+        ),
+        (
+            "/compare?a=6.38.00&b=6.40.00&where_a=site=SITE_A&where_b=site!=SITE_A",
+            400,
+            "To compare sites choose the axis site",
+        ),
+        (
+            "/compare?axis=selection&where_a=door=door0&where_b=door=door1",
+            400,
+            "To compare doors choose the axis door",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_said(
@@ -192,11 +296,65 @@ def test_what_cannot_be_compared_is_said(
     assert said in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ("where_a=site=SITE_A", f"where_b=site=SITE_A&where_b={OTHER}"),
+        ("where_a=site~SITE*", "where_b=site!=SITE_B"),
+        ("where_a=door~door*", "where_b=door!=door1"),
+    ],
+)
+def test_conditions_that_overlap_refuse_nothing(measured: Service, a: str, b: str) -> None:
+    """No series is on both sides, but for the release."""
+    address = f"/compare?axis=selection&{a}&where_a=axis_root=6.38.00&{b}&where_b=axis_root=6.40.00"
+    missing = tables(measured, address)["missing"]
+    assert {row["verdict"] for row in missing if row["site"] == "SITE_A"} == {"lost", "new"}
+
+
+def test_sides_that_ran_at_other_sites_are_listed(tmp_path: Path) -> None:
+    """Nobody asked for that, and the page says what to run."""
+    places = {"6.38.00": SITES[0], "6.40.00": SITES[1]}
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add(
+            one for one in jobs() if one.values["site"] == places[str(one.values["axis_root"])]
+        )
+    with running(tmp_path, reading_open=True) as service:
+        missing = tables(service, "/compare?a=6.38.00&b=6.40.00")["missing"]
+    assert {(row["site"], row["verdict"]) for row in missing} == {
+        (SITES[0], "lost"),
+        (SITES[1], "new"),
+    }
+
+
 def test_a_question_that_is_refused_can_be_asked_otherwise(measured: Service) -> None:
     page = measured.client.get("/compare?a=6.38.00&b=7", headers=PEOPLE)
     assert page.status_code == 404
     assert "No measurement has root=7" in page.text
     assert 'name="b" value="7"' in page.text
+
+
+@pytest.mark.parametrize(
+    "query, said",
+    [
+        ("a=6.38.00&where=day>1", "B is missing"),
+        ("b=6.38.00&where=day>1", "A is missing"),
+        ("where_b=day>1", "A and B are missing"),
+        ("a=6.38.00&b=6.40.00&where=dai>1", "There is no column 'dai'"),
+    ],
+)
+def test_half_a_question_is_no_list(measured: Service, query: str, said: str) -> None:
+    page = measured.client.get(f"/compare?{query}", headers=PEOPLE)
+    assert page.status_code == 400
+    assert said in html.unescape(page.text)
+    for name, value in parse_qsl(query):
+        assert f'name="{name}" value="{html.escape(value)}"' in page.text
+
+
+def test_of_nothing_it_is_said_that_there_is_nothing_yet(tmp_path: Path) -> None:
+    Store.open(f"sqlite:///{tmp_path / 'results.db'}").close()
+    with running(tmp_path, reading_open=True) as service:
+        answer = service.client.get("/compare?a=6.38.00&b=6.40.00")
+    assert (answer.status_code, answer.json()["error"]) == (404, "there are no measurements yet")
 
 
 def test_more_than_can_be_read_is_refused(
@@ -310,6 +468,7 @@ def links(page: str, *words: str) -> list[str]:
     [
         "/compare?a=6.38.00&b=6.40.00",
         "/compare?a=6.38.00&b=6.40.00&where=host=node1",
+        f"/compare?a=6.38.00&b=6.40.00&where=site=SITE_A&where={quote('site=' + SITES[1])}",
         "/compare?axis=selection&where_a=day<20260401&where_b=day>=20260401",
     ],
 )
@@ -329,6 +488,31 @@ def test_a_row_leads_to_the_jobs_of_either_side(measured: Service, address: str)
         logs = [math.log(group["mean"]) for group in groups]
         if len(groups) == row[f"jobs_{side}"] and row["unpaired"]:
             assert math.exp(sum(logs) / len(logs)) == pytest.approx(row[f"{side}_value"])
+
+
+@pytest.mark.parametrize(
+    "query, sites, title",
+    [
+        ("where=host=node1&where=host=node2", SITES, "host=node1 or node2"),
+        (f"where=site=SITE_A&where={OTHER}", SITES, f"site=SITE_A or {SITES[1]}"),
+        (
+            f"where=site=SITE_A&where={OTHER}&where_a=site=SITE_A&where_b=site=SITE_A",
+            SITES[:1],
+            f"site=SITE_A or {SITES[1]} and A: site=SITE_A and B: site=SITE_A",
+        ),
+        ("where=site=SITE_A&where=host=node1", SITES[:1], "site=SITE_A and host=node1"),
+    ],
+)
+def test_of_several_values_of_a_column_any_one_will_do(
+    measured: Service, query: str, sites: tuple[str, ...], title: str
+) -> None:
+    address = f"/compare?a=6.38.00&b=6.40.00&{query}"
+    told = measured.client.get(f"/api/v1{address}").json()
+    assert {row["site"] for row in told["tables"]["by_site"]} == {*sites}
+    assert told["title"] == f"root 6.40.00 against 6.38.00, {title}"
+    # The command takes conditions all of which hold.
+    page = measured.client.get(address, headers=PEOPLE).text
+    assert ("treehammer compare" in page) == (" or " not in title)
 
 
 def test_rows_over_all_sites_lead_to_the_sites(measured: Service) -> None:

@@ -6,13 +6,16 @@ import csv
 import io
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from page_makers import HOSTILE, fill
 from web_service import Service, Start, running
 
-from treehammer.web.api import OPERATIONS, PREFIX, Operation
+from treehammer.collectors.metrics import BY_NAME
+from treehammer.collectors.record import max_length
+from treehammer.collectors.service import API
+from treehammer.web.api import OPERATIONS, Operation
 from treehammer.web.bodies import Limits
 from treehammer.web.openapi import description
 from treehammer.web.pages.days import today
@@ -48,24 +51,25 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     "operation", [one for one in OPERATIONS if one.name != "compare"], ids=lambda one: one.name
 )
 def test_it_is_what_the_page_shows(filled: Service, operation: Operation) -> None:
-    address = f"{PREFIX}{operation.address.format(**PARTS)}"
-    found = filled.client.get(address)
+    address = f"{API}{operation.address.format(**PARTS)}"
+    needed = {one.name: unquote(PARTS[one.name]) for one in operation.parameters if one.required}
+    found = filled.client.get(address, params=needed)
     assert found.status_code == 200, found.text
     told: dict[str, Any] = found.json()
     assert set(told["tables"]) == set(operation.tables)
     assert set(told["about"]) == set(operation.about)
     page = PAGES.get(operation.name, operation.address).format(**PARTS)
-    shown = filled.client.get(page, params={"format": "json"}).json()
+    shown = filled.client.get(page, params={**needed, "format": "json"}).json()
     assert (told["title"], told["tables"]) == (shown["title"], shown["tables"])
     first = next(iter(operation.tables))
-    lines = filled.client.get(address, params={"format": "csv"})
+    lines = filled.client.get(address, params={**needed, "format": "csv"})
     rows = [*csv.reader(io.StringIO(lines.text))]
     assert len(rows) == 1 + len(told["tables"][first])
 
 
 def test_a_comparison_is_refused_as_on_the_page(filled: Service) -> None:
     query = {"a": "6.38.00", "b": "6.40.00", "where": "site=nowhere"}
-    told = filled.client.get(f"{PREFIX}/compare", params=query)
+    told = filled.client.get(f"{API}/compare", params=query)
     shown = filled.client.get("/compare", params={**query, "format": "json"})
     assert told.status_code == shown.status_code >= 400
     assert told.json() == shown.json()
@@ -74,7 +78,7 @@ def test_a_comparison_is_refused_as_on_the_page(filled: Service) -> None:
 def test_all_pages_with_tables_are_there(filled: Service) -> None:
     """Beside those that only lead elsewhere."""
     pages = filled.client.get("/api/v1/openapi.json").json()["paths"]
-    assert {f"{PREFIX}{one.address}" for one in OPERATIONS} <= set(pages)
+    assert {f"{API}{one.address}" for one in OPERATIONS} <= set(pages)
     assert pages == description(Limits())["paths"]
 
 
@@ -104,19 +108,94 @@ def test_exactly_what_runs_is_told(filled: Service) -> None:
         ("/compare?a=6.38.00&b=6.40.00&delta=5", 400, "delta cannot be"),
         ("/compare?a=6.38.00&b=6.40.00&delta=x", 400, "delta cannot be"),
         ("/sites/nowhere", 404, "no site"),
+        ("/explore?kind=banana", 400, "kind cannot be"),
+        ("/explore?kind=", 200, ""),
+        ("/explore?kind=checksum", 200, ""),
+        ("/explore?metric=extra_", 400, "no metric"),
+        ("/explore?metric=extra_my%20own", 400, "no metric"),
+        ("/explore?metric=extra_own", 200, ""),
+        ("/campaigns/running?state=banana", 400, "state cannot be"),
+        ("/campaigns/running?state=cancelled", 200, ""),
+        ("/campaigns/running?failure=banana", 400, "failure cannot be"),
+        ("/campaigns/running?failure=sanity", 200, ""),
+        ("/campaigns/running?failure=implausible", 200, ""),
+        ("/campaigns/running?failure=stage-in:%20not%20supported", 200, ""),
+        ("/campaigns/running?site=SITE_X", 400, "Did you mean 'SITE_"),
+        ("/campaigns/running?site=SITE_A", 200, ""),
+        ("/campaigns/none?state=lost", 404, ""),
         ("/jobs/none", 404, ""),
         ("/nothing", 404, ""),
     ],
 )
 def test_what_is_asked_for(filled: Service, address: str, status: int, said: str) -> None:
-    answer = filled.client.get(f"{PREFIX}{address}")
+    answer = filled.client.get(f"{API}{address}")
     assert answer.status_code == status, answer.text
     assert said in answer.text
     assert status == 200 or set(answer.json()) == {"error"}
 
 
+@pytest.mark.parametrize(
+    "address, said",
+    [
+        ("/explore?kind=banana", "kind must be one of timed, checksum"),
+        ("/figures/s0?kind=banana", "kind must be one of timed, checksum"),
+        ("/campaigns/running?state=banana", "state cannot be 'banana' here"),
+        ("/campaigns/running?failure=oepn", "Did you mean 'open'"),
+        ("/campaigns/running?site=nowhere", "site cannot be 'nowhere' here"),
+    ],
+)
+def test_pages_refuse_it_as_well(filled: Service, address: str, said: str) -> None:
+    answer = filled.client.get(address)
+    assert answer.status_code == 400, answer.text
+    assert said in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/explore", "/figures/s0"])
+def test_columns_are_filters_as_on_the_page(filled: Service, path: str) -> None:
+    query = "site=SITE_A&site=SITE_B&axis_root=6.40.00&host=node1.SITE_A&host=node2.SITE_B"
+    told, shown = (
+        filled.client.get(f"{prefix}{path}?{query}&format=json").json() for prefix in (API, "")
+    )
+    assert told["tables"] == shown["tables"]
+    assert {row["site"] for row in told["tables"]["figure"]} == {"SITE_A", "SITE_B"}
+    described = description(Limits())["paths"][f"{API}{path}"]["get"]["parameters"]
+    filters = {one["name"] for one in described}
+    assert len(filters) == len(described)
+    assert {"site", "variant_label", "plausible", "retries", "kind"} <= filters
+    assert not {"read_latency_hist", "pass_wall_s"} & filters
+
+
+@pytest.mark.parametrize("before", ["variant=", "where=variant="])
+def test_a_filter_takes_as_much_as_its_column(filled: Service, before: str) -> None:
+    longest = max_length(BY_NAME["variant"])
+    for path in (f"{API}/explore", "/explore"):
+        answer = filled.client.get(f"{path}?{before}{'x' * longest}&format=json")
+        assert answer.status_code == 200, answer.text
+    name, _, _ = before.partition("=")
+    longer = filled.client.get(f"{API}/explore?{before}{'x' * 2 * longest}")
+    assert longer.status_code == 400
+    assert f"{name} cannot be" in longer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "query, said",
+    [
+        ("sitte=A", "Did you mean 'site'"),
+        ("sitte=A", "any column of the catalogue"),
+        ("site=", "site cannot be"),
+        ("retries=many", "a whole number"),
+        ("read_latency_hist=1", "no parameter"),
+    ],
+)
+def test_filters_that_cannot_be_are_refused(filled: Service, query: str, said: str) -> None:
+    answer = filled.client.get(f"{API}/explore?{query}")
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert len(answer.json()["error"]) < 400
+
+
 def test_reading_may_need_a_key(start: Start) -> None:
     with start() as service:
-        assert service.get(f"{PREFIX}/sites").status_code == 401
+        assert service.get(f"{API}/sites").status_code == 401
         key = service.make_key("read").text
-        assert service.get(f"{PREFIX}/sites", key).status_code == 200
+        assert service.get(f"{API}/sites", key).status_code == 200

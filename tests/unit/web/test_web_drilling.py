@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from sql_makers import campaign_row, job_row, make_measurement
+from sql_makers import campaign_row, job_row, make_measurement, variant_labelled
 from web_service import Service, running
 
 from treehammer.sql.rows import AttemptRow
@@ -25,7 +26,7 @@ COMMON: dict[str, Any] = {
     "test_name": "ttree-read",
     "test_path": "hctests/ttree-read",
     "commit_id": "c" * 40,
-    "variant_label": "branches=2% cache_mb=30",
+    **variant_labelled("branches=2% cache_mb=30"),
     "dataset": "reference-small",
     "dataset_hash": "sha256:abc",
     "plausible": True,
@@ -97,7 +98,7 @@ def test_a_good_day_leads_to_its_jobs_campaigns_and_measurements(service: Servic
     assert all(one["site"] == SITE for one in of_the_day)
     (checksum,) = [one for one in of_the_day if one.get("kind") == "checksum"]
     assert (checksum["test_name"], checksum["door"]) == ("ttree-read", "near")
-    assert checksum["variant_label"] == COMMON["variant_label"]
+    assert checksum["variant"] == COMMON["variant"]
     for link in found:
         assert service.client.get(link).status_code == 200, link
 
@@ -137,12 +138,53 @@ def test_what_is_not_supported_is_no_failure_of_a_campaign(service: Service) -> 
         assert [row["job_id"] for row in answer.json()["tables"]["jobs"]] == [job]
 
 
+def test_a_job_whose_measurements_failed_says_so_in_the_list(service: Service) -> None:
+    shown = page(service, "/campaigns/nightly?failure=software+setup")
+    row = shown[shown.index('id="jobs"') :]
+    assert "<td>1 software setup</td>" in row
+    assert BROKEN["failure_message"] in row
+    rows = told(service, "/campaigns/nightly?table=jobs")["tables"]["jobs"]
+    assert {row["job_id"]: (row["failure"], row["failed"], row["message"]) for row in rows} == {
+        "whole": ("", {}, ""),
+        "lacking": ("", {"software setup: not supported": 2}, LACKING["failure_message"]),
+        "broken": ("", {"software setup": 1}, BROKEN["failure_message"]),
+    }
+
+
 def test_a_campaign_tells_programs_how_far_it_is(service: Service) -> None:
     about = told(service, "/campaigns/nightly")["about"]
     progress = about["progress"]
     assert (progress["recorded"], progress["planned"], progress["over"]) == (5, 9, False)
     assert progress["jobs"] == {"done": 2, "running": 1}
     assert progress["remaining_s"] > 0
+
+
+@pytest.mark.parametrize(
+    "states, recorded, said",
+    [
+        (("done", "running"), 1, "Nothing went wrong so far."),
+        (("done", "done"), 2, "Nothing went wrong."),
+        (("running",), 2, "Nothing went wrong."),
+        (
+            ("cancelled", "done", "cancelled"),
+            0,
+            "No failure is known, but 2 of 2 planned measurements did not come back: "
+            "2 jobs were cancelled.",
+        ),
+        (("cancelled",), 1, "1 of 2 planned measurements did not come back: 1 job was cancelled."),
+        (("done",), 1, "No failure is known, but 1 of 2 planned measurements did not come back."),
+    ],
+)
+def test_that_nothing_failed_is_said_as_far_as_it_is_true(
+    tmp_path: Path, states: tuple[str, ...], recorded: int, said: str
+) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        jobs = [job_row(f"job {place}", state=state) for place, state in enumerate(states)]
+        store.add_campaign(campaign_row(), jobs)
+        store.add(make_measurement("job 0", round_) for round_ in range(recorded))
+    with running(tmp_path, reading_open=True) as service:
+        shown = page(service, "/campaigns/campaign")
+    assert said in shown
 
 
 @pytest.mark.parametrize("address", ["/campaigns/nightly", "/jobs/whole"])
@@ -163,7 +205,7 @@ def test_a_job_leads_to_its_site_its_day_and_its_work_elsewhere(service: Service
     assert len(explored) == 2
     for one in explored:
         assert one["test_name"] == "ttree-read"
-        assert one["variant_label"] == COMMON["variant_label"]
+        assert one["variant"] == COMMON["variant"]
     assert explored[0]["campaign"] == "nightly"
     assert (explored[1]["site"], explored[1]["door"]) == (SITE, "near")
     for link in found:
@@ -175,6 +217,26 @@ def test_why_a_measurement_failed_stands_where_one_did(service: Service) -> None
     assert why not in page(service, "/jobs/whole")
     broken = page(service, "/jobs/broken")
     assert broken.index(why) < broken.index(">everything</th>") < broken.index(">CPU, ms/event<")
+
+
+def test_the_release_stands_beside_what_failed_before_root_ran(tmp_path: Path) -> None:
+    build = {"axis_root": "path:/opt/root", "root_version": "6.41.01"}
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        jobs = [job_row(name, campaign_id="nightly", site=SITE) for name in ("lacking", "built")]
+        store.add_campaign(campaign_row("nightly"), jobs)
+        lacking: dict[str, Any] = {**COMMON, **LACKING, "root_version": None}
+        ran = {**COMMON, "root_version": COMMON["axis_root"]}
+        store.add(
+            make_measurement("lacking", round_, **values)
+            for round_, values in enumerate((lacking, ran), 1)
+        )
+        store.add([make_measurement("built", 1, **{**COMMON, **build})])
+    with running(tmp_path, reading_open=True) as service:
+        shown = {name: page(service, f"/jobs/{name}") for name in ("lacking", "built")}
+    assert "<td>6.38.00</td>" in shown["lacking"]
+    assert ">version of ROOT</th>" not in shown["lacking"]
+    assert "<td>path:/opt/root</td>" in shown["built"]
+    assert "<td>6.41.01</td>" in shown["built"]
 
 
 @pytest.mark.parametrize(

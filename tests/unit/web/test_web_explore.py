@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
+import re
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, date, datetime
+from html import unescape
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
+import anyio
 import numpy as np
 import pytest
 import uproot
-from page_makers import HOSTILE, fill
+from page_makers import HOSTILE, SITES, fill
+from sql_makers import campaign_row, make_measurement
 from web_service import Service, running
 
 from treehammer.analysis.statistics import one_sample
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
-from treehammer.web.pages import points
+from treehammer.web.drawing import FORMS
+from treehammer.web.pages import context, explore, files, points
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
@@ -49,6 +59,34 @@ def stored(service: Service) -> list[dict[str, Any]]:
 
 def good(row: dict[str, Any], metric: str) -> bool:
     return row["failure_class"] is None and row["plausible"] and row[metric] is not None
+
+
+@pytest.mark.parametrize("view", ["means", "distribution", "latency"])
+def test_campaigns_are_called_by_their_names(tmp_path: Path, view: str) -> None:
+    ids = {
+        "0aaaaaaaaaaaaaaa": "weekly",
+        "1bbbbbbbbbbbbbbb": "nightly",
+        "2ccccccccccccccc": "nightly",
+    }
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        for id_, name in ids.items():
+            store.add_campaign(campaign_row(id_, name=name), [])
+        hist = [0] * 5 + [9] + [0] * 12
+        good: dict[str, Any] = {"plausible": True, "eff_job": 0.5, "read_latency_hist": hist}
+        store.add(make_measurement(id_, campaign_id=id_, **good) for id_ in (*ids, "unknown"))
+    with running(tmp_path, reading_open=True) as service:
+        query = f"by=site&colour=campaign_id&view={view}&{ALL}"
+        page = service.client.get(f"/explore?{query}", headers=PEOPLE).text
+        found = rows_of(service, query)
+        svg = service.client.get(f"/explore/figure.svg?{query}").text
+    shown = json.loads(page.partition('id="picture">')[2].partition("</script>")[0])
+    names = ["nightly (1bbbbbbb)", "nightly (2ccccccc)", "weekly", "unknown"]
+    assert [one["name"] for one in shown["series"]] == names
+    for mark in shown["panels"][0]["marks"]:
+        assert f"campaign_id: {names[mark['series']]}\n" in mark["text"]
+    assert {row["campaign_id"] for row in found} == {*ids, "unknown"}
+    assert "weekly" in svg
+    assert "0aaaaaaaaaaaaaaa" not in svg
 
 
 @pytest.mark.parametrize("metric", ["eff_job", "cpu_per_event_s"])
@@ -147,6 +185,48 @@ def test_filters_are_in_the_address(filled: Service) -> None:
     )
 
 
+def behind(service: Service, address: str, count: str) -> list[tuple[int, int]]:
+    """Of each row that leads to its jobs: how many executions it says, and how many are there."""
+    page = service.client.get(f"{address}&{ALL}", headers=PEOPLE)
+    assert page.status_code == 200, page.text
+    links = re.findall(r'<td[^>]*><a href="(/explore\?[^"]*)">(\d+)</a>', page.text)
+    queries = [(urlsplit(unescape(link)).query, int(number)) for link, number in links]
+    return [(n, sum(int(row[count]) for row in rows_of(service, query))) for query, n in queries]
+
+
+@pytest.mark.parametrize(
+    "address, rows, count",
+    [
+        ("/explore?by=site&colour=", len(SITES), "number"),
+        ("/explore?by=axis_root&colour=site&site=SITE_A&site=SITE_B", 4, "number"),
+        ("/explore?by=site&colour=&where=site%3DSITE_A&site=SITE_B&where=site!%3DX", 2, "number"),
+        ("/explore?by=week&colour=&axis_root=6.38.00&axis_root=6.40.00", None, "number"),
+        ("/explore?by=week&axis_root=6.38.00&axis_root=6.40.00", None, "number"),
+        ("/explore?by=kind&colour=site&site=SITE_A&site=SITE_B&where=kind%3Dtimed", 2, "number"),
+        ("/explore?by=failure_class&colour=plausible&site=SITE_A&bars=interval", None, "number"),
+        ("/explore?by=host&site=SITE_C&site=UKI-SCOTGRID-GLASGOW", None, "number"),
+        ("/explore?by=site&view=distribution&axis_root=6.38.00&axis_root=6.40.00", 16, "number"),
+        ("/explore?by=site&view=latency&site=SITE_A&site=SITE_B", 4, "good"),
+        ("/explore?by=campaign_id&colour=&campaign=over&campaign=running", 2, "number"),
+        ("/figures/s0?site=SITE_A&site=SITE_B", 8, "number"),
+        (f"/figures/s0?site=SITE_A&site={quote(HOSTILE[0])}", 8, "number"),
+    ],
+)
+def test_how_many_there_are_leads_to_just_these(
+    filled: Service, address: str, rows: int | None, count: str
+) -> None:
+    found = behind(filled, address, count)
+    assert found
+    assert rows in (None, len(found))
+    assert [n for n, _ in found] == [there for _, there in found]
+
+
+def test_what_no_condition_can_tell_leads_nowhere(filled: Service) -> None:
+    """A number that was measured, such as 0.3, need not be found by what is written of it."""
+    assert rows_of(filled, f"by=cpu_per_event_s&colour=site&{ALL}")
+    assert not behind(filled, "/explore?by=cpu_per_event_s&colour=site", "number")
+
+
 def test_the_permanent_link_says_everything(filled: Service) -> None:
     page = filled.client.get("/figures/s0", headers=PEOPLE).text
     link = page.split('">Permanent link')[0].rsplit('href="', 1)[1].replace("&amp;", "&")
@@ -219,3 +299,74 @@ def test_more_than_can_be_read_is_refused(filled: Service, monkeypatch: pytest.M
 def test_no_such_file(filled: Service) -> None:
     assert filled.client.get("/explore/figure.exe").status_code == 404
     assert filled.client.get("/explore/figure.png?site=NOWHERE").status_code == 404
+
+
+def test_pages_do_not_wait_for_figures_to_be_drawn(
+    filled: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = threading.Event()
+
+    def slowly(form: str, text: bytes) -> bytes:
+        assert drawn.wait(60)
+        return f"{form} of {len(text)} bytes".encode()
+
+    def noted(room: anyio.CapacityLimiter) -> AbstractAsyncContextManager[None]:
+        rooms.append(room)
+        return turn(room)
+
+    def arrived() -> int:
+        found = [room.statistics() for room in rooms[:1]]
+        return sum(one.borrowed_tokens + one.tasks_waiting for one in found)
+
+    rooms: list[anyio.CapacityLimiter] = []
+    turn = context._turn
+    monkeypatch.setattr(context, "_turn", noted)
+    monkeypatch.setattr(files, "_drawn", slowly)
+    paths = [f"{path}/figure.{form}" for path in ("/explore", "/figures/s0") for form in FORMS]
+    with ThreadPoolExecutor(len(paths)) as clients:
+        asked = [clients.submit(filled.client.get, path) for path in paths]
+        try:
+            assert len(paths) > context.AT_ONCE
+            until_s = time.monotonic() + 60
+            while arrived() < len(paths):
+                assert time.monotonic() < until_s, arrived()
+                time.sleep(0.01)
+            for page in ("/", "/explore", "/sites"):
+                assert filled.client.get(page, timeout=20).status_code == 200
+            monkeypatch.setattr(context, "PATIENCE_S", 0.1)
+            late = filled.client.get("/explore/figure.png?by=axis_root")
+            assert late.status_code == 503
+            assert int(late.headers["Retry-After"]) > 0
+            assert not any(one.done() for one in asked)
+        finally:
+            drawn.set()
+        assert [one.result().status_code for one in asked] == [200] * len(paths)
+
+
+def test_a_list_to_choose_from_that_is_cut_says_so(
+    filled: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sites() -> list[str]:
+        page = filled.client.get(f"/explore?{ALL}", headers=PEOPLE).text
+        found = re.search(r"<label>([^<]*)<select name=\"site\"[^>]*>(.*?)</select>", page)
+        assert found
+        return [found[1], *map(unescape, re.findall(r'value="([^"]*)"', found[2]))]
+
+    monkeypatch.setattr(explore, "CHOICES", len(SITES))
+    assert {*sites()} == {"site ", *SITES}
+    monkeypatch.setattr(explore, "CHOICES", 2)
+    title, *first = sites()
+    assert title == "site (the first 2; others as a condition) "
+    assert {*first} == {*sorted(SITES)[:2]}
+
+
+def test_a_campaign_that_is_asked_for_stays_chosen_however_old(
+    filled: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore, "CAMPAIGNS", 1)
+    alone = filled.client.get("/explore?campaign=over").text
+    assert '<option value="over" selected>nightly</option>' in alone
+    assert 'Of the campaign <a href="/campaigns/over">nightly</a> alone.' in alone
+    both = filled.client.get("/explore?campaign=over&campaign=running").text
+    assert both.count(" selected>") - alone.count(" selected>") == 1
+    assert re.search("Of the campaign <a [^>]*>[^<]*</a> and <a [^>]*>[^<]*</a> alone[.]", both)

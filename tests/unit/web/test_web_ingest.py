@@ -104,6 +104,9 @@ def changed(**values: Any) -> Any:
                 (changed(series=None), 422, "series is missing"),
                 (changed(measurement_id="mine"), 422, "measurement_id is not that of"),
                 (changed(round=0), 422, "round must be at least 1"),
+                (changed(variant="[1]"), 422, "variant must be a JSON object"),
+                (changed(variant='{"threads": 1%s}' % ("0" * 400)), 422, "64 bits"),
+                (changed(variant='{"a": "\\ud800"}'), 422, "lone surrogates"),
                 (changed(kind="fast"), 422, "kind must be one of timed, checksum"),
                 # What roll-ups call a measurement that went well is no failure.
                 (changed(failure_class="good"), 422, "failure_class must be one of submission,"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import uproot
-from sql_makers import make_measurement
+from sql_makers import make_measurement, variant_labelled
 from web_service import Service, running
 
 from treehammer.collectors.failures import NOT_SUPPORTED
@@ -41,17 +41,18 @@ def measured() -> Iterator[Measurement]:
     ):
         for more in (0.0, 0.1):
             number += 1
-            values = {**shared, "site": site, "test_name": test, "variant_label": variant}
+            values = {**shared, "site": site, "test_name": test, **variant_labelled(variant)}
             values["dataset"] = "two" if test == "nano" else "one"
             values["axis_root"] = variant[5:9]
             yield make_measurement(f"{number}", day=20260630, eff_job=value + more, **values)
-    nothing = {**shared, "site": "C", "test_name": "tree", "variant_label": "root=6.38 size=1"}
+    known = variant_labelled("root=6.38 size=1")
+    nothing = {**shared, "site": "C", "test_name": "tree", **known}
     for place, kind in enumerate((NOT_SUPPORTED, "exit")):
         failed: dict[str, Any] = {"failure_class": "software setup", "failure_kind": kind}
         yield make_measurement(f"failed {place}", day=20260630, **nothing, **failed)
     for back in range(DAYS):
         day = LAST - timedelta(days=back)
-        values = {**shared, "site": "D", "test_name": "tree", "variant_label": "root=6.38 size=1"}
+        values = {**shared, "site": "D", "test_name": "tree", **known}
         values["day"] = day.year * 10000 + day.month * 100 + day.day
         yield make_measurement(f"day {back}", eff_job=0.5, **values)
 
@@ -94,7 +95,7 @@ def drawn(service: Service, query: str, path: str = "/explore") -> dict[str, Any
 def test_a_mean_of_several_tests_says_so(filled: Service, query: str) -> None:
     about = told(filled, f"{query}&site=A&site=B&{ALL}")["about"]
     assert about["mixed"] == "Points mix up to 2 tests, 2 variants, 2 datasets and 2 releases."
-    assert about["mixed_most"] == {"test_name": 2, "variant_label": 2, "dataset": 2, "axis_root": 2}
+    assert about["mixed_most"] == {"test_name": 2, "variant": 2, "dataset": 2, "axis_root": 2}
     page = filled.client.get(f"/explore?{query}&site=A&site=B&{ALL}", headers=PEOPLE).text
     assert about["mixed"] in page
     figure = filled.client.get(f"/explore/figure.svg?{query}&site=A&site=B&{ALL}").text
@@ -115,8 +116,8 @@ def test_a_trend_tells_it_of_its_lines(filled: Service) -> None:
 
 
 def test_what_differs_between_points_is_said() -> None:
-    columns = ("site", "test_name", "variant_label", "dataset", "axis_root", "door")
-    rows = [(*one, "size=1", "one", "6.38", "near") for one in (("A", "x"), ("B", "y"))]
+    columns = ("site", "test_name", "variant", "dataset", "axis_root", "door")
+    rows = [(*one, '{"size":1}', "one", "6.38", "near") for one in (("A", "x"), ("B", "y"))]
     assert mix(["site"], columns, rows).words(["site"]) == "Not all are of the same test."
     assert mix(["test_name"], columns, rows).words(["test_name"]) == ""
 
@@ -126,9 +127,10 @@ def test_s0_never_pools_tests_or_datasets(filled: Service) -> None:
     assert answer["title"] == "CPU efficiency by site (study S0)"
     assert answer["about"]["mixed"] == ""
     rows = answer["tables"]["figure"]
-    means = {(r["site"], r["test_name"], r["variant_label"]): r["mean"] for r in rows}
-    assert means["A", "tree", "root=6.38 size=1"] == pytest.approx(0.85)
-    assert means["A", "nano", "root=6.38 size=1"] == pytest.approx(0.25)
+    means = {(r["site"], r["test_name"], r["variant"]): r["mean"] for r in rows}
+    variant = variant_labelled("root=6.38 size=1")["variant"]
+    assert means["A", "tree", variant] == pytest.approx(0.85)
+    assert means["A", "nano", variant] == pytest.approx(0.25)
     names = [one["name"] for one in drawn(filled, f"site=A&site=B&{ALL}", "/figures/s0")["series"]]
     assert "nano · two · root=6.38 size=1" in names
     one = told(filled, f"site=B&{ALL}", "/figures/s0")
@@ -137,7 +139,7 @@ def test_s0_never_pools_tests_or_datasets(filled: Service) -> None:
 
 def test_another_figure_is_not_called_s0(filled: Service) -> None:
     answer = told(filled, f"metric=cpu_per_event_s&by=door&{ALL}", "/figures/s0")
-    assert answer["title"] == "cpu_per_event_s by door and variant_label"
+    assert answer["title"] == "cpu_per_event_s by door and variant"
 
 
 def test_bars_are_the_rms_on_both_sides(filled: Service) -> None:
@@ -215,6 +217,14 @@ def test_kinds_can_be_asked_for(filled: Service) -> None:
     )
     page = filled.client.get(f"/explore?kind=checksum&{ALL}", headers=PEOPLE).text
     assert re.search(r'name="kind">.*<option selected>checksum', page)
+
+
+@pytest.mark.parametrize(
+    "condition, said", [("variant=", "variant –"), ("variant!=", "no variant –")]
+)
+def test_no_variant_is_a_dash(filled: Service, condition: str, said: str) -> None:
+    about = told(filled, f"where={condition}&{ALL}")["about"]
+    assert f"; {said}; " in about["selection"]
 
 
 def test_a_wrong_condition_keeps_the_form(filled: Service) -> None:

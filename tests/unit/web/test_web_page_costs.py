@@ -32,7 +32,7 @@ SUMMED = (
     "/compare/comparison",
     "/explore",
     "/explore?by=day&colour=site&from=&to=",
-    "/explore?by=variant_label&colour=axis_root&panels=site",
+    "/explore?by=variant&colour=axis_root&panels=site",
     "/figures/s0",
     "/metrics",
     "/api/v1/explore?by=day",
@@ -134,6 +134,11 @@ def test_what_a_sites_doors_were_is_found_along_the_index_that_has_times(many: S
     looked_up = [step for step in plan if re.search(r"\b(measurement|m)\b", step)]
     assert len(looked_up) == 2
     assert all("ix_measurement_subject" in step for step in looked_up), plan
+
+
+def test_judging_how_much_a_figure_reads_takes_no_histograms(many: Service) -> None:
+    asked = [text for text, _ in _asked(many, "/explore?view=latency&by=host&from=&to=")]
+    assert sum("latency" in text for text in asked) == 1, asked
 
 
 def test_the_service_says_how_long_an_answer_took(few: Service) -> None:

@@ -22,9 +22,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from web_service import Service, Start, running
 
+from treehammer.collectors.service import API
 from treehammer.sql import overview
 from treehammer.sql.store import Store
-from treehammer.web.api import OPERATIONS, PREFIX
+from treehammer.web.api import OPERATIONS
 from treehammer.web.pages.context import same
 from treehammer.web.proxy import BehindProxy
 
@@ -217,10 +218,10 @@ def test_a_browser_keeps_a_key_for_reading_alone(start: Start) -> None:
 
 def test_nothing_is_read_without_a_key_and_who_makes_one_is_said(start: Start) -> None:
     remedy = "treehammer token create"
-    addresses = [f"{PREFIX}{one.address}" for one in OPERATIONS]
+    addresses = [f"{API}{one.address}" for one in OPERATIONS]
     with start() as service:
         key = service.make_key("submit").text
-        for path in (*READ, *addresses, f"{PREFIX}/measurements/x"):
+        for path in (*READ, *addresses, f"{API}/measurements/x"):
             told = service.client.get(path)
             assert (told.status_code, remedy in told.json()["error"]) == (401, True), path
             page = service.client.get(path, headers=PEOPLE)
@@ -321,6 +322,32 @@ def test_the_evidence_of_every_day_agrees_with_its_cell(filled: Service) -> None
 )
 def test_days_that_are_none(filled: Service, day: str, status: int) -> None:
     assert filled.client.get(f"/days/{day}?site=SITE_A", headers=PEOPLE).status_code == status
+
+
+@pytest.mark.parametrize("prefix", ["", "/api/v1"])
+@pytest.mark.parametrize(
+    "query, status, said",
+    [
+        ("", 400, "site is missing"),
+        ("?site=SITE_", 404, "Did you mean 'SITE_"),
+        ("?site=", 404, "no site ''"),
+        ("?site=SITE_A", 200, ""),
+    ],
+)
+def test_a_day_is_one_of_a_site(
+    filled: Service, prefix: str, query: str, status: int, said: str
+) -> None:
+    answer = filled.client.get(f"{prefix}/days/2026-03-01{query}")
+    assert answer.status_code == status, answer.text
+    assert said in answer.text
+
+
+def test_what_was_measured_nowhere_has_days(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add([make_measurement(site="", day=20260301)])
+    with running(tmp_path, reading_open=True) as service:
+        told = service.client.get("/api/v1/days/2026-03-01?site=").json()
+    assert told["about"]["counts"]["good"] + told["about"]["counts"]["implausible"] == 1
 
 
 def test_metrics_for_prometheus(filled: Service) -> None:

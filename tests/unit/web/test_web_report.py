@@ -141,7 +141,9 @@ def test_what_it_says() -> None:
 
 
 def test_one_host_is_called_an_illustration() -> None:
-    report = report_of(Campaign(hosts=1, jobs=1).rows())
+    rows = list(Campaign(hosts=1, jobs=1).rows())
+    assert report_of([*rows, {**rows[0], "host": None}]).hosts == report_of(rows).hosts
+    report = report_of(rows)
     assert "illustration, not a verdict" in report.headline[0]
     assert "illustration, not a verdict" in Page(render(report)).text
 

@@ -23,6 +23,7 @@ from treehammer.web.pages import days
 from treehammer.web.pages.chart import Chart, Dot, Line, Mark, _ticks
 
 PEOPLE = {"Accept": "text/html"}
+LIGHT, HEAVY = '{"branches":0.02}', '{"branches":1.0}'
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,10 @@ def test_every_site_of_the_list_has_its_page(filled: Service, place: int) -> Non
         ("/sites/SITE_A?until=2020-01-01", 200, "Widen the days"),
         ("/sites/SITE_A?until=0001-01-01&days=180", 200, "Widen the days"),
         ("/sites/SITE_A?until=9999-12-31", 200, "Widen the days"),
-        ("/sites/SITE_A?variant=none", 200, "choose “all”"),
+        ("/sites/SITE_A?variant=branches%3D2%25", 400, "axes and their values as JSON"),
+        ("/sites/SITE_A?variant=%7B%22own%22%3A1%7D", 200, "selected>own=1</option>"),
+        ("/sites/SITE_A?root=6.41.00", 200, "selected>6.41.00</option>"),
+        ("/sites/SITE_A?protocol=none", 200, "choose “all”"),
         ("/sites/SITE_A?days=180&root=6.40.00&test=ttree-read", 200, "by week"),
     ],
 )
@@ -119,7 +123,7 @@ def on(site: str, back: int, eff: float, number: int = 1, **more: Any) -> Iterat
     day = days.today() - timedelta(days=back)
     for place in range(number):
         values = {"site": site, "day": days.numbered(day), "eff_job": eff, "plausible": True}
-        values |= {"variant_label": "light", "axis_root": "6.40.00", "root_version": "6.40.00"}
+        values |= {"variant": LIGHT, "axis_root": "6.40.00", "root_version": "6.40.00"}
         yield make_measurement(f"{site} {back} {place} {more}", place + 1, **{**values, **more})
 
 
@@ -131,7 +135,7 @@ def add(service: Service, *some: Iterator[Measurement]) -> None:
 def test_similar_sites_are_those_that_did_the_same(start: Start) -> None:
     with start(reading_open=True) as service:
         add(service, on("A", 1, 0.5), on("B", 1, 0.6), on("C", 1, 0.7), on("D", 2, 0.1))
-        add(service, on("E", 1, 0.2, variant_label="heavy"))
+        add(service, on("E", 1, 0.2, variant=HEAVY))
         (row,) = tables(service, "/sites/A")["series"]
         assert (row["sites"], row["median"], row["measurements"]) == (2, pytest.approx(0.65), 1)
         assert "median 0.65 of 2 sites" in service.client.get("/sites/A").text
@@ -139,11 +143,11 @@ def test_similar_sites_are_those_that_did_the_same(start: Start) -> None:
 
 def test_the_list_holds_sites_against_each_other_on_the_same_work(start: Start) -> None:
     with start(reading_open=True) as service:
-        heavy: dict[str, Any] = {"variant_label": "heavy"}
+        heavy: dict[str, Any] = {"variant": HEAVY}
         # Both get the same of the same; one of them does the heavy work more often.
         add(service, on("A", 1, 0.9, 2), on("A", 1, 0.5, 6, **heavy))
         add(service, on("B", 2, 0.9, 6), on("B", 1, 0.5, 2, **heavy), on("C", 1, 0.1, **heavy))
-        add(service, on("ALONE", 1, 0.2, variant_label="own"))
+        add(service, on("ALONE", 1, 0.2, variant='{"own":1}'))
         rows = {row["site"]: row for row in tables(service, "/sites")["sites"]}
         assert (rows["A"]["eff_job"], rows["B"]["eff_job"]) == pytest.approx((0.6, 0.8))
         assert [rows["A"][name] for name in ("own", "sites")] == [pytest.approx(0.6), 2]
@@ -157,7 +161,7 @@ def test_the_list_holds_sites_against_each_other_on_the_same_work(start: Start) 
 
 def test_bars_are_the_scatter_about_the_mean_of_each_work(start: Start) -> None:
     with start(reading_open=True) as service:
-        add(service, on("A", 1, 0.4), on("A", 1, 0.6, door="x"), on("A", 1, 0.1, variant_label="h"))
+        add(service, on("A", 1, 0.4), on("A", 1, 0.6, door="x"), on("A", 1, 0.1, variant=HEAVY))
         (row,) = tables(service, "/sites/A")["series"]
         assert row["rms"] == pytest.approx((2 * 0.1**2 / 3) ** 0.5)
         page = service.client.get("/sites/A").text

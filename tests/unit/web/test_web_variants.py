@@ -1,44 +1,81 @@
-"""Labels of variants beside each other."""
+"""Variants beside each other."""
 
 from __future__ import annotations
 
-from treehammer.web.pages.variants import told_apart, without_release
+import json
+
+import pytest
+
+from treehammer.hctests.definition import Scalar
+from treehammer.web.pages.variants import told_apart
+
+
+def variant(**axes: Scalar) -> str:
+    return json.dumps(axes, sort_keys=True, separators=(",", ":"))
 
 
 def test_what_all_have_is_told_once() -> None:
-    labels = [
-        f"root={root} cache=warm branches={share} cache_mb={mb}"
+    variants = [
+        variant(root=root, cache="warm", branches=share, cache_mb=mb)
         for root in ("6.40.00", "6.38.00")
-        for share in ("100 %", "2 %")
+        for share in (1.0, 0.02)
         for mb in (0, 30)
     ]
-    told = told_apart(labels, release_told=True)
+    told = told_apart(variants, release_told=True)
     assert told.shared == "cache=warm"
     assert told.axes == ("branches", "cache_mb")
-    assert told.names[labels[0]] == "branches=100 % cache_mb=0"
-    assert told.values(told.names[labels[0]]) == "100 % · 0"
+    assert told.names[variants[0]] == "branches=100% cache_mb=0"
+    assert told.values["branches=100% cache_mb=0"] == "100% · 0"
     assert list(dict.fromkeys(told.names.values())) == [
-        "branches=2 % cache_mb=0",
-        "branches=2 % cache_mb=30",
-        "branches=100 % cache_mb=0",
-        "branches=100 % cache_mb=30",
+        "branches=2% cache_mb=0",
+        "branches=2% cache_mb=30",
+        "branches=100% cache_mb=0",
+        "branches=100% cache_mb=30",
     ]
 
 
 def test_releases_of_a_variant_stand_side_by_side() -> None:
-    labels = [f"root={root} n={n}" for root in ("6.38.00", "6.40.00") for n in (1, 2)]
-    assert [*told_apart(labels).names.values()] == [labels[0], labels[2], labels[1], labels[3]]
+    variants = [variant(root=root, size=n) for root in ("6.38.00", "6.40.00") for n in (1, 2)]
+    assert [*told_apart(variants).names] == [variants[place] for place in (0, 2, 1, 3)]
 
 
-def test_labels_that_are_no_terms_stay_as_they_are() -> None:
-    told = told_apart(["<script>", "a=1 b=2", "all"])
-    assert told.axes == ()
-    assert told.shared == ""
-    assert set(told.names.values()) == {"<script>", "a=1 b=2", "all"}
-    assert told_apart(["only=1"]).names == {"only=1": "only=1"}
+def test_what_is_no_variant_stays_as_it_is() -> None:
+    texts = ["<script>", variant(a=1, b=2), "[1]", "{}", '{"a":[1]}', '{"a":' + "9" * 400 + "}"]
+    told = told_apart(texts)
+    assert (told.axes, told.shared) == ((), "")
+    expected = dict(zip(texts, texts, strict=True)) | {texts[1]: "a=1 b=2"}
+    assert told.names == expected
+    assert told.name("another") == "another"
+    assert told.name(None) == "–"
 
 
-def test_a_label_without_its_release() -> None:
-    assert without_release("root=6.38.00 branches=2%") == "branches=2%"
-    assert without_release("root=6.38.00") == "root=6.38.00"
-    assert without_release(None) == "–"
+def test_one_alone_is_told_in_full() -> None:
+    one, other = (variant(root=root, only=1) for root in ("6.38.00", "6.40.00"))
+    told = told_apart([one])
+    assert (told.names, told.shared, told.axes) == ({one: "only=1 root=6.38.00"}, "", ())
+    told = told_apart([one, other], release_told=True)
+    assert {*told.names.values()} == {"only=1"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1, 1.0, True),
+        ("1", 1),
+        (0.02, 0.0200000001),
+        (0.12345678, 0.12345679),
+        (0.5, "50%"),
+        (1, "1 b=2"),
+    ],
+)
+def test_different_variants_never_share_a_name(values: tuple[Scalar, ...]) -> None:
+    variants = [variant(branches=value) for value in values] + [variant(branches=1, b=2)]
+    assert len({*told_apart(variants).names.values()}) == len({*variants})
+    alone = told_apart(variants[:-1])
+    short = {*alone.values.values()}
+    assert len(short) == len(alone.values) == (len(values) if alone.axes else 0)
+
+
+def test_one_variant_has_one_name_however_it_is_written() -> None:
+    told = told_apart(['{"a":1,"b":2}', '{"b": 2, "a": 1}', '{"a":2,"b":2}'])
+    assert [*told.names.values()] == ["a=1", "a=1", "a=2"]

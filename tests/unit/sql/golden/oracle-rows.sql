@@ -603,7 +603,8 @@ WHERE measurement.subject_id IN (SELECT subject.id
 FROM subject
 WHERE subject.dataset_hash = :dataset_hash_1 AND subject.site = :site_1 AND subject.door = :door_1)
     AND measurement.started_us > :started_us_1 AND measurement.started_us <= :started_us_2 AND
-    (measurement.implausible_why IS NULL OR measurement.implausible_why NOT LIKE :implausible_why_1)
+    (measurement.implausible_why IS NULL OR measurement.implausible_why NOT LIKE :param_1 ESCAPE
+    '\')
 ;
 
 UPDATE measurement SET plausible=:plausible, implausible_why=(substr(measurement.implausible_why,
@@ -612,8 +613,8 @@ UPDATE measurement SET plausible=:plausible, implausible_why=(substr(measurement
 FROM subject
 WHERE subject.dataset_hash = :dataset_hash_1 AND subject.site = :site_1 AND subject.door = :door_1)
     AND measurement.started_us > :started_us_1 AND measurement.started_us <= :started_us_2 AND
-    (measurement.implausible_why IS NULL OR measurement.implausible_why NOT LIKE :implausible_why_1)
-    AND measurement.implausible_why IS NOT NULL
+    (measurement.implausible_why IS NULL OR measurement.implausible_why NOT LIKE :param_2 ESCAPE
+    '\') AND measurement.implausible_why IS NOT NULL
 ;
 
 UPDATE measurement SET plausible=:plausible, implausible_why=:implausible_why WHERE
@@ -621,8 +622,8 @@ UPDATE measurement SET plausible=:plausible, implausible_why=:implausible_why WH
 FROM subject
 WHERE subject.dataset_hash = :dataset_hash_1 AND subject.site = :site_1 AND subject.door = :door_1)
     AND measurement.started_us > :started_us_1 AND measurement.started_us <= :started_us_2 AND
-    (measurement.implausible_why IS NULL OR measurement.implausible_why NOT LIKE :implausible_why_1)
-    AND measurement.implausible_why IS NULL
+    (measurement.implausible_why IS NULL OR measurement.implausible_why NOT LIKE :param_1 ESCAPE
+    '\') AND measurement.implausible_why IS NULL
 ;
 
 DELETE FROM rollup_day WHERE rollup_day.day = :day_1 AND rollup_day.subject_id = :subject_id_1

@@ -1,0 +1,40 @@
+"""Forms in a real browser: what they show is what the page shows, also after going back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from browser import Watched, require_agreement
+from page_makers import SITES
+from playwright.sync_api import expect
+
+Visit = Callable[..., Watched]
+#: Address, name of a choice, what the page shows, and what is chosen then.  That of ROOT files needs ROOT.
+CHOICES = [
+    ("/?days=14", "days", "14", "30"),
+    ("/explore?metric=eff_job", "metric", "eff_job", "cpu_per_event_s"),
+    (f"/sites/{SITES[0]}?days=30", "days", "30", "90"),
+    ("/campaigns/running?state=running", "state", "running", "done"),
+    ("/compare?axis=door", "axis", "door", "site"),
+]
+
+
+@pytest.mark.parametrize("address, name, shown, chosen", CHOICES)
+def test_a_form_agrees_with_its_page_after_going_back(
+    rich: str, visit: Visit, address: str, name: str, shown: str, chosen: str
+) -> None:
+    require_agreement(visit(rich), address, name, shown, chosen)
+
+
+def test_a_form_agrees_with_its_page_that_was_only_put_aside(rich: str, visit: Visit) -> None:
+    """Driven browsers keep no pages in their memory: the event is that of one which does."""
+    tab = visit(rich)
+    tab.open("/explore?metric=eff_job")
+    box = tab.page.locator("[name=metric]")
+    box.select_option("cpu_per_event_s")
+    for kept, value in (("false", "cpu_per_event_s"), ("true", "eff_job")):
+        tab.page.evaluate(
+            f"dispatchEvent(new PageTransitionEvent('pageshow', {{persisted: {kept}}}))"
+        )
+        expect(box).to_have_value(value)
