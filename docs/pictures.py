@@ -51,7 +51,7 @@ SHOTS: Mapping[str, Shot] = {
     "overview-phone": Shot("/", 500, width=360, scheme="dark", part="#days"),
     "s0": Shot("/figures/s0?campaign={campaign}", 1130),
     "explore": Shot(
-        "/explore?metric=cpu_per_event_s&by=variant_label&colour=axis_root&panels=site&campaign={campaign}",
+        "/explore?metric=cpu_per_event_s&by=variant&colour=axis_root&panels=site&campaign={campaign}",
         1180,
     ),
     "latency": Shot(
