@@ -253,7 +253,7 @@ def test_a_port_where_nothing_listens_is_told_at_once(protocol: str) -> None:
     found = probe(protocol, f"{protocol}://127.0.0.1:{port}//store")
     assert found.problem == "does not answer: Connection refused"
     assert "firewall" in found.remedy
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < 8, "sooner than who does not answer is given up"
 
 
 def test_a_host_that_does_not_exist_is_told() -> None:
