@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from treehammer.analysis import wording
+from treehammer.analysis.attribution import attributed
 from treehammer.analysis.samples import COLUMNS, Sample, value_named
 from treehammer.analysis.verdict import DELTA, RELEASE, SERIES
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, NothingToDo
+from treehammer.sql import campaigns
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.selection import Selection
 from treehammer.sql.store import Store
 from treehammer.terminal import TABLE, Column, leaving, output_options, print_rows
 
 if TYPE_CHECKING:
-    from treehammer.analysis.compare import Comparison, Question
+    from treehammer.analysis.compare import Comparison
 
 
 @click.command("compare")
@@ -52,8 +55,8 @@ def compare_command(
 ) -> int:
     """Say whether B is faster or slower than A, where, and how certain that is.
 
-    A and B are ROOT releases, or values of another axis of the test; site, door and campaign can
-    be compared too.  Leaves with 1 when something is slower, with 3 when nothing can be compared.
+    A and B are ROOT releases, or values of another axis of the test; site, door and campaign (by
+    name, too) can be compared as well.  Leaves with 1 when something is slower, with 3 when nothing can be compared.
 
     \b
     Example: treehammer compare 6.38.00 6.40.00
@@ -63,11 +66,12 @@ def compare_command(
     from treehammer.analysis.compare import Question, compare
 
     with Store.open(settings.database, create=False) as store:
-        campaigns = (store.campaign(campaign).id,) if campaign else ()
-        selection = Selection.of(campaigns, wheres)
+        selection = Selection.of([store.campaign(campaign).id] if campaign else [], wheres)
         samples = [Sample.from_row(row) for row in store.measurements(selection, COLUMNS)]
         if not samples:
             raise NothingToDo("no measurement is selected", where=str(selection))
+        if axis == "campaign":
+            a, b = (campaigns.meant(store, one) for one in (a, b))
         question = Question(
             axis=axis,
             a=value_named(samples, axis, a),
@@ -77,30 +81,40 @@ def compare_command(
         )
         found = compare(samples, question, now_us=time.time_ns() // 1000)
         store.replace_comparison(question.id, found.pairs, found.verdicts)
-    print_comparison(found, form=form)
+        names = campaigns.names_apart(store, {a, b}) if axis == "campaign" else {}
+    print_comparison(found, names, form=form)
     return ExitCode.REGRESSION if found.regressed else ExitCode.DONE
 
 
-def print_comparison(found: Comparison, *, form: str = TABLE) -> None:
-    """Print the comparison; with JSON and CSV the notes go to standard error."""
+def print_comparison(
+    found: Comparison, names: Mapping[str, str] = MappingProxyType({}), *, form: str = TABLE
+) -> None:
+    """Print the comparison; with JSON and CSV the notes go to standard error.
+
+    Args:
+        found: the comparison.
+        names: of the campaigns that are compared, by identity.
+        form: table, JSON or CSV.
+    """
     if form == TABLE:
-        question, title = found.question, wording.title(found.verdicts[0])
-        _print(found.of_scope(SERIES), _columns(question), f"{title}, by site")
+        first = found.verdicts[0]
+        title, columns = wording.title(first, names), _columns(*wording.called(first, names))
+        _print(found.of_scope(SERIES), columns, f"{title}, by site")
         releases = found.of_scope(RELEASE)
         click.echo()
         if pooled := [row for row in releases if row.effect is not None]:
-            shown = [c for c in _columns(question) if c.key not in ("site", "a_value", "b_value")]
+            shown = [c for c in columns if c.key not in ("site", "a_value", "b_value")]
             _print(pooled, shown, f"{title}, all sites")
             click.echo()
         for line in wording.not_pooled(releases):
             click.echo(line)
     else:
         print_rows([wording.flat(row) for row in found.verdicts], (), form=form)
-    for line in (*found.attribution, *found.notes):
+    for line in (*attributed(found.verdicts, names), *found.notes):
         click.echo(line, err=form != TABLE)
 
 
-def _columns(question: Question) -> list[Column]:
+def _columns(a: str, b: str) -> list[Column]:
     unit = "ms/event"
     return [
         Column("label", "variant"),
@@ -108,8 +122,8 @@ def _columns(question: Question) -> list[Column]:
         Column("metric", "time", wording.METRIC_TITLES.__getitem__),
         Column("jobs", "jobs", right=True),
         Column("hosts", "hosts", right=True),
-        Column("a_value", f"{question.a}\n{unit}", wording.milliseconds, right=True),
-        Column("b_value", f"{question.b}\n{unit}", wording.milliseconds, right=True),
+        Column("a_value", f"{a}\n{unit}", wording.milliseconds, right=True),
+        Column("b_value", f"{b}\n{unit}", wording.milliseconds, right=True),
         Column("effect", "change", wording.per_cent, right=True),
         Column("interval", "interval", right=True),
         Column("shown_verdict", "verdict"),

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treehammer.analysis import notes
-from treehammer.analysis.attribution import attributed
 from treehammer.analysis.evidence import checksums
 from treehammer.analysis.release import Release, pooled_over_sites
 from treehammer.analysis.samples import HEADLINE_METRICS, Sample
@@ -75,7 +74,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The answer: rows for the store, who a slowdown points at, and what has to be said beside.
+    """The answer: rows for the store, and what has to be said beside.
 
     ``verdicts`` holds the series rows first and then the release rows; ``one_host`` says that
     everything compared ran on one and is no more than an illustration.
@@ -84,7 +83,6 @@ class Comparison:
     question: Question
     pairs: tuple[PairRow, ...]
     verdicts: tuple[VerdictRow, ...]
-    attribution: tuple[str, ...]
     one_host: bool
     notes: tuple[str, ...]
 
@@ -139,7 +137,6 @@ def compare(samples: Iterable[Sample], question: Question, *, now_us: int) -> Co
         question=question,
         pairs=tuple(row for one in effects for row in rows.pairs(one)),
         verdicts=verdicts,
-        attribution=attributed(verdicts),
         one_host=one_host,
         notes=tuple(notes.told(verdicts, one_host=one_host)),
     )

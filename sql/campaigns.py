@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from treehammer.collectors.failures import NOT_SUPPORTED
-from treehammer.errors import NothingToDo
+from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql import wide
 from treehammer.sql.overview import CampaignState, states_of
 from treehammer.sql.rollups import GOOD, UNSUPPORTED, exact_outcome
@@ -121,6 +121,17 @@ def names_apart(store: Store, ids: Collection[str]) -> dict[str, str]:
         if len({(n, i[:size]) for i, n in found.items()}) == len(found)
     )
     return {i: n if alike[n] == 1 else f"{n} ({i[:short]})" for i, n in found.items()}
+
+
+def meant(store: Store, reference: str) -> str:
+    """The identity that :meth:`Store.campaign` finds; the reference itself where it finds none.
+
+    Of a campaign that nobody told of there may be measurements nevertheless.
+    """
+    try:
+        return store.campaign(reference).id
+    except (ConfigError, NothingToDo):
+        return reference
 
 
 def named(store: Store, id_: str) -> CampaignRow:

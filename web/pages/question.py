@@ -14,7 +14,7 @@ from starlette.requests import Request
 from treehammer.analysis.samples import COLUMNS, SELECTION, Sample, readings, value_named
 from treehammer.analysis.verdict import DELTA, SERIES, Verdict
 from treehammer.errors import ConfigError, NothingToDo
-from treehammer.sql import figure_values
+from treehammer.sql import campaigns, figure_values
 from treehammer.sql.figures import ALL, Figure
 from treehammer.sql.rows import VerdictRow
 from treehammer.sql.selection import Selection, Where, alternatives
@@ -137,10 +137,14 @@ def read(request: Request, store: Store) -> Asked:
     def texts(name: str) -> tuple[str, ...]:
         return tuple(text for text in sent.getlist(name) if text.strip())
 
+    axis = sent.get("axis") or "root"
+    a, b = (sent.get(name, "").strip() for name in ("a", "b"))
+    if axis == "campaign":
+        a, b = (campaigns.meant(store, one) if one else "" for one in (a, b))
     return Asked(
-        axis=sent.get("axis") or "root",
-        a=sent.get("a", "").strip(),
-        b=sent.get("b", "").strip(),
+        axis=axis,
+        a=a,
+        b=b,
         campaigns=tuple(dict.fromkeys(store.campaign(one).id for one in texts("campaign"))),
         wheres=texts("where"),
         wheres_a=texts("where_a"),

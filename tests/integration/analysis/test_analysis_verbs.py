@@ -115,6 +115,23 @@ def test_any_axis_campaign_and_condition(settings: Settings) -> None:
     assert {row["verdict"] for row in json.loads(result.stdout) if row["site"]} == {"same"}
 
 
+def test_campaigns_are_compared_by_name(settings: Settings) -> None:
+    first = remember(settings, Campaign(name="monday", sites=("T2_A", "T2_B")))
+    second = remember(
+        settings, Campaign(name="tuesday", sites=("T2_A", "T2_B"), seed=2, effect=0.3)
+    )
+    _, result = run(settings, "monday", "last", "--axis", "campaign", "--json")
+    assert {(row["a"], row["b"]) for row in json.loads(result.stdout)} == {(first, second)}
+    code, result = run(settings, "mon", second, "--axis", "campaign", "--where", f"axis_root={B}")
+    assert code == ExitCode.REGRESSION
+    assert "campaign tuesday against monday" in result.stdout
+    assert "points at campaign=tuesday" in " ".join(result.stdout.split())
+    assert first not in result.stdout
+    assert second not in result.stdout
+    with pytest.raises(NothingToDo, match="no measurement has campaign=wednesday"):
+        run(settings, "monday", "wednesday", "--axis", "campaign")
+
+
 def test_asking_again_replaces_the_answer(settings: Settings) -> None:
     remember(settings, Campaign())
     answers = [json.loads(run(settings, A, B, "--json")[1].stdout) for _ in range(2)]

@@ -124,14 +124,17 @@ def test_compared_campaigns_are_called_by_their_names(tmp_path: Path) -> None:
         for id_ in ("first", "second"):
             store.add_campaign(campaign_row(id_, name=f"{id_} night"), [])
         sides = {"axis": "campaign", "a": "first", "b": "second"}
-        one = verdict("nights", scope="series", verdict="slower", **sides)
+        nights = Question("campaign", "first", "second").id
+        one = verdict(nights, scope="series", verdict="slower", **sides)
         rows = [replace(one, site=site) for site in SITES]
-        store.replace_comparison("nights", [], rows)
+        store.replace_comparison(nights, [], rows)
     with running(tmp_path, reading_open=True) as service:
-        for address in ("/compare/nights", "/compare", "/"):
+        by_name = "/compare?axis=campaign&a=first+night&b=sec"
+        assert {row["comparison_id"] for row in tables(service, by_name)["by_site"]} == {nights}
+        for address in (f"/compare/{nights}", "/compare", "/", by_name):
             page = service.client.get(address, headers=PEOPLE).text
             assert "campaign second night against first night" in page, address
-        page = service.client.get("/compare/nights", headers=PEOPLE).text
+        page = service.client.get(f"/compare/{nights}", headers=PEOPLE).text
         assert "first night, ms/event" in page
         assert "second night, ms/event" in page
         assert "points at campaign=second night:" in page
