@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from treehammer.analysis import wording
+from treehammer.analysis.attribution import attributed
 from treehammer.analysis.compare import Comparison, Question, compare
 from treehammer.analysis.samples import (
     BUILD_FACTS,
@@ -242,6 +243,7 @@ def _spread(cell: Cell, name: str, scale: float = 1.0) -> str:
 
 
 _FILTERS: Mapping[str, Callable[..., Any]] = {
+    "attributed": attributed,
     "spread": _spread,
     "title_of": _title,
     # Our own figure, whose text matplotlib and ElementTree have escaped.
