@@ -19,7 +19,7 @@ KINDS = TIMED, CHECKSUM = "timed", "checksum"
 #: Variable that every process of a job inherits; its value is the batch system's, to find them by.
 JOB_MARK = "TREEHAMMER_BATCH_JOB"
 
-#: Exit code of a worker that could not keep what it measured, e.g. on a full disk: another attempt
+#: Exit code of a worker that could not go on where it was, e.g. on a full disk: another attempt
 #: can help.  (EX_TEMPFAIL of sysexits.h.)
 TEMPORARY = 75
 

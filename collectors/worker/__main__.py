@@ -13,6 +13,7 @@ from typing import List, Optional
 from ..files import NO_ROOM
 from ..job import TEMPORARY
 from . import resend
+from .child import NO_PROCESS
 from .load import UnusableJob, load
 from .logs import say
 from .posting import UnusableService
@@ -74,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
         return UNUSABLE
     except OSError as error:
         say(f"{options.output}: the worker cannot go on: {error}", "stderr")
-        return TEMPORARY if error.errno in NO_ROOM else UNUSABLE
+        return TEMPORARY if error.errno in (*NO_ROOM, *NO_PROCESS) else UNUSABLE
     return DONE if good else FAILED
 
 

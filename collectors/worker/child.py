@@ -12,6 +12,7 @@ exist only while a process lives and are sampled.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import selectors
 import signal
@@ -34,6 +35,9 @@ REAPED_AT_ONCE = 100
 GRACE_S = 5.0
 #: Seconds the worker tries to get rid of what a payload left behind.
 CLEARING_S = 10.0
+
+#: ``errno`` of an error when the node has no room for another process.
+NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -97,6 +101,7 @@ def run(
 
     Raises:
         Fault: the command cannot be started.
+        OSError: the node lets no process be started; it is in :data:`NO_PROCESS`.
     """
     start = time.monotonic()
     try:
@@ -111,6 +116,8 @@ def run(
             preexec_fn=end_with_worker,  # noqa: PLW1509 - the worker has one thread
         )
     except OSError as error:
+        if error.errno in NO_PROCESS:
+            raise
         raise Fault(
             Failure(
                 "payload",

@@ -107,7 +107,11 @@ class Uploader:
     def _supervised(self, until: float, patient: bool) -> Result:
         """Have a process of its own send, and see that it ends in time."""
         worker, start = os.getpid(), time.monotonic()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._note(f"the node lets no process be started: {error.strerror}")
+            return Result.LATER
         if pid == 0:
             self._send_and_exit(worker, until, patient)
         while True:

@@ -121,6 +121,22 @@ def test_a_dead_service_costs_its_time_and_nothing_else(
     assert holders(bench.folder) == []
 
 
+def test_a_node_that_has_no_room_for_processes_keeps_records_at_home(
+    bench: Any, spec: Spec, ingest: IngestStub
+) -> None:
+    beside(bench, ingest)
+    bench.write(NAP, *(spec(n) for n in range(1, 3)))
+    full = (
+        "import errno, os\ndef full(): raise BlockingIOError(errno.EAGAIN, 'no more processes')\n"
+    )
+    run = EAGER.replace("sys.exit", "os.fork = full\nsys.exit")
+    done = subprocess.run([sys.executable, "-c", full + run], cwd=bench.folder, check=False)
+    ran = bench.read(done.returncode)
+    assert (ran.exit_code, len(ran.records), ingest.posts) == (0, 2, [])
+    assert ran.attempt["upload"]["left"] == 2
+    assert "no more processes" in ran.attempt["upload"]["problem"]
+
+
 def test_half_of_the_time_is_kept_for_the_end(bench: Any, spec: Spec, ingest: IngestStub) -> None:
     beside(bench, ingest, wait_s=4.0)
     ingest.script = lambda _: Reply(200, after_s=20)

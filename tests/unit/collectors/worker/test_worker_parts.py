@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -14,8 +15,17 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.failures import Failure, Fault
-from treehammer.collectors.job import InputFile, Limits
-from treehammer.collectors.worker import door, inputs, judgement, pagecache, proc, result, table
+from treehammer.collectors.job import TEMPORARY, InputFile, Limits
+from treehammer.collectors.worker import (
+    __main__,
+    door,
+    inputs,
+    judgement,
+    pagecache,
+    proc,
+    result,
+    table,
+)
 from treehammer.collectors.worker.cgroup import Cgroup
 from treehammer.collectors.worker.child import Outcome
 from treehammer.collectors.worker.door import DoorLock
@@ -358,3 +368,23 @@ def test_table_lines_up_and_leaves_out_what_is_not_known() -> None:
         "failure_message": "two\nlines",
     }
     assert table.line(failed, labels).endswith("read/getentry: two lines")
+
+
+@pytest.mark.parametrize(
+    "number, code",
+    [
+        (errno.ENOSPC, TEMPORARY),
+        (errno.EAGAIN, TEMPORARY),
+        (errno.ENOMEM, TEMPORARY),
+        (errno.EACCES, __main__.UNUSABLE),
+    ],
+)
+def test_another_attempt_is_asked_for_where_the_node_is_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    def run(*_: object) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(__main__, "load", lambda _: None)
+    monkeypatch.setattr(__main__, "run", run)
+    assert __main__.main(["run", str(tmp_path / "job.json")]) == code
