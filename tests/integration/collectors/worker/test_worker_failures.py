@@ -208,27 +208,24 @@ def test_children_that_outlive_the_payload_are_ended_and_accounted(bench: Any, m
 
 
 def test_processes_that_keep_forking_are_ended(bench: Any, marker: str) -> None:
-    # Not for ever, and behind all others: tests beside this one need processes, too.
-    end = bench.folder / "to-the-end"
-    payload = f"""
+    # Some hundred a second, and not for ever: tests beside this one need processes, too.
+    payload = """
         import os, time
         if os.fork() == 0:
             os.setsid()
-            os.nice(19)
             for _ in range(2): os.fork()
-            for _ in range(5000):         # each copy lives on in the next and ends: a moving target
+            for _ in range(2000):         # each copy lives on in the next and ends: a moving target
+                time.sleep(0.01)
                 if os.fork(): os._exit(0)
-            open({str(end)!r}, "w")
             os._exit(0)
         time.sleep(0.5)
-        open(os.environ["TREEHAMMER_RESULT"], "w").write('{{"format": 1}}')
+        open(os.environ["TREEHAMMER_RESULT"], "w").write('{"format": 1}')
     """
     ran = bench.run(payload, env={marker: "1"}, limits=Limits(20.0, 0))
     assert ran.exit_code == 0, ran.output
     assert ran.values["payload_wall_s"] < 10
     assert ran.values["ended_us"] - ran.values["started_us"] < 15e6
     assert not alive_with(marker)
-    assert not end.exists(), "they were ended, not waited for"
 
 
 def test_flood_of_output_is_bounded_and_says_what_is_missing(bench: Any) -> None:
