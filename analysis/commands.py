@@ -56,7 +56,8 @@ def compare_command(
     """Say whether B is faster or slower than A, where, and how certain that is.
 
     A and B are ROOT releases, or values of another axis of the test; site, door and campaign (by
-    name, too) can be compared as well.  Leaves with 1 when something is slower, with 3 when nothing can be compared.
+    name, too) can be compared as well.  Leaves with 1 when something is slower, with 3 when
+    nothing can be compared.
 
     \b
     Example: treehammer compare 6.38.00 6.40.00

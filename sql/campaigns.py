@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from treehammer.collectors.failures import NOT_SUPPORTED
+from treehammer.collectors.record import is_storable
 from treehammer.errors import ConfigError, NothingToDo
 from treehammer.sql import wide
 from treehammer.sql.overview import CampaignState, states_of
@@ -124,14 +125,25 @@ def names_apart(store: Store, ids: Collection[str]) -> dict[str, str]:
 
 
 def meant(store: Store, reference: str) -> str:
-    """The identity that :meth:`Store.campaign` finds; the reference itself where it finds none.
+    """The identity that :meth:`Store.campaign` finds, or of a campaign that has measurements alone.
 
-    Of a campaign that nobody told of there may be measurements nevertheless.
+    Raises:
+        NothingToDo: there is no campaign at all.
+        ConfigError: none or several are meant.
     """
     try:
         return store.campaign(reference).id
     except (ConfigError, NothingToDo):
+        # A service may have been told of its measurements, and not of the campaign.
+        if not (is_storable(reference) and _is_measured(store, reference)):
+            raise
         return reference
+
+
+def _is_measured(store: Store, campaign_id: str) -> bool:
+    one = sa.select(measurement.c.measurement_id).where(measurement.c.campaign_id == campaign_id)
+    with store.connection() as connection:
+        return connection.scalar(one.limit(1)) is not None
 
 
 def named(store: Store, id_: str) -> CampaignRow:

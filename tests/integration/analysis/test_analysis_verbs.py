@@ -30,14 +30,14 @@ def settings(tmp_path: Path) -> Settings:
     return config.load(flags, environ={}, folder=tmp_path)
 
 
-def remember(settings: Settings, campaign: Campaign) -> str:
+def remember(settings: Settings, campaign: Campaign, called: str = "") -> str:
     rows = list(campaign.rows())
     first = rows[0]
     with Store.open(settings.database) as store:
         store.add_campaign(
             CampaignRow(
                 id=first["campaign_id"],
-                name=campaign.name,
+                name=called or campaign.name,
                 created_us=START_US + campaign.seed,
                 repository=first["repository"],
                 ref=first["ref"],
@@ -128,8 +128,25 @@ def test_campaigns_are_compared_by_name(settings: Settings) -> None:
     assert "points at campaign=tuesday" in " ".join(result.stdout.split())
     assert first not in result.stdout
     assert second not in result.stdout
-    with pytest.raises(NothingToDo, match="no measurement has campaign=wednesday"):
+    with pytest.raises(ConfigError, match="wednesday"):
         run(settings, "monday", "wednesday", "--axis", "campaign")
+
+
+def test_campaigns_of_one_name_are_not_mistaken_for_none(settings: Settings) -> None:
+    ids = [remember(settings, Campaign(name=name), "nightly") for name in ("one", "two")]
+    with pytest.raises(ConfigError, match="nightly") as refused:
+        run(settings, "nightly", "last", "--axis", "campaign")
+    assert all(one in f"{refused.value} {refused.value.hint}" for one in ids)
+
+
+def test_campaigns_that_nobody_told_of_are_compared_by_identity(settings: Settings) -> None:
+    known = remember(settings, Campaign(name="known"))
+    others = list(Campaign(name="untold", seed=2).rows())
+    with Store.open(settings.database) as store:
+        store.add(Measurement(row) for row in others)
+    untold = others[0]["campaign_id"]
+    _, result = run(settings, known, untold, "--axis", "campaign", "--json")
+    assert {(row["a"], row["b"]) for row in json.loads(result.stdout)} == {(known, untold)}
 
 
 def test_asking_again_replaces_the_answer(settings: Settings) -> None:
