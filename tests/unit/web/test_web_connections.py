@@ -24,7 +24,7 @@ from treehammer.web import connections
 #: What stands for the service's seconds, and more than what anything of it may take.
 HEAD_S, REST_S, GOODBYE_S, PATIENCE_S = 0.4, 0.8, 0.1, 10.0
 #: Bytes that nobody sends before a refusal has become the end of the connection.
-MOST = 32_000_000
+MOST = 320_000_000
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
