@@ -15,14 +15,14 @@ lint: install ## formatting, style, types, room order
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/mypy tests docs $(patsubst %/,%,$(sort $(dir $(wildcard benchmarks/*.py))))
+	@$(BIN)/mypy tests docs benchmarks
 	@$(BIN)/lint-imports --no-logo
 
 docs: install ## build the documentation into site/; warnings are errors
 	@$(BIN)/mkdocs build --strict
 
 pictures: install ## take the pictures of pages in docs/images anew, of the results in the folder DATA
-	@PYTHONPATH=tests/helpers $(BIN)/python docs/pictures.py "$(DATA)"
+	@PYTHONPATH=tests/helpers/common:tests/helpers/contracts:tests/helpers/sql:tests/helpers/web:tests/helpers/submit:tests/helpers/testbed:tests/helpers/datasets $(BIN)/python docs/pictures.py "$(DATA)"
 
 test: lint docs ## lint, docs and all tests
 	@scripts/test.sh

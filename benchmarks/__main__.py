@@ -6,76 +6,69 @@ import argparse
 import sys
 import time
 
-from benchmarks import (
-    aa_jobs,
-    byte_account,
-    condor_cost,
-    cpu_account,
-    databases,
-    export_cost,
-    import_cost,
-    ingest_cost,
-    kit_cost,
-    pages,
-    queries,
-    releases,
-    scale,
-    verdicts,
-    worker_cost,
-)
-from benchmarks.report import Figure, machine, write_rows
+from benchmarks.analysis import aa_jobs, release_comparison, verdict_error_rates
+from benchmarks.harness import filled_databases
+from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, write_rows
+from benchmarks.service import export_cost, import_cost, ingest_cost, page_cost, query_cost, scaling
+from benchmarks.worker import byte_account, condor_cost, cpu_account, kit_cost, worker_cost
 from treehammer.errors import TreehammerError
 
-BENCHMARKS = {
+SIMPLE_BENCHMARKS = {
     "kit": kit_cost.measure,
     "worker": worker_cost.measure,
     "cpu": cpu_account.measure,
     "bytes": byte_account.measure,
     "export": export_cost.measure,
-    "releases": releases.measure,
+    "releases": release_comparison.measure,
 }
 #: Those that can be told more on the command line.
-WITH_OPTIONS = {
+CONFIGURABLE_BENCHMARKS = {
     "aa": aa_jobs.measure,
-    "verdicts": verdicts.measure,
-    "scale": scale.measure,
-    "queries": queries.measure,
-    "pages": pages.measure,
+    "verdicts": verdict_error_rates.measure,
+    "scale": scaling.measure,
+    "queries": query_cost.measure,
+    "pages": page_cost.measure,
     "import": import_cost.measure,
     "condor": condor_cost.measure,
     "ingest": ingest_cost.measure,
 }
-KNOWN = (*BENCHMARKS, *WITH_OPTIONS)
+BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
 #: Takes an hour: runs only when it is named.
-LONG = "releases"
+EXPLICIT_ONLY = "releases"
 
 
 def main() -> int:
     """Run what was asked for; leaves with 0 when all of it could be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(KNOWN)}")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of: {', '.join(BENCHMARK_NAMES)}"
+    )
     aa_jobs.add_options(parser)
-    scale.add_options(parser)
-    databases.add_options(parser)
+    scaling.add_options(parser)
+    filled_databases.add_options(parser)
     import_cost.add_options(parser)
     condor_cost.add_options(parser)
     ingest_cost.add_options(parser)
     options = parser.parse_args()
-    names = options.names or [name for name in KNOWN if name != LONG]
-    unknown = [name for name in names if name not in KNOWN]
+    names = options.names or [name for name in BENCHMARK_NAMES if name != EXPLICIT_ONLY]
+    unknown = [name for name in names if name not in BENCHMARK_NAMES]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(KNOWN)}")
-    print(machine())
-    figures: list[Figure] = []
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARK_NAMES)}")
+    print(describe_machine())
+    figures: list[RatioFigure] = []
     for name in names:
         start = time.monotonic()
-        found = BENCHMARKS[name]() if name in BENCHMARKS else WITH_OPTIONS[name](options)
+        found = (
+            SIMPLE_BENCHMARKS[name]()
+            if name in SIMPLE_BENCHMARKS
+            else CONFIGURABLE_BENCHMARKS[name](options)
+        )
         print(f"\n{name} ({time.monotonic() - start:.0f} s)")
         for figure in found:
             print(f"  {figure}")
         figures += found
     if figures:
-        write_rows("summary", [figure.row(machine()) for figure in figures])
+        write_rows("summary", [figure.summary_row(describe_machine()) for figure in figures])
     return 0
 
 

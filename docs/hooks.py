@@ -17,8 +17,8 @@ from mkdocs.structure.pages import Page
 
 from treehammer import hctests, submit
 from treehammer.cli import cli
-from treehammer.collectors.metrics import CATALOGUE, OWNERS, owned_by
-from treehammer.collectors.worker.__main__ import parser
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRIC_OWNERS, metrics_owned_by
+from treehammer.collectors.worker.__main__ import build_parser
 
 #: Raw data and plots of the run that the page on benchmarks tells of.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
@@ -26,7 +26,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 TEST_SCHEMA = Path(hctests.__file__).parent / "test.schema.json"
-SITES_SCHEMA = Path(submit.__file__).parent / "sites.schema.json"
+SITES_SCHEMA = Path(submit.__file__).parent / "sites" / "sites.schema.json"
 
 OWNER_TITLES = {
     "plan": "Known when the job is planned",
@@ -49,9 +49,10 @@ def metrics_page() -> str:
         "TTree, in CSV and Parquet. The table is generated from `collectors/metrics.py`. "
         "*Better* says which direction is an improvement, where one is.",
     ]
-    for owner in OWNERS:
+    for owner in METRIC_OWNERS:
         rows = [
-            (f"`{m.name}`", m.type, m.unit, m.better, m.meaning, m.source) for m in owned_by(owner)
+            (f"`{m.name}`", m.type, m.unit, m.better, m.meaning, m.source)
+            for m in metrics_owned_by(owner)
         ]
         parts += [
             f"## {OWNER_TITLES[owner]}",
@@ -132,7 +133,7 @@ def schema_page(title: str, path: Path) -> str:
 
 def worker_page() -> str:
     """The page of the worker's own command line."""
-    made = parser()
+    made = build_parser()
     (verbs,) = (a for a in made._actions if isinstance(a, argparse._SubParsersAction))
     texts = [made.format_help(), *(verb.format_help() for verb in verbs.choices.values())]
     titles = ["worker.pyz", *(f"worker.pyz {name}" for name in verbs.choices)]

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import browser as browsers
+from local_service import serve_folder
 from PIL import Image
 from playwright.sync_api import Browser
-from serving import serving
 
-from treehammer.sql.store import Store
+from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
 #: Bytes that a picture may have.
@@ -70,7 +70,10 @@ def main() -> None:
     given = parser.parse_args()
     with Store.open(f"sqlite:///{given.data / 'results.db'}") as store:
         campaign = store.campaign("last").id
-    with serving(given.data, "--reading", "open") as address, browsers.chromium() as chromium:
+    with (
+        serve_folder(given.data, "--reading", "open") as address,
+        browsers.run_chromium() as chromium,
+    ):
         for name in given.names or SHOTS:
             shot = SHOTS[name]
             png = _small(_taken(chromium, address + shot.path.format(campaign=campaign), shot))

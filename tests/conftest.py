@@ -24,9 +24,9 @@ pytest.register_assert_rewrite(
     "scale_contract",
     "selection_contract",
     "store_contract",
-    "old_databases",
+    "revision_databases",
 )
-pytest_plugins = ["grid"]
+pytest_plugins = ["grid_fixtures"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

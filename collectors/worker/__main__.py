@@ -10,16 +10,16 @@ import os
 import sys
 from typing import List, Optional
 
-from ..files import NO_ROOM
-from ..job import TEMPORARY
-from . import resend
-from .child import NO_PROCESS
-from .load import UnusableJob, load
-from .logs import say
-from .posting import UnusableService
-from .runner import run
+from ..job_spec import RETRY_EXIT_CODE
+from ..shared_files import DISK_FULL_ERRNOS
+from .bounded_log import print_line
+from .run.job_loading import JobFileError, load_job
+from .run.job_runner import run_job
+from .run.payload_process import FORK_FAILURE_ERRNOS
+from .upload import upload_command
+from .upload.service_client import ServiceConfigError
 
-DONE, FAILED, UNUSABLE = 0, 1, 2
+DONE, FAILED, INVALID_INPUT = 0, 1, 2
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -31,13 +31,13 @@ def main(arguments: Optional[List[str]] = None) -> int:
         when records cannot be kept because the disk is full.  Of an upload, 0 when nothing is left,
         1 when something is, or was refused, 2 when nothing can be sent.
     """
-    options = parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     if options.verb == "upload":
-        return _upload(options)
-    return _run(options)
+        return _upload_sandboxes(options)
+    return _run_job(options)
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
         prog="worker.pyz", description="Runs a job on any node; sends what it measured."
@@ -48,38 +48,42 @@ def parser() -> argparse.ArgumentParser:
     )
     verb.add_argument("job", help="job.json; the payload's folder lies beside it")
     verb.add_argument(
-        "--attempt", type=_from_one, default=1, help="which execution of the job this is"
+        "--attempt", type=_parse_positive_int, default=1, help="which execution of the job this is"
     )
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
-    resend.add_verb(verbs)
+    upload_command.add_upload_command(verbs)
     return made
 
 
-def _upload(options: argparse.Namespace) -> int:
+def _upload_sandboxes(options: argparse.Namespace) -> int:
     try:
-        return resend.upload(options)
-    except UnusableService as error:
-        say(str(error), "stderr")
-        return UNUSABLE
+        return upload_command.upload_sandboxes(options)
+    except ServiceConfigError as error:
+        print_line(str(error), "stderr")
+        return INVALID_INPUT
     except KeyboardInterrupt:
-        say("interrupted; what is not acknowledged stays, type it again", "stderr")
+        print_line("interrupted; what is not acknowledged stays, type it again", "stderr")
         return FAILED
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run_job(options: argparse.Namespace) -> int:
     try:
-        job = load(options.job)
-        good = run(job, os.path.dirname(options.job) or ".", options.output, options.attempt)
-    except UnusableJob as error:
-        say(str(error), "stderr")
-        return UNUSABLE
+        job = load_job(options.job)
+        good = run_job(job, os.path.dirname(options.job) or ".", options.output, options.attempt)
+    except JobFileError as error:
+        print_line(str(error), "stderr")
+        return INVALID_INPUT
     except OSError as error:
-        say(f"{options.output}: the worker cannot go on: {error}", "stderr")
-        return TEMPORARY if error.errno in (*NO_ROOM, *NO_PROCESS) else UNUSABLE
+        print_line(f"{options.output}: the worker cannot go on: {error}", "stderr")
+        return (
+            RETRY_EXIT_CODE
+            if error.errno in (*DISK_FULL_ERRNOS, *FORK_FAILURE_ERRNOS)
+            else INVALID_INPUT
+        )
     return DONE if good else FAILED
 
 
-def _from_one(text: str) -> int:
+def _parse_positive_int(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("attempts are counted from 1")

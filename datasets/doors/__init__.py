@@ -8,15 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from treehammer.collectors.worker.door import reach
+from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.datasets.doors import folder, http, xrootd
-from treehammer.datasets.doors.probe import Probe, Target
-from treehammer.datasets.doors.seen import BROKEN, SILENT, UNTRIED, Advance, Seen
+from treehammer.datasets.doors.file_observation import (
+    FAILED,
+    NO_RESPONSE,
+    NOT_TRIED,
+    ByteCallback,
+    FileObservation,
+)
+from treehammer.datasets.doors.probe import ProbeResult, ProbeTarget
 
-__all__ = ["Probe", "Seen", "Target", "probe", "read", "stat"]
+__all__ = ["FileObservation", "ProbeResult", "ProbeTarget", "probe_door", "read_file", "stat_file"]
 
 
-def probe(protocol: str, prefix: str, target: Target, *, here: bool) -> Probe:
+def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, here: bool) -> ProbeResult:
     """Try a door; whatever is wrong is told in seconds.
 
     Args:
@@ -26,19 +32,19 @@ def probe(protocol: str, prefix: str, target: Target, *, here: bool) -> Probe:
         here: whether the site's jobs run on this machine, so that a path means the same here.
     """
     if protocol == "file":
-        return folder.probe(prefix, target, here=here)
-    reached = reach(prefix)
+        return folder.probe_folder(prefix, target, here=here)
+    reached = measure_reachability(prefix)
     if reached.rtt_s is None:
-        return Probe(
+        return ProbeResult(
             problem=f"does not answer: {reached.error}",
             remedy="Check host and port of its prefix, and that the server and any firewall let "
             "this machine in.",
         )
-    through = xrootd.probe if protocol == "root" else http.probe
-    return through(prefix, target).timed(reached.rtt_s)
+    through = xrootd.probe_server if protocol == "root" else http.probe_server
+    return through(prefix, target).with_rtt(reached.rtt_s)
 
 
-def stat(url: str, *, here: bool = True) -> Seen:
+def stat_file(url: str, *, here: bool = True) -> FileObservation:
     """Size and adler32 of a file as its door tells them; a folder tells no checksum.
 
     Args:
@@ -46,20 +52,20 @@ def stat(url: str, *, here: bool = True) -> Seen:
         here: whether a path means a file of this machine.
     """
     scheme = urlsplit(url).scheme
-    if trouble := _trouble(url, here=here):
+    if trouble := _precheck_url(url, here=here):
         return trouble
     if scheme == "root":
-        return xrootd.stat(url)
-    return http.stat(url) if scheme else folder.stat(Path(url))
+        return xrootd.stat_file(url)
+    return http.stat_file(url) if scheme else folder.stat_file(Path(url))
 
 
-def read(
+def read_file(
     url: str,
-    advance: Advance | None = None,
+    advance: ByteCallback | None = None,
     *,
     copy_to: Path | None = None,
     here: bool = True,
-) -> Seen:
+) -> FileObservation:
     """Size, adler32 and sha256 of all the bytes that come through a door.
 
     Args:
@@ -69,24 +75,28 @@ def read(
         here: whether a path means a file of this machine.
     """
     scheme = urlsplit(url).scheme
-    if trouble := _trouble(url, here=here):
+    if trouble := _precheck_url(url, here=here):
         return trouble
     if scheme == "root":
-        return xrootd.read(url, advance, copy_to)
+        return xrootd.read_file(url, advance, copy_to)
     if scheme:
-        return http.read(url, advance, copy_to)
-    return folder.read(Path(url), advance, copy_to)
+        return http.read_file(url, advance, copy_to)
+    return folder.read_file(Path(url), advance, copy_to)
 
 
-def _trouble(url: str, *, here: bool) -> Seen | None:
+def _precheck_url(url: str, *, here: bool) -> FileObservation | None:
     """Why a door need not be asked."""
     scheme = urlsplit(url).scheme
     if not scheme:
         if here or Path(url).parent.is_dir():
             return None
         why = "a folder of the site's nodes cannot be tried from here"
-        return Seen(trouble=UNTRIED, message=why)
+        return FileObservation(failure=NOT_TRIED, message=why)
     if scheme not in ("root", "https", "http"):
-        return Seen(trouble=BROKEN, message=f"{scheme} cannot be spoken from here")
-    reached = reach(url)
-    return None if reached.rtt_s is not None else Seen(trouble=SILENT, message=reached.error)
+        return FileObservation(failure=FAILED, message=f"{scheme} cannot be spoken from here")
+    reached = measure_reachability(url)
+    return (
+        None
+        if reached.rtt_s is not None
+        else FileObservation(failure=NO_RESPONSE, message=reached.error)
+    )

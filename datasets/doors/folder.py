@@ -5,64 +5,74 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from treehammer.datasets.content import digest
+from treehammer.datasets.doors.file_observation import (
+    FAILED,
+    MISSING,
+    REFUSED,
+    ByteCallback,
+    FileObservation,
+)
 from treehammer.datasets.doors.probe import (
     NOTHING_TO_READ,
-    SAMPLE,
-    Probe,
-    Target,
-    first_file,
-    read_sample,
+    SAMPLE_BYTES,
+    ProbeResult,
+    ProbeTarget,
+    check_sample,
+    find_first_file,
 )
-from treehammer.datasets.doors.seen import BROKEN, MISSING, REFUSED, Advance, Seen
+from treehammer.datasets.model.file_digest import digest_file
 
 
-def stat(path: Path) -> Seen:
+def stat_file(path: Path) -> FileObservation:
     """Size alone: a folder keeps no checksums."""
     try:
-        return Seen(path.stat().st_size)
+        return FileObservation(path.stat().st_size)
     except OSError as error:
-        return _trouble(error)
+        return _describe_failure(error)
 
 
-def read(path: Path, advance: Advance | None = None, copy_to: Path | None = None) -> Seen:
+def read_file(
+    path: Path, advance: ByteCallback | None = None, copy_to: Path | None = None
+) -> FileObservation:
     """Read every byte, and keep them in a new file if one is given."""
     try:
-        found = digest(path, advance, copy_to=copy_to)
+        found = digest_file(path, advance, copy_to=copy_to)
     except OSError as error:
-        return _trouble(error)
-    return Seen(found.size, found.adler32, found.sha256)
+        return _describe_failure(error)
+    return FileObservation(found.size, found.adler32, found.sha256)
 
 
-def _trouble(error: OSError) -> Seen:
+def _describe_failure(error: OSError) -> FileObservation:
     kinds = {errno.ENOENT: MISSING, errno.ENOTDIR: MISSING, errno.EACCES: REFUSED}
-    kind = kinds.get(error.errno or 0, BROKEN)
-    return Seen(trouble=kind, message=str(error.strerror))
+    kind = kinds.get(error.errno or 0, FAILED)
+    return FileObservation(failure=kind, message=str(error.strerror))
 
 
-def probe(prefix: str, target: Target, *, here: bool) -> Probe:
+def probe_folder(prefix: str, target: ProbeTarget, *, here: bool) -> ProbeResult:
     """Look at the folder and read a file in it, where it is one of this machine."""
     root = Path(prefix)
     if not here and not root.is_dir():
-        return Probe(found="a folder of the site's nodes cannot be tried from here", tried=False)
+        return ProbeResult(
+            details="a folder of the site's nodes cannot be tried from here", tried=False
+        )
     try:
-        return _read(root, target)
+        return _read_sample_file(root, target)
     except FileNotFoundError as error:
-        return Probe(f"there is no {error.filename}", target.missing)
+        return ProbeResult(f"there is no {error.filename}", target.missing_file_hint)
     except OSError as error:
-        return Probe(
+        return ProbeResult(
             f"{error.filename or prefix}: {error.strerror}",
             "Let the user who runs the jobs read it.",
         )
 
 
-def _read(root: Path, target: Target) -> Probe:
+def _read_sample_file(root: Path, target: ProbeTarget) -> ProbeResult:
     def entries(path: str) -> list[tuple[str, bool]]:
         return [(item.name, item.is_dir()) for item in (root / path).iterdir()]
 
-    path = target.path or first_file(entries)
+    path = target.path or find_first_file(entries)
     if not path:
-        return Probe(found=NOTHING_TO_READ)
+        return ProbeResult(details=NOTHING_TO_READ)
     with (root / path).open("rb") as stream:
-        content = stream.read(SAMPLE)
-    return read_sample(target, path, content, (root / path).stat().st_size)
+        content = stream.read(SAMPLE_BYTES)
+    return check_sample(target, path, content, (root / path).stat().st_size)

@@ -16,85 +16,90 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import HTTPSHandler, Request, build_opener
 
-from treehammer.datasets.doors.probe import (
-    NOT_ALLOWED,
-    NOTHING_TO_READ,
-    SAMPLE,
-    Probe,
-    Target,
-    first_file,
-    read_sample,
-)
-from treehammer.datasets.doors.seen import (
-    BROKEN,
+from treehammer.datasets.doors.file_observation import (
+    FAILED,
     MISSING,
+    NO_RESPONSE,
     REFUSED,
-    SILENT,
-    Advance,
-    Seen,
-    adler32_of,
+    ByteCallback,
+    FileObservation,
+    normalize_adler32,
+)
+from treehammer.datasets.doors.probe import (
+    NOTHING_TO_READ,
+    PERMISSION_HINT,
+    SAMPLE_BYTES,
+    ProbeResult,
+    ProbeTarget,
+    check_sample,
+    find_first_file,
 )
 from treehammer.version import __version__
 
 #: Seconds that a server may take for any one answer.
-LIMIT_S = 10.0
+RESPONSE_TIMEOUT_S = 10.0
 #: Seconds that it may take to read a file for its checksum.
-CHECKSUM_S = 600.0
+CHECKSUM_TIMEOUT_S = 600.0
 #: Bytes of a folder's listing that are looked at.
-LISTING = 1_000_000
+MAX_LISTING_BYTES = 1_000_000
 #: Bytes that are read at a time.
-BLOCK = 1 << 20
+READ_BLOCK_BYTES = 1 << 20
 
 _RESPONSE = re.compile(r"<(?:\w+:)?response\b.*?</(?:\w+:)?response>", re.DOTALL)
 _HREF = re.compile(r"<(?:\w+:)?href>([^<]*)</")
-_FOLDER = re.compile(r"<(?:\w+:)?collection\b")
+_COLLECTION = re.compile(r"<(?:\w+:)?collection\b")
 
 
-def probe(prefix: str, target: Target) -> Probe:
+def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     """Read a file by a range request, as ROOT does."""
     try:
-        session = _Session(prefix)
+        session = _HttpSession(prefix)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "is none"
-        return Probe(
+        return ProbeResult(
             f"what you show it cannot be used: {why}", "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
         )
     try:
         try:
-            return session.read(target)
+            return session.probe_target(target)
         except HTTPError as error:
             with error:
-                return _refused(error, target, session.server(error.headers))
+                return _describe_http_error(error, target, session.server_name(error.headers))
     except URLError as error:
-        return _unanswered(error.reason)
+        return _describe_connection_error(error.reason)
     except (OSError, HTTPException, ValueError) as error:
-        return _unanswered(error)
+        return _describe_connection_error(error)
 
 
-def stat(url: str) -> Seen:
+def stat_file(url: str) -> FileObservation:
     """Size and adler32 as the server tells them."""
 
-    def head(session: _Session) -> Seen:
+    def head(session: _HttpSession) -> FileObservation:
         asked = {"Want-Digest": "adler32"}
-        with session.ask("HEAD", url, asked, limit_s=CHECKSUM_S) as answer:
+        with session.request("HEAD", url, asked, limit_s=CHECKSUM_TIMEOUT_S) as answer:
             length = answer.headers.get("Content-Length", "")
             digests = answer.headers.get("Digest", "")
         if not length.isdigit():
-            return Seen(trouble=BROKEN, message="does not tell how long the file is")
+            return FileObservation(failure=FAILED, message="does not tell how long the file is")
         told = re.search(r"\badler32=([0-9a-fA-F]{1,8})\b", digests)
-        return Seen(int(length), adler32_of(told[1]) if told else "")
+        return FileObservation(int(length), normalize_adler32(told[1]) if told else "")
 
-    return _seen(url, head)
+    return _observe_file(url, head)
 
 
-def read(url: str, advance: Advance | None = None, copy_to: Path | None = None) -> Seen:
+def read_file(
+    url: str, advance: ByteCallback | None = None, copy_to: Path | None = None
+) -> FileObservation:
     """Read every byte, and keep them in a file if one is given."""
 
-    def get(session: _Session) -> Seen:
+    def get(session: _HttpSession) -> FileObservation:
         size, adler, sha = 0, 1, hashlib.sha256()
-        with session.ask("GET", url, {}) as answer, Path(copy_to or os.devnull).open("wb") as kept:
+        with (
+            session.request("GET", url, {}) as answer,
+            Path(copy_to or os.devnull).open("wb") as kept,
+        ):
             length = answer.headers.get("Content-Length", "")
-            while block := answer.read(BLOCK):
+            while block := answer.read(READ_BLOCK_BYTES):
                 size += len(block)
                 adler = zlib.adler32(block, adler)
                 sha.update(block)
@@ -102,69 +107,81 @@ def read(url: str, advance: Advance | None = None, copy_to: Path | None = None) 
                 if advance:
                     advance(len(block))
         if length.isdigit() and size < int(length):
-            return Seen(trouble=SILENT, message=f"the connection ended after {size} bytes")
-        return Seen(size, f"{adler:08x}", sha.hexdigest())
+            return FileObservation(
+                failure=NO_RESPONSE, message=f"the connection ended after {size} bytes"
+            )
+        return FileObservation(size, f"{adler:08x}", sha.hexdigest())
 
-    return _seen(url, get)
+    return _observe_file(url, get)
 
 
-def _seen(url: str, ask: Callable[[_Session], Seen]) -> Seen:
+def _observe_file(url: str, ask: Callable[[_HttpSession], FileObservation]) -> FileObservation:
     try:
-        return ask(_Session(url))
+        return ask(_HttpSession(url))
     except HTTPError as error:
         with error:
-            trouble = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, BROKEN)
-            return Seen(trouble=trouble, message=f"{error.code} {error.reason}")
+            trouble = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
+            return FileObservation(failure=trouble, message=f"{error.code} {error.reason}")
     except URLError as error:
-        return Seen(trouble=SILENT, message=_unanswered(error.reason).problem)
+        return FileObservation(
+            failure=NO_RESPONSE, message=_describe_connection_error(error.reason).problem
+        )
     except (OSError, HTTPException, ValueError) as error:
-        return Seen(trouble=SILENT, message=_unanswered(error).problem)
+        return FileObservation(
+            failure=NO_RESPONSE, message=_describe_connection_error(error).problem
+        )
 
 
-class _Session:
+class _HttpSession:
     """Requests to one door, with what the environment has to show it."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         secure = urlsplit(prefix).scheme == "https"
-        self.token = _token() if secure else ""  # never sent where others could read it
-        self.opener = build_opener(HTTPSHandler(context=_context()) if secure else HTTPSHandler())
+        self.token = _load_token() if secure else ""  # never sent where others could read it
+        self.opener = build_opener(
+            HTTPSHandler(context=_make_ssl_context()) if secure else HTTPSHandler()
+        )
 
-    def read(self, target: Target) -> Probe:
-        path = target.path or first_file(self.entries)
+    def probe_target(self, target: ProbeTarget) -> ProbeResult:
+        path = target.path or find_first_file(self.list_entries)
         if not path:
-            return Probe(found=NOTHING_TO_READ)
-        with self.ask("GET", self.url(path), {"Range": f"bytes=0-{SAMPLE - 1}"}) as answer:
-            server = self.server(answer.headers)
-            content = answer.read(SAMPLE)
+            return ProbeResult(details=NOTHING_TO_READ)
+        with self.request(
+            "GET", self.url_of(path), {"Range": f"bytes=0-{SAMPLE_BYTES - 1}"}
+        ) as answer:
+            server = self.server_name(answer.headers)
+            content = answer.read(SAMPLE_BYTES)
             whole = re.search(r"/(\d+)$", answer.headers.get("Content-Range", ""))
             if answer.status != 206 or not whole:
-                return Probe(
+                return ProbeResult(
                     "sends whole files where a part is asked for, which ROOT cannot use",
                     "Let the server honour Range.",
                     server=server,
                 )
-            sample = read_sample(target, path, content, int(whole[1]))
+            sample = check_sample(target, path, content, int(whole[1]))
             host = urlsplit(answer.url).netloc
-        return Probe(sample.problem, sample.remedy, f"{sample.found} at {host}", server)
+        return ProbeResult(sample.problem, sample.remedy, f"{sample.details} at {host}", server)
 
-    def entries(self, path: str) -> list[tuple[str, bool]]:
+    def list_entries(self, path: str) -> list[tuple[str, bool]]:
         """Names in a folder and whether each is a folder, by WebDAV."""
-        with self.ask("PROPFIND", self.url(path).rstrip("/") + "/", {"Depth": "1"}) as answer:
-            text = answer.read(LISTING).decode("utf-8", "replace")
+        with self.request(
+            "PROPFIND", self.url_of(path).rstrip("/") + "/", {"Depth": "1"}
+        ) as answer:
+            text = answer.read(MAX_LISTING_BYTES).decode("utf-8", "replace")
         found = []
         for response in _RESPONSE.findall(text):
             href = _HREF.search(response)
             if href:
                 name = unquote(urlsplit(href[1].strip()).path).rstrip("/").rpartition("/")[2]
-                found.append((name, bool(_FOLDER.search(response))))
+                found.append((name, bool(_COLLECTION.search(response))))
         return found[1:]  # the first is the folder itself
 
-    def url(self, path: str) -> str:
+    def url_of(self, path: str) -> str:
         """What a path below the prefix is called."""
         return f"{self.prefix}/{quote(path)}"
 
-    def ask(
+    def request(
         self, method: str, url: str, headers: Mapping[str, str], limit_s: float | None = None
     ) -> Any:
         request = Request(  # noqa: S310  # the sites file takes no other schemes
@@ -174,21 +191,21 @@ class _Session:
         )
         if self.token:
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
-        return self.opener.open(request, timeout=limit_s or LIMIT_S)
+        return self.opener.open(request, timeout=limit_s or RESPONSE_TIMEOUT_S)
 
     @staticmethod
-    def server(headers: Any) -> str:
+    def server_name(headers: Any) -> str:
         """What the server calls itself, as ``XRootD v5.5.3``."""
         return str(headers.get("Server", "")).replace("/", " ", 1).strip()
 
 
-def _token() -> str:
+def _load_token() -> str:
     token = os.environ.get("BEARER_TOKEN", "")
     file = os.environ.get("BEARER_TOKEN_FILE", "")
     return token or (Path(file).read_text(encoding="utf-8").strip() if file else "")
 
 
-def _context() -> ssl.SSLContext:
+def _make_ssl_context() -> ssl.SSLContext:
     authorities = os.environ.get("X509_CERT_DIR", "/etc/grid-security/certificates")
     context = ssl.create_default_context()
     if Path(authorities).is_dir():
@@ -199,38 +216,38 @@ def _context() -> ssl.SSLContext:
     return context
 
 
-def _refused(error: HTTPError, target: Target, server: str) -> Probe:
+def _describe_http_error(error: HTTPError, target: ProbeTarget, server: str) -> ProbeResult:
     said = error.read(200).decode("utf-8", "replace").strip().partition("\n")[0]
     is_text = said and "<" not in said
     message = f"{error.code} {error.reason}" + (f": {unescape(said)}" if is_text else "")
     if error.code in (401, 403):
-        return Probe(message, NOT_ALLOWED, server=server)
+        return ProbeResult(message, PERMISSION_HINT, server=server)
     if error.code == 404:
-        return Probe(message, target.missing, server=server)
+        return ProbeResult(message, target.missing_file_hint, server=server)
     if error.code in (405, 501) and not target.path:
-        return Probe(
-            found="answers, and lists no folders: name a file to read with --dataset",
+        return ProbeResult(
+            details="answers, and lists no folders: name a file to read with --dataset",
             server=server,
             tried=False,
         )
-    return Probe(message, "Look into the server's log.", server=server)
+    return ProbeResult(message, "Look into the server's log.", server=server)
 
 
-def _unanswered(reason: object) -> Probe:
+def _describe_connection_error(reason: object) -> ProbeResult:
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return Probe(
+        return ProbeResult(
             f"its certificate is not trusted: {reason.verify_message}",
             "Name the folder of the grid's authorities in X509_CERT_DIR.",
         )
     if isinstance(reason, ssl.SSLError):
-        return Probe(
+        return ProbeResult(
             f"no TLS connection: {reason.reason or reason}",
             "Check that the port speaks https, and your proxy in X509_USER_PROXY.",
         )
     if isinstance(reason, TimeoutError):
-        return Probe(
-            f"the server accepts connections and does not answer within {LIMIT_S:.0f} s",
+        return ProbeResult(
+            f"the server accepts connections and does not answer within {RESPONSE_TIMEOUT_S:.0f} s",
             "Look into the server's log.",
         )
     what = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return Probe(f"does not answer as a web server: {what}", "Check the port of its prefix.")
+    return ProbeResult(f"does not answer as a web server: {what}", "Check the port of its prefix.")

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 #: Bytes that are read of a file.
-SAMPLE = 1024
+SAMPLE_BYTES = 1024
 #: How deep below the prefix, and at how many entries of a folder, a file is looked for.
-DEPTH, ENTRIES = 3, 20
+MAX_SEARCH_DEPTH, MAX_FOLDER_ENTRIES = 3, 20
 
 #: What helps against a refusal.
-NOT_ALLOWED = (
+PERMISSION_HINT = (
     "Check the prefix, and what you show the door: an x509 proxy by X509_USER_PROXY, a token by "
     "BEARER_TOKEN_FILE."
 )
 
 
 @dataclass(frozen=True)
-class Target:
+class ProbeTarget:
     """The file to read: its path below the prefix, and its size in bytes.
 
     With '' any file that a listing shows is read.
@@ -28,7 +28,7 @@ class Target:
     size: int = 0
 
     @property
-    def missing(self) -> str:
+    def missing_file_hint(self) -> str:
         """What helps where it is not there."""
         if self.path:
             return "Place the dataset there, or correct the prefix of the door."
@@ -36,7 +36,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeResult:
     """What came of trying a door.
 
     Attributes:
@@ -50,17 +50,17 @@ class Probe:
 
     problem: str = ""
     remedy: str = ""
-    found: str = ""
+    details: str = ""
     server: str = ""
     rtt_s: float | None = None
     tried: bool = True
 
-    def timed(self, rtt_s: float) -> Probe:
+    def with_rtt(self, rtt_s: float) -> ProbeResult:
         """The same with a round trip."""
         return replace(self, rtt_s=rtt_s)
 
 
-def read_sample(target: Target, path: str, content: bytes, size: int) -> Probe:
+def check_sample(target: ProbeTarget, path: str, content: bytes, size: int) -> ProbeResult:
     """What reading a file's first bytes tells.
 
     Args:
@@ -70,22 +70,26 @@ def read_sample(target: Target, path: str, content: bytes, size: int) -> Probe:
         size: of the whole file in bytes.
     """
     found = f"read {len(content)} bytes of {path}"
-    if len(content) < min(SAMPLE, size):
-        return Probe(f"{path}: {len(content)} bytes came instead of {min(SAMPLE, size)}", "", found)
+    if len(content) < min(SAMPLE_BYTES, size):
+        return ProbeResult(
+            f"{path}: {len(content)} bytes came instead of {min(SAMPLE_BYTES, size)}", "", found
+        )
     if target.path and size != target.size:
-        return Probe(
+        return ProbeResult(
             f"{path} has {size} bytes there, and {target.size} in the dataset",
             "Place the dataset there again.",
             found,
         )
-    return Probe(found=found)
+    return ProbeResult(details=found)
 
 
 NOTHING_TO_READ = "the folder is there and holds no file to read"
 
 
-def first_file(
-    entries: Callable[[str], Sequence[tuple[str, bool]]], path: str = "", depth: int = DEPTH
+def find_first_file(
+    entries: Callable[[str], Sequence[tuple[str, bool]]],
+    path: str = "",
+    depth: int = MAX_SEARCH_DEPTH,
 ) -> str:
     """Path below the prefix of some file, '' when a short look finds none.
 
@@ -96,10 +100,10 @@ def first_file(
     """
     listed = sorted(entries(path), key=lambda entry: (entry[0].startswith("."), entry[0]))
     join = f"{path}/" if path else ""
-    for name, is_folder in listed[:ENTRIES]:
+    for name, is_folder in listed[:MAX_FOLDER_ENTRIES]:
         if not is_folder:
             return join + name
-        found = first_file(entries, join + name, depth - 1) if depth > 1 else ""
+        found = find_first_file(entries, join + name, depth - 1) if depth > 1 else ""
         if found:
             return found
     return ""

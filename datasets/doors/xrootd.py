@@ -18,11 +18,16 @@ from threading import Thread
 from typing import Any
 
 from treehammer.datasets.doors import xrootd_client
-from treehammer.datasets.doors.probe import Probe, Target
-from treehammer.datasets.doors.seen import BROKEN, SILENT, Advance, Seen
+from treehammer.datasets.doors.file_observation import (
+    FAILED,
+    NO_RESPONSE,
+    ByteCallback,
+    FileObservation,
+)
+from treehammer.datasets.doors.probe import ProbeResult, ProbeTarget
 
 #: Without these the client tries for minutes before it says that a server is dead.
-PATIENCE = {
+CLIENT_TIMEOUTS = {
     "XRD_CONNECTIONWINDOW": "3",
     "XRD_CONNECTIONRETRY": "1",
     "XRD_REQUESTTIMEOUT": "10",
@@ -32,50 +37,60 @@ PATIENCE = {
     "XRD_APPNAME": "treehammer",
 }
 #: Seconds without a word after which the client is ended.
-LIMIT_S = 30.0
-NO_ANSWER = "the server accepts connections and does not answer within {:.0f} s"
+SILENCE_TIMEOUT_S = 30.0
+NO_ANSWER_MESSAGE = "the server accepts connections and does not answer within {:.0f} s"
 
 
-def probe(prefix: str, target: Target) -> Probe:
+def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     """Ask the server for its version and read a file."""
     try:
-        return Probe(**_ask("probe", prefix, target.path, str(target.size)))
+        return ProbeResult(**_run_client("probe", prefix, target.path, str(target.size)))
     except TimeoutError:
-        return Probe(NO_ANSWER.format(LIMIT_S), "Look into the server's log.")
+        return ProbeResult(
+            NO_ANSWER_MESSAGE.format(SILENCE_TIMEOUT_S), "Look into the server's log."
+        )
     except (ValueError, TypeError) as error:
-        return Probe(str(error), "")
+        return ProbeResult(str(error), "")
 
 
-def stat(url: str) -> Seen:
+def stat_file(url: str) -> FileObservation:
     """Size and adler32 as the server tells them."""
-    return _seen("stat", url, limit_s=LIMIT_S + xrootd_client.CHECKSUM_S)
+    return _observe_file("stat", url, limit_s=SILENCE_TIMEOUT_S + xrootd_client.CHECKSUM_TIMEOUT_S)
 
 
-def read(url: str, advance: Advance | None = None, copy_to: Path | None = None) -> Seen:
+def read_file(
+    url: str, advance: ByteCallback | None = None, copy_to: Path | None = None
+) -> FileObservation:
     """Read every byte, and keep them in a file if one is given."""
-    return _seen("read", url, str(copy_to or ""), advance=advance)
+    return _observe_file("read", url, str(copy_to or ""), advance=advance)
 
 
-def write(path: Path, url: str, advance: Advance | None = None) -> Seen:
+def write_file(path: Path, url: str, advance: ByteCallback | None = None) -> FileObservation:
     """Write a file of this machine in place of what is there."""
-    return _seen("write", str(path), url, advance=advance)
+    return _observe_file("write", str(path), url, advance=advance)
 
 
-def remove(url: str) -> Seen:
+def remove_file(url: str) -> FileObservation:
     """Remove a file."""
-    return _seen("remove", url)
+    return _observe_file("remove", url)
 
 
-def _seen(verb: str, *words: str, advance: Advance | None = None, limit_s: float = 0.0) -> Seen:
+def _observe_file(
+    verb: str, *words: str, advance: ByteCallback | None = None, limit_s: float = 0.0
+) -> FileObservation:
     try:
-        return Seen(**_ask(verb, *words, advance=advance, limit_s=limit_s))
+        return FileObservation(**_run_client(verb, *words, advance=advance, limit_s=limit_s))
     except TimeoutError:
-        return Seen(trouble=SILENT, message=NO_ANSWER.format(limit_s or LIMIT_S))
+        return FileObservation(
+            failure=NO_RESPONSE, message=NO_ANSWER_MESSAGE.format(limit_s or SILENCE_TIMEOUT_S)
+        )
     except (ValueError, TypeError) as error:
-        return Seen(trouble=BROKEN, message=str(error))
+        return FileObservation(failure=FAILED, message=str(error))
 
 
-def _ask(*words: str, advance: Advance | None = None, limit_s: float = 0.0) -> Mapping[str, Any]:
+def _run_client(
+    *words: str, advance: ByteCallback | None = None, limit_s: float = 0.0
+) -> Mapping[str, Any]:
     """Run the client; what it says last.
 
     Raises:
@@ -90,12 +105,12 @@ def _ask(*words: str, advance: Advance | None = None, limit_s: float = 0.0) -> M
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env=os.environ | PATIENCE,
+            env=os.environ | CLIENT_TIMEOUTS,
         ) as process,
     ):
         told = ""
         try:
-            for line in _lines(process, limit_s or LIMIT_S):
+            for line in _read_lines(process, limit_s or SILENCE_TIMEOUT_S):
                 told = line
                 if advance and told.startswith('{"done"'):
                     advance(json.loads(told)["done"])
@@ -111,7 +126,7 @@ def _ask(*words: str, advance: Advance | None = None, limit_s: float = 0.0) -> M
     raise ValueError(f"XRootD's client ended with {code}: {said[-300:]}")
 
 
-def _lines(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]:
+def _read_lines(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]:
     """What a process prints, line by line.
 
     Raises:

@@ -17,28 +17,35 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from treehammer.datasets.doors.probe import (
-    NOT_ALLOWED,
-    NOTHING_TO_READ,
-    SAMPLE,
-    Probe,
-    Target,
-    first_file,
-    read_sample,
+from treehammer.datasets.doors.file_observation import (
+    FAILED,
+    MISSING,
+    NO_RESPONSE,
+    REFUSED,
+    FileObservation,
+    normalize_adler32,
 )
-from treehammer.datasets.doors.seen import BROKEN, MISSING, REFUSED, SILENT, Seen, adler32_of
+from treehammer.datasets.doors.probe import (
+    NOTHING_TO_READ,
+    PERMISSION_HINT,
+    SAMPLE_BYTES,
+    ProbeResult,
+    ProbeTarget,
+    check_sample,
+    find_first_file,
+)
 
 #: Bytes of a request; short enough that a slow line answers in time.
-BLOCK = 2 << 20
+TRANSFER_BLOCK_BYTES = 2 << 20
 #: Seconds that a server may take to read a file for its checksum.
-CHECKSUM_S = 600
+CHECKSUM_TIMEOUT_S = 600
 
 #: Numbers by which servers say that a path is not there, not for us, or a folder, and what they
 #: cannot do.
 NOT_FOUND, NOT_AUTHORISED, IS_DIRECTORY, UNSUPPORTED = 3011, 3010, 3016, 3013
 
 
-class _Refused(Exception):
+class _XRootDError(Exception):
     """A request that failed; ``status`` is XRootD's."""
 
     def __init__(self, status: Any) -> None:
@@ -49,20 +56,20 @@ class _Refused(Exception):
         self.status = status
 
     @property
-    def is_about_us(self) -> bool:
+    def is_permission_denied(self) -> bool:
         """Whether the server does not let us."""
         said = str(self)  # "Auth failed", "not authorized"
         return self.status.errno == NOT_AUTHORISED or "uth" in said
 
 
-def _answer(pair: tuple[Any, Any]) -> Any:
+def _unwrap_response(pair: tuple[Any, Any]) -> Any:
     status, answer = pair
     if not status.ok:
-        raise _Refused(status)
+        raise _XRootDError(status)
     return answer
 
 
-def _say(**values: Any) -> None:
+def _print_message(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
@@ -70,29 +77,31 @@ def _say(**values: Any) -> None:
 
 
 def _probe(prefix: str, path: str, size: str) -> Mapping[str, Any]:
-    target = Target(path, int(size))
+    target = ProbeTarget(path, int(size))
     try:
-        return asdict(_try(prefix, target))
-    except _Refused as error:
-        return asdict(_problem(error, target))
+        return asdict(_probe_server(prefix, target))
+    except _XRootDError as error:
+        return asdict(_describe_failure(error, target))
 
 
-def _try(prefix: str, target: Target) -> Probe:
+def _probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     from XRootD import client
     from XRootD.client.flags import QueryCode
 
-    system, path = _system(prefix)
-    answer = _answer(system.query(QueryCode.CONFIG, "version role")).decode("utf-8", "replace")
+    system, path = _open_filesystem(prefix)
+    answer = _unwrap_response(system.query(QueryCode.CONFIG, "version role")).decode(
+        "utf-8", "replace"
+    )
     version, _, role = answer.strip("\0\n ").partition("\n")
     server = f"XRootD {version}" if version.startswith("v") else version
     try:
-        probe = _sample(client.File, prefix, target, _lister(system, path, role))
-    except _Refused as error:
-        probe = _problem(error, target)
-    return Probe(probe.problem, probe.remedy, probe.found, server)
+        probe = _probe_file(client.File, prefix, target, _make_lister(system, path, role))
+    except _XRootDError as error:
+        probe = _describe_failure(error, target)
+    return ProbeResult(probe.problem, probe.remedy, probe.details, server)
 
 
-def _system(url: str) -> tuple[Any, str]:
+def _open_filesystem(url: str) -> tuple[Any, str]:
     """The server of a URL, and the path in it."""
     from XRootD import client
 
@@ -100,25 +109,25 @@ def _system(url: str) -> tuple[Any, str]:
     return client.FileSystem(f"{parts.scheme}://{parts.netloc}"), "/" + parts.path.lstrip("/")
 
 
-def _sample(
+def _probe_file(
     file: Callable[[], Any],
     prefix: str,
-    target: Target,
+    target: ProbeTarget,
     entries: Callable[[str], list[tuple[str, bool]]],
-) -> Probe:
-    path = target.path or first_file(entries)
+) -> ProbeResult:
+    path = target.path or find_first_file(entries)
     if not path:
-        return Probe(found=NOTHING_TO_READ)
+        return ProbeResult(details=NOTHING_TO_READ)
     with file() as opened:
-        _answer(opened.open(f"{prefix}/{quote(path)}"))
-        size = _answer(opened.stat()).size
-        sample = read_sample(target, path, _answer(opened.read(0, SAMPLE)), size)
+        _unwrap_response(opened.open(f"{prefix}/{quote(path)}"))
+        size = _unwrap_response(opened.stat()).size
+        sample = check_sample(target, path, _unwrap_response(opened.read(0, SAMPLE_BYTES)), size)
         data_server = opened.get_property("DataServer")
-    found = f"{sample.found} at {data_server}" if data_server else sample.found
-    return Probe(sample.problem, sample.remedy, found)
+    found = f"{sample.details} at {data_server}" if data_server else sample.details
+    return ProbeResult(sample.problem, sample.remedy, found)
 
 
-def _lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str, bool]]]:
+def _make_lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str, bool]]]:
     from XRootD.client.flags import DirListFlags, StatInfoFlags
 
     # A redirector has no folders of its own: those of its servers are put together.
@@ -127,11 +136,11 @@ def _lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str
     def entries(path: str) -> list[tuple[str, bool]]:
         folder = "/" + f"{base}/{path}".strip("/")
         try:
-            listed = _answer(system.dirlist(folder, flags))
-        except _Refused as error:
+            listed = _unwrap_response(system.dirlist(folder, flags))
+        except _XRootDError as error:
             if error.status.errno != IS_DIRECTORY:
                 raise
-            listed = _answer(system.dirlist(folder, flags & ~DirListFlags.STAT))
+            listed = _unwrap_response(system.dirlist(folder, flags & ~DirListFlags.STAT))
         return [(item.name, is_folder(folder, item)) for item in listed]
 
     def is_folder(folder: str, item: Any) -> bool:
@@ -146,56 +155,58 @@ def _lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str
     return entries
 
 
-def _problem(error: _Refused, target: Target) -> Probe:
+def _describe_failure(error: _XRootDError, target: ProbeTarget) -> ProbeResult:
     message = str(error)
     if error.status.errno == NOT_FOUND:
-        return Probe(message, target.missing)
-    if error.is_about_us:
-        return Probe(message, NOT_ALLOWED)
+        return ProbeResult(message, target.missing_file_hint)
+    if error.is_permission_denied:
+        return ProbeResult(message, PERMISSION_HINT)
     if not error.status.errno:
-        return Probe(message, "Check the port: what listens there may speak another protocol.")
-    return Probe(message, "Look into the server's log.")
+        return ProbeResult(
+            message, "Check the port: what listens there may speak another protocol."
+        )
+    return ProbeResult(message, "Look into the server's log.")
 
 
 # --- one file
 
 
-def _stat(url: str) -> Seen:
+def _stat_file(url: str) -> FileObservation:
     """Size and adler32 as the server tells them; behind a redirector, as the data server does."""
-    system, path = _system(url)
-    size = _answer(system.stat(path)).size
+    system, path = _open_filesystem(url)
+    size = _unwrap_response(system.stat(path)).size
     try:
         try:
-            return Seen(size, _checksum(system, path))
-        except _Refused as error:
+            return FileObservation(size, _query_checksum(system, path))
+        except _XRootDError as error:
             if error.status.errno != UNSUPPORTED:
                 raise
-            return Seen(size, _checksum(_data_server(url), path))
-    except _Refused as error:
-        if error.status.errno in (0, NOT_FOUND) or error.is_about_us:
+            return FileObservation(size, _query_checksum(_find_data_server(url), path))
+    except _XRootDError as error:
+        if error.status.errno in (0, NOT_FOUND) or error.is_permission_denied:
             raise
-        return Seen(size=size, message=f"tells no checksum: {error}")
+        return FileObservation(size=size, message=f"tells no checksum: {error}")
 
 
-def _checksum(system: Any, path: str) -> str:
+def _query_checksum(system: Any, path: str) -> str:
     from XRootD.client.flags import QueryCode
 
     query = f"{path}?cks.type=adler32"
-    said = _answer(system.query(QueryCode.CHECKSUM, query, timeout=CHECKSUM_S))
+    said = _unwrap_response(system.query(QueryCode.CHECKSUM, query, timeout=CHECKSUM_TIMEOUT_S))
     kind, _, value = said.decode("ascii", "replace").strip("\0\n ").partition(" ")
-    return adler32_of(value) if kind == "adler32" else ""
+    return normalize_adler32(value) if kind == "adler32" else ""
 
 
-def _data_server(url: str) -> Any:
+def _find_data_server(url: str) -> Any:
     """The server that a redirector leads a reader to."""
     from XRootD import client
 
     with client.File() as file:
-        _answer(file.open(url))
+        _unwrap_response(file.open(url))
         return client.FileSystem(f"root://{file.get_property('DataServer')}")
 
 
-def _read(url: str, copy_to: str) -> Seen:
+def _read_file(url: str, copy_to: str) -> FileObservation:
     """Size and checksums of all bytes that come through the door; they are kept in a file, or with ''
     nowhere.
     """
@@ -203,17 +214,17 @@ def _read(url: str, copy_to: str) -> Seen:
 
     size, adler, sha = 0, 1, hashlib.sha256()
     with client.File() as file, Path(copy_to or os.devnull).open("wb") as kept:
-        _answer(file.open(url))
-        while block := _answer(file.read(size, BLOCK)):
+        _unwrap_response(file.open(url))
+        while block := _unwrap_response(file.read(size, TRANSFER_BLOCK_BYTES)):
             size += len(block)
             adler = zlib.adler32(block, adler)
             sha.update(block)
             kept.write(block)
-            _say(done=len(block))
-    return Seen(size, f"{adler:08x}", sha.hexdigest())
+            _print_message(done=len(block))
+    return FileObservation(size, f"{adler:08x}", sha.hexdigest())
 
 
-def _write(path: str, url: str) -> Seen:
+def _write_file(path: str, url: str) -> FileObservation:
     """Write a file in place of what is there; an unfinished one the server forgets."""
     from XRootD import client
     from XRootD.client.flags import OpenFlags
@@ -222,46 +233,50 @@ def _write(path: str, url: str) -> Seen:
     size = 0
     file = client.File()
     with Path(path).open("rb") as source:
-        _answer(file.open(url, flags))
-        while block := source.read(BLOCK):
-            _answer(file.write(block, size))
+        _unwrap_response(file.open(url, flags))
+        while block := source.read(TRANSFER_BLOCK_BYTES):
+            _unwrap_response(file.write(block, size))
             size += len(block)
-            _say(done=len(block))
-    _answer(file.close())
-    return Seen(size)
+            _print_message(done=len(block))
+    _unwrap_response(file.close())
+    return FileObservation(size)
 
 
-def _remove(url: str) -> Seen:
-    system, path = _system(url)
-    _answer(system.rm(path))
-    return Seen()
+def _remove_file(url: str) -> FileObservation:
+    system, path = _open_filesystem(url)
+    _unwrap_response(system.rm(path))
+    return FileObservation()
 
 
-def _seen(do: Callable[..., Seen], *words: str) -> Mapping[str, Any]:
+def _run_file_action(do: Callable[..., FileObservation], *words: str) -> Mapping[str, Any]:
     try:
         return asdict(do(*words))
-    except _Refused as error:
-        trouble = BROKEN if error.status.errno else SILENT
+    except _XRootDError as error:
+        trouble = FAILED if error.status.errno else NO_RESPONSE
         if error.status.errno == NOT_FOUND:
             trouble = MISSING
-        elif error.is_about_us:
+        elif error.is_permission_denied:
             trouble = REFUSED
-        return asdict(Seen(trouble=trouble, message=str(error)))
+        return asdict(FileObservation(failure=trouble, message=str(error)))
     except OSError as error:
-        return asdict(Seen(trouble=BROKEN, message=f"{error.filename}: {error.strerror}"))
+        return asdict(
+            FileObservation(failure=FAILED, message=f"{error.filename}: {error.strerror}")
+        )
 
 
-_FILE: Mapping[str, Callable[..., Seen]] = {
-    "stat": _stat,
-    "read": _read,
-    "write": _write,
-    "remove": _remove,
+_FILE_ACTIONS: Mapping[str, Callable[..., FileObservation]] = {
+    "stat": _stat_file,
+    "read": _read_file,
+    "write": _write_file,
+    "remove": _remove_file,
 }
 
 
 def main(verb: str, *words: str) -> None:
     """Do it and print what came of it."""
-    _say(**(_probe(*words) if verb == "probe" else _seen(_FILE[verb], *words)))
+    _print_message(
+        **(_probe(*words) if verb == "probe" else _run_file_action(_FILE_ACTIONS[verb], *words))
+    )
     os._exit(0)  # the client's threads may wait for a server that will not answer
 
 

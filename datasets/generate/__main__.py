@@ -1,6 +1,6 @@
 """``python datasets/generate ACTION``: the package beside this file, wherever both lie."""
 
-from treehammer_generate.main import main
+from treehammer_generate.main import answer_request
 
 if __name__ == "__main__":
-    main()
+    answer_request()

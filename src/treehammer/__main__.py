@@ -8,7 +8,7 @@ import sys
 import threading
 
 #: Seconds until a Ctrl-C that could not be heard is repeated.
-AGAIN_S = 0.02
+INTERRUPT_REPEAT_DELAY_S = 0.02
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from treehammer import cli
 
-    sys.unraisablehook = _unraisable
+    sys.unraisablehook = _handle_unraisable
     try:
         if listens:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,11 +29,11 @@ def main() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _unraisable(told: sys.UnraisableHookArgs) -> None:
+def _handle_unraisable(told: sys.UnraisableHookArgs) -> None:
     """Press Ctrl-C again when it came while Python ran a finalizer, out of which nothing is raised."""
     if isinstance(told.exc_value, KeyboardInterrupt):
         # To the process, not to the timer's thread: the main thread may be waiting for something.
-        threading.Timer(AGAIN_S, os.kill, [os.getpid(), signal.SIGINT]).start()
+        threading.Timer(INTERRUPT_REPEAT_DELAY_S, os.kill, [os.getpid(), signal.SIGINT]).start()
     else:
         sys.__unraisablehook__(told)
 

@@ -11,54 +11,55 @@ from typing import Any
 import click
 
 from treehammer import config
-from treehammer.errors import ExitCode, Interrupted, TreehammerError
-from treehammer.terminal import Column, output_options, print_rows
+from treehammer.errors import ExitCode, Interruption, TreehammerError
+from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.version import __version__
 
 #: The verbs of the rooms: where each is found.
-VERBS = {
-    "cancel": "submit.watch_commands:cancel",
-    "collect": "submit.watch_commands:collect",
-    "compare": "analysis.commands:compare_command",
-    "datasets": "submit.replica_commands:datasets",
-    "db": "sql.commands:db_group",
+COMMAND_LOCATIONS = {
+    "cancel": "submit.cli.campaign_commands:cancel",
+    "collect": "submit.cli.campaign_commands:collect",
+    "compare": "analysis.cli.compare_command:compare_command",
+    "datasets": "submit.cli.datasets_verify_command:datasets",
+    "db": "sql.cli.commands:db_group",
     "demo": "demo:demo",
-    "export": "sql.commands:export_command",
-    "import": "sql.commands:import_command",
-    "purge": "submit.purge:purge",
-    "render": "submit.commands:render",
-    "report": "web.commands:report_command",
-    "resume": "submit.watch_commands:resume",
-    "serve": "web.serve_command:serve_command",
-    "sites": "submit.site_commands:sites",
-    "status": "submit.watch_commands:status",
-    "submit": "submit.commands:submit",
-    "summary": "analysis.summary_command:summary_command",
-    "testbed": "testbed.commands:testbed",
-    "tests": "hctests.commands:tests",
-    "token": "web.token_commands:token",
-    "worker": "collectors.commands:worker",
+    "export": "sql.cli.commands:export_command",
+    "import": "sql.cli.commands:import_command",
+    "purge": "submit.cli.purge_command:purge",
+    "render": "submit.cli.submit_render_commands:render",
+    "report": "web.cli.report_command:report_command",
+    "resume": "submit.cli.campaign_commands:resume",
+    "serve": "web.cli.serve_command:serve_command",
+    "sites": "submit.cli.sites_commands:sites",
+    "status": "submit.cli.campaign_commands:status",
+    "submit": "submit.cli.submit_render_commands:submit",
+    "summary": "analysis.cli.summary_command:summary_command",
+    "testbed": "testbed.cli.testbed_commands:testbed",
+    "tests": "hctests.cli.tests:tests",
+    "token": "web.cli.token_commands:token",
+    "worker": "collectors.cli.worker:worker",
 }
 
 
-class Verbs(click.Group):
+class LazyCommandGroup(click.Group):
     """Has the verbs of the rooms, and imports only the one that is used: the others take a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all verbs, sorted."""
-        return sorted({*super().list_commands(ctx), *VERBS})
+        return sorted({*super().list_commands(ctx), *COMMAND_LOCATIONS})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The verb of that name, None when there is none."""
-        if cmd_name not in VERBS:
+        if cmd_name not in COMMAND_LOCATIONS:
             return super().get_command(ctx, cmd_name)
-        module, _, name = VERBS[cmd_name].partition(":")
+        module, _, name = COMMAND_LOCATIONS[cmd_name].partition(":")
         verb: click.Command = getattr(import_module(f"treehammer.{module}"), name)
         return verb
 
 
 @click.group(
-    cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=LazyCommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="treehammer")
 @click.option(
@@ -86,7 +87,7 @@ def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> No
 
     Start with: treehammer demo
     """
-    context.obj = config.load(flags, config=config_file)
+    context.obj = config.load_settings(flags, config=config_file)
 
 
 @cli.group("config")
@@ -105,20 +106,24 @@ def config_show(settings: config.Settings, form: str) -> None:
     rows = [
         {
             "setting": name,
-            "value": config.shown(settings, name),
+            "value": config.format_setting(settings, name),
             "origin": settings.origins[name],
             "meaning": meaning,
         }
-        for name, meaning in config.MEANINGS.items()
+        for name, meaning in config.SETTING_HELP.items()
     ]
     print_rows(
         rows,
-        [Column("setting", "setting"), Column("value", "value"), Column("origin", "from")],
+        [
+            OutputColumn("setting", "setting"),
+            OutputColumn("value", "value"),
+            OutputColumn("origin", "from"),
+        ],
         form=form,
     )
 
 
-def _print_what_can_be_printed() -> None:
+def _replace_unencodable_output() -> None:
     """Show '?' for a character that the output's encoding lacks, rather than fail on it."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -126,7 +131,7 @@ def _print_what_can_be_printed() -> None:
 
 def main() -> None:
     """Entry point: runs the command and leaves with the documented exit code."""
-    _print_what_can_be_printed()
+    _replace_unencodable_output()
     try:
         code = cli.main(standalone_mode=False)
     except TreehammerError as error:
@@ -137,7 +142,7 @@ def main() -> None:
         code = ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt) as error:
         told = error.__cause__ if isinstance(error, click.Abort) else error
-        left = f"; {told}" if isinstance(told, Interrupted) else ""
+        left = f"; {told}" if isinstance(told, Interruption) else ""
         click.echo(f"treehammer: interrupted{left}", err=True)
         code = ExitCode.INTERRUPTED
     sys.exit(int(code or 0))

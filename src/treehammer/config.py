@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from treehammer.errors import ConfigError, did_you_mean
+from treehammer.errors import ConfigError, suggest_word
 
 ENVIRONMENT_PREFIX = "TREEHAMMER_"
 CONFIG_FILE = "treehammer.toml"
 OPEN, CLOSED = "open", "closed"
 
 
-def _xdg(variable: str, fallback: str) -> Path:
+def _xdg_folder(variable: str, fallback: str) -> Path:
     base = os.environ.get(variable)
     return (Path(base) if base else Path.home() / fallback) / "treehammer"
 
@@ -159,7 +159,7 @@ class Settings:
         return self.data_dir / "submissions"
 
     @property
-    def handed_in_dir(self) -> Path:
+    def uploads_dir(self) -> Path:
         """What the results service has been told of our campaigns."""
         return self.data_dir / "handed-in"
 
@@ -169,32 +169,32 @@ class Settings:
         return self.data_dir / "resumptions"
 
 
-MEANINGS: Mapping[str, str] = {
+SETTING_HELP: Mapping[str, str] = {
     f.name: f.metadata["help"] for f in fields(Settings) if "help" in f.metadata
 }
-SETTING_NAMES: tuple[str, ...] = tuple(MEANINGS)
+SETTING_NAMES: tuple[str, ...] = tuple(SETTING_HELP)
 
-_MOST = {"serve_port": 65535}
-_SIGNS = {
+_MAXIMUM_VALUES = {"serve_port": 65535}
+_ALLOWED_PUNCTUATION = {
     "serve_reader_header": "'-'",
     "rucio_account": "'.', '_' and '-'",
     "rucio_scope": "'.', '_' and '-'",
     "serve_host": "'.', '-' and ':'",
 }
-_LETTERS = {"serve_host": "A-Za-z0-9._:-", "serve_reader_header": "A-Za-z0-9-"}
+_ALLOWED_CHARACTERS = {"serve_host": "A-Za-z0-9._:-", "serve_reader_header": "A-Za-z0-9-"}
 
 
-def _defaults() -> dict[str, Any]:
+def _default_values() -> dict[str, Any]:
     return {
-        **{f.name: f.default for f in fields(Settings) if f.name in MEANINGS},
-        "cache_dir": _xdg("XDG_CACHE_HOME", ".cache"),
-        "data_dir": _xdg("XDG_DATA_HOME", ".local/share"),
+        **{f.name: f.default for f in fields(Settings) if f.name in SETTING_HELP},
+        "cache_dir": _xdg_folder("XDG_CACHE_HOME", ".cache"),
+        "data_dir": _xdg_folder("XDG_DATA_HOME", ".local/share"),
         "database": "",
         "slots": 1,
     }
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _read_config_file(path: Path) -> dict[str, Any]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -210,43 +210,44 @@ def _from_file(path: Path) -> dict[str, Any]:
             raise ConfigError(
                 f"unknown key {key!r}",
                 where=str(path),
-                hint=f"{did_you_mean(key, SETTING_NAMES)}Known keys: {', '.join(SETTING_NAMES)}.",
+                hint=f"{suggest_word(key, SETTING_NAMES)}Known keys: {', '.join(SETTING_NAMES)}.",
             )
     return document
 
 
-_KINDS: Mapping[str, Any] = get_type_hints(Settings)
+_SETTING_TYPES: Mapping[str, Any] = get_type_hints(Settings)
 
 
-def _convert(name: str, value: Any, origin: str, base: Path) -> Any:
+def _parse_value(name: str, value: Any, origin: str, base: Path) -> Any:
     if name == "database":
-        return _database(value, origin)
+        return _parse_database_url(value, origin)
     if name == "service_url":
-        return _service_url(value, origin)
+        return _parse_service_url(value, origin)
     if name == "serve_reading":
         if value not in (OPEN, CLOSED):
             raise ConfigError(f"{name} must be 'open' or 'closed', not {value!r}", where=origin)
         return value
     if name == "serve_proxies":
-        return _networks(value, origin)
-    if name in _SIGNS:
-        letters = _LETTERS.get(name, "A-Za-z0-9._-")
+        return _parse_networks(value, origin)
+    if name in _ALLOWED_PUNCTUATION:
+        letters = _ALLOWED_CHARACTERS.get(name, "A-Za-z0-9._-")
         if not isinstance(value, str) or not re.fullmatch(f"[{letters}]*", value):
             raise ConfigError(
-                f"{name} must be letters, digits, {_SIGNS[name]}, not {value!r}", where=origin
+                f"{name} must be letters, digits, {_ALLOWED_PUNCTUATION[name]}, not {value!r}",
+                where=origin,
             )
         return value
-    if _KINDS[name] is bool:
-        return _truth(name, value, origin)
-    if _KINDS[name] is int:
-        return _number(name, value, origin)
+    if _SETTING_TYPES[name] is bool:
+        return _parse_boolean(name, value, origin)
+    if _SETTING_TYPES[name] is int:
+        return _parse_integer(name, value, origin)
     if not isinstance(value, str | Path) or not str(value):
         raise ConfigError(f"{name} must be a path, not {value!r}", where=origin)
     return (base / Path(value).expanduser()).resolve()
 
 
-def _number(name: str, value: Any, origin: str) -> int:
-    most = _MOST.get(name)
+def _parse_integer(name: str, value: Any, origin: str) -> int:
+    most = _MAXIMUM_VALUES.get(name)
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -258,7 +259,7 @@ def _number(name: str, value: Any, origin: str) -> int:
     return number
 
 
-def _truth(name: str, value: Any, origin: str) -> bool:
+def _parse_boolean(name: str, value: Any, origin: str) -> bool:
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     found = value if isinstance(value, bool) else known.get(str(value).strip().lower())
     if found is None or not isinstance(value, bool | str):
@@ -266,7 +267,7 @@ def _truth(name: str, value: Any, origin: str) -> bool:
     return found
 
 
-def _service_url(value: Any, origin: str) -> str:
+def _parse_service_url(value: Any, origin: str) -> str:
     try:
         parts = urlsplit(value if isinstance(value, str) else "?")
         host, port, plain = parts.hostname, parts.port, parts.scheme == "http"
@@ -288,7 +289,7 @@ def _service_url(value: Any, origin: str) -> str:
     return str(value).rstrip("/")
 
 
-def _networks(value: Any, origin: str) -> str:
+def _parse_networks(value: Any, origin: str) -> str:
     try:
         for part in str(value).split(","):
             ipaddress.ip_network(part.strip())
@@ -309,7 +310,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _database(value: Any, origin: str) -> str:
+def _parse_database_url(value: Any, origin: str) -> str:
     try:
         make_url(value)
     except ArgumentError as error:
@@ -331,7 +332,7 @@ def _current_folder() -> Path:
         ) from error
 
 
-def load(
+def load_settings(
     flags: Mapping[str, Any] | None = None,
     *,
     config: Path | None = None,
@@ -352,7 +353,7 @@ def load(
     """
     environ = os.environ if environ is None else environ
     folder = _current_folder() if folder is None else folder
-    values = _defaults()
+    values = _default_values()
     origins = dict.fromkeys(values, "default")
 
     named = config or (
@@ -360,30 +361,30 @@ def load(
     )
     path = named or folder / CONFIG_FILE
     if named or path.is_file():
-        for name, value in _from_file(path).items():
-            values[name] = _convert(name, value, f"{path}: {name}", path.resolve().parent)
+        for name, value in _read_config_file(path).items():
+            values[name] = _parse_value(name, value, f"{path}: {name}", path.resolve().parent)
             origins[name] = str(path)
     for name in SETTING_NAMES:
         variable = ENVIRONMENT_PREFIX + name.upper()
         if variable in environ:
-            values[name] = _convert(name, environ[variable], variable, folder)
+            values[name] = _parse_value(name, environ[variable], variable, folder)
             origins[name] = f"environment ({variable})"
     for name, value in (flags or {}).items():
         if value is not None:
             option = "--" + name.replace("_", "-")
-            values[name] = _convert(name, value, option, folder)
+            values[name] = _parse_value(name, value, option, folder)
             origins[name] = f"flag ({option})"
     if not values["database"]:
-        values["database"] = database_in(values["data_dir"])
+        values["database"] = sqlite_url(values["data_dir"])
     return Settings(**values, origins=origins)
 
 
-def database_in(folder: Path) -> str:
+def sqlite_url(folder: Path) -> str:
     """The URL of the database in a data folder, whatever characters its name has."""
     return URL.create("sqlite", database=str(folder / "results.db")).render_as_string()
 
 
-def with_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
+def apply_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
     """Settings with the values that a verb's own flags give; ``None`` values are ignored.
 
     Args:
@@ -398,22 +399,22 @@ def with_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
     for name, value in flags.items():
         if value is not None:
             option = "--" + name.removeprefix("serve_").replace("_", "-")
-            values[name] = _convert(name, value, option, _current_folder())
+            values[name] = _parse_value(name, value, option, _current_folder())
             origins[name] = f"flag ({option})"
     return replace(settings, **values, origins=origins)
 
 
-def shown(settings: Settings, name: str) -> str:
+def format_setting(settings: Settings, name: str) -> str:
     """The value of a setting for people, with any password in it masked; '' where there is none."""
     value = getattr(settings, name)
     if name == "database":
-        return masked(make_url(value))
+        return mask_password(make_url(value))
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
 
 
-def masked(url: URL) -> str:
+def mask_password(url: URL) -> str:
     """A database's URL for people, without a password in either of the places it may stand in."""
     if "password" in url.query:
         url = url.update_query_dict({"password": "***"})

@@ -13,21 +13,21 @@ from pathlib import Path
 import click
 
 from treehammer import config, hctests
-from treehammer.config import Settings, database_in
+from treehammer.config import Settings, sqlite_url
 from treehammer.errors import ExitCode
 
 PROGRAM = "treehammer"
-TEST = "ttree-read"
-RELEASES = ("6.38.00", "6.40.00")
+DEMO_TEST = "ttree-read"
+DEMO_RELEASES = ("6.38.00", "6.40.00")
 
 
-def demo_spec() -> str:
+def find_demo_test() -> str:
     """The shipped test: from the checkout's own history at HEAD, else as it is installed."""
     shipped = Path(hctests.__file__).resolve().parent
     repository = shipped.parent
     if (repository / ".git").exists():
-        return f"{_typed(repository)}@HEAD:{shipped.name}/{TEST}"
-    return TEST
+        return f"{_format_path(repository)}@HEAD:{shipped.name}/{DEMO_TEST}"
+    return DEMO_TEST
 
 
 @click.command("demo")
@@ -48,14 +48,14 @@ def demo(context: click.Context, output: Path) -> ExitCode:
     Example: treehammer demo
     """
     settings: Settings = context.obj
-    here = options(output, settings)
+    here = required_flags(output, settings)
     report, tree = output / "report.html", output / "results.root"
     worst = ExitCode.DONE
     # What a demonstration measures is nothing for others.
     alone = ("--no-service",) if settings.service_url else ()
     for words in (
-        ("submit", demo_spec(), "--wait", *alone),
-        ("compare", *RELEASES, "--campaign", "last"),
+        ("submit", find_demo_test(), "--wait", *alone),
+        ("compare", *DEMO_RELEASES, "--campaign", "last"),
         ("export", str(tree), "--campaign", "last"),
         ("report", "--campaign", "last", "-o", str(report)),
     ):
@@ -63,7 +63,7 @@ def demo(context: click.Context, output: Path) -> ExitCode:
         code = context.find_root().command.main([*here, *words], standalone_mode=False)
         if words[0] == "submit":  # that a release is slower is a finding of the demo, no failure
             worst = ExitCode(code or 0)
-    typed = again(output, settings)
+    typed = format_invocation(output, settings)
     scheme = "https" if settings.serve_certificate else "http"
     click.echo(
         f"\nOpen {report} in a browser, {tree} in ROOT (tree 'results').\n"
@@ -74,17 +74,17 @@ def demo(context: click.Context, output: Path) -> ExitCode:
     return worst
 
 
-def again(output: Path, settings: Settings) -> str:
+def format_invocation(output: Path, settings: Settings) -> str:
     """What a user types in this shell before a verb that looks at the demo's results."""
-    return shlex.join([_program(), *options(output, settings)])
+    return shlex.join([_find_program(), *required_flags(output, settings)])
 
 
-def options(output: Path, settings: Settings) -> list[str]:
+def required_flags(output: Path, settings: Settings) -> list[str]:
     """What stands before each verb: the folder, and what it would not find set as the demo needs it."""
-    found = config.load({"data_dir": output})
+    found = config.load_settings({"data_dir": output})
     needed = {
         "cache_dir": settings.cache_dir,
-        "database": database_in(output.resolve()),
+        "database": sqlite_url(output.resolve()),
         # One measurement at a time: neighbours would be measured too.
         "slots": 1,
     }
@@ -95,7 +95,7 @@ def options(output: Path, settings: Settings) -> list[str]:
     return words
 
 
-def _program() -> str:
+def _find_program() -> str:
     """This program: its name where the shell finds it by that, else as it was called."""
     called, found = Path(sys.argv[0]), shutil.which(PROGRAM)
     if called.name != PROGRAM or (found and called.exists() and called.samefile(found)):
@@ -103,6 +103,6 @@ def _program() -> str:
     return str(called)
 
 
-def _typed(path: Path) -> str:
+def _format_path(path: Path) -> str:
     """The path as a user in this folder would type it."""
     return "." if path == Path.cwd() else str(path)

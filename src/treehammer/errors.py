@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def suggest_word(word: str, known: Iterable[str]) -> str:
     """``Did you mean 'x'? `` with the nearest known word, to begin a hint with; or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"Did you mean {near[0]!r}? " if near else ""
@@ -51,7 +51,7 @@ class TreehammerError(Exception):
         return f"{text}\n  {self.hint}" if self.hint else text
 
 
-class Interrupted(KeyboardInterrupt):
+class Interruption(KeyboardInterrupt):
     """Ctrl-C; the text tells the user what it left, beginning in lower case."""
 
 
@@ -59,7 +59,7 @@ class ConfigError(TreehammerError):
     """A setting, flag or configuration file is wrong."""
 
 
-class MistakesError(TreehammerError):
+class InvalidDocumentError(TreehammerError):
     """A document that people write is wrong; ``problems`` names every mistake found in it."""
 
     def __init__(
@@ -72,15 +72,15 @@ class MistakesError(TreehammerError):
         return "\n".join([super().__str__(), *(f"  {problem}" for problem in self.problems)])
 
 
-class DefinitionError(MistakesError):
+class DefinitionError(InvalidDocumentError):
     """A test definition is wrong."""
 
 
-class SitesError(MistakesError):
+class SitesError(InvalidDocumentError):
     """The sites file is wrong."""
 
 
-class FileError(MistakesError):
+class MeasurementFileError(InvalidDocumentError):
     """A file of measurements is none, or holds some that cannot be taken in."""
 
 
@@ -88,7 +88,7 @@ class SourceError(TreehammerError):
     """A repository, ref or path cannot be had."""
 
 
-class SourceUnreachable(SourceError):
+class SourceUnreachableError(SourceError):
     """A repository does not answer or does not let us in; trying again can help."""
 
     exit_code = ExitCode.INFRASTRUCTURE
@@ -129,7 +129,7 @@ class StoreError(TreehammerError):
     exit_code = ExitCode.INFRASTRUCTURE
 
 
-class ContentError(StoreError):
+class UnstorableContentError(StoreError):
     """The database cannot hold what was to be written: trying again does not help."""
 
 
@@ -146,7 +146,7 @@ class TokenError(TreehammerError):
         self.may_be_new = may_be_new
 
 
-class NothingToDo(TreehammerError):
+class NothingToDoError(TreehammerError):
     """The request is valid and selects nothing."""
 
     exit_code = ExitCode.NOTHING

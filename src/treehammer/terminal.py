@@ -28,13 +28,13 @@ from rich.table import Column as GridColumn
 from rich.table import Table
 from rich.text import Text
 
-from treehammer.errors import Interrupted
+from treehammer.errors import Interruption
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Step(Protocol):
+class ProgressCallback(Protocol):
     """Tells a progress bar how many are done, and a short note."""
 
     def __call__(self, done: int, note: str = "") -> None:
@@ -44,25 +44,25 @@ class Step(Protocol):
 
 #: Opens a progress bar for what is done and how much there is of it: :func:`progress_bar` or
 #: :func:`silent`.
-Bars = Callable[[str, int], AbstractContextManager[Step]]
+ProgressFactory = Callable[[str, int], AbstractContextManager[ProgressCallback]]
 
 #: Without a terminal, progress is told in lines, no more than one in so many seconds.
-QUIET_S = 2.0
+MIN_LINE_INTERVAL_S = 2.0
 
 #: Characters of a table's values that are kept in one piece, and to which longer ones are folded.
-WHOLE, FOLDED = 24, 12
+UNFOLDED_WIDTH, FOLDED_WIDTH = 24, 12
 
 TABLE, JSON, CSV = "table", "json", "csv"
 
 
 @dataclass(frozen=True)
-class Column:
+class OutputColumn:
     """One column of a table: the row's key, the heading people read, how a value is shown."""
 
     key: str
     title: str
-    show: Callable[[Any], str] = str
-    right: bool = False
+    format_value: Callable[[Any], str] = str
+    align_right: bool = False
 
 
 def output_options(function: Callable[P, R]) -> Callable[P, R]:
@@ -80,14 +80,14 @@ def output_options(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper  # type: ignore[return-value]  # other parameters, which click fills in
 
 
-def console() -> Console:
+def make_console() -> Console:
     """Standard output; 120 columns wide where it is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False, soft_wrap=False)
 
 
 def print_rows(
     rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[Column],
+    columns: Sequence[OutputColumn],
     *,
     form: str = TABLE,
     title: str = "",
@@ -100,7 +100,9 @@ def print_rows(
         keys = list(dict.fromkeys(key for row in rows for key in row)) or [c.key for c in columns]
         writer = csv.DictWriter(sys.stdout, keys, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: _csv_value(value) for key, value in row.items()} for row in rows)
+        writer.writerows(
+            {key: _format_csv_value(value) for key, value in row.items()} for row in rows
+        )
         return
     # Text is data, never markup: a host may be called [red].
     table = Table(
@@ -110,13 +112,13 @@ def print_rows(
         pad_edge=False,
         header_style="bold",
     )
-    screen = console()
-    lines = [[_cell(column, row.get(column.key)) for column in columns] for row in rows]
-    whole = _kept_whole(columns, lines, screen.width)
+    screen = make_console()
+    lines = [[_format_cell(column, row.get(column.key)) for column in columns] for row in rows]
+    whole = _find_unfolded_columns(columns, lines, screen.width)
     for index, column in enumerate(columns):
         table.add_column(
             Text(column.title),
-            justify="right" if column.right else "left",
+            justify="right" if column.align_right else "left",
             overflow="fold",
             no_wrap=index in whole,
         )
@@ -125,41 +127,41 @@ def print_rows(
     screen.print(table)
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """``1 job``, ``2 jobs``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """``90 s``, ``3 min``, ``2.5 h``."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _csv_value(value: Any) -> Any:
+def _format_csv_value(value: Any) -> Any:
     return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else value
 
 
-def _cell(column: Column, value: Any) -> str:
-    return "–" if value is None else column.show(value)
+def _format_cell(column: OutputColumn, value: Any) -> str:
+    return "–" if value is None else column.format_value(value)
 
 
-def _kept_whole(
-    columns: Sequence[Column], lines: Sequence[Sequence[str]], width: int
+def _find_unfolded_columns(
+    columns: Sequence[OutputColumn], lines: Sequence[Sequence[str]], width: int
 ) -> frozenset[int]:
     """Columns of short values, when the long ones can be folded instead of them."""
     widest = [
         max(map(len, "\n".join([column.title, *cells]).split("\n")))
         for column, *cells in zip(columns, *lines, strict=True)
     ]
-    short = {index for index, size in enumerate(widest) if size <= WHOLE}
-    needed = sum(widest[i] if i in short else FOLDED for i in range(len(widest)))
+    short = {index for index, size in enumerate(widest) if size <= UNFOLDED_WIDTH}
+    needed = sum(widest[i] if i in short else FOLDED_WIDTH for i in range(len(widest)))
     return frozenset(short) if needed + 2 * len(widest) <= width else frozenset()
 
 
 @contextmanager
-def leaving(left: str | Callable[[], str]) -> Iterator[None]:
+def on_interrupt(left: str | Callable[[], str]) -> Iterator[None]:
     """Tell whoever interrupts the block with Ctrl-C what that leaves; also a decorator.
 
     Raises:
@@ -167,14 +169,14 @@ def leaving(left: str | Callable[[], str]) -> Iterator[None]:
     """
     try:
         yield
-    except Interrupted:
+    except Interruption:
         raise
     except KeyboardInterrupt as error:
-        raise Interrupted(left if isinstance(left, str) else left()) from error
+        raise Interruption(left if isinstance(left, str) else left()) from error
 
 
 @contextmanager
-def silent(_what: str, _total: int) -> Iterator[Step]:
+def no_progress(_what: str, _total: int) -> Iterator[ProgressCallback]:
     """A progress bar for programs: shows nothing."""
 
     def ignore(done: int, note: str = "") -> None:
@@ -183,14 +185,14 @@ def silent(_what: str, _total: int) -> Iterator[Step]:
     yield ignore
 
 
-class _Note(ProgressColumn):
+class _NoteColumn(ProgressColumn):
     """A short note, cut where there is no room."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
 
 
-def bar_columns() -> tuple[ProgressColumn, ...]:
+def make_bar_columns() -> tuple[ProgressColumn, ...]:
     """What a bar shows; on a narrow terminal the note gives way to counts and times."""
     return (
         TextColumn("{task.description}"),
@@ -200,12 +202,12 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
         TimeElapsedColumn(),
         TextColumn("remaining"),
         TimeRemainingColumn(),
-        _Note(table_column=GridColumn(no_wrap=False)),
+        _NoteColumn(table_column=GridColumn(no_wrap=False)),
     )
 
 
 @contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Step]:
+def progress_bar(what: str, total: int) -> Iterator[ProgressCallback]:
     """A bar on standard error with counts, elapsed and remaining time.
 
     Yields a function that takes how many are done and a note.  Where standard error is not a
@@ -213,7 +215,7 @@ def progress_bar(what: str, total: int) -> Iterator[Step]:
     that is one step, each note.
     """
     if sys.stderr.isatty():
-        with Progress(*bar_columns(), console=Console(stderr=True)) as bar:
+        with Progress(*make_bar_columns(), console=Console(stderr=True)) as bar:
             task = bar.add_task(what, total=total, note="")
 
             def move(done: int, note: str = "") -> None:
@@ -230,7 +232,7 @@ def progress_bar(what: str, total: int) -> Iterator[Step]:
             noted = note
             click.echo(f"{what}: {note}", err=True)
         now, reached = time.monotonic(), 10 * done // total if total else 10
-        if reached > tenth and now - said >= QUIET_S:
+        if reached > tenth and now - said >= MIN_LINE_INTERVAL_S:
             said, tenth = now, reached
             left = (now - began) * (total - done) / done
             rest = f", about {left:.0f} s remaining" if done < total else ""

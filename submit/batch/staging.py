@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from treehammer.collectors.files import NO_ROOM
+from treehammer.collectors.shared_files import DISK_FULL_ERRNOS
 from treehammer.errors import BatchError
 
 
 @contextmanager
-def appearing(folder: Path, incoming: Path, hint: str) -> Iterator[Path]:
+def create_folder_atomically(folder: Path, incoming: Path, hint: str) -> Iterator[Path]:
     """Fill a folder out of sight; it appears when the block ends, and not at all if that fails.
 
     Args:
@@ -32,7 +32,7 @@ def appearing(folder: Path, incoming: Path, hint: str) -> Iterator[Path]:
     except OSError as error:
         shutil.rmtree(incoming, ignore_errors=True)
         raise BatchError(
-            f"cannot write what the jobs need ({cause(error)})",
+            f"cannot write what the jobs need ({describe_os_error(error)})",
             where=str(folder),
             hint=f"Nothing was submitted. {hint}",
         ) from error
@@ -41,7 +41,7 @@ def appearing(folder: Path, incoming: Path, hint: str) -> Iterator[Path]:
         raise
 
 
-def vanish(folder: Path, away: Path) -> int:
+def remove_folder_atomically(folder: Path, away: Path) -> int:
     """Remove a folder by way of another name, and return its bytes.
 
     It is out of sight at once: should we be killed, no reader finds half of it.
@@ -57,7 +57,9 @@ def vanish(folder: Path, away: Path) -> int:
         folder.rename(away)
         shutil.rmtree(away)
     except OSError as error:
-        raise BatchError(f"cannot be removed ({cause(error)})", where=str(folder)) from error
+        raise BatchError(
+            f"cannot be removed ({describe_os_error(error)})", where=str(folder)
+        ) from error
     return size
 
 
@@ -69,7 +71,7 @@ def copy_input(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def cause(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """What an error says, in one line; of a folder that could not be copied, the first reason."""
     if isinstance(error, shutil.Error) and error.args and error.args[0]:
         first = error.args[0][0]
@@ -77,7 +79,9 @@ def cause(error: OSError) -> str:
     return f"{error.strerror}: {error.filename}" if error.filename else str(error)
 
 
-def is_no_room(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """Whether a disk or quota was full; shutil tells of it only in words."""
-    said = isinstance(error, shutil.Error) and any(os.strerror(no) in str(error) for no in NO_ROOM)
-    return said or error.errno in NO_ROOM
+    said = isinstance(error, shutil.Error) and any(
+        os.strerror(no) in str(error) for no in DISK_FULL_ERRNOS
+    )
+    return said or error.errno in DISK_FULL_ERRNOS

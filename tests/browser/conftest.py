@@ -6,34 +6,34 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import browser as browsers
-import page_makers
+import page_database
 import pytest
-from browser import Watched
+from browser import WatchedTab
+from local_service import serve_folder
 from playwright.sync_api import Browser
-from serving import serving
 
 
 @pytest.fixture(scope="session")
-def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A service with much in it, open to readers."""
     folder = tmp_path_factory.mktemp("rich")
-    page_makers.fill(f"sqlite:///{folder / 'results.db'}")
-    with serving(folder, "--reading", "open") as address:
+    page_database.fill_database(f"sqlite:///{folder / 'results.db'}")
+    with serve_folder(folder, "--reading", "open") as address:
         yield address
 
 
 @pytest.fixture(scope="session")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def empty_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A service with nothing in it, open to readers."""
-    with serving(tmp_path_factory.mktemp("empty"), "--reading", "open") as address:
+    with serve_folder(tmp_path_factory.mktemp("empty"), "--reading", "open") as address:
         yield address
 
 
 @pytest.fixture(scope="session")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def closed_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A service for readers with a key, and its folder."""
     folder = tmp_path_factory.mktemp("closed")
-    with serving(folder) as address:
+    with serve_folder(folder) as address:
         yield address, folder
 
 
@@ -41,17 +41,17 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """A browser."""
-    with browsers.chromium() as browser:
+    with browsers.run_chromium() as browser:
         yield browser
 
 
 @pytest.fixture
-def visit(chromium: Browser) -> Iterator[Callable[..., Watched]]:
+def open_tab(chromium: Browser) -> Iterator[Callable[..., WatchedTab]]:
     """Opens tabs; see :class:`browser.Watched`."""
-    tabs: list[Watched] = []
+    tabs: list[WatchedTab] = []
 
-    def new(*args: str, **how: object) -> Watched:
-        tabs.append(Watched(chromium, *args, **how))  # type: ignore[arg-type]
+    def new(*args: str, **how: object) -> WatchedTab:
+        tabs.append(WatchedTab(chromium, *args, **how))  # type: ignore[arg-type]
         return tabs[-1]
 
     yield new

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from browser import Watched
-from page_makers import HOSTILE
+from browser import WatchedTab
+from local_service import serve_folder
+from page_database import HOSTILE_TEXTS
 from playwright.sync_api import Browser
-from serving import serving
 
-Visit = Callable[..., Watched]
+Visit = Callable[..., WatchedTab]
 
 TEST = """
 [test]
@@ -73,7 +73,7 @@ def running(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
         text=True,
     )
     try:
-        with serving(folder, "--reading", "open") as address:
+        with serve_folder(folder, "--reading", "open") as address:
             yield Running(address, folder, submitting, test, may_end)
     finally:
         may_end.touch()
@@ -84,8 +84,10 @@ def treehammer(folder: Path) -> list[str]:
     return [sys.executable, "-m", "treehammer", "--data-dir", str(folder), "--slots", "1"]
 
 
-def test_a_campaign_is_watched_from_the_overview_to_its_end(running: Running, visit: Visit) -> None:
-    tab = visit(running.address)
+def test_a_campaign_is_watched_from_the_overview_to_its_end(
+    running: Running, open_tab: Visit
+) -> None:
+    tab = open_tab(running.address)
     for _ in range(100):
         tab.open("/")
         if tab.page.get_by_role("link", name="waits@").count():
@@ -95,7 +97,7 @@ def test_a_campaign_is_watched_from_the_overview_to_its_end(running: Running, vi
     tab.page.get_by_role("status").wait_for()
     assert "of 6 measurements" in tab.page.get_by_role("status").inner_text()
     assert tab.page.locator("#live[hx-get]").count() == 1
-    tab.check()
+    tab.check_page()
     before = tab.page.get_by_role("status").inner_text()
     running.may_end.touch()
     # The page itself changes, and stops asking when all is over.
@@ -107,15 +109,15 @@ def test_a_campaign_is_watched_from_the_overview_to_its_end(running: Running, vi
     tab.page.on("request", lambda sent: asked.append(sent.url))
     tab.page.wait_for_timeout(6000)
     assert not asked
-    tab.check()
+    tab.check_page()
     running.end()
 
 
-def test_down_to_what_one_job_said(running: Running, visit: Visit) -> None:
+def test_down_to_what_one_job_said(running: Running, open_tab: Visit) -> None:
     running.end()
-    tab = visit(running.address)
+    tab = open_tab(running.address)
     tab.open("/campaigns")
-    tab.check()
+    tab.check_page()
     tab.page.get_by_role("link", name="waits@").click()
     failures = tab.page.get_by_role("region", name="Failures by class and site")
     failures.get_by_role("link", name="payload").click()
@@ -128,14 +130,14 @@ def test_down_to_what_one_job_said(running: Running, visit: Visit) -> None:
     assert "reading <b>as asked</b>" in log.inner_text()
     assert "no such file" in log.inner_text()
     assert tab.page.get_by_text("exit code 3").count()
-    tab.check()
+    tab.check_page()
     tab.page.get_by_role("link", name="JSON", exact=True).last.click()
     assert json.loads(tab.page.locator("body").inner_text())["values"]["failure_class"] == "payload"
 
 
-def test_run_this_again_plans_the_same(running: Running, visit: Visit) -> None:
+def test_run_this_again_plans_the_same(running: Running, open_tab: Visit) -> None:
     running.end()
-    tab = visit(running.address)
+    tab = open_tab(running.address)
     tab.open("/campaigns")
     tab.page.get_by_role("link", name="waits@").click()
     shown = tab.page.locator("#again ~ pre code").first.inner_text()
@@ -154,34 +156,34 @@ def test_run_this_again_plans_the_same(running: Running, visit: Visit) -> None:
 @pytest.mark.parametrize("path", ["/campaigns", "/campaigns/running", "/jobs/r4"])
 @pytest.mark.parametrize("size, scheme", [("phone", "light"), ("laptop", "dark")])
 def test_pages_with_hostile_texts(
-    rich: str, visit: Visit, path: str, size: str, scheme: str
+    full_service: str, open_tab: Visit, path: str, size: str, scheme: str
 ) -> None:
-    tab = visit(rich, size=size, scheme=scheme)
+    tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open(path) == 200
-    tab.check()
+    tab.check_page()
 
 
-def test_jobs_are_chosen_by_the_address(rich: str, visit: Visit) -> None:
-    tab = visit(rich, script=False)
+def test_jobs_are_chosen_by_the_address(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service, script=False)
     tab.open("/campaigns/running")
-    tab.page.get_by_role("combobox", name="Site").select_option(HOSTILE[1])
+    tab.page.get_by_role("combobox", name="Site").select_option(HOSTILE_TEXTS[1])
     tab.page.get_by_role("button", name="Show").click()
     jobs = tab.page.get_by_role("region", name="Selected jobs")
     assert jobs.locator("tbody tr").count() == 1
-    assert HOSTILE[1] in jobs.inner_text()
+    assert HOSTILE_TEXTS[1] in jobs.inner_text()
     assert tab.open("/campaigns/running?failure=lost&state=lost") == 200
     assert jobs.locator("tbody tr").count() == 1
 
 
 @pytest.mark.parametrize("path", ["/campaigns/nothing", "/jobs/a/b", "/campaigns?page=0"])
-def test_what_is_not_there_is_said(rich: str, visit: Visit, path: str) -> None:
-    tab = visit(rich)
+def test_what_is_not_there_is_said(full_service: str, open_tab: Visit, path: str) -> None:
+    tab = open_tab(full_service)
     assert tab.open(path) in (400, 404)
-    tab.check()
+    tab.check_page()
 
 
-def test_no_campaign_yet(empty: str, visit: Visit) -> None:
-    tab = visit(empty)
+def test_no_campaign_yet(empty_service: str, open_tab: Visit) -> None:
+    tab = open_tab(empty_service)
     tab.open("/campaigns")
     assert tab.page.get_by_text("treehammer submit").count()
-    tab.check()
+    tab.check_page()

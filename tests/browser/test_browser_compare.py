@@ -6,30 +6,30 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from browser import Watched
-from page_makers import HOSTILE
+from browser import WatchedTab
+from page_database import HOSTILE_TEXTS
 
-Visit = Callable[..., Watched]
+Visit = Callable[..., WatchedTab]
 
 
 @pytest.mark.parametrize(
     "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
 )
-def test_a_comparison(rich: str, visit: Visit, size: str, scheme: str) -> None:
-    tab = visit(rich, size=size, scheme=scheme)
+def test_a_comparison(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+    tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open("/compare/comparison") == 200
-    assert tab.page.locator("tbody th", has_text=HOSTILE[2]).count() == 8
+    assert tab.page.locator("tbody th", has_text=HOSTILE_TEXTS[2]).count() == 8
     for table in tab.page.locator("table.effects").all():
         heads, cells = (
             [round(one.bounding_box()["x"]) for one in table.locator(cell).all()]  # type: ignore[index]
             for cell in ("thead th", "tbody tr:first-child > *")
         )
         assert heads == cells
-    tab.check()
+    tab.check_page()
 
 
-def test_from_the_overview_to_the_evidence(rich: str, visit: Visit) -> None:
-    tab = visit(rich, script=False)
+def test_from_the_overview_to_the_evidence(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service, script=False)
     tab.open("/")
     tab.page.get_by_role("link", name="root 6.40.00 against 6.38.00").first.click()
     tab.page.wait_for_url("**/compare/comparison")
@@ -42,11 +42,13 @@ def test_from_the_overview_to_the_evidence(rich: str, visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_list_and_nothing_yet(rich: str, empty: str, visit: Visit, scheme: str) -> None:
-    for address in (rich, empty):
-        tab = visit(address, scheme=scheme)
+def test_the_list_and_nothing_yet(
+    full_service: str, empty_service: str, open_tab: Visit, scheme: str
+) -> None:
+    for address in (full_service, empty_service):
+        tab = open_tab(address, scheme=scheme)
         assert tab.open("/compare") == 200
-        tab.check()
-    tab = visit(empty, size="phone")
+        tab.check_page()
+    tab = open_tab(empty_service, size="phone")
     assert tab.open("/compare?a=6.38.00&b=6.40.00") == 404
-    tab.check()
+    tab.check_page()

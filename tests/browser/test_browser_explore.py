@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from browser import Watched
-from page_makers import HOSTILE
+from browser import WatchedTab
+from page_database import HOSTILE_TEXTS
 
-Visit = Callable[..., Watched]
+Visit = Callable[..., WatchedTab]
 
 
-def drawn(tab: Watched) -> None:
+def drawn(tab: WatchedTab) -> None:
     drawing = tab.page.locator(".canvas .main-svg").first
     drawing.wait_for()
     # Nothing is cut off at its right.
@@ -24,11 +24,11 @@ def drawn(tab: Watched) -> None:
 @pytest.mark.parametrize(
     "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
 )
-def test_a_figure(rich: str, visit: Visit, size: str, scheme: str) -> None:
-    tab = visit(rich, size=size, scheme=scheme)
+def test_a_figure(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+    tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open("/figures/s0") == 200
     drawn(tab)
-    tab.check()
+    tab.check_page()
 
 
 @pytest.mark.parametrize(
@@ -41,25 +41,25 @@ def test_a_figure(rich: str, visit: Visit, size: str, scheme: str) -> None:
         "by=test_name&colour=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
     ],
 )
-def test_looks(rich: str, visit: Visit, query: str) -> None:
-    tab = visit(rich)
+def test_looks(full_service: str, open_tab: Visit, query: str) -> None:
+    tab = open_tab(full_service)
     assert tab.open(f"/explore?{query}") == 200
     drawn(tab)
-    tab.check()
+    tab.check_page()
 
 
-def test_hostile_text_is_shown_as_text(rich: str, visit: Visit) -> None:
-    tab = visit(rich)
+def test_hostile_text_is_shown_as_text(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
     tab.open("/explore?by=site&colour=")
     drawn(tab)
-    for text in HOSTILE[:3]:
+    for text in HOSTILE_TEXTS[:3]:
         assert tab.page.locator(".canvas .xtick text", has_text=text[:12]).count() == 1
         assert tab.page.locator("tbody th", has_text=text).count() == 1
-    tab.check()
+    tab.check_page()
 
 
-def test_bars_are_as_long_below_as_above(rich: str, visit: Visit) -> None:
-    tab = visit(rich)
+def test_bars_are_as_long_below_as_above(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
     tab.open("/explore?by=site&colour=")
     drawn(tab)
     bars = "one => one.data.map(d => [d.error_y.array, d.error_y.arrayminus])"
@@ -68,30 +68,30 @@ def test_bars_are_as_long_below_as_above(rich: str, visit: Visit) -> None:
     assert below == pytest.approx(above)
 
 
-def test_a_wrong_condition_can_be_mended(rich: str, visit: Visit) -> None:
-    tab = visit(rich)
+def test_a_wrong_condition_can_be_mended(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
     assert tab.open("/explore?by=site&colour=&where=site<A") == 400
     typed = tab.page.locator("[name=where]").first
     assert typed.input_value() == "site<A"
-    tab.check()
+    tab.check_page()
     typed.fill("site=SITE_A")
     tab.page.get_by_role("button", name="Show").click()
     drawn(tab)
     assert tab.page.locator("tbody tr").count() == 1
 
 
-def test_from_a_row_to_a_job(rich: str, visit: Visit) -> None:
-    tab = visit(rich)
+def test_from_a_row_to_a_job(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
     tab.open("/explore?by=site&colour=")
     tab.page.locator("tbody tr").first.locator("td.number a").click()
     tab.page.wait_for_url("**by=job_id**")
     tab.page.locator("tbody th a").first.wait_for()
     assert "/jobs/" in str(tab.page.locator("tbody th a").first.get_attribute("href"))
-    tab.check()
+    tab.check_page()
 
 
-def test_from_the_menu_to_a_file(rich: str, visit: Visit) -> None:
-    tab = visit(rich)
+def test_from_the_menu_to_a_file(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
     tab.open("/")
     tab.page.get_by_role("link", name="Explore").click()
     drawn(tab)
@@ -102,7 +102,7 @@ def test_from_the_menu_to_a_file(rich: str, visit: Visit) -> None:
     tab.page.get_by_role("button", name="Show").click()
     tab.page.wait_for_url("**metric=cpu_per_event_s**site=SITE_A**")
     drawn(tab)
-    tab.check()
+    tab.check_page()
     with tab.page.expect_download() as download:
         tab.page.get_by_role("link", name="PDF").click()
     assert download.value.path().read_bytes().startswith(b"%PDF")
@@ -113,8 +113,8 @@ def test_from_the_menu_to_a_file(rich: str, visit: Visit) -> None:
     drawn(tab)
 
 
-def test_a_figure_without_script(rich: str, visit: Visit) -> None:
-    tab = visit(rich, script=False)
+def test_a_figure_without_script(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service, script=False)
     tab.open("/explore")
     assert tab.page.locator("tbody tr").count() >= 8
     picture = tab.page.locator(".plot img")
@@ -124,10 +124,10 @@ def test_a_figure_without_script(rich: str, visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_to_show(empty: str, visit: Visit, scheme: str) -> None:
-    tab = visit(empty, scheme=scheme)
+def test_nothing_to_show(empty_service: str, open_tab: Visit, scheme: str) -> None:
+    tab = open_tab(empty_service, scheme=scheme)
     assert tab.open("/figures/s0") == 200
     assert tab.page.get_by_text("treehammer demo").count() == 1
-    tab.check()
+    tab.check_page()
     assert tab.open("/explore?by=nothing") == 400
-    tab.check()
+    tab.check_page()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from browser import Watched, require_agreement
-from page_makers import SITES
+from browser import WatchedTab, check_form_after_back
+from page_database import SITES
 from playwright.sync_api import expect
 
-Visit = Callable[..., Watched]
+Visit = Callable[..., WatchedTab]
 #: Address, name of a choice, what the page shows, and what is chosen then.  That of ROOT files needs ROOT.
 CHOICES = [
     ("/?days=14", "days", "14", "30"),
@@ -22,14 +22,16 @@ CHOICES = [
 
 @pytest.mark.parametrize("address, name, shown, chosen", CHOICES)
 def test_a_form_agrees_with_its_page_after_going_back(
-    rich: str, visit: Visit, address: str, name: str, shown: str, chosen: str
+    full_service: str, open_tab: Visit, address: str, name: str, shown: str, chosen: str
 ) -> None:
-    require_agreement(visit(rich), address, name, shown, chosen)
+    check_form_after_back(open_tab(full_service), address, name, shown, chosen)
 
 
-def test_a_form_agrees_with_its_page_that_was_only_put_aside(rich: str, visit: Visit) -> None:
+def test_a_form_agrees_with_its_page_that_was_only_put_aside(
+    full_service: str, open_tab: Visit
+) -> None:
     """Driven browsers keep no pages in their memory: the event is that of one which does."""
-    tab = visit(rich)
+    tab = open_tab(full_service)
     tab.open("/explore?metric=eff_job")
     box = tab.page.locator("[name=metric]")
     box.select_option("cpu_per_event_s")

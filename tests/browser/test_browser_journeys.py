@@ -14,33 +14,41 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from urllib.parse import parse_qs, urlsplit
 
-import grid_results
+import grid_campaigns
 import pytest
 import uproot
-from browser import Watched
-from grid import Grid
-from grid_results import BROKEN, DISTANT, DOORS, GOOD, NIGHTLY, RELEASES, Results
+from browser import WatchedTab
+from grid_campaigns import (
+    BROKEN_SITE,
+    DISTANT_SITE,
+    DOORS_CAMPAIGN,
+    GOOD_SITE,
+    NIGHTLY_CAMPAIGN,
+    RELEASES,
+    GridCampaigns,
+)
+from grid_fixtures import Grid
 from playwright.sync_api import Locator, expect
 
 pytestmark = pytest.mark.root
 
-Visit = Callable[..., Watched]
+Visit = Callable[..., WatchedTab]
 #: (site, release or variant) -> values of good executions, none where none is good.
 Groups = dict[tuple[str, str], list[float]]
 
 
 @pytest.fixture(scope="module")
-def results(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
-    with grid_results.grid_results(grid, tmp_path_factory.mktemp("journeys")) as made:
+def results(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GridCampaigns]:
+    with grid_campaigns.run_grid_campaigns(grid, tmp_path_factory.mktemp("journeys")) as made:
         yield made
 
 
-def table(tab: Watched, name: str) -> Locator:
+def table(tab: WatchedTab, name: str) -> Locator:
     """The table in the region of a name."""
     return tab.page.get_by_role("region", name=name)
 
 
-def drawn(tab: Watched) -> None:
+def drawn(tab: WatchedTab) -> None:
     tab.page.locator(".canvas .main-svg").first.wait_for()
 
 
@@ -51,25 +59,25 @@ def today() -> str:
 # -- what went wrong, from the first page down to the words of one job
 
 
-def test_from_a_cell_to_what_a_job_said(results: Results, visit: Visit) -> None:
-    tab = visit(results.address)
+def test_from_a_cell_to_what_a_job_said(results: GridCampaigns, open_tab: Visit) -> None:
+    tab = open_tab(results.address)
     tab.open("/")
-    line = tab.page.locator(".matrix tbody tr").filter(has_text=BROKEN)
+    line = tab.page.locator(".matrix tbody tr").filter(has_text=BROKEN_SITE)
     cell = line.locator("td a").last
     assert "warning" in cell.inner_text()
-    tab.check()
+    tab.check_page()
     cell.click()
-    tab.page.get_by_role("heading", name=f"{BROKEN} on").wait_for()
-    tab.check()
+    tab.page.get_by_role("heading", name=f"{BROKEN_SITE} on").wait_for()
+    tab.check_page()
     failing = table(tab, "Measurements that are not good")
     assert failing.locator("tbody tr").count() == len(
-        results.stored("1", f"site = '{BROKEN}' and failure_class is not null")
+        results.query_database("1", f"site = '{BROKEN_SITE}' and failure_class is not null")
     )
     failing.locator("tbody a").first.click()
-    tab.page.get_by_role("heading", name=f"at {BROKEN}").wait_for()
+    tab.page.get_by_role("heading", name=f"at {BROKEN_SITE}").wait_for()
     job = urlsplit(tab.page.url).path.rpartition("/")[2]
     ((failure, phase, host, excerpt),) = set(
-        results.stored(
+        results.query_database(
             "failure_class, failure_phase, host, log_excerpt",
             f"job_id = '{job}' and failure_class is not null",
         )[:1]
@@ -82,37 +90,39 @@ def test_from_a_cell_to_what_a_job_said(results: Results, visit: Visit) -> None:
     log = tab.page.locator("pre.log").first.inner_text()
     assert log.strip() == excerpt.strip()
     assert "adler32" in log, "what is broken is said"
-    tab.check()
+    tab.check_page()
 
 
-def test_where_a_release_cannot_do_it_the_site_is_well(results: Results, visit: Visit) -> None:
-    tab = visit(results.address)
+def test_where_a_release_cannot_do_it_the_site_is_well(
+    results: GridCampaigns, open_tab: Visit
+) -> None:
+    tab = open_tab(results.address)
     tab.open("/campaigns")
-    tab.page.get_by_role("link", name=DOORS).click()
+    tab.page.get_by_role("link", name=DOORS_CAMPAIGN).click()
     expect(tab.page.get_by_text("4 of 4 measurements recorded")).to_be_visible()
     tab.open("/")
-    line = tab.page.locator(".matrix tbody tr").filter(has_text=DISTANT)
+    line = tab.page.locator(".matrix tbody tr").filter(has_text=DISTANT_SITE)
     assert line.locator("td a").last.inner_text().split() == ["G", "good"]
     line.locator("td a").last.click()
     expect(tab.page.get_by_text("2 of 2 good, 2 not supported")).to_be_visible()
-    tab.check()
+    tab.check_page()
 
 
 # -- run it again, and watch
 
 
 def test_what_runs_again_is_watched_from_the_overview_to_its_end(
-    results: Results, visit: Visit
+    results: GridCampaigns, open_tab: Visit
 ) -> None:
-    tab = visit(results.address)
+    tab = open_tab(results.address)
     tab.open("/campaigns")
-    tab.page.get_by_role("link", name=NIGHTLY).first.click()
+    tab.page.get_by_role("link", name=NIGHTLY_CAMPAIGN).first.click()
     words = shlex.split(tab.page.locator("#again ~ pre code").first.inner_text())
     assert words[0] == "treehammer"
-    (plan,) = json.loads(results.run(*words[1:], "--dry-run", "--json"))[:1]
+    (plan,) = json.loads(results.run_command(*words[1:], "--dry-run", "--json"))[:1]
     assert plan["jobs"] > 0
     running = table(tab, "Campaigns with jobs that are not over")
-    again = results.start(*words[1:], "--name", "again", "--in-flight", "3", "--wait")
+    again = results.start_command(*words[1:], "--name", "again", "--in-flight", "3", "--wait")
     try:
         for _ in range(300):
             tab.open("/")
@@ -131,7 +141,7 @@ def test_what_runs_again_is_watched_from_the_overview_to_its_end(
         assert len(seen) > 1, "it changed while jobs reported"
         expect(tab.page.get_by_text("12 of 12 measurements recorded")).to_be_visible()
         assert tab.page.evaluate("document.body.dataset.mark") == "the same page"
-        tab.check()
+        tab.check_page()
     finally:
         again.communicate(timeout=120)
 
@@ -140,9 +150,9 @@ def test_what_runs_again_is_watched_from_the_overview_to_its_end(
 
 
 def test_a_figure_is_chosen_kept_and_taken_away(
-    results: Results, visit: Visit, tmp_path: Path
+    results: GridCampaigns, open_tab: Visit, tmp_path: Path
 ) -> None:
-    tab = visit(results.address)
+    tab = open_tab(results.address)
     tab.open("/")
     tab.page.get_by_role("link", name="Explore").click()
     drawn(tab)
@@ -154,7 +164,7 @@ def test_a_figure_is_chosen_kept_and_taken_away(
     tab.page.get_by_role("button", name="Show").click()
     tab.page.wait_for_url("**metric=cpu_per_event_s**")
     drawn(tab)
-    tab.check()
+    tab.check_page()
     asked = parse_qs(urlsplit(tab.page.url).query)
     assert (asked["by"], asked["test_name"]) == (["site"], ["ttree-read"])
     shown = tab.page.locator("main table tbody").inner_text()
@@ -182,7 +192,7 @@ def test_a_figure_is_chosen_kept_and_taken_away(
     equal(answer["tables"]["figure"], "axis_root", expected)
 
 
-def taken(tab: Watched, form: str, folder: Path) -> Path:
+def taken(tab: WatchedTab, form: str, folder: Path) -> Path:
     """Download a figure."""
     with tab.page.expect_download() as download:
         tab.page.locator(".files").get_by_role("link", name=form, exact=True).click()
@@ -191,12 +201,14 @@ def taken(tab: Watched, form: str, folder: Path) -> Path:
     return path
 
 
-def stored_groups(results: Results, metric: str, by: str, where: str) -> Groups:
+def stored_groups(results: GridCampaigns, metric: str, by: str, where: str) -> Groups:
     """What the database holds, asked without any of our code."""
     found: Groups = defaultdict(list)
     good = f"failure_class is null and plausible and {metric} is not null"
     columns = f"site, {by}, {good}, {metric}"
-    for site, other, counts, value in results.stored(columns, f"kind = 'timed' and {where}"):
+    for site, other, counts, value in results.query_database(
+        columns, f"kind = 'timed' and {where}"
+    ):
         found[site, other] += [value] if counts else []
     return found
 
@@ -216,24 +228,24 @@ def equal(rows: Iterable[Mapping[str, object]], by: str, expected: Groups) -> No
             assert str(row["mean"]) in ("", "None", "nan")
 
 
-def test_study_s0_is_one_click_away(results: Results, visit: Visit) -> None:
-    tab = visit(results.address)
+def test_study_s0_is_one_click_away(results: GridCampaigns, open_tab: Visit) -> None:
+    tab = open_tab(results.address)
     tab.open("/explore")
     tab.page.get_by_role("link", name="study S0").click()
     tab.page.wait_for_url("**/figures/s0?**")
     drawn(tab)
     places = tab.page.locator(".canvas .xtick text").all_text_contents()
-    assert set(places) == {GOOD, BROKEN, DISTANT}
+    assert set(places) == {GOOD_SITE, BROKEN_SITE, DISTANT_SITE}
     rows = csv.DictReader(io.StringIO(tab.context.request.get(f"{tab.page.url}&format=csv").text()))
     equal(rows, "variant", stored_groups(results, "eff_job", "variant", "1"))
-    tab.check()
+    tab.check_page()
 
 
 # -- Compare, sites, files
 
 
-def test_two_releases_are_compared(results: Results, visit: Visit) -> None:
-    tab = visit(results.address)
+def test_two_releases_are_compared(results: GridCampaigns, open_tab: Visit) -> None:
+    tab = open_tab(results.address)
     tab.open("/")
     title = f"root {RELEASES[1]} against {RELEASES[0]}"
     table(tab, "The latest comparisons, 5 at most").get_by_role("link", name=title).first.click()
@@ -243,7 +255,7 @@ def test_two_releases_are_compared(results: Results, visit: Visit) -> None:
     assert by_site.count() > 0
     # Loops of milliseconds prove nothing, and it is said.
     expect(tab.page.get_by_text("loop too short").first).to_be_visible()
-    tab.check()
+    tab.check_page()
     said = json.loads(tab.context.request.get(f"{tab.page.url}?format=json").text())
     ranks = [
         abs(row["effect"]) / (row["high"] - row["low"])
@@ -251,49 +263,51 @@ def test_two_releases_are_compared(results: Results, visit: Visit) -> None:
         if None not in (row["effect"], row["low"], row["high"])
     ]
     assert ranks == sorted(ranks, reverse=True)
-    assert {row["site"] for row in said["tables"]["by_site"]} == {GOOD, BROKEN}
+    assert {row["site"] for row in said["tables"]["by_site"]} == {GOOD_SITE, BROKEN_SITE}
     tab.open("/compare")
-    tab.page.get_by_label("A", exact=True).fill(GOOD)
-    tab.page.get_by_label("B", exact=True).fill(BROKEN)
+    tab.page.get_by_label("A", exact=True).fill(GOOD_SITE)
+    tab.page.get_by_label("B", exact=True).fill(BROKEN_SITE)
     tab.page.get_by_label("Axis").select_option("site")
     tab.page.get_by_role("button", name="Compare").click()
-    tab.page.get_by_role("heading", name=f"site {BROKEN} against {GOOD}").wait_for()
+    tab.page.get_by_role("heading", name=f"site {BROKEN_SITE} against {GOOD_SITE}").wait_for()
     expect(tab.page.get_by_text("nothing was stored")).to_be_visible()
-    tab.check()
+    tab.check_page()
 
 
-def test_a_site_beside_the_others(results: Results, visit: Visit) -> None:
-    tab = visit(results.address)
+def test_a_site_beside_the_others(results: GridCampaigns, open_tab: Visit) -> None:
+    tab = open_tab(results.address)
     tab.open("/sites")
-    tab.check()
-    tab.page.get_by_role("link", name=GOOD).click()
-    expect(tab.page.get_by_role("heading", level=1)).to_have_text(GOOD)
+    tab.check_page()
+    tab.page.get_by_role("link", name=GOOD_SITE).click()
+    expect(tab.page.get_by_role("heading", level=1)).to_have_text(GOOD_SITE)
     assert tab.page.locator(".chart .own circle").count() > 0
     assert tab.page.locator(".chart .median rect").count() > 0
-    ((server,),) = set(results.stored("server_version", f"site = '{GOOD}' and door = 'root'"))
+    ((server,),) = set(
+        results.query_database("server_version", f"site = '{GOOD_SITE}' and door = 'root'")
+    )
     expect(tab.page.get_by_role("cell", name=server).first).to_be_visible()
-    tab.check()
+    tab.check_page()
 
 
-def test_a_branch_is_drawn_from_a_file(results: Results, visit: Visit) -> None:
-    tab = visit(results.address)
+def test_a_branch_is_drawn_from_a_file(results: GridCampaigns, open_tab: Visit) -> None:
+    tab = open_tab(results.address)
     tab.open("/campaigns")
-    tab.open(f"/root-file?campaign={NIGHTLY}")
+    tab.open(f"/root-file?campaign={NIGHTLY_CAMPAIGN}")
     tab.page.get_by_text("eff_job: ").wait_for(timeout=120_000)
     tab.page.get_by_label("Column", exact=True).select_option("wall_per_event_s")
     tab.page.get_by_text("wall_per_event_s: ").wait_for()
     tab.page.locator(".drawing svg path").nth(3).wait_for(state="attached")
     tab.page.get_by_label("Column", exact=True).select_option("site")
     tab.page.get_by_text("2 different values").wait_for()
-    assert tab.page.get_by_role("rowheader", name=GOOD).count() == 1
-    tab.check()
+    assert tab.page.get_by_role("rowheader", name=GOOD_SITE).count() == 1
+    tab.check_page()
 
 
 # -- for everybody
 
 
-def test_by_keyboard_alone(results: Results, visit: Visit) -> None:
-    tab = visit(results.address)
+def test_by_keyboard_alone(results: GridCampaigns, open_tab: Visit) -> None:
+    tab = open_tab(results.address)
     tab.open("/")
     press = tab.page.keyboard.press
 
@@ -310,11 +324,11 @@ def test_by_keyboard_alone(results: Results, visit: Visit) -> None:
     press("Tab")
     assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the page"
     press("Enter")
-    go_to(lambda _, address: f"/days/{today()}" in address and BROKEN in address)
+    go_to(lambda _, address: f"/days/{today()}" in address and BROKEN_SITE in address)
     outline = tab.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline != "none", "where one is can be seen"
     press("Enter")
-    tab.page.get_by_role("heading", name=f"{BROKEN} on").wait_for()
+    tab.page.get_by_role("heading", name=f"{BROKEN_SITE} on").wait_for()
     go_to(lambda _, address: "/jobs/" in address)
     press("Enter")
     tab.page.get_by_role("heading", name="Attempt 1").wait_for()
@@ -323,17 +337,19 @@ def test_by_keyboard_alone(results: Results, visit: Visit) -> None:
     tab.page.get_by_role("heading", name="Run this again").wait_for()
 
 
-def test_every_page_without_script(results: Results, visit: Visit) -> None:
-    tab = visit(results.address, script=False)
-    ((campaign, job),) = results.stored("campaign_id, job_id", f"site = '{BROKEN}'")[:1]
+def test_every_page_without_script(results: GridCampaigns, open_tab: Visit) -> None:
+    tab = open_tab(results.address, script=False)
+    ((campaign, job),) = results.query_database("campaign_id, job_id", f"site = '{BROKEN_SITE}'")[
+        :1
+    ]
     pages = (
         "/",
-        f"/days/{today()}?site={BROKEN}",
+        f"/days/{today()}?site={BROKEN_SITE}",
         "/campaigns",
         f"/campaigns/{campaign}",
         f"/jobs/{job}",
         "/sites",
-        f"/sites/{GOOD}",
+        f"/sites/{GOOD_SITE}",
         "/explore",
         "/figures/s0",
         "/compare",

@@ -9,78 +9,80 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser import Watched
-from page_makers import HOSTILE
+from browser import WatchedTab
+from page_database import HOSTILE_TEXTS
 
-Visit = Callable[..., Watched]
+Visit = Callable[..., WatchedTab]
 
 
 @pytest.mark.parametrize(
     "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
 )
-def test_the_overview(rich: str, visit: Visit, size: str, scheme: str) -> None:
-    tab = visit(rich, size=size, scheme=scheme)
+def test_the_overview(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+    tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open("/") == 200
-    tab.check()
+    tab.check_page()
 
 
-def test_hostile_text_is_shown_as_text(rich: str, visit: Visit) -> None:
-    tab = visit(rich)
+def test_hostile_text_is_shown_as_text(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
     tab.open("/")
     names = tab.page.locator(".matrix tbody th").all_inner_texts()
-    assert set(HOSTILE) <= set(names)
+    assert set(HOSTILE_TEXTS) <= set(names)
     assert (
-        tab.page.get_by_role("cell", name=HOSTILE[1])
-        .or_(tab.page.get_by_role("rowheader", name=HOSTILE[1]))
+        tab.page.get_by_role("cell", name=HOSTILE_TEXTS[1])
+        .or_(tab.page.get_by_role("rowheader", name=HOSTILE_TEXTS[1]))
         .count()
     )
 
 
-def test_the_overview_without_script(rich: str, visit: Visit) -> None:
-    tab = visit(rich, script=False)
+def test_the_overview_without_script(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service, script=False)
     tab.open("/?days=7")
     assert tab.page.locator(".matrix tbody tr").count() >= 7
     assert tab.page.locator(".matrix tbody tr").first.locator("td").count() == 7
 
 
-def test_days_are_chosen_by_the_address(rich: str, visit: Visit) -> None:
-    tab = visit(rich)
+def test_days_are_chosen_by_the_address(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
     tab.open("/")
     tab.page.get_by_label("Days").select_option("30")
     tab.page.get_by_role("button", name="Show").click()
     tab.page.wait_for_url("**days=30*")
     assert tab.page.locator(".matrix tbody tr").first.locator("td").count() == 30
     tab.open("/?until=2020-01-01")
-    tab.check()
+    tab.check_page()
     tab.page.get_by_role("link", name="20").last.click()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_empty_database_says_what_to_do(empty: str, visit: Visit, scheme: str) -> None:
-    tab = visit(empty, scheme=scheme)
+def test_an_empty_database_says_what_to_do(
+    empty_service: str, open_tab: Visit, scheme: str
+) -> None:
+    tab = open_tab(empty_service, scheme=scheme)
     assert tab.open("/") == 200
     assert tab.page.get_by_text("treehammer submit").count() == 1
-    tab.check()
+    tab.check_page()
 
 
-def test_what_is_not_there(rich: str, visit: Visit) -> None:
-    tab = visit(rich, size="phone")
+def test_what_is_not_there(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service, size="phone")
     assert tab.open("/nothing") == 404
     assert tab.page.get_by_role("heading", name="Not Found").is_visible()
-    tab.check()
+    tab.check_page()
     assert tab.open("/?days=1000") == 400
-    tab.check()
+    tab.check_page()
 
 
-def test_a_reader_signs_in_with_a_key(closed: tuple[str, Path], visit: Visit) -> None:
-    address, folder = closed
-    tab = visit(address)
+def test_a_reader_signs_in_with_a_key(closed_service: tuple[str, Path], open_tab: Visit) -> None:
+    address, folder = closed_service
+    tab = open_tab(address)
     assert tab.open("/?days=7") == 401
-    tab.check()
+    tab.check_page()
     tab.page.get_by_label("Key").fill("th1.none.none")
     tab.page.get_by_role("button", name="Show results").click()
     tab.page.get_by_role("alert").wait_for()
-    tab.check()
+    tab.check_page()
     words = ["--data-dir", str(folder), "token", "create", "--role", "read", "--name", "reader"]
     made = subprocess.run(
         [sys.executable, "-m", "treehammer", *words], capture_output=True, text=True, check=True
@@ -89,21 +91,23 @@ def test_a_reader_signs_in_with_a_key(closed: tuple[str, Path], visit: Visit) ->
     tab.page.get_by_label("Key").fill(key)
     tab.page.get_by_role("button", name="Show results").click()
     tab.page.wait_for_url("**/?days=7")
-    tab.check()
+    tab.check_page()
     tab.page.get_by_role("button", name="Sign out").click()
     tab.page.get_by_label("Key").wait_for()
 
 
 @pytest.mark.parametrize("size, scheme", [("phone", "dark"), ("laptop", "light")])
-def test_a_cell_leads_to_its_evidence(rich: str, visit: Visit, size: str, scheme: str) -> None:
-    tab = visit(rich, size=size, scheme=scheme)
+def test_a_cell_leads_to_its_evidence(
+    full_service: str, open_tab: Visit, size: str, scheme: str
+) -> None:
+    tab = open_tab(full_service, size=size, scheme=scheme)
     tab.open("/")
-    line = tab.page.locator(".matrix tbody tr").filter(has_text=HOSTILE[0])
+    line = tab.page.locator(".matrix tbody tr").filter(has_text=HOSTILE_TEXTS[0])
     line.locator("td.warning a, td.failing a").last.click()
-    tab.page.get_by_role("heading", name=f"{HOSTILE[0]} on").wait_for()
-    tab.check()
+    tab.page.get_by_role("heading", name=f"{HOSTILE_TEXTS[0]} on").wait_for()
+    tab.check_page()
     assert tab.page.get_by_role("region", name="Measurements that are not good").count() == 1
     tab.page.get_by_role("link", name="day before").click()
-    tab.check()
+    tab.check_page()
     tab.page.get_by_role("link", name="Sites by day").click()
     tab.page.wait_for_url("**/#days")

@@ -6,55 +6,55 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from browser import Watched
-from page_makers import HOSTILE
+from browser import WatchedTab
+from page_database import HOSTILE_TEXTS
 
-Visit = Callable[..., Watched]
+Visit = Callable[..., WatchedTab]
 
 
 @pytest.mark.parametrize(
     "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
 )
-def test_a_site_beside_others(rich: str, visit: Visit, size: str, scheme: str) -> None:
-    tab = visit(rich, size=size, scheme=scheme)
+def test_a_site_beside_others(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+    tab = open_tab(full_service, size=size, scheme=scheme)
     tab.open("/")
     tab.page.get_by_role("link", name="Sites", exact=True).click()
     tab.page.get_by_role("heading", name="Sites", level=1).wait_for()
-    tab.check()
+    tab.check_page()
     tab.page.get_by_role("link", name="SITE_B").click()
     tab.page.get_by_role("heading", name="SITE_B", level=1).wait_for()
     tab.page.get_by_text("The numbers").click()
     assert tab.page.locator(".chart .own circle").count() > 5
     assert tab.page.locator(".chart .median rect").count() > 5
     assert tab.page.locator(".chart .mark").count() == 1
-    tab.check()
+    tab.check_page()
 
 
-def test_another_metric_and_variant(rich: str, visit: Visit) -> None:
-    tab = visit(rich)
+def test_another_metric_and_variant(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
     tab.open("/sites/SITE_A")
     tab.page.get_by_label("Metric").select_option("cpu_per_event_s")
     tab.page.get_by_label("Days").select_option("90")
     tab.page.get_by_role("button", name="Show").click()
     tab.page.wait_for_url("**metric=cpu_per_event_s*")
     assert tab.page.get_by_text("Lower is better").is_visible()
-    tab.check()
+    tab.check_page()
 
 
-def test_a_hostile_site(rich: str, visit: Visit) -> None:
-    tab = visit(rich)
+def test_a_hostile_site(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
     tab.open("/sites")
-    for text in HOSTILE:
+    for text in HOSTILE_TEXTS:
         tab.page.get_by_role("link", name=text).click()
         tab.page.get_by_role("heading", name=text, level=1).wait_for()
-        tab.check()
+        tab.check_page()
         tab.page.go_back()
 
 
-def test_no_sites_yet(empty: str, visit: Visit) -> None:
-    tab = visit(empty)
+def test_no_sites_yet(empty_service: str, open_tab: Visit) -> None:
+    tab = open_tab(empty_service)
     assert tab.open("/sites") == 200
     assert tab.page.get_by_text("treehammer submit").is_visible()
-    tab.check()
+    tab.check_page()
     assert tab.open("/sites/none") == 404
-    tab.check()
+    tab.check_page()

@@ -22,8 +22,8 @@ import time
 import traceback
 from typing import Any, Dict, NoReturn, Optional
 
-from . import checksum, engine, facts, summary
-from .task import RNTUPLE, Task, Trouble, write_result
+from . import build_facts, pass_summary, root_engine, value_checksum
+from .payload_task import RNTUPLE, PayloadError, PayloadTask, write_result
 
 __all__ = ["Trouble", "run"]
 
@@ -46,17 +46,17 @@ def run(
             "treehammer_kit: TREEHAMMER_JOB and TREEHAMMER_RESULT are not set; run this payload "
             "with 'treehammer submit' or 'python worker.pyz run job.json'"
         )
-    execution = _Execution()
+    execution = _PayloadExecution()
     failure = None
     try:
-        task = Task.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0])))
-        execution.do(task, ntuple if task.format == RNTUPLE else code, function)
-    except Trouble as trouble:
+        task = PayloadTask.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0])))
+        execution.perform(task, ntuple if task.format == RNTUPLE else code, function)
+    except PayloadError as trouble:
         failure = trouble.document
     except Exception as error:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
-        failure = Trouble("payload", "exception", execution.phase, message).document
+        failure = PayloadError("payload", "exception", execution.phase, message).document
     write_result(result, execution.values, execution.extras, failure)
     if failure:
         print(f"treehammer_kit: {failure['message']}", file=sys.stderr)
@@ -66,7 +66,7 @@ def run(
     os._exit(1 if failure else 0)
 
 
-class _Execution:
+class _PayloadExecution:
     """One execution, and what it has recorded so far: kept when a later step fails."""
 
     def __init__(self) -> None:
@@ -74,43 +74,43 @@ class _Execution:
         self.extras: Dict[str, float] = {}
         self.phase = "import"
 
-    def do(self, task: Task, code: str, function: str) -> None:
-        root, imported = engine.load_root()
+    def perform(self, task: PayloadTask, code: str, function: str) -> None:
+        root, imported = root_engine.load_root()
         self.values.update(imported)
-        self.values.update(facts.build_facts(root))
+        self.values.update(build_facts.collect_build_facts(root))
         try:
             if task.kind == "checksum":
                 self.phase = "checksum"
-                engine.declare(root, "kit.hpp")
-                self.values.update(checksum.checksum(root, task))
+                root_engine.compile_header(root, "kit.hpp")
+                self.values.update(value_checksum.compute_checksum(root, task))
             else:
-                self._timed(root, task, code, function)
+                self._run_timed(root, task, code, function)
         finally:
             # After the measurement, so that it does not disturb it.
-            self.values.update(facts.library_facts())
-            self.values["inventory"] = facts.inventory()
+            self.values.update(build_facts.collect_library_facts())
+            self.values["inventory"] = build_facts.collect_inventory()
 
-    def _timed(self, root: Any, task: Task, code: str, function: str) -> None:
+    def _run_timed(self, root: Any, task: PayloadTask, code: str, function: str) -> None:
         self.phase = "compile"
         start = time.monotonic()
-        format_ = engine.format_of(root, task)
-        engine.warm_up(root, task, format_)
-        engine.compile_loop(root, code, function, format_)
+        format_ = root_engine.select_reader(root, task)
+        root_engine.warm_up(root, task, format_)
+        root_engine.compile_loop(root, code, function, format_)
         self.values["compile_wall_s"] = time.monotonic() - start
         self.phase = "passes"
         passes, done = format_.passes(root, task), []
         for number in range(1, task.passes + 1):
-            done.append(passes.run())
+            done.append(passes.run_pass())
             self.values["passes_done"] = number
-            loop = done[-1].clock("loop", 0)
+            loop = done[-1].phase_seconds("loop", 0)
             print(
                 f"pass {number}/{task.passes}: {done[-1].events} events in {loop:.3f} s", flush=True
             )
         if len({(item.events, item.unzipped_bytes) for item in done}) > 1:
             amounts = ", ".join(f"{item.events} events {item.unzipped_bytes} B" for item in done)
-            raise Trouble(
+            raise PayloadError(
                 "sanity", "passes", "loop", f"the passes read different amounts: {amounts}"
             )
-        self.values.update(format_.values(done))
+        self.values.update(format_.summarize(done))
         self.values.update(passes.totals())
-        self.extras.update(summary.extras_of(done))
+        self.extras.update(pass_summary.summarize_extras(done))

@@ -132,8 +132,8 @@ public:
    Long64_t cache_missed_bytes = 0, cache_missed_calls = 0;
    double cache_efficiency = 0, cache_efficiency_rel = 0;
    bool cached = false, prefetching = false;
-   Long64_t perf_bytes_read = 0, perf_read_calls = 0;
-   double perf_disk_s = 0, perf_unzip_s = 0, perf_real_s = 0, perf_cpu_s = 0, longest_read_s = 0;
+   Long64_t perfstats_bytes_read = 0, perfstats_read_calls = 0;
+   double perfstats_read_s = 0, perfstats_unzip_s = 0, perfstats_wall_s = 0, perfstats_cpu_s = 0, longest_read_s = 0;
    std::vector<Long64_t> latencies;
 
    bool Open(const std::string &url) { return OpenFile(url, current); }
@@ -231,12 +231,12 @@ public:
    void AccountEvents()
    {
       fEvents->Finish(); // before Close: it looks at the file
-      perf_bytes_read = fEvents->bytes;
-      perf_read_calls = fEvents->calls;
-      perf_disk_s = fEvents->GetDiskTime();
-      perf_unzip_s = fEvents->GetUnzipTime();
-      perf_real_s = fEvents->GetRealTime();
-      perf_cpu_s = fEvents->GetCpuTime();
+      perfstats_bytes_read = fEvents->bytes;
+      perfstats_read_calls = fEvents->calls;
+      perfstats_read_s = fEvents->GetDiskTime();
+      perfstats_unzip_s = fEvents->GetUnzipTime();
+      perfstats_wall_s = fEvents->GetRealTime();
+      perfstats_cpu_s = fEvents->GetCpuTime();
       longest_read_s = fEvents->longest_s;
       latencies.assign(fEvents->latencies.begin(), fEvents->latencies.end());
    }

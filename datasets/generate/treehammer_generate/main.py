@@ -15,24 +15,30 @@ from typing import Any, TextIO
 
 import ROOT
 
-from .common import RequestError, send
-from .reading import compare, hashes, measure
-from .writing import make, merge, order, rewrite, twin
+from .file_inspection import compare_objects, hash_values, measure_files
+from .file_writing import (
+    write_generated,
+    write_merged,
+    write_reordered,
+    write_rewritten,
+    write_rntuple,
+)
+from .root_files import RequestError, send_message
 
 Action = Callable[[dict[str, Any], TextIO], dict[str, Any]]
 ACTIONS: dict[str, Action] = {
-    "make": make,
-    "merge": merge,
-    "rewrite": rewrite,
-    "order": order,
-    "twin": twin,
-    "hashes": hashes,
-    "compare": compare,
-    "measure": measure,
+    "make": write_generated,
+    "merge": write_merged,
+    "rewrite": write_rewritten,
+    "order": write_reordered,
+    "twin": write_rntuple,
+    "hashes": hash_values,
+    "compare": compare_objects,
+    "measure": measure_files,
 }
 
 
-def main() -> None:
+def answer_request() -> None:
     """Answer one request."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -42,4 +48,4 @@ def main() -> None:
         answer = {"result": ACTIONS[sys.argv[1]](request, channel)}
     except RequestError as error:
         answer = {"error": {"where": error.where, "message": str(error)}}
-    send(channel, answer)
+    send_message(channel, answer)

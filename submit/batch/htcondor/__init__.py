@@ -58,7 +58,7 @@ On disk
 happened, asks the schedd for that tag first.
 """
 
-from treehammer.submit.batch.htcondor.matching import Reached
-from treehammer.submit.batch.htcondor.system import HTCondorBatch
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
+from treehammer.submit.batch.htcondor.match_diagnosis import ScheddIdentity
 
-__all__ = ["HTCondorBatch", "Reached"]
+__all__ = ["HTCondorBatch", "ScheddIdentity"]

@@ -16,16 +16,16 @@ from types import ModuleType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from treehammer.collectors.worker.door import reach
+from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.errors import BatchError
-from treehammer.submit.site import Pool
+from treehammer.submit.sites.site_model import HTCondorPool
 
 T = TypeVar("T")
 
 #: Seconds between tries to reach a daemon: one that restarts is back within a few.
-PAUSES_S = (0.5, 1.0, 2.0, 3.0, 4.0)
+RETRY_PAUSES_S = (0.5, 1.0, 2.0, 3.0, 4.0)
 #: What HTCondor says when trying again cannot help.
-_REFUSED = ("AUTHENTICATE", "DENIED", "PERMISSION", "AUTHORIZATION", "NOT AUTHORIZED")
+_REFUSAL_WORDS = ("AUTHENTICATE", "DENIED", "PERMISSION", "AUTHORIZATION", "NOT AUTHORIZED")
 
 #: What the bindings say, whatever the reason.
 _COLLECTOR_FAILED = "Failed communication with collector."
@@ -33,16 +33,16 @@ _COLLECTOR_FAILED = "Failed communication with collector."
 COLLECTOR_PORT = 9618
 
 _lock = threading.RLock()
-_configured: Pool | None = None
+_configured: HTCondorPool | None = None
 #: Where HTCondor looks for a configuration that nobody names.
-_USUAL = ("/etc/condor/condor_config", "/usr/local/etc/condor_config")
+_DEFAULT_CONFIG_PATHS = ("/etc/condor/condor_config", "/usr/local/etc/condor_config")
 
 
-class Unreachable(BatchError):
+class PoolUnreachableError(BatchError):
     """The pool did not answer; what it would have said is not known."""
 
 
-class Connection:
+class PoolConnection:
     """The daemons of a pool.
 
     Args:
@@ -50,76 +50,76 @@ class Connection:
         pauses_s: seconds between tries.
     """
 
-    def __init__(self, pool: Pool, pauses_s: tuple[float, ...] = PAUSES_S) -> None:
+    def __init__(self, pool: HTCondorPool, pauses_s: tuple[float, ...] = RETRY_PAUSES_S) -> None:
         self.pool = pool
         self.pauses_s = pauses_s
         self._location: Any = None
 
-    def ask(self, what: Callable[[Any], T]) -> T:
+    def query_schedd(self, what: Callable[[Any], T]) -> T:
         """Let the schedd do something that is harmless to do again.
 
         Raises:
             Unreachable: it did not answer, or refused us.
         """
-        return self.ask_daemon(lambda htcondor: what(self._schedd(htcondor)))
+        return self.call_with_retries(lambda htcondor: what(self._open_schedd(htcondor)))
 
-    def ask_collector(self, what: Callable[[Any], T]) -> T:
+    def query_collector(self, what: Callable[[Any], T]) -> T:
         """Ask the collector something.
 
         Raises:
             Unreachable: it did not answer, or refused us.
         """
-        return self.ask_daemon(lambda htcondor: what(self._collector(htcondor)))
+        return self.call_with_retries(lambda htcondor: what(self._open_collector(htcondor)))
 
-    def location(self) -> Any:
+    def schedd_ad(self) -> Any:
         """The ad that tells where the schedd is.
 
         Raises:
             Unreachable: the collector did not answer, or knows none.
         """
-        return self.ask_daemon(self._located)
+        return self.call_with_retries(self._locate_schedd)
 
-    def tell(self, what: Callable[[Any], T]) -> T:
+    def command_schedd(self, what: Callable[[Any], T]) -> T:
         """Let the schedd do something once that must not be done twice.
 
         Raises:
             Unreachable: it cannot be found, so that nothing was done.
             htcondor2.HTCondorException: it may or may not have been done.
         """
-        self.location()
-        with configured(self.pool) as htcondor:
+        self.schedd_ad()
+        with configured_bindings(self.pool) as htcondor:
             try:
-                return what(self._schedd(htcondor))
+                return what(self._open_schedd(htcondor))
             except htcondor.HTCondorException:
                 self._location = None
                 raise
 
-    def ask_daemon(self, what: Callable[[ModuleType], T]) -> T:
+    def call_with_retries(self, what: Callable[[ModuleType], T]) -> T:
         """Use the bindings, again and again until a daemon answers.
 
         Raises:
             Unreachable: none did, or one refused us.
         """
         for pause in (*self.pauses_s, None):
-            with configured(self.pool) as htcondor:
+            with configured_bindings(self.pool) as htcondor:
                 try:
                     return what(htcondor)
                 except htcondor.HTCondorException as error:
                     self._location = None  # a daemon that was started anew has another address
                     if pause is None or is_refusal(error):
-                        raise self.unreachable(error) from error
+                        raise self.unreachable_error(error) from error
             time.sleep(pause)
         raise AssertionError("the last pause is None")
 
-    def _collector(self, htcondor: ModuleType) -> Any:
+    def _open_collector(self, htcondor: ModuleType) -> Any:
         return htcondor.Collector(self.pool.collector or None)
 
-    def _schedd(self, htcondor: ModuleType) -> Any:
-        return htcondor.Schedd(self._located(htcondor))
+    def _open_schedd(self, htcondor: ModuleType) -> Any:
+        return htcondor.Schedd(self._locate_schedd(htcondor))
 
-    def _located(self, htcondor: ModuleType) -> Any:
+    def _locate_schedd(self, htcondor: ModuleType) -> Any:
         if self._location is None:
-            collector, name = self._collector(htcondor), self.pool.schedd or None
+            collector, name = self._open_collector(htcondor), self.pool.schedd or None
             kind = htcondor.DaemonType.Schedd
             if self.pool.collector and name is None:
                 found = collector.locateAll(kind)
@@ -139,7 +139,7 @@ class Connection:
                 raise htcondor.HTCondorException(f"the collector knows no schedd {name or ''}")
         return self._location
 
-    def unreachable(self, error: Exception) -> Unreachable:
+    def unreachable_error(self, error: Exception) -> PoolUnreachableError:
         """An error of the bindings in our words."""
         pool = self.pool
         said = " ".join(str(error).split())
@@ -147,25 +147,29 @@ class Connection:
         key = "scitoken_file" if pool.scitoken_file else "token_dir"
         hint = f"Check {key} of this pool in the sites file: the token, and that it is still valid."
         if is_refusal(error):
-            return Unreachable(f"HTCondor does not let us in ({said})", where=place, hint=hint)
-        if said == _COLLECTOR_FAILED and self._collector_listens():
+            return PoolUnreachableError(
+                f"HTCondor does not let us in ({said})", where=place, hint=hint
+            )
+        if said == _COLLECTOR_FAILED and self._is_collector_listening():
             said = "its collector takes the connection and then hangs up"
-            return Unreachable(f"HTCondor does not let us in ({said})", where=place, hint=hint)
-        return Unreachable(
+            return PoolUnreachableError(
+                f"HTCondor does not let us in ({said})", where=place, hint=hint
+            )
+        return PoolUnreachableError(
             f"HTCondor does not answer ({said})",
             where=place,
             hint="Check config, collector and schedd of this pool in the sites file, and that its "
             "schedd runs. Jobs that were queued go on.",
         )
 
-    def _collector_listens(self) -> bool:
+    def _is_collector_listening(self) -> bool:
         """Whether it is not the network: the bindings say the same of a collector that refuses us."""
-        with configured(self.pool) as htcondor:
+        with configured_bindings(self.pool) as htcondor:
             address = self.pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
-        return reach(daemon_url(address.partition(",")[0])).rtt_s is not None
+        return measure_reachability(daemon_url(address.partition(",")[0])).rtt_s is not None
 
 
-def plain(ads: Iterable[Any]) -> list[Mapping[str, Any]]:
+def known_values(ads: Iterable[Any]) -> list[Mapping[str, Any]]:
     """Ads as dictionaries of what is known: in ads of the bindings, unknown is a number."""
     import classad2
 
@@ -183,11 +187,11 @@ def daemon_url(address: str) -> str:
 
 def is_refusal(error: Exception) -> bool:
     """Whether it is no use to try again."""
-    return any(word in str(error).upper() for word in _REFUSED)
+    return any(word in str(error).upper() for word in _REFUSAL_WORDS)
 
 
 @contextmanager
-def configured(pool: Pool) -> Iterator[ModuleType]:
+def configured_bindings(pool: HTCondorPool) -> Iterator[ModuleType]:
     """The bindings, set up for a pool; one thread at a time.
 
     Raises:
@@ -201,18 +205,18 @@ def configured(pool: Pool) -> Iterator[ModuleType]:
             yield htcondor2
             return
         _configured = None
-        htcondor = _load(pool)
-        for key, value in _parameters(pool).items():
+        htcondor = _load_bindings(pool)
+        for key, value in _pool_parameters(pool).items():
             htcondor.param[key] = value
         _configured = pool
         yield htcondor
 
 
-def _load(pool: Pool) -> ModuleType:
+def _load_bindings(pool: HTCondorPool) -> ModuleType:
     """The bindings with the pool's configuration file, leaving the environment as it was."""
     before = os.environ.get("CONDOR_CONFIG")
     # Without any, HTCondor would end the process.
-    usual = next((path for path in _USUAL if Path(path).is_file()), "/dev/null")
+    usual = next((path for path in _DEFAULT_CONFIG_PATHS if Path(path).is_file()), "/dev/null")
     if pool.config and not pool.config.is_file():
         raise BatchError(
             f"there is no HTCondor configuration {pool.config}",
@@ -239,7 +243,7 @@ def _load(pool: Pool) -> ModuleType:
             os.environ["CONDOR_CONFIG"] = before
 
 
-def _parameters(pool: Pool) -> Mapping[str, str]:
+def _pool_parameters(pool: HTCondorPool) -> Mapping[str, str]:
     """What the pool's entry says beyond its configuration file."""
     found: dict[str, str] = {}
     methods = []

@@ -8,7 +8,7 @@ from rucio.core import account as accounts
 from rucio.core import account_limit, rule
 
 #: An account with this attribute may declare replicas bad.
-MAY_DECLARE = "may_declare_bad"
+MAY_DECLARE_BAD = "may_declare_bad"
 
 
 def has_permission(issuer: Any, action: str, kwargs: dict[str, Any], session: Any) -> bool | None:
@@ -26,5 +26,5 @@ def has_permission(issuer: Any, action: str, kwargs: dict[str, Any], session: An
         limit = account_limit.get_local_account_limit(issuer, session, kwargs["rse_id"])
         return bool(limit)
     if action in ("declare_bad_file_replicas", "add_bad_pfns"):
-        return bool(accounts.has_account_attribute(issuer, MAY_DECLARE, session=session))
+        return bool(accounts.has_account_attribute(issuer, MAY_DECLARE_BAD, session=session))
     return None

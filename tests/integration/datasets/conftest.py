@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dataset_specs import generated
+from dataset_specs import load_generated_spec
 
 from treehammer import config
-from treehammer.collectors.job import SoftwareRequest
+from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets import rootenv, spec
-from treehammer.datasets.catalogue import FolderCatalogue
-from treehammer.terminal import silent
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.production import root_process
+from treehammer.datasets.specs import generated_spec
+from treehammer.terminal import no_progress
 
 TINY = Path(__file__).with_name("tiny.toml")
 
@@ -22,25 +23,27 @@ TINY = Path(__file__).with_name("tiny.toml")
 @pytest.fixture(scope="session")
 def settings() -> Settings:
     """The user's own, for what is cached."""
-    return config.load()
+    return config.load_settings()
 
 
 @pytest.fixture(scope="session")
 def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
     """A prepared ROOT release."""
-    return lambda version: rootenv.prepare(version, settings.software_dir, silent)
+    return lambda version: root_process.prepare_dataset_root(
+        version, settings.software_dir, no_progress
+    )
 
 
 @pytest.fixture(scope="session")
-def tiny() -> spec.DatasetSpec:
+def tiny() -> generated_spec.GeneratedSpec:
     """A spec with every type and shape, three clusters, a second's work."""
-    return generated(TINY)
+    return load_generated_spec(TINY)
 
 
 @pytest.fixture(scope="session")
 def tiny_catalogue(
     tmp_path_factory: pytest.TempPathFactory,
-    tiny: spec.DatasetSpec,
+    tiny: generated_spec.GeneratedSpec,
     software: Callable[[str], SoftwareRequest],
 ) -> FolderCatalogue:
     """A catalogue that holds ``tiny``; tests only read it."""

@@ -8,23 +8,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from treehammer import config
-from treehammer.datasets import rootenv, spec
-from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.production import root_process
+from treehammer.datasets.specs import generated_spec
 from treehammer.errors import TreehammerError
-from treehammer.terminal import Step, silent
+from treehammer.terminal import ProgressCallback, no_progress
 
 
 @contextmanager
-def told(what: str, total: int) -> Iterator[Step]:
+def told(what: str, total: int) -> Iterator[ProgressCallback]:
     """Say at once what is begun: a real bar is silent about what is soon done."""
     print(what, file=sys.stderr, flush=True)
-    with silent(what, total) as step:
+    with no_progress(what, total) as step:
         yield step
 
 
 folder, spec_file = map(Path, sys.argv[1:])
-software = rootenv.prepare("6.40.00", config.load().software_dir, silent)
+software = root_process.prepare_dataset_root(
+    "6.40.00", config.load_settings().software_dir, no_progress
+)
 try:
-    print(FolderCatalogue(folder).make(spec.load(spec_file), software, bars=told).hash)
+    print(
+        FolderCatalogue(folder).make(generated_spec.load_spec(spec_file), software, bars=told).hash
+    )
 except TreehammerError as error:
     sys.exit(f"refused: {error}")

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import uproot
 from click.testing import CliRunner
-from dataset_specs import merged
-from value_checksum import value_checksum
+from dataset_specs import load_merged_spec
+from value_checksum import compute_value_checksum
 
-from treehammer.collectors.job import SoftwareRequest
+from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets import inspect
-from treehammer.datasets.catalogue import FolderCatalogue
-from treehammer.datasets.commands import show
-from treehammer.datasets.merged import MergedSpec, find_source
-from treehammer.datasets.spec import SPECS_FOLDER
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.cli.commands import show
+from treehammer.datasets.production import layout_measurement
+from treehammer.datasets.specs.generated_spec import SPECS_FOLDER
+from treehammer.datasets.specs.merged_spec import MergedSpec, find_source
 from treehammer.errors import DatasetError
 
 pytestmark = pytest.mark.root
@@ -64,7 +64,7 @@ def plan(source: Path, tmp_path_factory: pytest.TempPathFactory) -> MergedSpec:
     text = re.sub("0{64}", sha256, TINY.read_text(encoding="utf-8"))
     path = tmp_path_factory.mktemp("spec") / TINY.name
     path.write_text(text.replace("size = 1\n", f"size = {source.stat().st_size}\n"))
-    return merged(path)
+    return load_merged_spec(path)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_the_layout_is_the_stated_one_and_the_manifest_tells_the_source_s(
     assert manifest.origin["kind"] == "merged"
     assert manifest.origin["leaves"] == {"perturbed": 4, "exact": 0, "integer": 2, "object": 0}
     assert manifest.origin["branches_left_out"] == []
-    (measured,) = inspect.layouts([source], software("6.40.00"))
+    (measured,) = layout_measurement.measure_layouts([source], software("6.40.00"))
     assert manifest.origin["source"]["layout"]["entries"] == measured.entries == EVENTS
 
 
@@ -191,7 +191,7 @@ def test_a_source_that_is_not_what_the_spec_says_is_refused(
 def test_copies_of_experiments_files_compress_like_data(
     name: str, copies: int, shared_data: Path, software: Software, tmp_path: Path
 ) -> None:
-    full = merged(SPECS_FOLDER / f"{name}.toml")
+    full = load_merged_spec(SPECS_FOLDER / f"{name}.toml")
     plan = replace(
         full,
         copies=copies,
@@ -222,7 +222,7 @@ def test_one_copy_reads_elsewhere_as_its_source_does(
     name: str, shared_data: Path, software: Software, tmp_path: Path
 ) -> None:
     # In a process that has not seen the source: it knows only the classes that the file describes.
-    full = merged(SPECS_FOLDER / f"{name}.toml")
+    full = load_merged_spec(SPECS_FOLDER / f"{name}.toml")
     entries = full.source.entries
     plan = replace(full, copies=1, entries=entries, events_per_cluster=entries, size=0, sha256="")
     catalogue = FolderCatalogue(tmp_path)
@@ -230,7 +230,7 @@ def test_one_copy_reads_elsewhere_as_its_source_does(
     made = Path(catalogue.files(name)[0].url)
     for release in ("6.38.00", "6.40.00"):
         root = software(release)
-        expected = value_checksum(find_source(full, shared_data), full.tree, root, tmp_path)
-        found = value_checksum(made, full.tree, root, tmp_path)
+        expected = compute_value_checksum(find_source(full, shared_data), full.tree, root, tmp_path)
+        found = compute_value_checksum(made, full.tree, root, tmp_path)
         assert found.events == entries
         assert found == expected

@@ -14,34 +14,35 @@ from pathlib import Path
 
 import pytest
 import rucio_users
-from grid import Grid
-from plain_datasets import lay
-from rucio_users import Person
+from byte_datasets import write_dataset
+from grid_fixtures import Grid
+from rucio_users import RucioUser
 
-from treehammer.datasets.catalogue import FolderCatalogue
-from treehammer.datasets.rucio_catalogue import RucioCatalogue
-from treehammer.sql.store import Store
-from treehammer.testbed import faults, replicas
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
+from treehammer.sql.write.store import Store
+from treehammer.testbed.components import replica_files
+from treehammer.testbed.core import fault_injection
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
 ALL = "treehammer=True"
 
 
 @pytest.fixture(scope="module")
-def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Person:
-    return Person(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
+def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> RucioUser:
+    return RucioUser(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
 
 
 @pytest.fixture(scope="module")
-def guest(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Person:
-    return Person(rucio_grid, tmp_path_factory.mktemp("guest"), "guest")
+def guest(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> RucioUser:
+    return RucioUser(rucio_grid, tmp_path_factory.mktemp("guest"), "guest")
 
 
 @pytest.fixture(scope="module")
-def placed(hammer: Person) -> str:
+def placed(hammer: RucioUser) -> str:
     """Name of a dataset that is at all sites; what placing it printed is kept beside it."""
-    lay(hammer.datasets, "placed", some())
-    printed = hammer.run("place", "placed", "--sites", "all", "--lifetime", "2d")
+    write_dataset(hammer.datasets, "placed", some())
+    printed = hammer.run_datasets("place", "placed", "--sites", "all", "--lifetime", "2d")
     (hammer.home / "printed").write_text(printed)
     return "placed"
 
@@ -54,7 +55,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def daemon_stopped(grid: Grid, name: str) -> Iterator[None]:
-    with faults.stopped(grid.box, grid.parts, name):
+    with fault_injection.stop_daemon(grid.box, grid.parts, name):
         yield
 
 
@@ -63,42 +64,44 @@ def some(size: int = 400_000) -> dict[str, bytes]:
 
 
 def on_disk(grid: Grid, site: str, name: str) -> Path:
-    with rucio_users.user(grid, "hammer") as client:
+    with rucio_users.rucio_client(grid, "hammer") as client:
         did = {"scope": "hctest", "name": name}
-        (pfn,) = rucio_users.pfns(client, did, site).values()
-    return replicas.behind(grid.box, site, pfn)
+        (pfn,) = rucio_users.list_pfns(client, did, site).values()
+    return replica_files.path_behind_url(grid.box, site, pfn)
 
 
-def test_from_nothing_to_verified_replicas_everywhere(hammer: Person, placed: str) -> None:
+def test_from_nothing_to_verified_replicas_everywhere(hammer: RucioUser, placed: str) -> None:
     printed = (hammer.home / "printed").read_text()
     assert printed.count("here   3 of 3") == len(SITES)
     assert "we may add" in printed  # the quota, first
-    assert hammer.states(placed) == dict.fromkeys(SITES, "good")
-    assert hammer.states(placed, "--full") == dict.fromkeys(SITES, "good")
+    assert hammer.replica_states(placed) == dict.fromkeys(SITES, "good")
+    assert hammer.replica_states(placed, "--full") == dict.fromkeys(SITES, "good")
 
 
-def test_doors_to_rucios_storage_are_looked_at(hammer: Person, placed: str) -> None:
+def test_doors_to_rucios_storage_are_looked_at(hammer: RucioUser, placed: str) -> None:
     words = ("verify", placed, "--sites", "all", "--door", "rucio", "--door", "rucio-pinned")
-    rows = hammer.rows(*words)
+    rows = hammer.datasets_rows(*words)
     assert {(row["site"], row["door"]) for row in rows} == {
         (site, door) for site in SITES for door in ("rucio", "rucio-pinned")
     }
 
 
-def test_the_same_command_again_changes_nothing_but_lifetimes(hammer: Person, placed: str) -> None:
-    before = {rule.id: rule for rule in hammer.rules(placed)}
+def test_the_same_command_again_changes_nothing_but_lifetimes(
+    hammer: RucioUser, placed: str
+) -> None:
+    before = {rule.id: rule for rule in hammer.own_rules(placed)}
     assert {rule.expression for rule in before.values()} == {f"{site}_DATA" for site in SITES}
-    hammer.run("place", placed, "--sites", "SITE_A,SITE_B", "--lifetime", "3d")
-    again = {rule.id: rule for rule in hammer.rules(placed)}
+    hammer.run_datasets("place", placed, "--sites", "SITE_A,SITE_B", "--lifetime", "3d")
+    again = {rule.id: rule for rule in hammer.own_rules(placed)}
     assert set(again) == set(before)
-    ends = sorted(rule.ends - time.time() for rule in again.values() if rule.ends)
+    ends = sorted(rule.expires_at - time.time() for rule in again.values() if rule.expires_at)
     assert [round(seconds / 86_400) for seconds in ends] == [2, 3, 3]
 
 
 def test_others_can_plan_with_it_who_have_none_of_its_files(
-    hammer: Person, placed: str, tmp_path: Path
+    hammer: RucioUser, placed: str, tmp_path: Path
 ) -> None:
-    elsewhere = Person(hammer.grid, tmp_path, "hammer")
+    elsewhere = RucioUser(hammer.grid, tmp_path, "hammer")
     catalogue = RucioCatalogue(elsewhere.settings)
     manifest = FolderCatalogue(hammer.datasets).manifest(placed)
     assert catalogue.manifest(placed) == manifest
@@ -108,21 +111,21 @@ def test_others_can_plan_with_it_who_have_none_of_its_files(
     ]
     assert catalogue.replicas(placed, "root", ["NOWHERE"]) == ()
     assert all(one.url.endswith(one.path) and one.path.startswith("hctest/") for one in found)
-    assert elsewhere.states(placed) == dict.fromkeys(SITES, "good")
+    assert elsewhere.replica_states(placed) == dict.fromkeys(SITES, "good")
 
 
-def test_one_name_is_one_content(guest: Person, placed: str) -> None:
-    lay(guest.datasets, placed, some())
-    said = guest.refusal("place", placed, "--sites", "SITE_A", code=2)
+def test_one_name_is_one_content(guest: RucioUser, placed: str) -> None:
+    write_dataset(guest.datasets, placed, some())
+    said = guest.refused_message("place", placed, "--sites", "SITE_A", code=2)
     assert "has other files than the dataset here" in said
 
 
 def test_a_corrupted_replica_is_found_repaired_and_verified_again(
-    hammer: Person, placed: str
+    hammer: RucioUser, placed: str
 ) -> None:
-    replicas.corrupt(on_disk(hammer.grid, "SITE_B", f"{placed}.one.root"))
+    replica_files.corrupt_file(on_disk(hammer.grid, "SITE_B", f"{placed}.one.root"))
     words = ("verify", placed, "--sites", "site=SITE_B", "--full", "--declare")
-    found = {row["file"]: row for row in hammer.rows(*words, code=1)}
+    found = {row["file"]: row for row in hammer.datasets_rows(*words, code=1)}
     assert {name: row["state"] for name, row in found.items()} == {
         "one.root": "wrong",
         "two.root": "good",
@@ -131,94 +134,94 @@ def test_a_corrupted_replica_is_found_repaired_and_verified_again(
     assert found["one.root"]["declared"] == "declared bad: Rucio replaces it"
 
     verify = ("verify", placed, "--sites", ALL, "--full")
-    hammer.grid.until(lambda: hammer.give(*verify)[0] == 0, "it is repaired", 120)
+    hammer.grid.wait_until(lambda: hammer.invoke_datasets(*verify)[0] == 0, "it is repaired", 120)
     with Store.open(hammer.settings.database) as store:
         assert store.mark_bad_replicas() == 0  # what was found is there, and measured nothing
 
 
-def test_who_may_not_declare_tells_of_a_suspicion(hammer: Person, guest: Person) -> None:
-    lay(hammer.datasets, "suspicious", some(1000))
-    hammer.run("place", "suspicious", "--sites", "SITE_A")
-    replicas.corrupt(on_disk(hammer.grid, "SITE_A", "suspicious.two.root"))
+def test_who_may_not_declare_tells_of_a_suspicion(hammer: RucioUser, guest: RucioUser) -> None:
+    write_dataset(hammer.datasets, "suspicious", some(1000))
+    hammer.run_datasets("place", "suspicious", "--sites", "SITE_A")
+    replica_files.corrupt_file(on_disk(hammer.grid, "SITE_A", "suspicious.two.root"))
     words = ("verify", "suspicious", "--sites", "rse=SITE_A_DATA", "--full", "--declare")
-    (told,) = [row["declared"] for row in guest.rows(*words, code=1) if row["declared"]]
+    (told,) = [row["declared"] for row in guest.datasets_rows(*words, code=1) if row["declared"]]
     assert "only an administrator" in told
 
 
-def test_a_replica_in_the_catalogue_alone_is_refused(hammer: Person) -> None:
-    lay(hammer.datasets, "pretended-b", some(1000))
-    hammer.run("place", "pretended-b", "--sites", "SITE_A,SITE_B")
+def test_a_replica_in_the_catalogue_alone_is_refused(hammer: RucioUser) -> None:
+    write_dataset(hammer.datasets, "pretended-b", some(1000))
+    hammer.run_datasets("place", "pretended-b", "--sites", "SITE_A,SITE_B")
     on_disk(hammer.grid, "SITE_B", "pretended-b.one.root").unlink()
-    found = hammer.states("pretended-b", where="site=SITE_A|site=SITE_B", code=1)
+    found = hammer.replica_states("pretended-b", where="site=SITE_A|site=SITE_B", code=1)
     assert found == {"SITE_A": "good", "SITE_B": "missing"}
     words = ("verify", "pretended-b", "--sites", "site=SITE_B", "--full", "--declare")
-    assert not any(row["declared"] for row in hammer.rows(*words, code=1))
+    assert not any(row["declared"] for row in hammer.datasets_rows(*words, code=1))
 
 
-def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: Person) -> None:
-    lay(hammer.datasets, "not-at-b-b", some(1000))
+def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: RucioUser) -> None:
+    write_dataset(hammer.datasets, "not-at-b-b", some(1000))
     words = ("place", "not-at-b-b", "--sites", "all", "--patience", "5s")
     with daemon_stopped(hammer.grid, "xrootd-SITE_B"):
-        found = {row["site"]: row for row in hammer.rows(*words, code=4)}
+        found = {row["site"]: row for row in hammer.datasets_rows(*words, code=4)}
         assert {site: row["state"] for site, row in found.items()} == {
             "SITE_A": "here",
             "SITE_B": "stuck",
             "SITE_C": "here",
         }
         assert "onnection" in found["SITE_B"]["reason"]
-        assert hammer.states("not-at-b-b", code=1)["SITE_B"] != "good"
-    hammer.rows("place", "not-at-b-b", "--sites", "all", "--patience", "90s")
-    assert hammer.states("not-at-b-b") == dict.fromkeys(SITES, "good")
+        assert hammer.replica_states("not-at-b-b", code=1)["SITE_B"] != "good"
+    hammer.datasets_rows("place", "not-at-b-b", "--sites", "all", "--patience", "90s")
+    assert hammer.replica_states("not-at-b-b") == dict.fromkeys(SITES, "good")
 
 
-def test_where_there_is_no_quota_nothing_is_written(guest: Person) -> None:
-    lay(guest.datasets, "too-much", some(2_000_000))
+def test_where_there_is_no_quota_nothing_is_written(guest: RucioUser) -> None:
+    write_dataset(guest.datasets, "too-much", some(2_000_000))
     guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "user.guest"
     try:
-        said = guest.refusal("place", "too-much", "--sites", "SITE_A", code=4)
+        said = guest.refused_message("place", "too-much", "--sites", "SITE_A", code=4)
         assert "our quota has no room" in said
         assert not RucioCatalogue(guest.settings).has("too-much")
     finally:
         guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "hctest"
 
 
-def test_a_storage_that_takes_nothing_is_respected(hammer: Person) -> None:
-    lay(hammer.datasets, "blocked", some(1000))
-    with rucio_users.user(hammer.grid, "root") as admin:
+def test_a_storage_that_takes_nothing_is_respected(hammer: RucioUser) -> None:
+    write_dataset(hammer.datasets, "blocked", some(1000))
+    with rucio_users.rucio_client(hammer.grid, "root") as admin:
         admin.update_rse("SITE_A_DATA", {"availability_write": False})
     try:
-        rows = hammer.rows("place", "blocked", "--sites", "SITE_A,SITE_B", code=4)
+        rows = hammer.datasets_rows("place", "blocked", "--sites", "SITE_A,SITE_B", code=4)
     finally:
-        with rucio_users.user(hammer.grid, "root") as admin:
+        with rucio_users.rucio_client(hammer.grid, "root") as admin:
             admin.update_rse("SITE_A_DATA", {"availability_write": True})
     assert {row["site"]: row["state"] for row in rows} == {"SITE_A": "refused", "SITE_B": "here"}
 
 
 def test_our_own_rules_are_withdrawn_and_no_others(
-    hammer: Person, guest: Person, placed: str
+    hammer: RucioUser, guest: RucioUser, placed: str
 ) -> None:
-    with rucio_users.user(hammer.grid, "root") as admin:
+    with rucio_users.rucio_client(hammer.grid, "root") as admin:
         admin.add_replication_rule(
             [{"scope": "hctest", "name": placed}], 1, "SITE_A_DATA", lifetime=7200
         )
-    rows = hammer.rows("remove", placed, "--sites", "SITE_A")
+    rows = hammer.datasets_rows("remove", placed, "--sites", "SITE_A")
     assert [(row["rse"], row["state"]) for row in rows] == [("SITE_A_DATA", "withdrawn")]
-    ends = {rule.expression: rule.ends or 0 for rule in hammer.rules(placed)}
+    ends = {rule.expression: rule.expires_at or 0 for rule in hammer.own_rules(placed)}
     assert ends["SITE_A_DATA"] < time.time() + 7200 < ends["SITE_B_DATA"]
-    with rucio_users.user(hammer.grid, "root") as admin:
+    with rucio_users.rucio_client(hammer.grid, "root") as admin:
         rules = list(admin.list_did_rules("hctest", placed))
     assert sum(rule["account"] == "root" for rule in rules) == 1
-    assert "has no rule" in guest.refusal("remove", placed, code=3)
+    assert "has no rule" in guest.refused_message("remove", placed, code=3)
 
 
-def test_tapes_are_never_meant(hammer: Person) -> None:
-    lay(hammer.datasets, "no-tape", some(10))
-    said = hammer.refusal("place", "no-tape", "--sites", "rse=SITE_A_TAPE", code=2)
+def test_tapes_are_never_meant(hammer: RucioUser) -> None:
+    write_dataset(hammer.datasets, "no-tape", some(10))
+    said = hammer.refused_message("place", "no-tape", "--sites", "rse=SITE_A_TAPE", code=2)
     assert "no storage on disk" in said
 
 
-def test_what_was_interrupted_goes_on(hammer: Person) -> None:
-    lay(hammer.datasets, "interrupted", some(30_000_000))
+def test_what_was_interrupted_goes_on(hammer: RucioUser) -> None:
+    write_dataset(hammer.datasets, "interrupted", some(30_000_000))
     process = subprocess.Popen(
         [sys.executable, "-m", "treehammer", "datasets", "place", "interrupted", "--sites", "all"],
         env=os.environ | hammer.environ,
@@ -231,12 +234,12 @@ def test_what_was_interrupted_goes_on(hammer: Person) -> None:
     _, said = process.communicate(timeout=120)
     assert process.returncode in (0, 130)
     assert "Traceback" not in said
-    rows = hammer.rows("place", "interrupted", "--sites", "all")
+    rows = hammer.datasets_rows("place", "interrupted", "--sites", "all")
     assert {row["state"] for row in rows} == {"here"}
-    assert hammer.states("interrupted", "--full") == dict.fromkeys(SITES, "good")
+    assert hammer.replica_states("interrupted", "--full") == dict.fromkeys(SITES, "good")
 
 
-def test_each_account_has_a_token_of_its_own(hammer: Person, guest: Person) -> None:
+def test_each_account_has_a_token_of_its_own(hammer: RucioUser, guest: RucioUser) -> None:
     shared = replace(guest.settings, cache_dir=hammer.settings.cache_dir)
     assert RucioCatalogue(hammer.settings).rucio.account == "hammer"
     assert RucioCatalogue(shared).rucio.account == "guest"

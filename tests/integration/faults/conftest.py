@@ -11,28 +11,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spool_bench import Bench
+from spool_harness import SpoolHarness
 
 from treehammer import config
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
 
-FAILURE = ("failure_class", "failure_kind", "failure_phase", "failure_message", "failure_transient")
+FAILURE_COLUMNS = (
+    "failure_class",
+    "failure_kind",
+    "failure_phase",
+    "failure_message",
+    "failure_transient",
+)
 
 
-class User:
+class CommandLineUser:
     """Settings of one's own; only the ROOT releases are those of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         flags = {"cache_dir": folder / "cache", "data_dir": folder / "data", "slots": 2}
-        self.settings = config.load(flags, environ={}, folder=folder)
+        self.settings = config.load_settings(flags, environ={}, folder=folder)
         self.settings.cache_dir.mkdir()
-        shared = config.load().software_dir
+        shared = config.load_settings().software_dir
         shared.mkdir(parents=True, exist_ok=True)
         self.settings.software_dir.symlink_to(shared)
 
-    def types(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def run_command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run ``treehammer`` with these words, in a process of its own."""
         options = ["--cache-dir", str(self.settings.cache_dir), "--slots", "2"]
         options += ["--data-dir", str(self.settings.data_dir)]
@@ -47,23 +53,23 @@ class User:
             check=False,
         )
 
-    def prints(self, *words: str) -> Any:
+    def run_json_command(self, *words: str) -> Any:
         """What a verb prints with ``--json``."""
-        done = self.types(*words, "--json")
+        done = self.run_command(*words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def records(self, *columns: str) -> list[Mapping[str, Any]]:
+    def read_measurements(self, *columns: str) -> list[Mapping[str, Any]]:
         """These columns and those of the failure, of every measurement."""
         with Store.open(self.settings.database) as store:
-            return list(store.measurements(Selection(), (*columns, *FAILURE)))
+            return list(store.measurements(Selection(), (*columns, *FAILURE_COLUMNS)))
 
 
 @pytest.fixture(scope="module")
-def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLineUser]:
     """One for all tests of a file: a campaign takes long, and they look at it from all sides."""
-    made = User(tmp_path_factory.mktemp("user"))
+    made = CommandLineUser(tmp_path_factory.mktemp("user"))
     yield made
-    bench = Bench(made.folder / "bench", spool=made.settings.spool_dir)
+    bench = SpoolHarness(made.folder / "bench", spool=made.settings.spool_dir)
     bench.kill_runner()
     assert not any(bench.end_processes().values()), "processes stayed behind"

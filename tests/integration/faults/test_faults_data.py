@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from treehammer import config
-from treehammer.collectors import software
+from treehammer.collectors.software import providers
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 RELEASES = ("6.38.00", "6.40.00")
-MAKER = Path(__file__).parents[2] / "helpers" / "damage_sweep.py"
+MAKER = Path(__file__).parents[2] / "helpers" / "datasets" / "bit_flip_sweep.py"
 UNKNOWN = "zlib_flaots"
 
 TEST = f"""
@@ -52,10 +52,10 @@ void read(treehammer::Pass &pass)
 @pytest.fixture(scope="module")
 def test_folder(user: Any) -> Path:
     """A test that reads a small dataset, which was added; one of its variants names no branch."""
-    kit = Path(software.__file__).parent / "kit"
-    asked = software.parse(RELEASES[-1])
-    setup = software.setup(
-        software.prepare(asked, config.load().software_dir), os.environ, str(kit)
+    kit = Path(providers.__file__).parents[1] / "kit"
+    asked = providers.parse_software_request(RELEASES[-1])
+    setup = providers.setup_software(
+        providers.prepare_software(asked, config.load_settings().software_dir), os.environ, str(kit)
     )
     made = user.folder / "codecs.root"
     command = [setup.python, "-W", "ignore", str(MAKER), "make", str(made)]

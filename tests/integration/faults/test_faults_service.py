@@ -11,33 +11,33 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from postgres import Server, postgresql, programs  # noqa: F401 - a fixture
-from results_service import (
-    PATIENCE_S,
-    Crowd,
-    Nursery,
+from postgres_fixture import SharedPostgresServer, postgresql, require_programs  # noqa: F401 - a fixture
+from service_load import (
+    TIMEOUT_S,
+    ClientCrowd,
     RunningService,
-    check_stored,
-    set_clock,
+    ServiceForker,
+    check_acknowledged_rows,
+    set_clock_offset,
 )
-from small_disk import Disk, small_disk
+from small_disk import SmallDisk, mounted_small_disk
 
-from treehammer.sql.tokens import mint_job_token
-from treehammer.testbed.certificates import Authority
+from treehammer.sql.auth.tokens import mint_job_token
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 KILLS = 20
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def nursery() -> Iterator[ServiceForker]:
+    made = ServiceForker()
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -45,84 +45,84 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'results.db'}"
         return
-    server: Server = request.getfixturevalue("postgresql")
+    server: SharedPostgresServer = request.getfixturevalue("postgresql")
     name = server.make_database()
     yield server.url(name)
     server.drop_database(name)
 
 
 def test_killed_again_and_again(
-    nursery: Nursery, authority: Authority, tmp_path: Path, database: str
+    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
     service = RunningService(nursery, tmp_path, database, authority)
-    crowd = Crowd([service], service.make_key().text)
+    crowd = ClientCrowd([service], service.make_key().text)
     dice = random.Random(20)
     service.start()
-    with crowd.at_work():
+    with crowd.sending():
         for _ in range(KILLS):
-            crowd.await_progress(dice.randint(1, 30))
+            crowd.wait_for_acknowledgments(dice.randint(1, 30))
             time.sleep(dice.uniform(0.0, 0.05))
             service.kill()
             service.start()
-        crowd.await_progress()
+        crowd.wait_for_acknowledgments()
     service.stop()
     assert crowd.broken >= KILLS / 2, "the kills hit nobody"
-    check_stored(database, crowd)
+    check_acknowledged_rows(database, crowd)
 
 
 def test_stopped_as_an_administrator_does(
-    nursery: Nursery, authority: Authority, tmp_path: Path, database: str
+    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
     service = RunningService(nursery, tmp_path, database, authority)
-    crowd = Crowd([service], service.make_key().text)
+    crowd = ClientCrowd([service], service.make_key().text)
     service.start()
-    with crowd.at_work():
+    with crowd.sending():
         for _ in range(3):
-            crowd.await_progress(20)
+            crowd.wait_for_acknowledgments(20)
             service.stop()
             service.start()
-        crowd.await_progress(20)
+        crowd.wait_for_acknowledgments(20)
     service.stop()
     said = service.log.read_text()
     assert said.count("stopped; everything that was acknowledged is in the database") == 4
     assert "Traceback" not in said
-    check_stored(database, crowd)
+    check_acknowledged_rows(database, crowd)
 
 
 def test_two_services_on_one_database(
-    nursery: Nursery, authority: Authority, tmp_path: Path, database: str
+    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
     one, other = (RunningService(nursery, tmp_path / n, database, authority) for n in "ab")
     token = one.make_key().text
     other.share_keys_with(one)
     one.start()
     other.start()
-    crowd = Crowd([one, other], token, twice=True)
-    with crowd.at_work():
-        crowd.await_progress(150)
+    crowd = ClientCrowd([one, other], token, twice=True)
+    with crowd.sending():
+        crowd.wait_for_acknowledgments(150)
         other.kill()
-        crowd.await_progress()
+        crowd.wait_for_acknowledgments()
         other.start()
-        crowd.await_progress(150)
+        crowd.wait_for_acknowledgments(150)
         one.stop()
-        crowd.await_progress()
+        crowd.wait_for_acknowledgments()
     other.stop()
-    check_stored(database, crowd)
+    check_acknowledged_rows(database, crowd)
     # What was committed by a service that was killed before it could say so is told as known.
     assert len(crowd.acknowledged) - 100 <= crowd.new <= len(crowd.acknowledged)
 
 
 def test_the_database_server_restarts(
-    nursery: Nursery,
-    authority: Authority,
+    nursery: ServiceForker,
+    authority: CertificateAuthority,
     tmp_path: Path,
-    postgresql: Server,  # noqa: F811
+    postgresql: SharedPostgresServer,  # noqa: F811
 ) -> None:
     url = postgresql.url(postgresql.make_database())
     service = RunningService(nursery, tmp_path, url, authority)
-    crowd = Crowd([service], service.make_key().text)
+    crowd = ClientCrowd([service], service.make_key().text)
     service.start()
-    with crowd.at_work():
+    with crowd.sending():
         for end, away_s in (
             (postgresql.stop, 0.0),
             (postgresql.crash, 0.3),
@@ -130,41 +130,45 @@ def test_the_database_server_restarts(
             (postgresql.crash, 0.0),
             (postgresql.crash, 0.0),
         ):
-            crowd.await_progress(30)
+            crowd.wait_for_acknowledgments(30)
             end()
             time.sleep(away_s)
             postgresql.start()
-        crowd.await_progress()
-    status, _, health = service.ask("GET", "/api/v1/health")
+        crowd.wait_for_acknowledgments()
+    status, _, health = service.send_request("GET", "/api/v1/health")
     assert (status, health["status"]) == (200, "ok")
     service.stop()
     sentences = {document["error"] for _, document in crowd.refusals}
     assert any("nothing of this request was stored" in sentence for sentence in sentences)
     assert "nothing can be written" in service.log.read_text()
-    check_stored(url, crowd)
+    check_acknowledged_rows(url, crowd)
 
 
 # Full disks
 
 
-def test_the_disk_is_full(nursery: Nursery, authority: Authority, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 24) as disk:
+def test_the_disk_is_full(
+    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    with mounted_small_disk(tmp_path / "disk", 24) as disk:
         url = f"sqlite:///{disk.folder / 'results.db'}"
         see_through_a_full_disk(RunningService(nursery, tmp_path, url, authority), disk, 100_000)
 
 
-def test_the_disk_of_the_database_server_is_full(nursery: Nursery, authority: Authority) -> None:
-    found = programs()
+def test_the_disk_of_the_database_server_is_full(
+    nursery: ServiceForker, authority: CertificateAuthority
+) -> None:
+    found = require_programs()
     # The path of a socket has 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir="/tmp"))
     try:
-        with small_disk(folder / "disk", 150) as disk:
-            server = Server(found, disk.folder)
+        with mounted_small_disk(folder / "disk", 150) as disk:
+            server = SharedPostgresServer(found, disk.folder)
             server.start()
             try:
                 url = server.url(server.make_database())
                 service = RunningService(nursery, folder, url, authority)
-                see_through_a_full_disk(service, disk, 400_000, revive=server.revive)
+                see_through_a_full_disk(service, disk, 400_000, revive=server.restart_if_crashed)
             finally:
                 server.stop()
     finally:
@@ -172,63 +176,65 @@ def test_the_disk_of_the_database_server_is_full(nursery: Nursery, authority: Au
 
 
 def see_through_a_full_disk(
-    service: RunningService, disk: Disk, leave: int, revive: Callable[[], None] = lambda: None
+    service: RunningService, disk: SmallDisk, leave: int, revive: Callable[[], None] = lambda: None
 ) -> None:
     """Fill the disk under load, and give it room again, twice; the service goes on by itself."""
-    crowd = Crowd([service], service.make_key().text, batch=20)
+    crowd = ClientCrowd([service], service.make_key().text, batch=20)
     service.start()
-    with crowd.at_work():
+    with crowd.sending():
         for _ in range(2):
-            crowd.await_progress(100)
-            disk.fill(leave)
+            crowd.wait_for_acknowledgments(100)
+            disk.fill_disk(leave)
             await_refusals(crowd, 10)
-            assert service.ask("GET", "/api/v1/health")[0] in (200, 503)
-            disk.give_room()
+            assert service.send_request("GET", "/api/v1/health")[0] in (200, 503)
+            disk.free_space()
             revive()
-            crowd.await_progress(100)
+            crowd.wait_for_acknowledgments(100)
     service.stop()
     assert "nothing can be written" in service.log.read_text()
     assert "no room left" in service.log.read_text()
-    check_stored(service.database, crowd)
+    check_acknowledged_rows(service.database, crowd)
 
 
-def await_refusals(crowd: Crowd, count: int) -> None:
+def await_refusals(crowd: ClientCrowd, count: int) -> None:
     enough = len(crowd.refusals) + count
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(crowd.refusals) < enough:
         assert time.monotonic() < deadline, "the disk never became full"
         time.sleep(0.01)
 
 
-def test_the_database_may_not_grow(nursery: Nursery, authority: Authority, tmp_path: Path) -> None:
+def test_the_database_may_not_grow(
+    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path
+) -> None:
     """As where a quota is used up; it needs no root."""
     service = RunningService(nursery, tmp_path, f"sqlite:///{tmp_path / 'r.db'}", authority)
-    crowd = Crowd([service], service.make_key().text, batch=20)
+    crowd = ClientCrowd([service], service.make_key().text, batch=20)
     service.start()
     unlimited = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
-    with crowd.at_work():
-        crowd.await_progress(100)
+    with crowd.sending():
+        crowd.wait_for_acknowledgments(100)
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (500_000, unlimited[1]))
         await_refusals(crowd, 10)
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, unlimited)
-        crowd.await_progress(100)
+        crowd.wait_for_acknowledgments(100)
     service.stop()
-    check_stored(service.database, crowd)
+    check_acknowledged_rows(service.database, crowd)
 
 
 # Other trouble
 
 
 def test_the_database_is_taken_away_and_put_back(
-    nursery: Nursery, authority: Authority, tmp_path: Path
+    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     """What is written to a file that has no name any more would be lost."""
     file = tmp_path / "results.db"
     service = RunningService(nursery, tmp_path, f"sqlite:///{file}", authority)
-    crowd = Crowd([service], service.make_key().text)
+    crowd = ClientCrowd([service], service.make_key().text)
     service.start()
-    with crowd.at_work():
-        crowd.await_progress(50)
+    with crowd.sending():
+        crowd.wait_for_acknowledgments(50)
         aside = tmp_path / "aside"
         aside.mkdir()
         resume = crowd.pause()
@@ -240,38 +246,42 @@ def test_the_database_is_taken_away_and_put_back(
         for path in aside.iterdir():
             path.rename(tmp_path / path.name)
         resume()
-        crowd.await_progress(50)
+        crowd.wait_for_acknowledgments(50)
     service.stop()
     assert "the database is gone" in service.log.read_text()
-    check_stored(service.database, crowd)
+    check_acknowledged_rows(service.database, crowd)
 
 
-def test_the_clock_jumps(nursery: Nursery, authority: Authority, tmp_path: Path) -> None:
+def test_the_clock_jumps(
+    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path
+) -> None:
     clock = tmp_path / "clock"
-    set_clock(clock, 0)
+    set_clock_offset(clock, 0)
     url = f"sqlite:///{tmp_path / 'results.db'}"
     service = RunningService(nursery, tmp_path, url, authority, clock=clock)
     key = service.make_key()
     soon_us = time.time_ns() // 1000 + 3600 * 1_000_000
     token = mint_job_token(key, "campaign", "job", soon_us)
     service.start()
-    crowd = Crowd([service], key.text)
+    crowd = ClientCrowd([service], key.text)
 
     def ask(shown: str = token) -> tuple[int, str]:
-        status, _, said = service.ask("GET", "/api/v1/token", Authorization=f"Bearer {shown}")
+        status, _, said = service.send_request(
+            "GET", "/api/v1/token", Authorization=f"Bearer {shown}"
+        )
         return status, str(said.get("error", ""))
 
-    with crowd.at_work():
+    with crowd.sending():
         for jump_s, status in ((0, 200), (86400, 401), (-86400, 200), (1e9, 401), (0, 200)):
-            set_clock(clock, jump_s)
-            crowd.await_progress(40)
+            set_clock_offset(clock, jump_s)
+            crowd.wait_for_acknowledgments(40)
             found, said = ask()
             assert found == status, said
             assert ("expired at" in said and "the service's clock says" in said) == (found == 401)
             assert ask(key.text)[0] == 200, "a key without an end counts at any time"
-            _, _, health = service.ask("GET", "/api/v1/health")
+            _, _, health = service.send_request("GET", "/api/v1/health")
             assert health["status"] == "ok"
             assert abs(health["time_us"] / 1e6 - time.time() - jump_s) < 30
     assert not crowd.refusals, "nobody who holds a good key notices"
     service.stop()
-    check_stored(url, crowd)
+    check_acknowledged_rows(url, crowd)

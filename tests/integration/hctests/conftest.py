@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.config import Settings, load
+from treehammer.config import Settings, load_settings
 
-Git = Callable[..., str]
+RunGit = Callable[..., str]
 
-DEFINITION = '[test]\nname = "mine"\npayload = "read.py"\nfiles = ["sub/helper.h"]\n'
+DEFINITION_TEXT = '[test]\nname = "mine"\npayload = "read.py"\nfiles = ["sub/helper.h"]\n'
 
 
 @pytest.fixture(autouse=True)
-def plain_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def isolated_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith(("GIT_", "SSH_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
@@ -30,11 +30,11 @@ def plain_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return load({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
+    return load_settings({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
 
 
 @pytest.fixture
-def git() -> Git:
+def git() -> RunGit:
     def run(folder: Path, *arguments: str) -> str:
         command = ["git", "-c", "protocol.file.allow=always", *arguments]
         done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
@@ -44,12 +44,12 @@ def git() -> Git:
 
 
 @pytest.fixture
-def origin(tmp_path: Path, git: Git) -> Path:
+def origin(tmp_path: Path, git: RunGit) -> Path:
     """A repository with one test, a branch, a branch with a slash, and two kinds of tags."""
     folder = tmp_path / "origin"
     test = folder / "tests" / "read"
     (test / "sub").mkdir(parents=True)
-    (test / "test.toml").write_text(DEFINITION)
+    (test / "test.toml").write_text(DEFINITION_TEXT)
     (test / "read.py").write_text("print('one')\n")
     (test / "sub" / "helper.h").write_text("#pragma once\n")
     (test / "run.sh").write_text("#!/bin/sh\n")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from treehammer.config import Settings
-from treehammer.errors import DefinitionError, ExitCode, SourceError, SourceUnreachable
-from treehammer.hctests import source
-from treehammer.hctests.definition import PinnedTest
+from treehammer.errors import DefinitionError, ExitCode, SourceError, SourceUnreachableError
+from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.matrix.definition import PinnedTest
 
 Git = Callable[..., str]
 Address = Callable[[Path], str]
@@ -49,7 +49,7 @@ def test_every_kind_of_ref_pins_its_commit(
     origin: Path, git: Git, settings: Settings, address: Address, ref: str
 ) -> None:
     first = git(origin, "rev-parse", "HEAD")
-    pinned = source.pin(f"{address(origin)}@{ref}:tests/read", settings)
+    pinned = pinned_tests.pin_test(f"{address(origin)}@{ref}:tests/read", settings)
     assert (pinned.commit, pinned.ref, pinned.path) == (first, ref, "tests/read")
     assert pinned.repository == address(origin)
     assert not pinned.dirty
@@ -65,7 +65,7 @@ def test_full_and_short_hashes_pin_their_commit(
 ) -> None:
     first = git(origin, "rev-parse", "HEAD")
     commit(git, origin, "read.py", "print('two')\n")
-    pinned = source.pin(f"{address(origin)}@{first[:digits]}:tests/read", settings)
+    pinned = pinned_tests.pin_test(f"{address(origin)}@{first[:digits]}:tests/read", settings)
     assert pinned.commit == first
     assert payload(pinned) == "print('one')\n"
 
@@ -74,9 +74,9 @@ def test_a_branch_that_moved_is_followed_and_what_was_pinned_stays(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     spec = f"{address(origin)}@main:tests/read"
-    before = source.pin(spec, settings)
+    before = pinned_tests.pin_test(spec, settings)
     second = commit(git, origin, "read.py", "print('two')\n")
-    after = source.pin(spec, settings)
+    after = pinned_tests.pin_test(spec, settings)
     assert after.commit == second
     assert (payload(before), payload(after)) == ("print('one')\n", "print('two')\n")
 
@@ -85,22 +85,22 @@ def test_a_branch_that_was_rewritten_is_followed(
     origin: Path, git: Git, settings: Settings
 ) -> None:
     spec = f"{origin.as_uri()}@main:tests/read"
-    first = source.pin(spec, settings)
+    first = pinned_tests.pin_test(spec, settings)
     (origin / "tests" / "read" / "read.py").write_text("print('rewritten')\n")
     git(origin, "commit", "--quiet", "--all", "--amend", "-m", "rewritten")
-    assert payload(source.pin(spec, settings)) == "print('rewritten')\n"
+    assert payload(pinned_tests.pin_test(spec, settings)) == "print('rewritten')\n"
     # A commit that no branch holds any longer can still be had: it was pinned before.
-    again = source.pin(f"{origin.as_uri()}@{first.commit}:tests/read", settings)
+    again = pinned_tests.pin_test(f"{origin.as_uri()}@{first.commit}:tests/read", settings)
     assert payload(again) == "print('one')\n"
 
 
 def test_a_branch_may_take_the_place_of_a_folder_of_branches(
     origin: Path, git: Git, settings: Settings
 ) -> None:
-    source.pin(f"{origin.as_uri()}@feature/x:tests/read", settings)
+    pinned_tests.pin_test(f"{origin.as_uri()}@feature/x:tests/read", settings)
     git(origin, "branch", "-D", "feature/x")
     git(origin, "branch", "feature")
-    pinned = source.pin(f"{origin.as_uri()}@feature:tests/read", settings)
+    pinned = pinned_tests.pin_test(f"{origin.as_uri()}@feature:tests/read", settings)
     assert pinned.ref == "feature"
 
 
@@ -111,9 +111,9 @@ def test_a_commit_of_no_branch_is_had_by_its_full_hash(
     lone = commit(git, origin, "read.py", "print('lone')\n")
     git(origin, "update-ref", "refs/changes/1", lone)
     git(origin, "checkout", "--quiet", "main")
-    pinned = source.pin(f"{origin.as_uri()}@{lone}:tests/read", settings)
+    pinned = pinned_tests.pin_test(f"{origin.as_uri()}@{lone}:tests/read", settings)
     assert payload(pinned) == "print('lone')\n"
-    by_name = source.pin(f"{origin.as_uri()}@refs/changes/1:tests/read", settings)
+    by_name = pinned_tests.pin_test(f"{origin.as_uri()}@refs/changes/1:tests/read", settings)
     assert by_name.commit == lone
 
 
@@ -123,9 +123,9 @@ def test_a_tag_wins_over_a_branch_of_the_same_name(
     first = git(origin, "rev-parse", "HEAD")
     second = commit(git, origin, "read.py", "print('two')\n")
     git(origin, "branch", "light")
-    pinned = source.pin(f"{address(origin)}@light:tests/read", settings)
+    pinned = pinned_tests.pin_test(f"{address(origin)}@light:tests/read", settings)
     assert pinned.commit == first
-    branch = source.pin(f"{address(origin)}@refs/heads/light:tests/read", settings)
+    branch = pinned_tests.pin_test(f"{address(origin)}@refs/heads/light:tests/read", settings)
     assert branch.commit == second
 
 
@@ -133,10 +133,10 @@ def test_an_unknown_ref_lists_near_names(
     origin: Path, settings: Settings, address: Address
 ) -> None:
     with pytest.raises(SourceError, match=r"'featur/x'(.|\n)*feature/x"):
-        source.pin(f"{address(origin)}@featur/x:tests/read", settings)
+        pinned_tests.pin_test(f"{address(origin)}@featur/x:tests/read", settings)
     for nothing in ("0" * 40, "deadbeef"):
         with pytest.raises(SourceError, match="no branch, tag or commit"):
-            source.pin(f"{address(origin)}@{nothing}:tests/read", settings)
+            pinned_tests.pin_test(f"{address(origin)}@{nothing}:tests/read", settings)
 
 
 @pytest.mark.parametrize("ref", ["--upload-pack=x", "a b", "main..main", "\x1b[0m"])
@@ -144,7 +144,7 @@ def test_a_ref_is_never_an_option_or_an_expression(
     origin: Path, settings: Settings, address: Address, ref: str
 ) -> None:
     with pytest.raises(SourceError):
-        source.pin(f"{address(origin)}@{ref}:tests/read", settings)
+        pinned_tests.pin_test(f"{address(origin)}@{ref}:tests/read", settings)
 
 
 # --- Without a connection ------------------------------------------------------------------------
@@ -154,19 +154,19 @@ def test_a_full_hash_that_was_fetched_before_needs_no_connection(
     origin: Path, settings: Settings, tmp_path: Path
 ) -> None:
     url = origin.as_uri()
-    first = source.pin(f"{url}@main:tests/read", settings)
+    first = pinned_tests.pin_test(f"{url}@main:tests/read", settings)
     origin.rename(tmp_path / "away")
-    again = source.pin(f"{url}@{first.commit}:tests/read", settings)
+    again = pinned_tests.pin_test(f"{url}@{first.commit}:tests/read", settings)
     assert again.hashes == first.hashes
-    with pytest.raises(SourceUnreachable) as caught:
-        source.pin(f"{url}@main:tests/read", settings)
+    with pytest.raises(SourceUnreachableError) as caught:
+        pinned_tests.pin_test(f"{url}@main:tests/read", settings)
     assert caught.value.exit_code == ExitCode.INFRASTRUCTURE
     assert url in str(caught.value)
 
 
 def test_a_host_that_does_not_answer_is_one_clear_error(settings: Settings) -> None:
-    with pytest.raises(SourceUnreachable, match=r"127\.0\.0\.1:9/x\.git: cannot be fetched"):
-        source.pin("http://127.0.0.1:9/x.git@main:tests/read", settings)
+    with pytest.raises(SourceUnreachableError, match=r"127\.0\.0\.1:9/x\.git: cannot be fetched"):
+        pinned_tests.pin_test("http://127.0.0.1:9/x.git@main:tests/read", settings)
 
 
 @pytest.mark.parametrize(
@@ -181,14 +181,14 @@ def test_a_host_that_does_not_answer_is_one_clear_error(settings: Settings) -> N
 )
 def test_what_is_no_repository_is_refused_at_once(settings: Settings, spec: str) -> None:
     with pytest.raises(SourceError) as caught:
-        source.pin(spec, settings)
-    assert not isinstance(caught.value, SourceUnreachable)
+        pinned_tests.pin_test(spec, settings)
+    assert not isinstance(caught.value, SourceUnreachableError)
     assert caught.value.hint
 
 
 def test_a_folder_without_git_is_no_repository(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is no Git repository"):
-        source.pin(f"{tmp_path}@main:tests", settings)
+        pinned_tests.pin_test(f"{tmp_path}@main:tests", settings)
 
 
 # --- What is taken out of a commit ---------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_a_folder_without_git_is_no_repository(settings: Settings, tmp_path: Pat
 def test_the_copy_is_read_only_and_keeps_modes_and_inner_links(
     origin: Path, settings: Settings, address: Address
 ) -> None:
-    folder = source.pin(f"{address(origin)}@main:tests/read", settings).folder
+    folder = pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings).folder
     assert stat.S_IMODE((folder / "read.py").stat().st_mode) == 0o444
     assert stat.S_IMODE((folder / "run.sh").stat().st_mode) == 0o555
     assert (folder / "link.py").is_symlink()
@@ -209,7 +209,7 @@ def test_attributes_do_not_change_what_is_read(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     commit(git, origin, ".gitattributes", "*.py text eol=crlf\nsub export-ignore\n")
-    pinned = source.pin(f"{address(origin)}@main:tests/read", settings)
+    pinned = pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings)
     assert (pinned.folder / "read.py").read_bytes() == b"print('one')\n"
     assert (pinned.folder / "sub" / "helper.h").exists()
 
@@ -218,22 +218,22 @@ def test_a_test_at_the_top_and_the_path_of_test_toml_both_work(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     spec = f"{address(origin)}@main:tests/read/test.toml"
-    assert source.pin(spec, settings).path == "tests/read"
+    assert pinned_tests.pin_test(spec, settings).path == "tests/read"
     (origin / "test.toml").write_text('[test]\nname = "top"\npayload = "p.py"\n')
     (origin / "p.py").write_text("")
     git(origin, "add", ".")
     git(origin, "commit", "--quiet", "-m", "a test at the top")
-    top = source.pin(f"{address(origin)}@main:", settings)
+    top = pinned_tests.pin_test(f"{address(origin)}@main:", settings)
     assert (top.path, top.definition.name) == (".", "top")
 
 
 def test_a_damaged_copy_is_made_again(origin: Path, settings: Settings) -> None:
     spec = f"{origin}@main:tests/read"
-    first = source.pin(spec, settings)
+    first = pinned_tests.pin_test(spec, settings)
     (first.folder / "read.py").chmod(0o644)
     (first.folder / "read.py").write_text("print('forged')\n")
     (first.folder / "more.py").write_text("")
-    again = source.pin(spec, settings)
+    again = pinned_tests.pin_test(spec, settings)
     assert again.hashes == first.hashes
     assert payload(again) == "print('one')\n"
     assert not (again.folder / "more.py").exists()
@@ -247,7 +247,7 @@ def test_a_link_out_of_the_folder_is_refused(
     git(origin, "add", ".")
     git(origin, "commit", "--quiet", "-m", "a link that leaves")
     with pytest.raises(SourceError, match="the link 'out' leads out"):
-        source.pin(f"{address(origin)}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings)
 
 
 def test_a_link_to_a_test_beside_is_delivered_as_the_file(
@@ -262,19 +262,19 @@ def test_a_link_to_a_test_beside_is_delivered_as_the_file(
     git(origin, "add", ".")
     git(origin, "commit", "--quiet", "-m", "a shared payload")
     with pytest.raises(SourceError, match="the link 'sub' leads out"):
-        source.pin(f"{origin}@main:tests/other", settings)
+        pinned_tests.pin_test(f"{origin}@main:tests/other", settings)
     (other / "sub").unlink()
     shutil.copytree(origin / "tests" / "read" / "sub", other / "sub", symlinks=True)
     git(origin, "add", "--all", ".")
     git(origin, "commit", "--quiet", "-m", "no folder")
-    pinned = source.pin(f"{origin}@main:tests/other", settings)
-    own = source.pin(f"{origin}@main:tests/read", settings)
+    pinned = pinned_tests.pin_test(f"{origin}@main:tests/other", settings)
+    own = pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     assert not (pinned.folder / "read.py").is_symlink()
     assert pinned.hashes["read.py"] == own.hashes["read.py"]
-    assert not source.pin(str(other), settings).dirty
+    assert not pinned_tests.pin_test(str(other), settings).dirty
     (origin / "tests" / "read" / "read.py").write_text("print('changed')\n")
-    assert source.pin(str(other), settings).dirty
-    assert source.pin(f"{origin}@main:tests/other", settings).hashes == pinned.hashes
+    assert pinned_tests.pin_test(str(other), settings).dirty
+    assert pinned_tests.pin_test(f"{origin}@main:tests/other", settings).hashes == pinned.hashes
 
 
 def test_a_link_that_leaves_by_way_of_another_is_refused(
@@ -288,7 +288,7 @@ def test_a_link_that_leaves_by_way_of_another_is_refused(
     git(origin, "add", ".")
     git(origin, "commit", "--quiet", "-m", "links")
     with pytest.raises(SourceError, match="leads out"):
-        source.pin(f"{origin}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
 
 
 def test_a_submodule_is_refused_inside_and_on_the_way(
@@ -301,9 +301,9 @@ def test_a_submodule_is_refused_inside_and_on_the_way(
     git(origin, "submodule", "--quiet", "add", str(other), "tests/read/module")
     git(origin, "commit", "--quiet", "-m", "a submodule")
     with pytest.raises(SourceError, match=r"holds a submodule \(module\)"):
-        source.pin(f"{origin}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     with pytest.raises(SourceError, match="tests/read/module is a submodule"):
-        source.pin(f"{origin}@main:tests/read/module/deep", settings)
+        pinned_tests.pin_test(f"{origin}@main:tests/read/module/deep", settings)
 
 
 def test_a_large_file_pointer_is_refused(
@@ -312,7 +312,7 @@ def test_a_large_file_pointer_is_refused(
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     commit(git, origin, "read.py", pointer)
     with pytest.raises(DefinitionError, match="Git LFS pointer"):
-        source.pin(f"{address(origin)}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings)
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc", "tests/../../x"])
@@ -320,7 +320,7 @@ def test_a_path_never_leaves_the_repository(
     origin: Path, settings: Settings, address: Address, path: str
 ) -> None:
     with pytest.raises(SourceError, match="the path leaves the repository"):
-        source.pin(f"{address(origin)}@main:{path}", settings)
+        pinned_tests.pin_test(f"{address(origin)}@main:{path}", settings)
 
 
 def test_an_unknown_path_lists_the_tests_there_are(
@@ -336,16 +336,16 @@ def test_an_unknown_path_lists_the_tests_there_are(
         "latest": "latest is a symbolic link",
     }.items():
         with pytest.raises(SourceError, match=reason) as caught:
-            source.pin(f"{address(origin)}@main:{path}", settings)
+            pinned_tests.pin_test(f"{address(origin)}@main:{path}", settings)
         assert "tests/read" in caught.value.hint
 
 
 def test_a_folder_too_large_to_travel_is_refused(
     origin: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "MAX_BYTES", 10)
+    monkeypatch.setattr(pinned_tests, "MAX_TEST_BYTES", 10)
     with pytest.raises(SourceError, match="each job would carry it"):
-        source.pin(f"{origin}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
 
 
 def test_mistakes_name_the_file_in_the_repository(
@@ -353,7 +353,7 @@ def test_mistakes_name_the_file_in_the_repository(
 ) -> None:
     commit(git, origin, "test.toml", '[test]\nname = "m"\npayload = "gone.py"\n')
     with pytest.raises(DefinitionError) as caught:
-        source.pin(f"{address(origin)}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings)
     (problem,) = caught.value.problems
     assert problem.startswith(f"{address(origin)}@main:tests/read/test.toml:3: test.payload: ")
 
@@ -363,10 +363,15 @@ def test_find_names_every_test_of_a_commit(
 ) -> None:
     commit(git, origin, "more/test.toml", '[test]\nname = "m"\npayload = "p"\n')
     stem = f"{address(origin)}@main:"
-    assert source.find(stem, settings) == (stem + "tests/read", stem + "tests/read/more")
-    assert source.find(f"{stem}tests/read/more", settings) == (stem + "tests/read/more",)
+    assert pinned_tests.find_tests(stem, settings) == (
+        stem + "tests/read",
+        stem + "tests/read/more",
+    )
+    assert pinned_tests.find_tests(f"{stem}tests/read/more", settings) == (
+        stem + "tests/read/more",
+    )
     folders = (str(origin / "tests/read"), str(origin / "tests/read/more"))
-    assert source.find(str(origin), settings) == folders
+    assert pinned_tests.find_tests(str(origin), settings) == folders
 
 
 # --- Several processes ---------------------------------------------------------------------------
@@ -401,11 +406,11 @@ def test_several_processes_share_an_empty_cache(origin: Path, git: Git, settings
 
 
 def test_a_clean_working_tree_is_its_commit(origin: Path, git: Git, settings: Settings) -> None:
-    pinned = source.pin(str(origin / "tests" / "read"), settings)
+    pinned = pinned_tests.pin_test(str(origin / "tests" / "read"), settings)
     assert (pinned.repository, pinned.path, pinned.ref) == (str(origin), "tests/read", "")
     assert pinned.commit == git(origin, "rev-parse", "HEAD")
     assert not pinned.dirty
-    committed = source.pin(f"{origin}@HEAD:tests/read", settings)
+    committed = pinned_tests.pin_test(f"{origin}@HEAD:tests/read", settings)
     assert pinned.hashes == committed.hashes
 
 
@@ -438,12 +443,12 @@ def test_a_change_of_the_tests_files_makes_it_dirty(
 ) -> None:
     test = origin / "tests" / "read"
     change(test)
-    assert source.pin(str(test), settings).dirty
+    assert pinned_tests.pin_test(str(test), settings).dirty
 
 
 def test_a_test_that_was_moved_is_dirty(origin: Path, settings: Settings) -> None:
     _moved(origin / "tests" / "read")
-    pinned = source.pin(str(origin / "tests" / "moved"), settings)
+    pinned = pinned_tests.pin_test(str(origin / "tests" / "moved"), settings)
     assert pinned.dirty
     assert pinned.path == "tests/moved"
 
@@ -453,7 +458,7 @@ def test_changes_beside_the_tests_files_do_not_make_it_dirty(
 ) -> None:
     (origin / "README").write_text("changed\n")
     (origin / "tests" / "read" / "notes.txt").write_text("untracked, named by nothing\n")
-    assert not source.pin(str(origin / "tests" / "read"), settings).dirty
+    assert not pinned_tests.pin_test(str(origin / "tests" / "read"), settings).dirty
 
 
 def test_outside_git_there_is_no_commit(settings: Settings, tmp_path: Path) -> None:
@@ -461,7 +466,7 @@ def test_outside_git_there_is_no_commit(settings: Settings, tmp_path: Path) -> N
     folder.mkdir()
     (folder / "test.toml").write_text('[test]\nname = "m"\npayload = "p.py"\n')
     (folder / "p.py").write_text("")
-    pinned = source.pin(str(folder), settings)
+    pinned = pinned_tests.pin_test(str(folder), settings)
     assert (pinned.repository, pinned.commit, pinned.path) == (str(folder), "", ".")
     assert not pinned.dirty
 
@@ -477,7 +482,7 @@ def test_a_folder_that_git_ignores_is_outside_git(
     installed.mkdir(parents=True)
     (installed / "test.toml").write_text('[test]\nname = "m"\npayload = "p.py"\n')
     (installed / "p.py").write_text("")
-    pinned = source.pin(str(installed), settings)
+    pinned = pinned_tests.pin_test(str(installed), settings)
     assert (pinned.commit, pinned.repository) == ("", str(installed))
 
 
@@ -487,7 +492,7 @@ def test_before_the_first_commit_a_test_is_dirty(
     (tmp_path / "test.toml").write_text('[test]\nname = "m"\npayload = "p.py"\n')
     (tmp_path / "p.py").write_text("")
     git(tmp_path, "init", "--quiet")
-    pinned = source.pin(str(tmp_path), settings)
+    pinned = pinned_tests.pin_test(str(tmp_path), settings)
     assert (pinned.commit, pinned.dirty) == ("", True)
 
 
@@ -497,10 +502,10 @@ def test_a_linked_working_tree_and_a_bare_repository_are_repositories(
     linked, bare = tmp_path / "linked", tmp_path / "bare.git"
     git(origin, "worktree", "add", "--quiet", "--detach", str(linked))
     second = commit(git, linked, "read.py", "print('linked')\n")
-    assert source.pin(f"{linked}@HEAD:tests/read", settings).commit == second
-    assert source.pin(str(linked / "tests" / "read"), settings).commit == second
+    assert pinned_tests.pin_test(f"{linked}@HEAD:tests/read", settings).commit == second
+    assert pinned_tests.pin_test(str(linked / "tests" / "read"), settings).commit == second
     git(tmp_path, "clone", "--quiet", "--bare", str(origin), str(bare))
-    assert payload(source.pin(f"{bare}@main:tests/read", settings)) == "print('one')\n"
+    assert payload(pinned_tests.pin_test(f"{bare}@main:tests/read", settings)) == "print('one')\n"
 
 
 def test_inside_a_git_hook_the_named_repository_is_meant(
@@ -517,8 +522,8 @@ def test_inside_a_git_hook_the_named_repository_is_meant(
     first = git(origin, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(hooked / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(hooked))
-    assert source.pin(f"{address(origin)}@main:tests/read", settings).commit == first
-    pinned = source.pin(str(origin / "tests" / "read"), settings)
+    assert pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings).commit == first
+    pinned = pinned_tests.pin_test(str(origin / "tests" / "read"), settings)
     assert (pinned.commit, pinned.dirty) == (first, False)
 
 
@@ -528,10 +533,10 @@ def test_a_damaged_repository_is_one_clear_error(
     blob = git(origin, "rev-parse", "HEAD:tests/read/read.py")
     (origin / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with pytest.raises(SourceError, match="Git cannot read the repository"):
-        source.pin(f"{origin}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     (origin / ".git" / "HEAD").write_text("nonsense\n")
     with pytest.raises(SourceError, match="is no Git repository"):
-        source.pin(f"{origin}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
 
 
 def test_a_machine_without_git_says_so(
@@ -539,8 +544,10 @@ def test_a_machine_without_git_says_so(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SourceError, match="the command 'git' is missing"):
-        source.pin(f"{origin}@main:tests/read", settings)
+        pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     done = subprocess.run(
-        [sys.executable, "-c", "import treehammer.hctests.source"], check=False, env={"PATH": ""}
+        [sys.executable, "-c", "import treehammer.hctests.git.pinned_tests"],
+        check=False,
+        env={"PATH": ""},
     )
     assert done.returncode == 0

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from import_contract import others  # noqa: F401 - a fixture
-from npm import npm_package
-from sql_makers import full_measurement, make_measurement
+from import_contract import other_store  # noqa: F401 - a fixture
+from measurement_factory import full_measurement, make_measurement
+from npm_packages import fetch_npm_package
 
 from treehammer import config
-from treehammer.collectors import software
-from treehammer.collectors.job import SoftwareRequest
-from treehammer.sql.export import export
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.software import providers
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer.export import export_file
+from treehammer.sql.write.store import Store
 
 JSROOT = "7.11.2"
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedTree:
     """A ROOT file, and the rows that it must hold."""
 
     file: Path
@@ -36,8 +36,10 @@ class Exported:
 @pytest.fixture(scope="session")
 def release() -> Callable[[str], SoftwareRequest]:
     """A prepared ROOT release of the user's cache."""
-    folder = config.load().software_dir
-    return lambda version: software.prepare(software.parse(version), folder)
+    folder = config.load_settings().software_dir
+    return lambda version: providers.prepare_software(
+        providers.parse_software_request(version), folder
+    )
 
 
 @pytest.fixture(scope="session")
@@ -87,23 +89,23 @@ def exported(
     rows: list[Row],
     release: Callable[[str], SoftwareRequest],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Exported:
+) -> ExportedTree:
     """The database as a TTree, written by the only release that the export can see."""
     folder = tmp_path_factory.mktemp("root")
     ready = Path(release(request.param).location)
     (folder / ready.name).symlink_to(ready)
     file = folder / "results.root"
-    export(
+    export_file(
         store,
         Selection(),
         file,
         software_dir=folder,
         progress=lambda _total: nullcontext(lambda _done, _note="": None),
     )
-    return Exported(file, rows)
+    return ExportedTree(file, rows)
 
 
 @pytest.fixture(scope="session")
 def jsroot() -> Path:
     """A folder that holds the npm package jsroot."""
-    return npm_package("jsroot", JSROOT)
+    return fetch_npm_package("jsroot", JSROOT)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.collectors.job import SoftwareRequest
-from treehammer.sql.store import Store
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.sql.write.store import Store
 
 pytestmark = pytest.mark.root
 
@@ -19,9 +19,9 @@ import resource, sys
 from contextlib import nullcontext
 from pathlib import Path
 from treehammer.errors import StoreError
-from treehammer.sql.export import export
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
+from treehammer.sql.transfer.export import export
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
 url, target, software, limit = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
 with Store.open(url) as store:
@@ -37,7 +37,7 @@ with Store.open(url) as store:
 
 @pytest.fixture
 def large(tmp_path: Path) -> str:
-    from sql_makers import full_measurement
+    from measurement_factory import full_measurement
 
     url = f"sqlite:///{tmp_path}/results.db"
     with Store.open(url) as store:

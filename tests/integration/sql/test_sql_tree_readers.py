@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uproot
 
-from treehammer.collectors.job import SoftwareRequest
-from treehammer.collectors.metrics import BY_NAME
-from treehammer.sql.root_export import LOOKS_UNKNOWN
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.transfer.root_export import AMBIGUOUS_ROWS_KEY
 from treehammer.version import __version__
 
 pytestmark = pytest.mark.root
@@ -33,9 +33,9 @@ BRANCH_TYPES = {
 
 
 def kind(name: str) -> str:
-    if name == LOOKS_UNKNOWN:
+    if name == AMBIGUOUS_ROWS_KEY:
         return "text"
-    return BY_NAME[name].type if name in BY_NAME else "float"
+    return METRICS_BY_NAME[name].type if name in METRICS_BY_NAME else "float"
 
 
 def in_tree(name: str, value: Any) -> Any:
@@ -90,7 +90,7 @@ def test_draw_and_rdataframe(
     assert read["about"]["treehammer_version"] == __version__
     assert read["about"]["unknown_int"] == str(UNKNOWN_INT)
     assert "unknown" in read["title"]
-    assert read["meaning"]["eff_job"] == f"{BY_NAME['eff_job'].meaning} [1]"
+    assert read["meaning"]["eff_job"] == f"{METRICS_BY_NAME['eff_job'].meaning} [1]"
 
 
 def test_uproot(exported: Any) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from served import Served
-from spool_bench import Bench
-from submit_desk import Desk
+from local_user import LocalUser
+from service_process import ServiceProcess
+from spool_harness import SpoolHarness
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
+def spool(tmp_path: Path) -> Iterator[SpoolHarness]:
+    bench = SpoolHarness(tmp_path)
     yield bench
     bench.kill_runner()
     left = bench.end_processes()
@@ -21,23 +21,23 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def local_user(tmp_path: Path) -> Iterator[LocalUser]:
+    made = LocalUser(tmp_path)
     yield made
-    leave(made)
+    end_runner(made)
 
 
-def leave(desk: Desk) -> None:
+def end_runner(desk: LocalUser) -> None:
     """End a desk's runner and see that no job left a process behind."""
-    bench = Bench(desk.folder / "bench", spool=desk.settings.spool_dir)
+    bench = SpoolHarness(desk.folder / "bench", spool=desk.settings.spool_dir)
     bench.kill_runner()
     assert not any(bench.end_processes().values()), "processes stayed behind"
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+def service_process(tmp_path: Path) -> Iterator[ServiceProcess]:
     """A results service with a database of its own, running."""
-    made = Served(tmp_path / "served")
+    made = ServiceProcess(tmp_path / "served")
     made.start()
     yield made
-    made.end()
+    made.end_process()

@@ -12,23 +12,23 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from spool_bench import Bench
-from submit_desk import TEST, Desk
+from local_user import TEST_TOML, LocalUser
+from spool_harness import SpoolHarness
 
 from treehammer import config
-from treehammer.errors import BatchError, ConfigError, DatasetError, NothingToDo
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
-from treehammer.submit import campaign as campaigns
-from treehammer.submit.batch import processes
+from treehammer.errors import BatchError, ConfigError, DatasetError, NothingToDoError
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.local import job_processes
+from treehammer.submit.lifecycle import submission as campaigns
 
 
-def test_submit_and_wait(desk: Desk) -> None:
-    result = desk.types("submit", str(desk.test), "--wait")
+def test_submit_and_wait(local_user: LocalUser) -> None:
+    result = local_user.invoke_command("submit", str(local_user.test), "--wait")
     assert result.exception is None, result.output
     assert result.return_value == 0
     assert "4 of 4 measurements are over" in result.output
-    rows = desk.rows()
+    rows = local_user.read_measurements()
     assert len(rows) == 4
     assert {row["failure_class"] for row in rows} == {None}
     assert {row["slot"] for row in rows} == {"slot1"}
@@ -36,149 +36,167 @@ def test_submit_and_wait(desk: Desk) -> None:
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans)), "one at a time"  # type: ignore[operator]
 
 
-def test_status_and_collect_from_another_shell(desk: Desk) -> None:
-    assert desk.types("submit", str(desk.test)).exception is None
-    campaign = desk.submitted_id()
-    assert campaign in desk.elsewhere("status")
-    desk.elsewhere("status", campaign[:6], "--follow", "--json")
-    assert len(desk.rows()) == 4, "who looks takes in what was measured"
-    assert "0 new measurements, 4 known" in desk.elsewhere("collect", campaign)
-    (site,) = json.loads(desk.elsewhere("status", "last", "--json"))
+def test_status_and_collect_from_another_shell(local_user: LocalUser) -> None:
+    assert local_user.invoke_command("submit", str(local_user.test)).exception is None
+    campaign = local_user.last_campaign_id()
+    assert campaign in local_user.run_in_new_process("status")
+    local_user.run_in_new_process("status", campaign[:6], "--follow", "--json")
+    assert len(local_user.read_measurements()) == 4, "who looks takes in what was measured"
+    assert "0 new measurements, 4 known" in local_user.run_in_new_process("collect", campaign)
+    (site,) = json.loads(local_user.run_in_new_process("status", "last", "--json"))
     assert (site["site"], site["done"], site["failures"]) == ("local", 2, {})
 
 
-def test_killed_submitter_and_killed_runner_lose_and_double_nothing(desk: Desk) -> None:
-    desk.payload(0.7)
+def test_killed_submitter_and_killed_runner_lose_and_double_nothing(local_user: LocalUser) -> None:
+    local_user.write_payload(0.7)
     code = (
         "from treehammer import config; from treehammer.submit import campaign;"
-        f"s = config.load({{'data_dir': {str(desk.settings.data_dir)!r}}}, environ={{}});"
-        f"campaign.run(campaign.Request({str(desk.test)!r}), s)"
+        f"s = config.load({{'data_dir': {str(local_user.settings.data_dir)!r}}}, environ={{}});"
+        f"campaign.run(campaign.Request({str(local_user.test)!r}), s)"
     )
     submitter = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    bench = Bench(desk.folder / "bench", spool=desk.settings.spool_dir)
-    bench.wait(lambda: any(bench.processes(b) for b in bench.batch_ids()))
+    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench.wait_for_status(lambda: any(bench.job_pids(b) for b in bench.batch_ids()))
     os.killpg(submitter.pid, signal.SIGKILL)
     submitter.wait()
     bench.kill_runner()
-    desk.elsewhere("status", "last", "--follow")
-    desk.elsewhere("collect")
-    rows = desk.rows()
+    local_user.run_in_new_process("status", "last", "--follow")
+    local_user.run_in_new_process("collect")
+    rows = local_user.read_measurements()
     assert len(rows) == 4
     assert {row["failure_class"] for row in rows} == {None}
 
 
-def test_a_killed_worker_leaves_nothing_of_its_payload_behind(desk: Desk) -> None:
-    escaped = desk.folder / "escaped"
-    (desk.test / "run.sh").write_text(
+def test_a_killed_worker_leaves_nothing_of_its_payload_behind(local_user: LocalUser) -> None:
+    escaped = local_user.folder / "escaped"
+    (local_user.test / "run.sh").write_text(
         f"#!/bin/sh\nsetsid sleep 600 &\necho $! > {escaped}.new\nmv {escaped}.new {escaped}\nwait\n"
     )
-    desk.types("submit", str(desk.test), "-S", "repeats=1")
-    bench = Bench(desk.folder / "bench", spool=desk.settings.spool_dir)
-    bench.wait(escaped.exists)
+    local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
+    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench.wait_for_status(escaped.exists)
     payload = int(escaped.read_text())
-    (worker,) = desk.settings.spool_dir.glob("jobs/*/*/attempt-1.pid")
+    (worker,) = local_user.settings.spool_dir.glob("jobs/*/*/attempt-1.pid")
     os.kill(int(worker.read_text().split()[0]), signal.SIGKILL)
-    bench.wait(lambda: not processes.start_time(payload))
-    desk.types("cancel", "last")
+    bench.wait_for_status(lambda: not job_processes.start_time(payload))
+    local_user.invoke_command("cancel", "last")
 
 
-def test_cancel_keeps_what_was_measured(desk: Desk) -> None:
-    desk.payload(0.1)
-    (desk.test / "test.toml").write_text(TEST.replace('"two"]', '"two"]\nnap = ["0.1", "500"]'))
-    desk.types("submit", str(desk.test))
-    bench = Bench(desk.folder / "bench", spool=desk.settings.spool_dir)
-    bench.wait(lambda: len(list(desk.settings.spool_dir.glob("jobs/*/*/*/records/*.json"))) >= 2)
-    result = desk.types("cancel", "last")
+def test_cancel_keeps_what_was_measured(local_user: LocalUser) -> None:
+    local_user.write_payload(0.1)
+    (local_user.test / "test.toml").write_text(
+        TEST_TOML.replace('"two"]', '"two"]\nnap = ["0.1", "500"]')
+    )
+    local_user.invoke_command("submit", str(local_user.test))
+    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench.wait_for_status(
+        lambda: len(list(local_user.settings.spool_dir.glob("jobs/*/*/*/records/*.json"))) >= 2
+    )
+    result = local_user.invoke_command("cancel", "last")
     assert result.exception is None, result.output
-    assert not any(bench.processes(b) for b in bench.batch_ids())
-    rows = desk.rows()
+    assert not any(bench.job_pids(b) for b in bench.batch_ids())
+    rows = local_user.read_measurements()
     assert [r["failure_class"] for r in rows].count(None) >= 2
-    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert site["running"] == site["queued"] == 0
     assert site["cancelled"] >= 1
-    assert isinstance(desk.types("cancel", "last").exception, NothingToDo)
+    assert isinstance(local_user.invoke_command("cancel", "last").exception, NothingToDoError)
 
 
-def test_failures_are_counted_by_class_and_change_the_exit_code(desk: Desk) -> None:
-    (desk.test / "run.sh").write_text("#!/bin/sh\nexit 3\n")
-    result = desk.types("submit", str(desk.test), "--wait", "-S", "repeats=1")
+def test_failures_are_counted_by_class_and_change_the_exit_code(local_user: LocalUser) -> None:
+    (local_user.test / "run.sh").write_text("#!/bin/sh\nexit 3\n")
+    result = local_user.invoke_command("submit", str(local_user.test), "--wait", "-S", "repeats=1")
     assert result.return_value == 1
-    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert site["failures"] == {"payload": 2}
 
 
-def test_what_went_wrong_is_told_once_with_the_payloads_own_words(desk: Desk) -> None:
-    (desk.test / "run.sh").write_text("#!/bin/sh\necho 'no such [bold]cake' >&2\nexit 3\n")
-    waited = desk.types("submit", str(desk.test), "--wait", "-S", "repeats=1").output
-    later = desk.types("status", "last").output
+def test_what_went_wrong_is_told_once_with_the_payloads_own_words(local_user: LocalUser) -> None:
+    (local_user.test / "run.sh").write_text("#!/bin/sh\necho 'no such [bold]cake' >&2\nexit 3\n")
+    waited = local_user.invoke_command(
+        "submit", str(local_user.test), "--wait", "-S", "repeats=1"
+    ).output
+    later = local_user.invoke_command("status", "last").output
     for printed in (waited, later):
         assert printed.count("no such [bold]cake") == 1
         assert "2 × payload at local: " in printed
 
 
-def test_what_cannot_be_true_is_told_and_changes_the_exit_code(desk: Desk) -> None:
+def test_what_cannot_be_true_is_told_and_changes_the_exit_code(local_user: LocalUser) -> None:
     result = """{"format": 1, "values": {"events_read": 9, "events_total": 3}, "extras": {}}"""
-    (desk.test / "run.sh").write_text(f"#!/bin/sh\necho '{result}' > \"$TREEHAMMER_RESULT\"\n")
-    waited = desk.types("submit", str(desk.test), "--wait", "-S", "repeats=1")
+    (local_user.test / "run.sh").write_text(
+        f"#!/bin/sh\necho '{result}' > \"$TREEHAMMER_RESULT\"\n"
+    )
+    waited = local_user.invoke_command("submit", str(local_user.test), "--wait", "-S", "repeats=1")
     assert waited.return_value == 1
     assert "2 × implausible at local: events_read is 9 of 3" in waited.output
-    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert site["failures"] == {"implausible": 2}
 
 
-def test_dry_run_and_render_leave_nothing(desk: Desk) -> None:
-    result = desk.types("submit", str(desk.test), "--dry-run", "--json")
+def test_dry_run_and_render_leave_nothing(local_user: LocalUser) -> None:
+    result = local_user.invoke_command("submit", str(local_user.test), "--dry-run", "--json")
     assert result.exception is None
     assert json.loads(result.stdout)[0]["measurements"] == 4
-    printed = desk.types("render", str(desk.test), "-S", "repeats=1").output
+    printed = local_user.invoke_command("render", str(local_user.test), "-S", "repeats=1").output
     assert tomllib.loads(printed)["labels"]["site"] == "local"
-    assert not desk.settings.data_dir.exists()
+    assert not local_user.settings.data_dir.exists()
 
 
-def test_rendered_folder_runs_by_itself(desk: Desk) -> None:
-    output = desk.folder / "rendered"
-    assert desk.types("render", str(desk.test), "-o", str(output)).exception is None
+def test_rendered_folder_runs_by_itself(local_user: LocalUser) -> None:
+    output = local_user.folder / "rendered"
+    assert (
+        local_user.invoke_command("render", str(local_user.test), "-o", str(output)).exception
+        is None
+    )
     inputs = output / "1" / "inputs"
     command = [sys.executable, "worker.pyz", "run", "job.json"]
     subprocess.run(command, cwd=inputs, check=True, capture_output=True)
     assert len(list((inputs / "records").glob("*.json"))) == 2
-    again = desk.types("render", str(desk.test), "-o", str(output)).exception
+    again = local_user.invoke_command("render", str(local_user.test), "-o", str(output)).exception
     assert isinstance(again, ConfigError)
 
 
 def test_refused_submission_is_remembered_and_its_jobs_are_lost(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    local_user: LocalUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise BatchError("no room")
 
-    monkeypatch.setattr("treehammer.submit.batch.spool.Spool.add", refuse)
-    assert isinstance(desk.types("submit", str(desk.test)).exception, BatchError)
-    (site,) = json.loads(desk.types("status", "last", "--json").stdout)
+    monkeypatch.setattr("treehammer.submit.batch.local.spool.Spool.add", refuse)
+    assert isinstance(
+        local_user.invoke_command("submit", str(local_user.test)).exception, BatchError
+    )
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert (site["lost"], site["failures"]) == (2, {"submission": 2})
 
 
-def test_wrong_requests_are_one_clear_error(desk: Desk) -> None:
-    unknown = desk.types("submit", str(desk.test), "--sites", "locale").exception
+def test_wrong_requests_are_one_clear_error(local_user: LocalUser) -> None:
+    unknown = local_user.invoke_command(
+        "submit", str(local_user.test), "--sites", "locale"
+    ).exception
     assert isinstance(unknown, ConfigError)
     assert "Did you mean 'local'?" in str(unknown)
-    assert isinstance(desk.types("submit", str(desk.test), "--sites", ",").exception, ConfigError)
-    assert isinstance(desk.types("status").exception, NothingToDo)
-    assert isinstance(desk.types("collect").exception, NothingToDo)
-    text = TEST.replace("repeats = 2", 'dataset = "reference-small"')
-    (desk.test / "test.toml").write_text(text)
-    missing = desk.types("submit", str(desk.test), "--dry-run").exception
+    assert isinstance(
+        local_user.invoke_command("submit", str(local_user.test), "--sites", ",").exception,
+        ConfigError,
+    )
+    assert isinstance(local_user.invoke_command("status").exception, NothingToDoError)
+    assert isinstance(local_user.invoke_command("collect").exception, NothingToDoError)
+    text = TEST_TOML.replace("repeats = 2", 'dataset = "reference-small"')
+    (local_user.test / "test.toml").write_text(text)
+    missing = local_user.invoke_command("submit", str(local_user.test), "--dry-run").exception
     assert isinstance(missing, DatasetError)
     assert "treehammer datasets make reference-small" in str(missing)
 
 
 @pytest.mark.root
 def test_two_releases_read_the_shipped_test(tmp_path: Path) -> None:
-    settings = config.load({"data_dir": tmp_path / "data"})
+    settings = config.load_settings({"data_dir": tmp_path / "data"})
     axes = {"branches": ("0.02",), "cache_mb": ("30",)}
-    request = campaigns.Request("ttree-read", axes, {"rounds": "1"})
-    campaign, progress = campaigns.run(request, settings)
-    assert progress.finished
+    request = campaigns.CampaignRequest("ttree-read", axes, {"rounds": "1"})
+    campaign, progress = campaigns.run_campaign(request, settings)
+    assert progress.is_finished
     assert not any(progress.failures.values())
     with Store.open(settings.database) as store:
         columns = ("kind", "root_version", "value_checksum", "loop_unzipped_bytes", "plausible")

@@ -10,47 +10,51 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from condor_bench import Jobs, pool_of, text
-from grid import Grid
+from condor_jobs import CondorJobs, pool_from_sites_file, submit_text
+from grid_fixtures import Grid
 
 from treehammer.errors import BatchError
-from treehammer.submit.batch.base import JobState, JobStatus
 from treehammer.submit.batch.htcondor import HTCondorBatch, connection
+from treehammer.submit.batch.interface import JobState, JobStatus
 
 ALL = {"worker.out", "worker.err", "seen.json", "records/r.json"}
 
 
 @pytest.fixture
-def jobs(pool: Grid, tmp_path: Path) -> Iterator[Jobs]:
-    made = Jobs(HTCondorBatch(pool_of(pool), tmp_path / "unused"), tmp_path / "made")
+def jobs(pool: Grid, tmp_path: Path) -> Iterator[CondorJobs]:
+    made = CondorJobs(
+        HTCondorBatch(pool_from_sites_file(pool), tmp_path / "unused"), tmp_path / "made"
+    )
     yield made
     made.batch.cancel(made.ids.values())
 
 
-def test_jobs_run_a_few_at_a_time_and_every_attempt_comes_home(pool: Grid, jobs: Jobs) -> None:
+def test_jobs_run_a_few_at_a_time_and_every_attempt_comes_home(
+    pool: Grid, jobs: CondorJobs
+) -> None:
     a, b, c = pool.box.sites[:3]
     described = [
-        *jobs.described("plain", 4, text(site=a, at_once=2)),
-        *jobs.described("again", 1, text("temporary", site=b)),
-        *jobs.described("killed", 1, text("signal", site=c)),
+        *jobs.describe_jobs("plain", 4, submit_text(site=a, at_once=2)),
+        *jobs.describe_jobs("again", 1, submit_text("temporary", site=b)),
+        *jobs.describe_jobs("killed", 1, submit_text("signal", site=c)),
     ]
     ids = jobs.submit(described)
     assert jobs.submit(described) == ids, "submitting the same again is harmless"
     assert jobs.batch.find([*ids, "stranger"]) == ids
     clusters = {batch_id.partition(".")[0] for batch_id in ids.values()}
     assert len(clusters) == 3, "one for each text"
-    assert sum("ProcId" in ad for ad in jobs.queue()) <= 4, "two of the first text at a time"
-    found = jobs.over()
+    assert sum("ProcId" in ad for ad in jobs.queued_ads()) <= 4, "two of the first text at a time"
+    found = jobs.wait_until_final()
     assert {status.state for status in found.values()} == {JobState.DONE}
     for number in range(4):
         (attempt,) = found[f"plain{number}"].attempts
         assert (attempt.number, attempt.exit_code, attempt.failure_class) == (1, 0, "")
         assert 0 < attempt.started_us <= attempt.ended_us
         assert attempt.host
-        assert jobs.output(f"plain{number}") == {1: ALL}
+        assert jobs.output_files(f"plain{number}") == {1: ALL}
     assert [a.exit_code for a in found["again0"].attempts] == [75, 0]
     assert [a.exit_code for a in found["killed0"].attempts] == [-9, 0]
-    assert jobs.output("again0") == jobs.output("killed0") == {1: ALL, 2: ALL}
+    assert jobs.output_files("again0") == jobs.output_files("killed0") == {1: ALL, 2: ALL}
     sandbox = jobs.batch.sandboxes(ids["plain2"])[1]
     assert (sandbox / "seen.json").read_text() == '"plain2"'
 
@@ -73,7 +77,7 @@ def test_jobs_run_a_few_at_a_time_and_every_attempt_comes_home(pool: Grid, jobs:
 class Trouble:
     """A campaign that met all troubles at once, and what was told of it meanwhile."""
 
-    jobs: Jobs
+    jobs: CondorJobs
     notes: list[str]
     held: dict[str, JobStatus]
     found: dict[str, JobStatus]
@@ -83,7 +87,7 @@ class Trouble:
 def trouble(pool: Grid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
     """One after the other would take minutes."""
     folder = tmp_path_factory.mktemp("trouble")
-    jobs = Jobs(HTCondorBatch(pool_of(pool), folder / "unused"), folder / "made")
+    jobs = CondorJobs(HTCondorBatch(pool_from_sites_file(pool), folder / "unused"), folder / "made")
     try:
         yield _meet_trouble(pool, jobs)
     finally:
@@ -91,30 +95,32 @@ def trouble(pool: Grid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
         jobs.batch.cancel(jobs.ids.values())
 
 
-def _meet_trouble(pool: Grid, jobs: Jobs) -> Trouble:
+def _meet_trouble(pool: Grid, jobs: CondorJobs) -> Trouble:
     a, b, c = pool.box.sites[:3]
-    bad = text(site=c).replace("executable = /bin/sh", "executable = /bin/no-such-program")
+    bad = submit_text(site=c).replace("executable = /bin/sh", "executable = /bin/no-such-program")
     jobs.submit(
         [
-            *jobs.described("startd", 1, text("once", site=a)),
-            *jobs.described("stopped", 1, text("once", site=b)),
-            *jobs.described("behind", 1, text("once", site=c)),
-            *jobs.described("never", 3, text(site="NOWHERE", at_once=2)),
+            *jobs.describe_jobs("startd", 1, submit_text("once", site=a)),
+            *jobs.describe_jobs("stopped", 1, submit_text("once", site=b)),
+            *jobs.describe_jobs("behind", 1, submit_text("once", site=c)),
+            *jobs.describe_jobs("never", 3, submit_text(site="NOWHERE", at_once=2)),
         ]
     )
-    jobs.running("startd0", "stopped0", "behind0")
+    jobs.wait_until_running("startd0", "stopped0", "behind0")
     time.sleep(2)  # so that they are well under way
     pool.kill_startd(a)
-    with pool.stopped(b):
+    with pool.without_site(b):
         cluster = jobs.ids["behind0"].partition(".")[0]
-        pool.condor("condor_rm", cluster)
+        pool.run_condor_command("condor_rm", cluster)
         # After that one, since each site has one slot.
-        jobs.submit(jobs.described("bad", 1, bad))
-        held = jobs.until(lambda s: s["bad0"].state is JobState.HELD, "the bad executable is held")
-        notes = jobs.batch.notes(jobs.ids.values())
-        pool.condor("condor_rm", jobs.ids["never0"].partition(".")[0])
-        pool.condor("condor_rm", jobs.ids["bad0"].partition(".")[0])
-    return Trouble(jobs, notes, held, jobs.over(120))
+        jobs.submit(jobs.describe_jobs("bad", 1, bad))
+        held = jobs.wait_until(
+            lambda s: s["bad0"].state is JobState.HELD, "the bad executable is held"
+        )
+        notes = jobs.batch.explain_waiting(jobs.ids.values())
+        pool.run_condor_command("condor_rm", jobs.ids["never0"].partition(".")[0])
+        pool.run_condor_command("condor_rm", jobs.ids["bad0"].partition(".")[0])
+    return Trouble(jobs, notes, held, jobs.wait_until_final(120))
 
 
 def test_a_startd_that_dies_is_named_and_the_job_runs_again(trouble: Trouble) -> None:
@@ -122,7 +128,7 @@ def test_a_startd_that_dies_is_named_and_the_job_runs_again(trouble: Trouble) ->
     assert (first.state, first.failure_class) == (JobState.LOST, "lost")
     assert "disconnected too long" in first.reason
     assert (last.state, last.exit_code) == (JobState.DONE, 0)
-    assert trouble.jobs.output("startd0")[last.number] == ALL
+    assert trouble.jobs.output_files("startd0")[last.number] == ALL
 
 
 def test_a_site_that_stops_evicts(trouble: Trouble) -> None:
@@ -159,41 +165,43 @@ def test_a_selector_that_matches_nothing_is_said_at_once(trouble: Trouble) -> No
     assert any(note.startswith("2 jobs are idle: no slot of") for note in trouble.notes)
 
 
-def test_a_schedd_that_dies_loses_and_repeats_nothing(pool: Grid, jobs: Jobs) -> None:
+def test_a_schedd_that_dies_loses_and_repeats_nothing(pool: Grid, jobs: CondorJobs) -> None:
     site = pool.box.sites[0]
-    jobs.submit(jobs.described("job", 4, text("nap", site=site, at_once=2)))
-    jobs.running("job0")
-    pool.until(lambda: pool.starters(site), "its starter is there")
+    jobs.submit(jobs.describe_jobs("job", 4, submit_text("nap", site=site, at_once=2)))
+    jobs.wait_until_running("job0")
+    pool.wait_until(lambda: pool.starter_pids(site), "its starter is there")
     time.sleep(1)
     pool.kill_schedd()
-    found = jobs.over()  # patient while nobody answers
+    found = jobs.wait_until_final()  # patient while nobody answers
     assert {status.state for status in found.values()} == {JobState.DONE}
     assert [len(status.attempts) for status in found.values()] == [1, 1, 1, 1], found
-    assert all(jobs.output(job_id) == {1: ALL} for job_id in jobs.ids)
+    assert all(jobs.output_files(job_id) == {1: ALL} for job_id in jobs.ids)
 
 
-def test_a_full_disk_at_a_site_is_met_by_another_attempt(pool: Grid, jobs: Jobs) -> None:
+def test_a_full_disk_at_a_site_is_met_by_another_attempt(pool: Grid, jobs: CondorJobs) -> None:
     site = pool.box.sites[1]
-    with pool.small_disk(site, 60):
-        jobs.submit(jobs.described("job", 1, text("fill", site=site)))
-        found = jobs.over()
+    with pool.with_small_disk(site, 60):
+        jobs.submit(jobs.describe_jobs("job", 1, submit_text("fill", site=site)))
+        found = jobs.wait_until_final()
     codes = [attempt.exit_code for attempt in found["job0"].attempts]
     assert codes == [75, 75, 75], found
 
 
-def test_cancelled_jobs_are_no_failure_and_held_ones_go_on(pool: Grid, jobs: Jobs) -> None:
+def test_cancelled_jobs_are_no_failure_and_held_ones_go_on(pool: Grid, jobs: CondorJobs) -> None:
     a, b = pool.box.sites[:2]
-    jobs.submit(jobs.described("some", 3, text("once", site=a, at_once=2)))
-    jobs.submit(jobs.described("held", 1, text("once", site=b)))
-    jobs.running("some0", "held0")
-    pool.condor("condor_hold", jobs.ids["held0"].partition("@")[0])
+    jobs.submit(jobs.describe_jobs("some", 3, submit_text("once", site=a, at_once=2)))
+    jobs.submit(jobs.describe_jobs("held", 1, submit_text("once", site=b)))
+    jobs.wait_until_running("some0", "held0")
+    pool.run_condor_command("condor_hold", jobs.ids["held0"].partition("@")[0])
     # Let go of before its shadow has ended, a job would stay idle for minutes.
-    jobs.until(lambda s: bool(s["held0"].reason and s["held0"].attempts[0].reason), "it is held")
+    jobs.wait_until(
+        lambda s: bool(s["held0"].reason and s["held0"].attempts[0].reason), "it is held"
+    )
     time.sleep(1)
     assert jobs.batch.release(jobs.ids.values()) == 1
     mine = [jobs.ids[f"some{number}"] for number in range(3)]
     assert jobs.batch.cancel(mine) == 3
-    found = jobs.over()
+    found = jobs.wait_until_final()
     assert {found[f"some{n}"].state for n in range(3)} == {JobState.CANCELLED}
     assert found["some0"].attempts[0].state is JobState.CANCELLED
     assert not any(status.failure_class for j, status in found.items() if j.startswith("some"))
@@ -203,38 +211,40 @@ def test_cancelled_jobs_are_no_failure_and_held_ones_go_on(pool: Grid, jobs: Job
 
 
 def test_two_pools_in_one_process_one_of_them_spooled(
-    pool: Grid, jobs: Jobs, tmp_path: Path
+    pool: Grid, jobs: CondorJobs, tmp_path: Path
 ) -> None:
-    spooled = pool_of(pool, second=True, spool=True, submit_dir=None)
-    other = Jobs(HTCondorBatch(spooled, tmp_path / "spooled"), tmp_path / "other")
-    jobs.submit(jobs.described("here", 1, text(site=pool.box.sites[0])))
-    everywhere = text("temporary", at_once=2).replace('TARGET.GLIDEIN_Site == "SITE_A"', "true")
-    other.submit(other.described("there", 3, everywhere))
-    assert {status.state for status in jobs.over().values()} == {JobState.DONE}
-    found = other.over()
+    spooled = pool_from_sites_file(pool, second=True, spool=True, submit_dir=None)
+    other = CondorJobs(HTCondorBatch(spooled, tmp_path / "spooled"), tmp_path / "other")
+    jobs.submit(jobs.describe_jobs("here", 1, submit_text(site=pool.box.sites[0])))
+    everywhere = submit_text("temporary", at_once=2).replace(
+        'TARGET.GLIDEIN_Site == "SITE_A"', "true"
+    )
+    other.submit(other.describe_jobs("there", 3, everywhere))
+    assert {status.state for status in jobs.wait_until_final().values()} == {JobState.DONE}
+    found = other.wait_until_final()
     for job_id, status in found.items():
         assert [a.exit_code for a in status.attempts] == [75, 0]
-        assert other.output(job_id) == {1: ALL, 2: ALL}
+        assert other.output_files(job_id) == {1: ALL, 2: ALL}
     assert other.batch.find(other.ids) == other.ids
     assert {s.state for s in jobs.statuses().values()} == {JobState.DONE}
 
 
-def test_the_grid_universe_leads_into_another_pool(pool: Grid, jobs: Jobs) -> None:
-    described = text().replace("universe = vanilla", "universe = grid")
+def test_the_grid_universe_leads_into_another_pool(pool: Grid, jobs: CondorJobs) -> None:
+    described = submit_text().replace("universe = vanilla", "universe = grid")
     described = described[: described.index("requirements")]
     described += f"grid_resource = {pool.grid_resource}\n"
-    jobs.submit(jobs.described("far", 1, described))
-    found = jobs.over()
+    jobs.submit(jobs.describe_jobs("far", 1, described))
+    found = jobs.wait_until_final()
     assert found["far0"].state is JobState.DONE
     assert found["far0"].attempts[-1].exit_code == 0
     assert found["far0"].attempts[-1].started_us
-    assert list(jobs.output("far0")) == [found["far0"].attempts[-1].number]
+    assert list(jobs.output_files("far0")) == [found["far0"].attempts[-1].number]
 
 
 def test_what_is_wrong_is_said(
-    pool: Grid, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Grid, jobs: CondorJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = pool_of(pool)
+    good = pool_from_sites_file(pool)
     assert jobs.batch.check().user.startswith("treehammer@")
     matching, total = jobs.batch.matching_slots(f'TARGET.GLIDEIN_Site == "{pool.box.sites[0]}"')
     assert 0 < matching < total
@@ -242,21 +252,21 @@ def test_what_is_wrong_is_said(
     with pytest.raises(BatchError, match="no ClassAd expression"):
         jobs.batch.matching_slots("GLIDEIN_Site = (")
 
-    monkeypatch.setattr(connection, "PAUSES_S", (0.1,))
-    jobs.submit(jobs.described("kept", 1, text(site="NOWHERE")))
+    monkeypatch.setattr(connection, "RETRY_PAUSES_S", (0.1,))
+    jobs.submit(jobs.describe_jobs("kept", 1, submit_text(site="NOWHERE")))
     nobody = HTCondorBatch(replace(good, name="nobody", collector="127.0.0.1:1"), tmp_path)
     nobody.connection.pauses_s = (0.1,)
     with pytest.raises(BatchError, match="does not answer"):
-        nobody.submit(jobs.campaign, jobs.described("lost", 1, text()))
+        nobody.submit(jobs.campaign, jobs.describe_jobs("lost", 1, submit_text()))
     assert nobody.find(["lost0"]) == {}, "nothing was left behind"
     with pytest.raises(BatchError, match="does not answer"):
         nobody.query(jobs.ids.values())
     with pytest.raises(BatchError, match="there is no HTCondor configuration"):
         HTCondorBatch(replace(good, config=tmp_path / "none"), tmp_path).check()
     with pytest.raises(BatchError, match="filled in when the job is submitted"):
-        jobs.submit(jobs.described("own", 1, text() + "initialdir = /tmp\n"))
+        jobs.submit(jobs.describe_jobs("own", 1, submit_text() + "initialdir = /tmp\n"))
     with pytest.raises(BatchError, match="does not take the jobs"):
-        jobs.submit(jobs.described("odd", 1, text() + "request_cpus = lots of\n"))
+        jobs.submit(jobs.describe_jobs("odd", 1, submit_text() + "request_cpus = lots of\n"))
     assert jobs.batch.find(["odd0", "own0"]) == {}
 
 

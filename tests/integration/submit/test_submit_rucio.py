@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import rucio_users
-from grid import Grid
-from plain_datasets import lay
-from rucio_users import Person
+from byte_datasets import write_dataset
+from grid_fixtures import Grid
+from rucio_users import RucioUser
 
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
-from treehammer.testbed import replicas
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.testbed.components import replica_files
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
 TEST = """
@@ -33,8 +33,8 @@ RESULT = '{"format": 1, "values": {}, "extras": {}, "failure": null}'
 
 
 @pytest.fixture(scope="module")
-def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Person:
-    return Person(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
+def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> RucioUser:
+    return RucioUser(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
 
 
 @pytest.fixture(autouse=True)
@@ -50,50 +50,60 @@ def shell_test(folder: Path, dataset: str) -> str:
     return str(folder)
 
 
-def on_disk(hammer: Person, site: str, did: str) -> Path:
-    with rucio_users.user(hammer.grid, "hammer") as client:
-        found = rucio_users.pfns(client, {"scope": "hctest", "name": did}, site)
+def on_disk(hammer: RucioUser, site: str, did: str) -> Path:
+    with rucio_users.rucio_client(hammer.grid, "hammer") as client:
+        found = rucio_users.list_pfns(client, {"scope": "hctest", "name": did}, site)
     (pfn,) = found.values()
-    return replicas.behind(hammer.grid.box, site, pfn)
+    return replica_files.path_behind_url(hammer.grid.box, site, pfn)
 
 
-def test_sites_without_a_good_replica_are_named_and_skipped(hammer: Person, tmp_path: Path) -> None:
+def test_sites_without_a_good_replica_are_named_and_skipped(
+    hammer: RucioUser, tmp_path: Path
+) -> None:
     """Nothing there, only in the catalogue, and of another size: three reasons, one site left."""
-    manifest = lay(hammer.datasets, "planned", {"one.root": os.urandom(5000)})
+    manifest = write_dataset(hammer.datasets, "planned", {"one.root": os.urandom(5000)})
     spec = shell_test(tmp_path, "planned")
-    hammer.run("place", "planned", "--sites", "SITE_A")
-    code, printed, said = hammer.types("submit", spec, "--sites", "all", "--dry-run", "--json")
+    hammer.run_datasets("place", "planned", "--sites", "SITE_A")
+    code, printed, said = hammer.invoke_command(
+        "submit", spec, "--sites", "all", "--dry-run", "--json"
+    )
     assert code == 0, said
     assert "SITE_B is skipped at door rucio" in said + printed
     assert "one.root: Rucio has no replica at SITE_B_DATA for root" in said + printed
 
-    hammer.run("place", "planned", "--sites", "all")
-    code, printed, said = hammer.types("render", spec, "--sites", "all", "--full")
+    hammer.run_datasets("place", "planned", "--sites", "all")
+    code, printed, said = hammer.invoke_command("render", spec, "--sites", "all", "--full")
     assert code == 0, said
     for site in SITES:
         assert f"skipped at door {site}" not in said + printed
     on_disk(hammer, "SITE_B", "planned.one.root").unlink()
     on_disk(hammer, "SITE_C", "planned.one.root").write_bytes(b"short")
-    code, printed, said = hammer.types("submit", spec, "--sites", "all", "--dry-run", "--json")
+    code, printed, said = hammer.invoke_command(
+        "submit", spec, "--sites", "all", "--dry-run", "--json"
+    )
     told = said + printed
     assert "SITE_A is skipped" not in told
     assert "SITE_B is skipped" in told
     assert "missing" in told
     assert "SITE_C is skipped" in told
     assert f"5 bytes instead of {manifest.size}" in told
-    code, printed, said = hammer.types("submit", spec, "--sites", "SITE_B,SITE_C", "--dry-run")
+    code, printed, said = hammer.invoke_command(
+        "submit", spec, "--sites", "SITE_B,SITE_C", "--dry-run"
+    )
     assert code == 3
     assert "SITE_B is skipped" in said
 
 
-def test_who_has_none_of_the_data_plans_with_what_rucio_has(hammer: Person, tmp_path: Path) -> None:
-    lay(hammer.datasets, "afar", {"one.root": os.urandom(5000)})
-    hammer.run("place", "afar", "--sites", "SITE_A")
-    elsewhere = Person(hammer.grid, tmp_path / "elsewhere", "hammer")
+def test_who_has_none_of_the_data_plans_with_what_rucio_has(
+    hammer: RucioUser, tmp_path: Path
+) -> None:
+    write_dataset(hammer.datasets, "afar", {"one.root": os.urandom(5000)})
+    hammer.run_datasets("place", "afar", "--sites", "SITE_A")
+    elsewhere = RucioUser(hammer.grid, tmp_path / "elsewhere", "hammer")
     folder = tmp_path / "test"
     folder.mkdir()
     spec = shell_test(folder, "afar")
-    code, printed, said = elsewhere.types("render", spec, "--sites", "SITE_A", "--full")
+    code, printed, said = elsewhere.invoke_command("render", spec, "--sites", "SITE_A", "--full")
     assert code == 0, said
     assert not elsewhere.datasets.exists()
     assert "//store/rucio/hctest/" in printed
@@ -101,26 +111,26 @@ def test_who_has_none_of_the_data_plans_with_what_rucio_has(hammer: Person, tmp_
 
 
 def test_what_read_a_replica_that_is_found_bad_does_not_count_until_it_is_repaired(
-    hammer: Person, tmp_path: Path
+    hammer: RucioUser, tmp_path: Path
 ) -> None:
-    lay(hammer.datasets, "counted", {"one.root": os.urandom(5000)})
-    hammer.run("place", "counted", "--sites", "SITE_A,SITE_B")
+    write_dataset(hammer.datasets, "counted", {"one.root": os.urandom(5000)})
+    hammer.run_datasets("place", "counted", "--sites", "SITE_A,SITE_B")
     spec = shell_test(tmp_path, "counted")
     submit = ("submit", spec, "--sites", "SITE_A,SITE_B", "--wait")
-    assert hammer.types(*submit)[0] == 0
-    replicas.corrupt(on_disk(hammer, "SITE_B", "counted.one.root"))
+    assert hammer.invoke_command(*submit)[0] == 0
+    replica_files.corrupt_file(on_disk(hammer, "SITE_B", "counted.one.root"))
     verify = ("verify", "counted", "--sites", "SITE_A,SITE_B", "--door", "rucio", "--full")
-    code, printed, said = hammer.give(*verify, "--declare")
+    code, printed, said = hammer.invoke_datasets(*verify, "--declare")
     assert code == 1
     assert "1 measurement" in printed + said
     assert plausible(hammer) == {"SITE_A": [True], "SITE_B": [False]}
     # Rucio copies it anew; what is measured then counts.
-    hammer.grid.until(lambda: hammer.give(*verify)[0] == 0, "it is repaired", 120)
-    assert hammer.types(*submit)[0] == 0
+    hammer.grid.wait_until(lambda: hammer.invoke_datasets(*verify)[0] == 0, "it is repaired", 120)
+    assert hammer.invoke_command(*submit)[0] == 0
     assert plausible(hammer) == {"SITE_A": [True, True], "SITE_B": [False, True]}
 
 
-def plausible(hammer: Person) -> dict[str, list[bool]]:
+def plausible(hammer: RucioUser) -> dict[str, list[bool]]:
     """Site -> whether its measurements count, in the order of their start."""
     columns = ("site", "started_us", "plausible")
     found: dict[str, list[bool]] = {}

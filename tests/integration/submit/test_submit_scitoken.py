@@ -7,24 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from condor_bench import pool_of
-from grid import Grid
-from grid_desk import GridDesk
-from scitoken_issuer import Issuer, client_config
+from condor_jobs import pool_from_sites_file
+from grid_fixtures import Grid
+from grid_user import GridUser
+from scitoken_issuer import ScitokenIssuer, write_client_config
 
-from treehammer.submit import sites_file
-from treehammer.submit.site import Door
-from treehammer.testbed.condor import SCITOKEN_USER
+from treehammer.submit.sites import sites_file
+from treehammer.submit.sites.site_model import Door
+from treehammer.testbed.components.condor_pool import SCITOKEN_USER
 
 
 @pytest.fixture(scope="module")
-def issuer(pool: Grid) -> Issuer:
-    made = Issuer()
-    made.publish(pool.pool)
+def issuer(pool: Grid) -> ScitokenIssuer:
+    made = ScitokenIssuer()
+    made.publish_keys(pool.pool)
     return made
 
 
-class TokenDesk(GridDesk):
+class TokenDesk(GridUser):
     """A user of the first pool, which knows it by a SciToken alone."""
 
     def comes_with(self, token: Path) -> None:
@@ -32,18 +32,20 @@ class TokenDesk(GridDesk):
 
         All is spooled, as for a schedd on another machine.
         """
-        config = client_config(self.grid, self.folder)
-        pool = pool_of(self.grid, config=config, scitoken_file=token, spool=True, submit_dir=None)
+        config = write_client_config(self.grid, self.folder)
+        pool = pool_from_sites_file(
+            self.grid, config=config, scitoken_file=token, spool=True, submit_dir=None
+        )
         path = self.folder / "sites.toml"
         site = replace(
             self.sites[self.grid.box.sites[0]], doors=(Door("file", "file", "/nowhere"),)
         )
-        sites_file.write([site], [pool], path)
+        sites_file.write_sites_file([site], [pool], path)
         self.settings = replace(self.settings, sites_file=path)
 
     def checks(self) -> dict[str, dict[str, str]]:
         """Check -> what a process of its own finds of the pool, since sessions last as long as one."""
-        rows = json.loads(self.shell("sites", "check", "--json").partition("]")[0] + "]")
+        rows = json.loads(self.run_in_shell("sites", "check", "--json").partition("]")[0] + "]")
         return {row["check"]: row for row in rows if row["site"] == "pool first"}
 
 
@@ -52,43 +54,45 @@ def user(pool: Grid, tmp_path: Path) -> TokenDesk:
     return TokenDesk(tmp_path, pool)
 
 
-def test_a_campaign_by_scitoken(user: TokenDesk, issuer: Issuer) -> None:
-    user.comes_with(issuer.token(user.folder / "scitoken"))
+def test_a_campaign_by_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None:
+    user.comes_with(issuer.write_token(user.folder / "scitoken"))
     found = user.checks()
     assert found["token scitoken"]["found"].startswith("holds until")
     assert f"takes jobs of {SCITOKEN_USER}@{user.grid.pool.domain}" in found["schedd"]["found"]
 
-    user.payload_is("test ! -e scitoken")
-    said = user.shell(
+    user.set_payload("test ! -e scitoken")
+    said = user.run_in_shell(
         "submit", str(user.test), "--sites", user.grid.box.sites[0], "-S", "repeats=1", "--wait"
     )
     assert "2 of 2 measurements are over" in said, said
-    assert [row["failure_class"] for row in user.rows()] == [None, None]
+    assert [row["failure_class"] for row in user.read_measurements()] == [None, None]
     mine = f'TreehammerSite == "{user.grid.box.sites[0]}" && Owner == "{SCITOKEN_USER}"'
-    owned = user.grid.condor("condor_q", "-allusers", "-af", "ClusterId", "-constraint", mine)
-    owned += user.grid.condor("condor_history", "-af", "ClusterId", "-constraint", mine)
+    owned = user.grid.run_condor_command(
+        "condor_q", "-allusers", "-af", "ClusterId", "-constraint", mine
+    )
+    owned += user.grid.run_condor_command("condor_history", "-af", "ClusterId", "-constraint", mine)
     assert len(owned.split()) == 1
 
 
-def test_tokens_that_are_of_no_use_are_told(user: TokenDesk, issuer: Issuer) -> None:
-    user.comes_with(issuer.token(user.folder / "old", life_s=-100))
+def test_tokens_that_are_of_no_use_are_told(user: TokenDesk, issuer: ScitokenIssuer) -> None:
+    user.comes_with(issuer.write_token(user.folder / "old", life_s=-100))
     found = user.checks()
     assert "expired at" in found["token old"]["found"]
     assert "does not let us in" in found["collector"]["found"]
     assert "scitoken_file" in found["collector"]["remedy"]
 
     # The same name, and a key that the pool does not know.
-    user.comes_with(Issuer().token(user.folder / "forged"))
+    user.comes_with(ScitokenIssuer().write_token(user.folder / "forged"))
     found = user.checks()
     assert found["token forged"]["result"] == "ok"
     assert "does not let us in" in found["collector"]["found"]
 
-    user.comes_with(issuer.token(user.folder / "reader", scope="condor:/READ"))
+    user.comes_with(issuer.write_token(user.folder / "reader", scope="condor:/READ"))
     found = user.checks()
     assert found["collector"]["result"] == "ok"
     assert "does not let us in" in found["schedd"]["found"]
     secret = (user.folder / "reader").read_text().strip()
-    said = user.shell("submit", str(user.test), "--sites", user.grid.box.sites[0])
+    said = user.run_in_shell("submit", str(user.test), "--sites", user.grid.box.sites[0])
     assert "does not let us in" in said, said
     assert "Try again" not in said
     assert secret not in said

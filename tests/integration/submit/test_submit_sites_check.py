@@ -16,34 +16,40 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from grid import Grid
-from submit_makers import settings_for
+from grid_fixtures import Grid
+from plan_factory import make_settings
 
 from treehammer.datasets import doors
-from treehammer.datasets.doors import Target
+from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import ExitCode
-from treehammer.submit import sites_file
-from treehammer.submit.site import Pool, Site
-from treehammer.submit.site_commands import sites as verbs
-from treehammer.submit.site_trials import OK, UNTRIED, WRONG, Trial, try_sites
-from treehammer.testbed.storage import EXPORT, storage_of
+from treehammer.submit.cli.sites_commands import sites as verbs
+from treehammer.submit.sites import sites_file
+from treehammer.submit.sites.site_model import HTCondorPool, Site
+from treehammer.submit.sites.site_probes import (
+    PROBE_FAILED,
+    PROBE_OK,
+    PROBE_SKIPPED,
+    SiteProbeResult,
+    probe_sites,
+)
+from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 
 
 @pytest.fixture
-def known(grid: Grid) -> sites_file.SitesFile:
-    return sites_file.read(grid.sites_file)
+def known(grid: Grid) -> sites_file.SitesFileContent:
+    return sites_file.read_sites_file(grid.sites_file)
 
 
-def tried(folder: Path, site: Site, pool: Pool) -> Mapping[str, Trial]:
+def tried(folder: Path, site: Site, pool: HTCondorPool) -> Mapping[str, SiteProbeResult]:
     """What ``sites check`` finds of a site, by check."""
     path = folder / "sites.toml"
-    sites_file.write([site], [pool], path)
-    settings = dataclasses.replace(settings_for(folder), sites_file=path)
-    return {trial.check: trial for trial in try_sites([site], Target(), settings)}
+    sites_file.write_sites_file([site], [pool], path)
+    settings = dataclasses.replace(make_settings(folder), sites_file=path)
+    return {trial.check: trial for trial in probe_sites([site], ProbeTarget(), settings)}
 
 
 def run(grid: Grid, folder: Path, *arguments: str) -> Result:
-    settings = dataclasses.replace(settings_for(folder), sites_file=grid.sites_file)
+    settings = dataclasses.replace(make_settings(folder), sites_file=grid.sites_file)
     return CliRunner().invoke(
         verbs, ["check", *arguments], obj=settings, standalone_mode=False, catch_exceptions=False
     )
@@ -52,7 +58,7 @@ def run(grid: Grid, folder: Path, *arguments: str) -> Result:
 def test_all_of_a_testbed_is_well(grid: Grid, tmp_path: Path) -> None:
     done = run(grid, tmp_path, "--json")
     rows = json.loads(done.stdout)
-    assert [row for row in rows if row["result"] != OK] == []
+    assert [row for row in rows if row["result"] != PROBE_OK] == []
     assert done.return_value == ExitCode.DONE
     checks = {(row["site"], row["check"]) for row in rows}
     for site in grid.box.sites:
@@ -66,19 +72,19 @@ def test_all_of_a_testbed_is_well(grid: Grid, tmp_path: Path) -> None:
 
 
 def test_a_cache_that_has_files_is_well(
-    known: sites_file.SitesFile, grid: Grid, tmp_path: Path
+    known: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
 ) -> None:
     """It cannot look at the folders that it has of its own then."""
-    site = next(s for s in known.sites.values() if s.door("cache") and not s.grid_resource)
-    cache = site.door("cache")
+    site = next(s for s in known.sites.values() if s.find_door("cache") and not s.grid_resource)
+    cache = site.find_door("cache")
     assert cache is not None
-    folder = storage_of(grid.box, site.name) / EXPORT.lstrip("/") / "cached"
-    grid.box.own_folder(folder)
-    grid.box.own_file(folder / "one.bin", "x" * 2000)
-    assert doors.read(cache.url("cached", "one.bin")).size == 2000
+    folder = storage_folder(grid.box, site.name) / DATASET_FOLDER.lstrip("/") / "cached"
+    grid.box.make_folder(folder)
+    grid.box.write_file(folder / "one.bin", "x" * 2000)
+    assert doors.read_file(cache.file_url("cached", "one.bin")).size == 2000
     rows = json.loads(run(grid, tmp_path, site.name, "--json").stdout)
     (row,) = [row for row in rows if row["check"] == "door cache"]
-    assert row["result"] == OK, row
+    assert row["result"] == PROBE_OK, row
 
 
 def test_sites_are_chosen_by_label(grid: Grid, tmp_path: Path) -> None:
@@ -87,52 +93,56 @@ def test_sites_are_chosen_by_label(grid: Grid, tmp_path: Path) -> None:
 
 
 def test_a_dataset_that_is_not_there_is_told(
-    known: sites_file.SitesFile, grid: Grid, tmp_path: Path
+    known: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
 ) -> None:
-    path = Target("no-such-set/f.root", 3)
-    settings = dataclasses.replace(settings_for(tmp_path), sites_file=grid.sites_file)
-    found = try_sites(list(known.sites.values()), path, settings)
+    path = ProbeTarget("no-such-set/f.root", 3)
+    settings = dataclasses.replace(make_settings(tmp_path), sites_file=grid.sites_file)
+    found = probe_sites(list(known.sites.values()), path, settings)
     doors = [trial for trial in found if trial.check.startswith("door")]
     assert doors
-    assert {trial.result for trial in doors} == {WRONG}
+    assert {trial.result for trial in doors} == {PROBE_FAILED}
     assert all("Place the dataset there" in trial.remedy for trial in doors), doors
 
 
 def test_a_selector_that_matches_no_slot_is_told_at_once(
-    known: sites_file.SitesFile, tmp_path: Path
+    known: sites_file.SitesFileContent, tmp_path: Path
 ) -> None:
     site, pool = _first(known)
     wrong = dataclasses.replace(site, requirements='TARGET.GLIDEIN_Site == "NOWHERE"')
     found = tried(tmp_path, wrong, pool)["machines"]
-    assert found.result == WRONG
-    assert "0 of " in found.found
+    assert found.result == PROBE_FAILED
+    assert "0 of " in found.finding
     assert "stay idle" in found.remedy
 
 
 def test_a_selector_that_is_no_expression_is_told(
-    known: sites_file.SitesFile, tmp_path: Path
+    known: sites_file.SitesFileContent, tmp_path: Path
 ) -> None:
     site, pool = _first(known)
     wrong = dataclasses.replace(site, requirements="TARGET.GLIDEIN_Site == (")
     found = tried(tmp_path, wrong, pool)["machines"]
-    assert found.result == WRONG
-    assert "no ClassAd expression" in found.found
+    assert found.result == PROBE_FAILED
+    assert "no ClassAd expression" in found.finding
 
 
-def test_a_schedd_that_nobody_knows_is_told(known: sites_file.SitesFile, tmp_path: Path) -> None:
+def test_a_schedd_that_nobody_knows_is_told(
+    known: sites_file.SitesFileContent, tmp_path: Path
+) -> None:
     site, pool = _first(known)
     found = tried(tmp_path, site, dataclasses.replace(pool, schedd="other@nowhere"))
-    assert found["collector"].result == OK
-    assert found["schedd"].result == WRONG
-    assert "no schedd other@nowhere" in found["schedd"].found
+    assert found["collector"].result == PROBE_OK
+    assert found["schedd"].result == PROBE_FAILED
+    assert "no schedd other@nowhere" in found["schedd"].finding
 
 
-def test_a_collector_that_is_not_there_is_told(known: sites_file.SitesFile, tmp_path: Path) -> None:
+def test_a_collector_that_is_not_there_is_told(
+    known: sites_file.SitesFileContent, tmp_path: Path
+) -> None:
     site, pool = _first(known)
     found = tried(tmp_path, site, dataclasses.replace(pool, collector="127.0.0.1:9"))
-    assert found["collector"].result == WRONG
-    assert "does not answer" in found["collector"].found
-    assert found["schedd"].result == found["machines"].result == UNTRIED
+    assert found["collector"].result == PROBE_FAILED
+    assert "does not answer" in found["collector"].finding
+    assert found["schedd"].result == found["machines"].result == PROBE_SKIPPED
 
 
 @pytest.mark.parametrize(
@@ -145,7 +155,7 @@ def test_a_collector_that_is_not_there_is_told(known: sites_file.SitesFile, tmp_
     ],
 )
 def test_a_token_of_somebody_else_is_told(
-    known: sites_file.SitesFile, tmp_path: Path, claims: dict[str, int] | None, words: str
+    known: sites_file.SitesFileContent, tmp_path: Path, claims: dict[str, int] | None, words: str
 ) -> None:
     """``claims`` holds the end as seconds from now: names of tests do not depend on the moment."""
     site, pool = _first(known)
@@ -156,7 +166,7 @@ def test_a_token_of_somebody_else_is_told(
         (tokens / "mine").write_text(_token({name: now + left for name, left in claims.items()}))
         (tokens / "mine").chmod(0o600)
     path = tmp_path / "sites.toml"
-    sites_file.write([site], [dataclasses.replace(pool, token_dir=tokens)], path)
+    sites_file.write_sites_file([site], [dataclasses.replace(pool, token_dir=tokens)], path)
     # In a process of its own: HTCondor keeps the session that a good token began.
     done = subprocess.run(
         [sys.executable, "-m", "treehammer", "--sites-file", str(path), "sites", "check", "--json"],
@@ -166,22 +176,22 @@ def test_a_token_of_somebody_else_is_told(
     assert done.returncode == ExitCode.REGRESSION
     found = {row["check"]: row for row in json.loads(done.stdout)}
     assert words in next(row["found"] for check, row in found.items() if check.startswith("token"))
-    assert found["collector"]["result"] == WRONG
+    assert found["collector"]["result"] == PROBE_FAILED
     assert "does not let us in" in found["collector"]["found"]
     assert "token_dir" in found["collector"]["remedy"]
 
 
 def test_a_grid_resource_is_reached(
-    grid: Grid, known: sites_file.SitesFile, tmp_path: Path
+    grid: Grid, known: sites_file.SitesFileContent, tmp_path: Path
 ) -> None:
     site, pool = _first(known)
     there = dataclasses.replace(site, requirements="", grid_resource=grid.grid_resource)
-    assert tried(tmp_path, there, pool)["grid_resource"].result == OK
+    assert tried(tmp_path, there, pool)["grid_resource"].result == PROBE_OK
     gone = dataclasses.replace(there, grid_resource="condor other@nowhere 127.0.0.1:9")
-    assert "does not answer" in tried(tmp_path, gone, pool)["grid_resource"].found
+    assert "does not answer" in tried(tmp_path, gone, pool)["grid_resource"].finding
 
 
-def _first(known: sites_file.SitesFile) -> tuple[Site, Pool]:
+def _first(known: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
     """A site without doors to try, and its pool."""
     site = next(iter(known.sites.values()))
     door = dataclasses.replace(site.doors[0], protocol="file", prefix="/nowhere")

@@ -20,16 +20,24 @@ import pyarrow.parquet as pq
 import pytest
 from adbc_driver_postgresql import dbapi
 from click.testing import CliRunner, Result
-from grid import Grid
-from services import missing
-from submit_desk import Desk
+from grid_fixtures import Grid
+from local_user import LocalUser
+from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.sql.store import check_database
-from treehammer.testbed import commands, curtain, database, faults, lifecycle, places, processes
-from treehammer.testbed.certificates import Authority
-from treehammer.testbed.parts import Box, Part
+from treehammer.sql.write.store import check_database
+from treehammer.testbed.cli import testbed_commands
+from treehammer.testbed.components import database_server
+from treehammer.testbed.core import (
+    fault_injection,
+    lifecycle,
+    mount_namespace,
+    process_control,
+    workspace,
+)
+from treehammer.testbed.core.component import Component, Workspace
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 NAME = f"t{os.getpid()}-db"
 #: Seconds for a command of a user.
@@ -39,16 +47,21 @@ PATIENCE_S = 60.0
 class Brought:
     """A testbed that was brought up by its verb, with its database alone."""
 
-    def __init__(self, box: Box, parts: list[Part], said: str) -> None:
+    def __init__(self, box: Workspace, parts: list[Component], said: str) -> None:
         self.box = box
         self.parts = parts
         self.said = said
-        self.url = database.url_file(box).read_text().strip()
-        (self.part,) = (part for part in parts if isinstance(part, database.DatabasePart))
+        self.url = database_server.database_url_file(box).read_text().strip()
+        (self.part,) = (part for part in parts if isinstance(part, database_server.DatabaseServer))
 
     @property
     def password(self) -> str:
-        return (database.url_file(self.box).parent / "passwords").read_text().strip().split(":")[-1]
+        return (
+            (database_server.database_url_file(self.box).parent / "passwords")
+            .read_text()
+            .strip()
+            .split(":")[-1]
+        )
 
     @property
     def row(self) -> dict[str, Any]:
@@ -59,30 +72,30 @@ class Brought:
 
 
 def verb(*words: str) -> Result:
-    result = CliRunner().invoke(commands.testbed, words, obj=config.load())
+    result = CliRunner().invoke(testbed_commands.testbed, words, obj=config.load_settings())
     assert result.exception is None, result.output
     return result
 
 
 @pytest.fixture(scope="module")
 def brought() -> Iterator[Brought]:
-    box = places.make_box(NAME, 1, config.load(), database=True)
-    parts: list[Part] = [database.DatabasePart(box)]
+    box = workspace.define_workspace(NAME, 1, config.load_settings(), database=True)
+    parts: list[Component] = [database_server.DatabaseServer(box)]
     try:
-        curtain.check(box)
+        mount_namespace.check_mount_namespaces(box)
         parts[0].install(print)
     except TestbedError as error:
-        missing(f"no testbed: {error}")
+        skip_or_fail(f"no testbed: {error}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands, "assemble", lambda _: parts)
+        patch.setattr(testbed_commands, "assemble", lambda _: parts)
         try:
             said = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
             yield Brought(box, parts, said)
         finally:
-            lifecycle.down(box, parts, print)
+            lifecycle.take_down(box, parts, print)
 
 
-class User(Desk):
+class User(LocalUser):
     """Somebody whose shell has the variable that ``up`` printed."""
 
     def shell(self, *arguments: str, database: str = "") -> subprocess.CompletedProcess[str]:
@@ -131,12 +144,15 @@ def test_up_tells_how_to_use_it_and_no_password(brought: Brought) -> None:
 
 
 def test_nobody_but_its_user_finds_the_password(brought: Brought) -> None:
-    folder = database.url_file(brought.box).parent
+    folder = database_server.database_url_file(brought.box).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "passwords").stat().st_mode) == 0o600
-    said = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes.own(brought.box.folder)]
+    said = [
+        Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in process_control.find_processes(brought.box.folder)
+    ]
     assert said
-    log = lifecycle.log_of(brought.box, database.DAEMON).read_bytes()
+    log = lifecycle.daemon_log_path(brought.box, database_server.DAEMON_NAME).read_bytes()
     assert not [text for text in [*said, log] if brought.password.encode() in text]
 
 
@@ -156,12 +172,15 @@ def test_both_drivers_speak_tls_and_prove_the_server(
     with driver.connect(brought.url) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
         assert cursor.fetchone() == (True, "TLSv1.3")
-    other = Authority(tmp_path / "other").ca
-    right = str(database.url_file(brought.box).parent / "ca.pem")
+    other = CertificateAuthority(tmp_path / "other").ca
+    right = str(database_server.database_url_file(brought.box).parent / "ca.pem")
     for wrong, why in (
         (brought.url.replace(right, str(other)), "certificate verify failed"),
         (brought.url.replace("verify-full", "disable"), "no encryption"),
-        (brought.url.replace(database.HOST, "localhost"), "does not match host name|no password"),
+        (
+            brought.url.replace(database_server.LISTEN_ADDRESS, "localhost"),
+            "does not match host name|no password",
+        ),
         (brought.url.replace("passwords", "none"), "no password supplied"),
     ):
         with pytest.raises(driver.OperationalError, match=why):
@@ -178,7 +197,7 @@ def test_what_is_committed_is_on_disk(brought: Brought) -> None:
 def test_results_are_copied_into_it_recorded_in_it_and_exported(
     brought: Brought, user: User
 ) -> None:
-    user.payload(0)
+    user.write_payload(0)
     done = user.shell("submit", str(user.test), "-S", "repeats=1", "--wait")
     assert done.returncode == 0, done.stdout
     done = user.shell("db", "copy", user.settings.database, brought.url)
@@ -190,11 +209,13 @@ def test_results_are_copied_into_it_recorded_in_it_and_exported(
     assert user.exported("postgresql.parquet", brought.url) == before
 
     # The server dies at once, with all that it has in memory, in the middle of a campaign.
-    user.payload(1)
+    user.write_payload(1)
     submitting = user.begins("submit", str(user.test), "--wait", database=brought.url)
     records = "spool/jobs/*/*/attempt-1/records/*.json"
-    Grid.until(lambda: [*user.settings.data_dir.glob(records)], "one has measured")
-    with faults.stopped(brought.box, brought.parts, database.DAEMON, signal.SIGKILL):
+    Grid.wait_until(lambda: [*user.settings.data_dir.glob(records)], "one has measured")
+    with fault_injection.stop_daemon(
+        brought.box, brought.parts, database_server.DAEMON_NAME, signal.SIGKILL
+    ):
         assert "does not answer" in user.shell("status", database=brought.url).stdout
         done = submitting.communicated()
         assert done.returncode == 4, done.stdout
@@ -214,8 +235,8 @@ def test_results_are_copied_into_it_recorded_in_it_and_exported(
 def test_down_leaves_nothing(brought: Brought) -> None:
     port = brought.part.port
     verb("down", "--name", NAME)
-    assert not processes.own(brought.box.folder)
+    assert not process_control.find_processes(brought.box.folder)
     assert not brought.box.folder.exists()
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind((database.HOST, port))
+        server.bind((database_server.LISTEN_ADDRESS, port))

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from grid import Grid
-from services import missing
+from grid_fixtures import Grid
+from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.submit.batch.processes import start_time
-from treehammer.testbed import assembly, condor, curtain, lifecycle, places, processes
-from treehammer.testbed.parts import Box
+from treehammer.submit.batch.local.job_processes import start_time
+from treehammer.testbed.components import component_list, condor_pool
+from treehammer.testbed.core import lifecycle, mount_namespace, process_control, workspace
+from treehammer.testbed.core.component import Workspace
 
 UP = """
 import sys
@@ -35,32 +36,32 @@ NAME = f"t{os.getpid()}-life"
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> None:
-    box = places.make_box(NAME, 1, config.load())
+    box = workspace.define_workspace(NAME, 1, config.load_settings())
     try:
-        curtain.check(box)
-        assembly.pools(box)[0].install(print)
+        mount_namespace.check_mount_namespaces(box)
+        component_list.build_pools(box)[0].install(print)
     except TestbedError as error:
-        missing(f"no testbed: {error}")
+        skip_or_fail(f"no testbed: {error}")
 
 
 @pytest.fixture
-def box() -> Iterator[Box]:
-    box = places.make_box(NAME, 1, config.load())
+def box() -> Iterator[Workspace]:
+    box = workspace.define_workspace(NAME, 1, config.load_settings())
     yield box
-    lifecycle.down(box, assembly.pools(box), print)
-    assert not processes.own(box.folder)
+    lifecycle.take_down(box, component_list.build_pools(box), print)
+    assert not process_control.find_processes(box.folder)
 
 
-def up(box: Box) -> bool:
-    return lifecycle.up(box, assembly.pools(box), print)
+def up(box: Workspace) -> bool:
+    return lifecycle.bring_up(box, component_list.build_pools(box), print)
 
 
-def down(box: Box) -> bool:
-    return lifecycle.down(box, assembly.pools(box), print)
+def down(box: Workspace) -> bool:
+    return lifecycle.take_down(box, component_list.build_pools(box), print)
 
 
-def master(box: Box) -> int:
-    state = places.read_state(box.folder)
+def master(box: Workspace) -> int:
+    state = workspace.read_state(box.folder)
     assert state is not None
     return state.daemons[0].pid
 
@@ -71,21 +72,21 @@ def temporary_files() -> set[str]:
     }
 
 
-def test_down_leaves_no_process_file_or_port(box: Box) -> None:
+def test_down_leaves_no_process_file_or_port(box: Workspace) -> None:
     before = temporary_files()
 
     assert up(box)
-    state = places.read_state(box.folder)
+    state = workspace.read_state(box.folder)
     assert state is not None
     (box.folder / "link").symlink_to("/usr")
-    rows = lifecycle.overview(state)
+    rows = lifecycle.list_daemons(state)
     assert {"condor", "condor/condor_schedd", "condor/condor_startd"} <= {r["daemon"] for r in rows}
     ports = [port for row in rows for port in row["ports"]]
     assert ports
     assert down(box)
 
     assert not [row for row in rows if start_time(row["pid"])]
-    assert not processes.own(box.folder)
+    assert not process_control.find_processes(box.folder)
     assert not box.folder.exists()
     assert not box.folder.with_suffix(".lock").exists()
     assert not {name for name in temporary_files() - before if "ondor" in name or "GAHP" in name}
@@ -96,7 +97,7 @@ def test_down_leaves_no_process_file_or_port(box: Box) -> None:
     assert not down(box)
 
 
-def test_up_again_changes_nothing(box: Box) -> None:
+def test_up_again_changes_nothing(box: Workspace) -> None:
     up(box)
     pid = master(box)
 
@@ -104,26 +105,26 @@ def test_up_again_changes_nothing(box: Box) -> None:
     assert master(box) == pid
 
 
-def test_another_shape_is_refused(box: Box) -> None:
+def test_another_shape_is_refused(box: Workspace) -> None:
     up(box)
-    other = places.make_box(NAME, 2, config.load())
+    other = workspace.define_workspace(NAME, 2, config.load_settings())
 
     with pytest.raises(TestbedError, match="is up already, with 1 site"):
         up(other)
 
 
-def test_up_after_a_daemon_died_starts_anew(box: Box) -> None:
+def test_up_after_a_daemon_died_starts_anew(box: Workspace) -> None:
     up(box)
     pid = master(box)
     psutil.Process(pid).kill()
-    Grid.until(lambda: not start_time(pid), "the master is gone")
+    Grid.wait_until(lambda: not start_time(pid), "the master is gone")
 
     assert up(box)
     assert master(box) != pid
 
 
 @pytest.mark.parametrize("seconds", [0.4, 0.8, 1.2, 1.8])
-def test_a_killed_up_is_cleaned_by_the_next(box: Box, seconds: float) -> None:
+def test_a_killed_up_is_cleaned_by_the_next(box: Workspace, seconds: float) -> None:
     folder = box.folder
     killed = subprocess.Popen([sys.executable, "-c", UP, NAME], stdout=subprocess.DEVNULL)
     end = time.monotonic() + 30
@@ -132,42 +133,42 @@ def test_a_killed_up_is_cleaned_by_the_next(box: Box, seconds: float) -> None:
     time.sleep(seconds - 0.4)
     killed.kill()
     killed.wait()
-    left = processes.own(folder)
+    left = process_control.find_processes(folder)
 
     up(box)
 
-    assert not left & processes.own(folder)
+    assert not left & process_control.find_processes(folder)
     assert down(box)
 
 
-def test_an_interrupted_up_leaves_nothing(box: Box) -> None:
+def test_an_interrupted_up_leaves_nothing(box: Workspace) -> None:
     began = subprocess.Popen(
         [sys.executable, "-c", UP, NAME], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while not processes.own(box.folder):
+    while not process_control.find_processes(box.folder):
         time.sleep(0.01)
         assert began.poll() is None
     began.send_signal(2)
     assert began.wait(60)
 
-    assert not processes.own(box.folder)
+    assert not process_control.find_processes(box.folder)
     assert not box.folder.exists()
 
 
-def test_several_live_at_once(box: Box) -> None:
-    other = places.make_box(f"{NAME}-b", 1, config.load())
+def test_several_live_at_once(box: Workspace) -> None:
+    other = workspace.define_workspace(f"{NAME}-b", 1, config.load_settings())
     try:
         with ThreadPoolExecutor(2) as pool:
             assert list(pool.map(up, [box, other])) == [True, True]
-        assert Grid(box).known_sites() == Grid(other).known_sites() == {"SITE_A"}
-        assert Grid(box).pool.port != Grid(other).pool.port
+        assert Grid(box).registered_sites() == Grid(other).registered_sites() == {"SITE_A"}
+        assert Grid(box).pool.collector_port != Grid(other).pool.collector_port
     finally:
         down(other)
 
-    assert Grid(box).known_sites() == {"SITE_A"}
+    assert Grid(box).registered_sites() == {"SITE_A"}
 
 
-def test_a_job_that_hides_ends_with_the_testbed(box: Box) -> None:
+def test_a_job_that_hides_ends_with_the_testbed(box: Workspace) -> None:
     up(box)
     grid = Grid(box)
     folder = grid.submit_dir / "hides"
@@ -181,7 +182,7 @@ def test_a_job_that_hides_ends_with_the_testbed(box: Box) -> None:
     (folder / "job.sub").write_text(
         f"executable = {folder}/hide.sh\nshould_transfer_files = YES\nrequest_disk = 1MB\nqueue\n"
     )
-    grid.condor("condor_submit", str(folder / "job.sub"))
+    grid.run_condor_command("condor_submit", str(folder / "job.sub"))
 
     def sleepers() -> list[int]:
         found = []
@@ -191,26 +192,26 @@ def test_a_job_that_hides_ends_with_the_testbed(box: Box) -> None:
                     found.append(process.pid)
         return found
 
-    grid.until(sleepers, "the job hides")
+    grid.wait_until(sleepers, "the job hides")
     assert down(box)
     assert not sleepers()
 
 
 def test_it_fails_with_the_reason_and_leaves_nothing(
-    box: Box, monkeypatch: pytest.MonkeyPatch
+    box: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(condor.CondorPool, "missing", lambda self: "SITE_A")
-    monkeypatch.setattr(lifecycle, "READY_S", 0.5)
+    monkeypatch.setattr(condor_pool.CondorPool, "describe_missing", lambda self: "SITE_A")
+    monkeypatch.setattr(lifecycle, "READY_TIMEOUT_S", 0.5)
 
     with pytest.raises(TestbedError, match=r"not ready after 0 s: condor: SITE_A"):
         up(box)
 
-    assert not processes.own(box.folder)
+    assert not process_control.find_processes(box.folder)
     assert not box.folder.exists()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give up what root may do")
-def test_root_that_may_not_mount_is_told_so(box: Box) -> None:
+def test_root_that_may_not_mount_is_told_so(box: Workspace) -> None:
     bounded = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
     done = subprocess.run(
         [*bounded, sys.executable, "-c", UP, NAME], capture_output=True, text=True, check=False

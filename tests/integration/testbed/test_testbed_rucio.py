@@ -16,12 +16,19 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 import rucio_users
-from grid import Grid
+from grid_fixtures import Grid
 from rucio.common.exception import AccessDenied, InsufficientAccountLimit, RuleNotFound
 
 from treehammer import config
-from treehammer.testbed import assembly, faults, lifecycle, places, processes, replicas, rucio
-from treehammer.testbed.storage import PINNED, SUITE, WRITABLE, StoragePart, rse_of
+from treehammer.testbed.components import component_list, replica_files, rucio_server
+from treehammer.testbed.components.xrootd_storage import (
+    RUCIO_FOLDER,
+    SITE_ALIAS_FOLDER,
+    SUITE,
+    XrootdStorage,
+    rse_name,
+)
+from treehammer.testbed.core import fault_injection, lifecycle, process_control, workspace
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
 SIZE = 1_500_000
@@ -44,17 +51,17 @@ def files_in(folder: Path, count: int) -> list[Path]:
 
 @pytest.fixture
 def hammer(rucio_grid: Grid) -> Iterator[Any]:
-    with rucio_users.user(rucio_grid, "hammer") as client:
+    with rucio_users.rucio_client(rucio_grid, "hammer") as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def placed(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Placed:
     files = files_in(tmp_path_factory.mktemp("files"), 2)
-    with rucio_users.user(rucio_grid, "hammer") as client:
-        did = rucio_users.upload(client, files, "SITE_A", "everywhere")
-        rule = rucio_users.ask(client, did, "treehammer=True", len(SITES))
-        rucio_users.wait(client, rule, "OK")
+    with rucio_users.rucio_client(rucio_grid, "hammer") as client:
+        did = rucio_users.upload_files(client, files, "SITE_A", "everywhere")
+        rule = rucio_users.add_rule(client, did, "treehammer=True", len(SITES))
+        rucio_users.wait_for_rule(client, rule, "OK")
     return Placed(did, rule, files)
 
 
@@ -79,11 +86,13 @@ def test_each_site_has_a_disk_and_the_first_a_tape_that_no_tag_chooses(hammer: A
 
 
 def test_results_have_a_database_of_their_own_beside(rucio_grid: Grid) -> None:
-    with psycopg.connect(assembly.database_url(rucio_grid.box)) as connection:
+    with psycopg.connect(component_list.read_database_url(rucio_grid.box)) as connection:
         names = connection.execute("SELECT datname FROM pg_database WHERE NOT datistemplate")
         assert {"results", "rucio"} < {name for (name,) in names}
     with pytest.raises(psycopg.OperationalError, match=r"pg_hba\.conf"):
-        psycopg.connect(assembly.database_url(rucio_grid.box).replace("/results?", "/rucio?"))
+        psycopg.connect(
+            component_list.read_database_url(rucio_grid.box).replace("/results?", "/rucio?")
+        )
 
 
 def test_a_rule_has_the_sites_copy_from_each_other(
@@ -91,9 +100,11 @@ def test_a_rule_has_the_sites_copy_from_each_other(
 ) -> None:
     wanted = {path.name: adler32(path) for path in placed.files}
     for site in SITES:
-        found = rucio_users.pfns(hammer, placed.did, site)
+        found = rucio_users.list_pfns(hammer, placed.did, site)
         on_disk = {
-            name.rpartition("/")[2]: adler32(replicas.behind(rucio_grid.box, site, pfn))
+            name.rpartition("/")[2]: adler32(
+                replica_files.path_behind_url(rucio_grid.box, site, pfn)
+            )
             for name, pfn in found.items()
         }
         assert on_disk == wanted
@@ -104,8 +115,8 @@ def test_a_rule_has_the_sites_copy_from_each_other(
 
 def test_distant_sites_copy_from_each_other(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
     did = {"scope": "hctest", "name": f"{placed.did['name']}/{placed.files[0].name}"}
-    (near,) = rucio_users.pfns(hammer, did, "SITE_A").values()
-    (distant,) = rucio_users.pfns(hammer, did, "SITE_C").values()
+    (near,) = rucio_users.list_pfns(hammer, did, "SITE_A").values()
+    (distant,) = rucio_users.list_pfns(hammer, did, "SITE_C").values()
     programs = rucio_grid.box.cache / f"xrootd-{SUITE}/root/usr/bin"
     for source, target in ((near, f"{distant}.copy"), (distant, f"{near}.copy")):
         command = [str(programs / "xrdcp"), "--silent", "--tpc", "only", source, target]
@@ -115,78 +126,78 @@ def test_distant_sites_copy_from_each_other(rucio_grid: Grid, hammer: Any, place
 def test_a_pinned_name_leads_to_one_sites_own_copy(
     rucio_grid: Grid, hammer: Any, placed: Placed
 ) -> None:
-    (storage,) = [part for part in rucio_grid.parts if isinstance(part, StoragePart)]
+    (storage,) = [part for part in rucio_grid.parts if isinstance(part, XrootdStorage)]
     for site in SITES:
         door = next(door for door in storage.doors(site) if door.name == "rucio-pinned")
-        assert door.rse == rse_of(site)
-        pfn = next(iter(rucio_users.pfns(hammer, placed.did, site).values()))
-        own, _, below = pfn.removeprefix("root://").partition(f"/{WRITABLE}/")
+        assert door.rse == rse_name(site)
+        pfn = next(iter(rucio_users.list_pfns(hammer, placed.did, site).values()))
+        own, _, below = pfn.removeprefix("root://").partition(f"/{RUCIO_FOLDER}/")
         pinned = f"{door.prefix}/{below}"
-        assert f"{PINNED}/{site}/" in pinned
+        assert f"{SITE_ALIAS_FOLDER}/{site}/" in pinned
         assert own.rpartition(":")[2] in xrdfs(rucio_grid, pinned, "locate")
         assert f"Size:   {SIZE}" in xrdfs(rucio_grid, pinned, "stat")
 
 
 def test_the_site_with_http_is_read_by_what_rucio_calls_it(hammer: Any, placed: Placed) -> None:
-    found = rucio_users.pfns(hammer, placed.did, "SITE_B", "http")
+    found = rucio_users.list_pfns(hammer, placed.did, "SITE_B", "http")
     assert {len(urllib.request.urlopen(url).read()) for url in found.values()} == {SIZE}
     assert len(found) == len(placed.files)
-    assert not rucio_users.pfns(hammer, placed.did, "SITE_A", "http")
+    assert not rucio_users.list_pfns(hammer, placed.did, "SITE_A", "http")
 
 
 def test_a_corrupt_replica_that_is_declared_is_copied_anew(
     rucio_grid: Grid, hammer: Any, placed: Placed
 ) -> None:
-    name, pfn = next(iter(rucio_users.pfns(hammer, placed.did, "SITE_B").items()))
-    path = replicas.behind(rucio_grid.box, "SITE_B", pfn)
+    name, pfn = next(iter(rucio_users.list_pfns(hammer, placed.did, "SITE_B").items()))
+    path = replica_files.path_behind_url(rucio_grid.box, "SITE_B", pfn)
     before = adler32(path)
-    replicas.corrupt(path)
+    replica_files.corrupt_file(path)
     assert adler32(path) != before
 
     bad = {"scope": placed.did["scope"], "name": name, "rse": "SITE_B_DATA"}
     assert not hammer.declare_bad_file_replicas([bad], "two full reads mismatch")
 
-    rucio_grid.until(lambda: path.exists() and adler32(path) == before, "it is copied", 120)
-    rucio_users.wait(hammer, placed.rule, "OK")
-    assert name in rucio_users.pfns(hammer, placed.did, "SITE_B")
+    rucio_grid.wait_until(lambda: path.exists() and adler32(path) == before, "it is copied", 120)
+    rucio_users.wait_for_rule(hammer, placed.rule, "OK")
+    assert name in rucio_users.list_pfns(hammer, placed.did, "SITE_B")
 
 
 def test_a_dead_site_leaves_its_reason_and_is_served_when_it_is_back(
     rucio_grid: Grid, hammer: Any, tmp_path: Path
 ) -> None:
-    did = rucio_users.upload(hammer, files_in(tmp_path, 1), "SITE_A", "not-at-b")
-    with faults.stopped(rucio_grid.box, rucio_grid.parts, "xrootd-SITE_B"):
-        rule = rucio_users.ask(hammer, did, "treehammer=True", len(SITES))
-        found = rucio_users.wait(hammer, rule, "STUCK")
+    did = rucio_users.upload_files(hammer, files_in(tmp_path, 1), "SITE_A", "not-at-b")
+    with fault_injection.stop_daemon(rucio_grid.box, rucio_grid.parts, "xrootd-SITE_B"):
+        rule = rucio_users.add_rule(hammer, did, "treehammer=True", len(SITES))
+        found = rucio_users.wait_for_rule(hammer, rule, "STUCK")
         assert found["locks_ok_cnt"] == 2
         told = str(hammer.examine_replication_rule(rule))
         assert "SITE_B_DATA" in told
         assert "Connection error" in told
     # Rucio itself would try again after two hours.
     hammer.update_replication_rule(rule, {"boost_rule": True})
-    rucio_users.wait(hammer, rule, "OK")
+    rucio_users.wait_for_rule(hammer, rule, "OK")
 
 
 def test_a_replica_may_exist_in_the_catalogue_alone(
     rucio_grid: Grid, hammer: Any, tmp_path: Path
 ) -> None:
-    did = rucio_users.upload(hammer, files_in(tmp_path, 1), "SITE_A", "pretended")
+    did = rucio_users.upload_files(hammer, files_in(tmp_path, 1), "SITE_A", "pretended")
     (file,) = hammer.list_files(did["scope"], did["name"])
     keys = ("scope", "name", "bytes", "adler32")
     hammer.add_replicas("SITE_B_DATA", [{key: file[key] for key in keys}])
 
-    rucio_users.wait(hammer, rucio_users.ask(hammer, did, "site=SITE_B", 1), "OK")
-    (pfn,) = rucio_users.pfns(hammer, did, "SITE_B").values()
-    assert not replicas.behind(rucio_grid.box, "SITE_B", pfn).exists()
+    rucio_users.wait_for_rule(hammer, rucio_users.add_rule(hammer, did, "site=SITE_B", 1), "OK")
+    (pfn,) = rucio_users.list_pfns(hammer, did, "SITE_B").values()
+    assert not replica_files.path_behind_url(rucio_grid.box, "SITE_B", pfn).exists()
 
 
 def test_accounts_are_ordinary(rucio_grid: Grid, placed: Placed, tmp_path: Path) -> None:
-    with rucio_users.user(rucio_grid, "guest") as guest:
+    with rucio_users.rucio_client(rucio_grid, "guest") as guest:
         attempts: tuple[Callable[[], object], ...] = (
             lambda: guest.delete_replication_rule(placed.rule),
             lambda: guest.update_replication_rule(placed.rule, {"lifetime": 1}),
             lambda: guest.declare_bad_file_replicas(
-                list(rucio_users.pfns(guest, placed.did, "SITE_B").values()), "no"
+                list(rucio_users.list_pfns(guest, placed.did, "SITE_B").values()), "no"
             ),
             lambda: guest.add_rse("MINE"),
             lambda: guest.set_local_account_limit("guest", "SITE_A_DATA", -1),
@@ -195,12 +206,12 @@ def test_accounts_are_ordinary(rucio_grid: Grid, placed: Placed, tmp_path: Path)
             with pytest.raises(AccessDenied):
                 forbidden()
         with pytest.raises(InsufficientAccountLimit):
-            rucio_users.ask(guest, placed.did, "site=SITE_B", 1)
-    with rucio_users.user(rucio_grid, "hammer") as hammer:
-        rule = rucio_users.ask(hammer, placed.did, "site=SITE_B", 1)
+            rucio_users.add_rule(guest, placed.did, "site=SITE_B", 1)
+    with rucio_users.rucio_client(rucio_grid, "hammer") as hammer:
+        rule = rucio_users.add_rule(hammer, placed.did, "site=SITE_B", 1)
         hammer.update_replication_rule(rule, {"lifetime": 60})
         hammer.delete_replication_rule(rule)
-        rucio_grid.until(lambda: is_gone(hammer, rule), "the rule is removed")
+        rucio_grid.wait_until(lambda: is_gone(hammer, rule), "the rule is removed")
         with pytest.raises(AccessDenied):
             hammer.add_rse("MINE")
 
@@ -213,8 +224,8 @@ def is_gone(client: Any, rule: str) -> bool:
 
 
 def test_only_its_owner_reads_the_passwords(rucio_grid: Grid) -> None:
-    for account in (rucio.ADMIN, *rucio.USERS):
-        found = rucio.client_config(rucio_grid.box, account).stat()
+    for account in (rucio_server.ADMIN_ACCOUNT, *rucio_server.ACCOUNTS):
+        found = rucio_server.rucio_client_config(rucio_grid.box, account).stat()
         assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o600, os.getuid())
 
 
@@ -222,7 +233,7 @@ def test_a_server_that_ended_comes_back_as_it_was(
     rucio_grid: Grid, hammer: Any, placed: Placed
 ) -> None:
     with (
-        faults.stopped(rucio_grid.box, rucio_grid.parts, "rucio-server"),
+        fault_injection.stop_daemon(rucio_grid.box, rucio_grid.parts, "rucio-server"),
         pytest.raises(Exception, match=r"Connection|connect"),
     ):
         hammer.ping()
@@ -231,13 +242,13 @@ def test_a_server_that_ended_comes_back_as_it_was(
 
 
 def test_status_and_logs_show_it(rucio_grid: Grid) -> None:
-    state = places.read_state(rucio_grid.box.folder)
+    state = workspace.read_state(rucio_grid.box.folder)
     assert state is not None
-    daemons = {row["daemon"] for row in lifecycle.overview(state)}
+    daemons = {row["daemon"] for row in lifecycle.list_daemons(state)}
     ours = {"postgresql", "rucio-server", "rucio-daemons", "rucio-transfers"}
     assert ours <= daemons
-    assert ours <= set(lifecycle.logs(rucio_grid.box))
-    assert processes.own(rucio_grid.box.folder)
+    assert ours <= set(lifecycle.find_logs(rucio_grid.box))
+    assert process_control.find_processes(rucio_grid.box.folder)
 
 
 UP = """
@@ -254,21 +265,23 @@ lifecycle.up(box, [site, server, rucio.RucioPart(box, site, server)], print)
 @pytest.mark.parametrize("seconds", [0.5, 4.0])
 def test_a_killed_up_is_cleaned(rucio_grid: Grid, seconds: float) -> None:
     assert rucio_grid  # which has fetched what is needed
-    box = places.make_box(f"t{os.getpid()}-killed", 1, config.load(), rucio=True)
+    box = workspace.define_workspace(
+        f"t{os.getpid()}-killed", 1, config.load_settings(), rucio=True
+    )
     before = left_memory()
     killed = subprocess.Popen([sys.executable, "-c", UP, box.name], stdout=subprocess.DEVNULL)
     try:
-        rucio_grid.until((box.folder / "postgresql").exists, "it has begun")
+        rucio_grid.wait_until((box.folder / "postgresql").exists, "it has begun")
         time.sleep(seconds)
     finally:
         killed.kill()
         killed.wait()
-        assert lifecycle.down(box, [], print)
+        assert lifecycle.take_down(box, [], print)
 
-    assert not processes.own(box.folder)
+    assert not process_control.find_processes(box.folder)
     assert not box.folder.exists()
     # Servers of tests beside this one come and go, and for moments leave some, too.
-    rucio_grid.until(lambda: not left_memory() - before, "no shared memory is left")
+    rucio_grid.wait_until(lambda: not left_memory() - before, "no shared memory is left")
 
 
 def left_memory() -> set[str]:

@@ -17,23 +17,25 @@ from pathlib import Path
 
 import psutil
 import pytest
-from dataset_specs import generated
-from grid import Grid
-from services import missing
+from dataset_specs import load_generated_spec
+from grid_fixtures import Grid
+from machine_requirements import skip_or_fail
 
 from treehammer import config
-from treehammer.datasets import rootenv
-from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.production import root_process
 from treehammer.errors import TestbedError
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
-from treehammer.submit import sites_file
-from treehammer.submit.site import Door, Site
-from treehammer.terminal import silent
-from treehammer.testbed import distance, faults, lifecycle, places, replicas
-from treehammer.testbed.distance import HERE
-from treehammer.testbed.profiles import DISTANT
-from treehammer.testbed.storage import EXPORT, SUITE, StoragePart
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.sites import sites_file
+from treehammer.submit.sites.site_model import Door, Site
+from treehammer.terminal import no_progress
+from treehammer.testbed.components import replica_files
+from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, SUITE, XrootdStorage
+from treehammer.testbed.core import fault_injection, lifecycle, workspace
+from treehammer.testbed.network import distance_links
+from treehammer.testbed.network.distance_links import LOOPBACK
+from treehammer.testbed.network.site_profiles import LONG_DISTANCE
 
 TINY = Path(__file__).parents[1] / "datasets" / "tiny.toml"
 FILE = "tiny.root"
@@ -68,25 +70,27 @@ for release in releases:
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalogue:
     """It holds ``tiny``, one file."""
-    software = rootenv.prepare("6.40.00", config.load().software_dir, silent)
+    software = root_process.prepare_dataset_root(
+        "6.40.00", config.load_settings().software_dir, no_progress
+    )
     made = FolderCatalogue(tmp_path_factory.mktemp("datasets"))
-    made.make(generated(TINY), software)
+    made.make(load_generated_spec(TINY), software)
     return made
 
 
 @pytest.fixture(scope="module")
 def placed(grid: Grid, catalogue: FolderCatalogue) -> Grid:
     """A testbed whose sites all have ``tiny``."""
-    replicas.put("tiny", catalogue, grid.box)
+    replica_files.place_dataset("tiny", catalogue, grid.box)
     return grid
 
 
 def sites(grid: Grid) -> dict[str, Site]:
-    return dict(sites_file.read(grid.sites_file).sites)
+    return dict(sites_file.read_sites_file(grid.sites_file).sites)
 
 
 def door(grid: Grid, site: str, name: str) -> Door:
-    found = sites(grid)[site].door(name)
+    found = sites(grid)[site].find_door(name)
     assert found is not None
     return found
 
@@ -148,7 +152,9 @@ def test_the_sites_file_names_sites_that_differ(grid: Grid) -> None:
 
 def test_the_distant_site_is_distant(grid: Grid) -> None:
     assert round_trip(door(grid, "SITE_A", "root")) < 10
-    assert DISTANT.rtt_ms <= round_trip(door(grid, "SITE_C", "root")) < 2 * DISTANT.rtt_ms
+    assert (
+        LONG_DISTANCE.rtt_ms <= round_trip(door(grid, "SITE_C", "root")) < 2 * LONG_DISTANCE.rtt_ms
+    )
 
 
 def test_nothing_listens_beyond_this_machine(grid: Grid) -> None:
@@ -162,7 +168,7 @@ def test_nothing_listens_beyond_this_machine(grid: Grid) -> None:
 
 def test_the_same_bytes_over_http(placed: Grid, catalogue: FolderCatalogue) -> None:
     whole = (catalogue.folder("tiny") / FILE).read_bytes()
-    url = door(placed, "SITE_B", "http").url("tiny", FILE)
+    url = door(placed, "SITE_B", "http").file_url("tiny", FILE)
     request = urllib.request.Request(url, headers={"Range": "bytes=100-1099"})
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert answer.status == 206
@@ -173,18 +179,22 @@ def test_a_storage_knows_its_files_checksum_and_not_of_silent_damage(
     placed: Grid, catalogue: FolderCatalogue
 ) -> None:
     one = door(placed, "SITE_C", "root")
-    replica = replicas.replica(placed.box, "SITE_C", "tiny", FILE)
+    replica = replica_files.replica_path(placed.box, "SITE_C", "tiny", FILE)
     right = f"adler32 {zlib.adler32(replica.read_bytes()):08x}"
 
     def said() -> str:
-        answer = xrdfs(placed, one, "query", "checksum", f"{EXPORT}/tiny/{FILE}")
+        answer = xrdfs(placed, one, "query", "checksum", f"{DATASET_FOLDER}/tiny/{FILE}")
         assert answer is not None
         return answer.decode().strip()
 
     assert said() == right
-    replicas.corrupt(replica)
+    replica_files.corrupt_file(replica)
     assert said() == right  # XRootD remembers it as long as the time of change is the same
-    assert replicas.put("tiny", catalogue, placed.box) == {"SITE_A": 0, "SITE_B": 0, "SITE_C": 1}
+    assert replica_files.place_dataset("tiny", catalogue, placed.box) == {
+        "SITE_A": 0,
+        "SITE_B": 0,
+        "SITE_C": 1,
+    }
     assert said() == right
 
 
@@ -193,7 +203,7 @@ def test_the_federation_leads_to_who_has_the_file(placed: Grid) -> None:
 
     def signs() -> list[str]:
         """Sites whose own file the federation leads to."""
-        files = {site: f"{EXPORT}/.sign-of-{site}" for site in placed.box.sites}
+        files = {site: f"{DATASET_FOLDER}/.sign-of-{site}" for site in placed.box.sites}
         return [
             site
             for site, path in files.items()
@@ -201,19 +211,19 @@ def test_the_federation_leads_to_who_has_the_file(placed: Grid) -> None:
         ]
 
     assert signs() == ["SITE_A", "SITE_B", "SITE_C"]
-    with faults.stopped(placed.box, placed.parts, "xrootd-SITE_B"):
+    with fault_injection.stop_daemon(placed.box, placed.parts, "xrootd-SITE_B"):
         # The redirector may have clients wait some seconds when it loses a server.
-        placed.until(lambda: signs() == ["SITE_A", "SITE_C"], "the others are found")
-        assert xrdfs(placed, door(placed, "SITE_B", "root"), "stat", EXPORT) is None
-        assert xrdfs(placed, federation, "stat", f"{EXPORT}/tiny/{FILE}")
-    placed.until(lambda: signs() == ["SITE_A", "SITE_B", "SITE_C"], "the site is back")
+        placed.wait_until(lambda: signs() == ["SITE_A", "SITE_C"], "the others are found")
+        assert xrdfs(placed, door(placed, "SITE_B", "root"), "stat", DATASET_FOLDER) is None
+        assert xrdfs(placed, federation, "stat", f"{DATASET_FOLDER}/tiny/{FILE}")
+    placed.wait_until(lambda: signs() == ["SITE_A", "SITE_B", "SITE_C"], "the site is back")
 
 
 def test_a_door_that_hangs_says_nothing(placed: Grid) -> None:
     one = door(placed, "SITE_B", "root")
-    with faults.hanging(placed.box, "xrootd-SITE_B"):
-        assert xrdfs(placed, one, "stat", EXPORT, patience_s=3) is None
-    assert xrdfs(placed, one, "stat", EXPORT)
+    with fault_injection.suspend_daemon(placed.box, "xrootd-SITE_B"):
+        assert xrdfs(placed, one, "stat", DATASET_FOLDER, patience_s=3) is None
+    assert xrdfs(placed, one, "stat", DATASET_FOLDER)
 
 
 def test_a_cache_with_a_full_disk_still_leads_to_the_file(
@@ -224,13 +234,18 @@ def test_a_cache_with_a_full_disk_still_leads_to_the_file(
     cached = placed.box.folder / "xrootd" / "SITE_A-cache" / "cached"
     one = door(placed, "SITE_A", "cache")
     whole = (catalogue.folder("tiny") / FILE).read_bytes()
-    with faults.small_disk(placed.box, placed.parts, "xrootd-SITE_A-cache", cached, 1):
-        assert xrdfs(placed, one, "cat", f"{EXPORT}/tiny/{FILE}") == whole
-    assert xrdfs(placed, one, "cat", f"{EXPORT}/tiny/{FILE}") == whole
+    with fault_injection.mount_small_disk(
+        placed.box, placed.parts, "xrootd-SITE_A-cache", cached, 1
+    ):
+        assert xrdfs(placed, one, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole
+    assert xrdfs(placed, one, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole
 
 
 def test_faults_know_the_daemons(grid: Grid) -> None:
-    with pytest.raises(TestbedError, match="xrootd-SITE_B"), faults.hanging(grid.box, "xrootd"):
+    with (
+        pytest.raises(TestbedError, match="xrootd-SITE_B"),
+        fault_injection.suspend_daemon(grid.box, "xrootd"),
+    ):
         pass
 
 
@@ -257,15 +272,15 @@ def test_jobs_read_through_every_door_with_every_release(placed: Grid) -> None:
         releases = [
             f"{release}/{value.rpartition('/')[2]}" for release, value in site.software.items()
         ]
-        urls = {one.name: one.url("tiny", FILE) for one in site.doors}
+        urls = {one.name: one.file_url("tiny", FILE) for one in site.doors}
         wanted = json.dumps([site.cvmfs, releases, urls]).replace('"', '""')
         lines += [f"requirements = {site.requirements}", f"output = {name}.out"]
         lines += [f"error = {name}.err", f"arguments = \"read.py '{wanted}'\"", "queue"]
     (folder / "job.sub").write_text("\n".join(lines) + "\n")
-    placed.condor("condor_submit", str(folder / "job.sub"))
+    placed.run_condor_command("condor_submit", str(folder / "job.sub"))
     log = folder / "log"
     count = len(placed.box.sites)
-    placed.until(lambda: log.read_text().count("Job terminated of") == count, "jobs end", 240)
+    placed.wait_until(lambda: log.read_text().count("Job terminated of") == count, "jobs end", 240)
 
     read: set[tuple[object, ...]] = set()
     for name in placed.box.sites:
@@ -316,7 +331,7 @@ def test_a_campaign_reads_the_same_through_an_http_door(
     )
     assert done.returncode == 0, done.stderr
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        rows = list(store.measurements(Selection.of()))
+        rows = list(store.measurements(Selection.parse()))
     found = {(row["door"], row["file_class"]) for row in rows}
     assert found == {("http", "TWebFile"), ("root", "TNetXNGFile")}
     assert not [row for row in rows if row["failure_class"]]
@@ -328,31 +343,31 @@ def test_a_campaign_reads_the_same_through_an_http_door(
 
 
 @contextmanager
-def alone(kind: str) -> Iterator[StoragePart]:
+def alone(kind: str) -> Iterator[XrootdStorage]:
     """Storages without pools: two sites, the second distant."""
-    box = places.make_box(f"t{os.getpid()}-{kind}", 2, config.load())
-    part = StoragePart(box, kind)
+    box = workspace.define_workspace(f"t{os.getpid()}-{kind}", 2, config.load_settings())
+    part = XrootdStorage(box, kind)
     try:
         part.install(print)
     except TestbedError as error:
-        missing(f"no storage: {error}")
-    lifecycle.up(box, [part], print)
+        skip_or_fail(f"no storage: {error}")
+    lifecycle.bring_up(box, [part], print)
     try:
         yield part
     finally:
-        lifecycle.down(box, [part], print)
+        lifecycle.take_down(box, [part], print)
 
 
-@pytest.mark.parametrize("kind", [distance.TUNNEL, distance.PROXY])
+@pytest.mark.parametrize("kind", [distance_links.TUNNEL, distance_links.PROXY])
 def test_distance_by_either_means_also_behind_the_federation(kind: str) -> None:
-    if kind == distance.TUNNEL and not os.access("/dev/net/tun", os.W_OK):
+    if kind == distance_links.TUNNEL and not os.access("/dev/net/tun", os.W_OK):
         pytest.skip("only root has /dev/net/tun")
     with alone(kind) as part:
         far, near = part.doors("SITE_B")[0], part.doors("SITE_A")[0]
-        assert DISTANT.rtt_ms <= round_trip(far) < 2 * DISTANT.rtt_ms
+        assert LONG_DISTANCE.rtt_ms <= round_trip(far) < 2 * LONG_DISTANCE.rtt_ms
         assert round_trip(near) < 10
         grid = Grid(part.box)
-        path = f"{EXPORT}/.sign-of-SITE_B"
+        path = f"{DATASET_FOLDER}/.sign-of-SITE_B"
         federation = part.doors("SITE_A")[-1]
         host, port = address(far)
         led = xrdfs(grid, federation, "locate", "-m", path)
@@ -360,6 +375,6 @@ def test_distance_by_either_means_also_behind_the_federation(kind: str) -> None:
         assert led.decode().split()[0] == f"[::{host}]:{port}"
         assert xrdfs(grid, federation, "cat", path) == b"SITE_B\n"
         hub = address(federation)[0]
-    assert not any(hub in str(found) for found in psutil.net_if_addrs().values()) or hub == HERE
+    assert not any(hub in str(found) for found in psutil.net_if_addrs().values()) or hub == LOOPBACK
     assert str(part.box.folder) not in Path("/proc/mounts").read_text()
     assert not part.box.folder.exists()

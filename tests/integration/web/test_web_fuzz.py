@@ -17,25 +17,30 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from postgres import Server, postgresql  # noqa: F401 - a fixture
+from measurement_factory import STARTED_DAY, STARTED_US
+from postgres_fixture import SharedPostgresServer, postgresql  # noqa: F401 - a fixture
 from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi.checks import (
     negative_data_rejection,
     positive_data_acceptance,
 )
-from sql_makers import DAY, STARTED_US
-from web_service import Service, body, running, sent
+from service_thread import ServiceThread, make_body, make_sent_measurement, run_service
 
-from treehammer.collectors.failures import CLASSES
-from treehammer.collectors.metrics import BY_NAME, CATALOGUE, Metric
-from treehammer.collectors.record import IDENTITIES, INT64, max_length, measurement_id
-from treehammer.sql.contradictions import COUNTED
-from treehammer.sql.days import DAY_US, since_1970
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store, check_database
-from treehammer.web.api import OPERATIONS
-from treehammer.web.bodies import Limits
-from treehammer.web.openapi import description
+from treehammer.collectors.record.failures import FAILURE_CLASSES
+from treehammer.collectors.record.measurement_record import (
+    IDENTITY_METRICS,
+    INT64_LIMIT,
+    make_measurement_id,
+    max_length,
+)
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME, Metric
+from treehammer.sql.core.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.record_consistency import NON_NEGATIVE_COLUMNS
+from treehammer.sql.write.store import Store, check_database
+from treehammer.web.api.openapi import build_description
+from treehammer.web.api.operations import OPERATIONS
+from treehammer.web.core.request_bodies import RequestLimits
 
 TIMES = float(os.environ.get("FUZZ", "1"))
 
@@ -53,20 +58,20 @@ def try_all(function: Callable[..., None], examples: int, *inputs: st.SearchStra
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as one:
+def service(tmp_path: Path) -> Iterator[ServiceThread]:
+    with run_service(tmp_path) as one:
         yield one
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServiceThread]:
     if request.param == "sqlite":
-        with running(tmp_path) as one:
+        with run_service(tmp_path) as one:
             yield one
         return
-    server: Server = request.getfixturevalue("postgresql")
+    server: SharedPostgresServer = request.getfixturevalue("postgresql")
     name = server.make_database()
-    with running(tmp_path, url=server.url(name)) as one:
+    with run_service(tmp_path, url=server.url(name)) as one:
         yield one
     server.drop_database(name)
 
@@ -74,7 +79,7 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
 class Sent:
     """What was acknowledged, and whether all of it is there."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceThread) -> None:
         self.service = service
         self.key = service.make_key("admin").text
         self.records: dict[str, dict[str, Any]] = {}
@@ -90,7 +95,7 @@ class Sent:
         counts = check_database(self.service.url)
         assert counts["measurement"] == len(self.records)
         for id_, item in self.records.items():
-            found = self.service.get(f"/api/v1/measurements/{id_}", self.key).json()
+            found = self.service.get_path(f"/api/v1/measurements/{id_}", self.key).json()
             told = {
                 name: value for name, value in item["values"].items() if value not in (None, "")
             }
@@ -115,8 +120,8 @@ TELLS = "POST /api/v1/campaigns"
 CONDITIONS = ("GET /api/v1/explore", "GET /api/v1/figures/s0", "GET /api/v1/compare")
 
 
-def test_the_service_does_as_it_describes(service: Service) -> None:
-    schema = schemathesis.openapi.from_dict(description(Limits()))
+def test_the_service_does_as_it_describes(service: ServiceThread) -> None:
+    schema = schemathesis.openapi.from_dict(build_description(RequestLimits()))
     stored = Sent(service)
     seen: dict[str, set[int]] = {}
 
@@ -158,7 +163,7 @@ def test_the_service_does_as_it_describes(service: Service) -> None:
     assert len(stored.records) > 10
 
 
-def look_at_all(service: Service, key: str) -> None:
+def look_at_all(service: ServiceThread, key: str) -> None:
     """Whatever was told of campaigns can be shown."""
     with Store.open(service.url) as store:
         campaigns = store.campaigns()
@@ -166,7 +171,7 @@ def look_at_all(service: Service, key: str) -> None:
     assert campaigns
     ids = [("/campaigns", one.id) for one in campaigns] + [("/jobs", job.id) for job in jobs]
     for path in ["/", "/campaigns", *(f"{kind}/{quote(id_, safe='')}" for kind, id_ in ids)]:
-        assert service.get(path, key).status_code == 200, path
+        assert service.get_path(path, key).status_code == 200, path
 
 
 def tell_once(document: Any) -> None:
@@ -178,7 +183,7 @@ def tell_once(document: Any) -> None:
     jobs = document.get("jobs")
     for job in jobs if isinstance(jobs, list) else ():
         if isinstance(job, dict) and isinstance(job.get("id"), str) and 0 < len(job["id"]) <= 128:
-            job["id"] = measurement_id(f"{of}/{job['id']}", 1, 1, 1)
+            job["id"] = make_measurement_id(f"{of}/{job['id']}", 1, 1, 1)
     for part in document.keys() & {"jobs", "replicas"}:
         document[part] = once(document[part], "id")
     for row in rows_of(document):
@@ -214,7 +219,7 @@ def make_consistent(document: Any) -> None:
         if not isinstance(values, dict):
             continue
         for name, value in values.items():
-            kind = BY_NAME[name].type if name in BY_NAME else ""
+            kind = METRICS_BY_NAME[name].type if name in METRICS_BY_NAME else ""
             if kind == "int":
                 values[name] = whole(value)
             elif kind == "ints" and isinstance(value, list):
@@ -223,11 +228,11 @@ def make_consistent(document: Any) -> None:
         # What was made wrong on purpose stays so.
         id_, day, started_us = (values.get(n) for n in ("measurement_id", "day", "started_us"))
         if all(name in values for name in names) and isinstance(id_, str) and 0 < len(id_) <= 128:
-            values["measurement_id"] = measurement_id(*(values[name] for name in names))
+            values["measurement_id"] = make_measurement_id(*(values[name] for name in names))
         if isinstance(started_us, int) and isinstance(day, int) and 19700101 <= day <= 99991231:
-            values["day"] = since_1970(started_us // DAY_US)
-        variant, why = values.get("variant"), values.get("implausible_why")
-        if isinstance(variant, str) and len(variant) <= max_length(BY_NAME["variant"]):
+            values["day"] = epoch_day_to_number(started_us // DAY_US)
+        variant, why = values.get("variant"), values.get("implausible_reasons")
+        if isinstance(variant, str) and len(variant) <= max_length(METRICS_BY_NAME["variant"]):
             values["variant"] = json.dumps({"axis": len(variant)})
         if values.get("plausible") is True and isinstance(why, str):
             values["plausible"] = not why
@@ -241,7 +246,9 @@ def whole(value: Any) -> Any:
 # By the catalogue
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30)
-INT = st.integers(-INT64, INT64 - 1) | st.sampled_from([0, 1, -1, INT64 - 1, -INT64, 2**53 + 1])
+INT = st.integers(-INT64_LIMIT, INT64_LIMIT - 1) | st.sampled_from(
+    [0, 1, -1, INT64_LIMIT - 1, -INT64_LIMIT, 2**53 + 1]
+)
 FLOAT = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -249,13 +256,16 @@ def values_of(metric: Metric) -> st.SearchStrategy[Any]:
     if metric.type == "text":
         limit = max_length(metric)
         longest = st.sampled_from(["x", "é", "\U0001f600"]).map(lambda c: c * min(limit, 4000))
-        short = TEXT.filter(bool) if metric.name in IDENTITIES else TEXT
+        short = TEXT.filter(bool) if metric.name in IDENTITY_METRICS else TEXT
         return short | (longest if metric.name in ("host", "failure_message", "job_id") else short)
     kinds: dict[str, st.SearchStrategy[Any]] = {
         "int": INT,
         "float": FLOAT | INT.map(lambda number: number % 2**53),
         "bool": st.booleans(),
-        "ints": st.lists(st.integers(0, INT64 - 1) if metric.name in COUNTED else INT, max_size=5),
+        "ints": st.lists(
+            st.integers(0, INT64_LIMIT - 1) if metric.name in NON_NEGATIVE_COLUMNS else INT,
+            max_size=5,
+        ),
         "floats": st.lists(FLOAT, max_size=5),
     }
     return kinds[metric.type]
@@ -263,15 +273,15 @@ def values_of(metric: Metric) -> st.SearchStrategy[Any]:
 
 @st.composite
 def records(draw: st.DrawFn) -> dict[str, Any]:
-    values = dict(sent().values)
+    values = dict(make_sent_measurement().values)
     for metric in draw(st.lists(st.sampled_from(CATALOGUE), max_size=25)):
         values[metric.name] = draw(values_of(metric))
     values |= {
         "record_version": 1,
         "kind": draw(st.sampled_from(["timed", "checksum"])),
-        "failure_class": draw(st.sampled_from([None, "", *CLASSES])),
+        "failure_class": draw(st.sampled_from([None, "", *FAILURE_CLASSES])),
         "started_us": draw(st.integers(0, 2 * STARTED_US)),
-        "day": DAY,  # of which the right one is made
+        "day": STARTED_DAY,  # of which the right one is made
         **{name: draw(st.integers(1, 3)) for name in ("attempt", "repeat", "round", "position")},
     }
     make_consistent({"measurements": [{"values": values}]})
@@ -279,17 +289,17 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
     return {"values": values, "extras": draw(st.dictionaries(name, FLOAT, max_size=3))}
 
 
-def test_any_valid_record_comes_back_as_it_was_sent(either: Service) -> None:
+def test_any_valid_record_comes_back_as_it_was_sent(either: ServiceThread) -> None:
     service, stored = either, Sent(either)
     key = stored.key
 
     def post(items: list[dict[str, Any]], zipped: bool) -> None:
         data = json.dumps({"measurements": items}).encode()
         headers = {"Content_Encoding": "gzip"} if zipped else {}
-        answer = service.post(gzip.compress(data) if zipped else data, key, **headers)
+        answer = service.post_document(gzip.compress(data) if zipped else data, key, **headers)
         assert answer.status_code == 200, answer.text
         stored.note(items, answer.json())
-        again = service.post(data, key).json()
+        again = service.post_document(data, key).json()
         assert again["new"] == 0
 
     try_all(post, 60, st.lists(records(), min_size=1, max_size=3), st.booleans())
@@ -303,7 +313,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
-GOOD = json.dumps(body([sent()])).encode()
+GOOD = json.dumps(make_body([make_sent_measurement()])).encode()
 
 
 @st.composite
@@ -317,7 +327,7 @@ def spoiled(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-def test_nonsense_is_never_stored_and_never_our_fault(service: Service) -> None:
+def test_nonsense_is_never_stored_and_never_our_fault(service: ServiceThread) -> None:
     key = service.make_key("admin").text
     nested = JSON.map(
         lambda value: json.dumps({"measurements": [{"values": value, "extras": value}]})
@@ -344,6 +354,6 @@ def test_nonsense_is_never_stored_and_never_our_fault(service: Service) -> None:
     with Store.open(service.url) as store:
         ids = [row["measurement_id"] for row in store.measurements(Selection())]
     for id_ in ids:
-        found = service.get(f"/api/v1/measurements/{id_}", key).json()
-        again = service.post({"measurements": [found]}, key)
+        found = service.get_path(f"/api/v1/measurements/{id_}", key).json()
+        again = service.post_document({"measurements": [found]}, key)
         assert again.json() == {"new": 0, "known": 1, "conflicting": []}, again.text

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from simulated_grid import Campaign
+from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.attribution import Finding, attribute, concluded
-from treehammer.analysis.compare import Question, compare
-from treehammer.analysis.verdict import Verdict
+from treehammer.analysis.comparison.attribution import (
+    SeriesVerdict,
+    attribute_findings,
+    summarize_attribution,
+)
+from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+from treehammer.analysis.statistics.verdict import Verdict
 
 SLOW, SAME, FEW = Verdict.SLOWER, Verdict.SAME, Verdict.NOT_ENOUGH
 
 
 def said(table: dict[str, dict[str, Verdict]]) -> tuple[str, ...]:
     findings = [
-        Finding(site, label, verdict)
+        SeriesVerdict(site, label, verdict)
         for site, labels in table.items()
         for label, verdict in labels.items()
     ]
-    return attribute(findings, "the release")
+    return attribute_findings(findings, "the release")
 
 
 def test_nothing_slower_says_nothing() -> None:
@@ -85,6 +89,6 @@ def test_release_and_site_can_both_be_named() -> None:
     ],
 )
 def test_where_nothing_could_be_judged_nothing_is_cleared(loop_s: float, said_of_it: str) -> None:
-    samples = Campaign(sites=("A", "B"), loop_s=loop_s).samples()
-    found = compare(samples, Question("root", "6.38.00", "6.40.00"), now_us=1)
-    assert concluded(found.verdicts) == (said_of_it,)
+    samples = SimulatedCampaign(sites=("A", "B"), loop_s=loop_s).samples()
+    found = compare_samples(samples, ComparisonQuery("root", "6.38.00", "6.40.00"), now_us=1)
+    assert summarize_attribution(found.verdicts) == (said_of_it,)

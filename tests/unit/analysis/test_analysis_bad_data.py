@@ -12,29 +12,34 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_grid import Campaign
+from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis import wording
-from treehammer.analysis.compare import Comparison, Question, compare
-from treehammer.analysis.samples import HEADLINE_METRICS, Sample
-from treehammer.analysis.series import MIN_HOSTS, MIN_JOBS, MIN_LOOP_S
-from treehammer.analysis.verdict import RELEASE, SERIES, Evidence, Verdict
-from treehammer.errors import NothingToDo
-from treehammer.sql.rows import VerdictRow
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.series_effects import MIN_HOSTS, MIN_JOBS, MIN_LOOP_S
+from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
+from treehammer.analysis.statistics.verdict import (
+    RELEASE_SCOPE,
+    SERIES_SCOPE,
+    Verdict,
+    VerdictEvidence,
+)
+from treehammer.errors import NothingToDoError
+from treehammer.sql.core.rows import VerdictRow
 
 A, B = "6.38.00", "6.40.00"
-QUESTION = Question("root", A, B)
+QUESTION = ComparisonQuery("root", A, B)
 THREE = ("T2_A", "T2_B", "T2_C")
 
 Edit = Callable[[list[Sample]], list[Sample]]
 
 
 def ask(samples: Iterable[Sample]) -> Comparison:
-    return compare(samples, QUESTION, now_us=1)
+    return compare_samples(samples, QUESTION, now_us=1)
 
 
-def evidence(row: VerdictRow) -> Evidence:
-    return Evidence.from_json(row.evidence)
+def evidence(row: VerdictRow) -> VerdictEvidence:
+    return VerdictEvidence.from_json(row.evidence)
 
 
 def is_b(sample: Sample) -> bool:
@@ -72,7 +77,7 @@ def even(sample: Sample) -> bool:
     return sample.job_id.endswith(("0", "2", "4", "6", "8"))
 
 
-SLOWED = Campaign(effect=0.2)
+SLOWED = SimulatedCampaign(effect=0.2)
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Case:
     verdict: Verdict
     why: str
     remedy: str
-    campaign: Campaign = SLOWED
+    campaign: SimulatedCampaign = SLOWED
 
 
 CASES = {
@@ -103,7 +108,7 @@ CASES = {
         "3 hosts",
     ),
     "one job": Case(
-        lambda s: s, Verdict.NOT_ENOUGH, "1 job on one host", "-S repeats=6", Campaign(jobs=1)
+        lambda s: s, Verdict.NOT_ENOUGH, "1 job on one host", "-S repeats=6", SimulatedCampaign(jobs=1)
     ),
     "zero variance": Case(spreadless, Verdict.NOT_ENOUGH, "zero variance", "copied measurements"),
     "all failed": Case(
@@ -135,7 +140,7 @@ CASES = {
         Verdict.VALUES_DIFFER,
         "value checksums of both sides differ",
         "value_checksum",
-        Campaign(checksum={A: "1" * 64, B: "2" * 64}),
+        SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}),
     ),
     "side B never ran": Case(
         lambda s: [x for x in s if not is_b(x)], Verdict.LOST, "nothing was run", "run the test for B"
@@ -171,7 +176,7 @@ CASES = {
         Verdict.UNDECIDED,
         "",
         "jobs named as needed",
-        Campaign(execution_noise=0.3, seed=4),
+        SimulatedCampaign(execution_noise=0.3, seed=4),
     ),
 }  # fmt: skip
 
@@ -179,7 +184,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_bad_data_have_a_defined_answer(case: Case) -> None:
     found = ask(case.edit(case.campaign.samples()))
-    for row in found.of_scope(SERIES):
+    for row in found.verdicts_of_scope(SERIES_SCOPE):
         assert row.verdict == case.verdict
         said = evidence(row)
         why = case.why.replace("cpu_per_event_s", row.metric)
@@ -191,43 +196,43 @@ def test_bad_data_have_a_defined_answer(case: Case) -> None:
 
 
 def test_one_absent_side_at_one_site_leaves_the_others_judged() -> None:
-    samples = Campaign(sites=THREE, effect=0.06).samples()
+    samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
     found = ask([s for s in samples if not (s.site == "T2_B" and is_b(s))])
-    verdicts = {row.site: row.verdict for row in found.of_scope(SERIES)}
+    verdicts = {row.site: row.verdict for row in found.verdicts_of_scope(SERIES_SCOPE)}
     assert verdicts == {"T2_A": "slower", "T2_B": "lost", "T2_C": "slower"}
-    for row in found.of_scope(RELEASE):
+    for row in found.verdicts_of_scope(RELEASE_SCOPE):
         assert evidence(row).sites == ("T2_A", "T2_C")
         assert evidence(row).why == "outside: 1 × lost"
 
 
 def test_a_site_with_one_job_stays_outside_the_release() -> None:
-    samples = Campaign(sites=THREE, effect=0.06).samples()
+    samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
     found = ask([s for s in samples if s.site != "T2_C" or s.job_id.endswith("-1")])
-    for row in found.of_scope(RELEASE):
+    for row in found.verdicts_of_scope(RELEASE_SCOPE):
         assert row.verdict in ("slower", "undecided")
         assert evidence(row).why == "outside: 1 × not enough data"
         assert row.jobs == 16
 
 
 def test_sites_with_one_job_each_make_no_release() -> None:
-    found = ask(Campaign(sites=THREE, jobs=1, effect=0.5).samples())
+    found = ask(SimulatedCampaign(sites=THREE, jobs=1, effect=0.5).samples())
     assert {row.verdict for row in found.verdicts} == {Verdict.NOT_ENOUGH}
 
 
 def test_a_test_that_no_site_measured_on_both_sides_has_no_release() -> None:
-    samples = Campaign(sites=THREE).samples()
-    assert ask([s for s in samples if not is_b(s)]).of_scope(RELEASE) == []
+    samples = SimulatedCampaign(sites=THREE).samples()
+    assert ask([s for s in samples if not is_b(s)]).verdicts_of_scope(RELEASE_SCOPE) == []
 
 
 def test_a_series_that_recorded_nothing_is_named_beside_those_that_did() -> None:
-    samples = Campaign(branches=(1.0, 0.5)).samples()
+    samples = SimulatedCampaign(branches=(1.0, 0.5)).samples()
     silent = [replace(s, metrics={}) if s.axis_value("branches") == 0.5 else s for s in samples]
-    verdicts = {(row.label, row.verdict) for row in ask(silent).of_scope(SERIES)}
+    verdicts = {(row.label, row.verdict) for row in ask(silent).verdicts_of_scope(SERIES_SCOPE)}
     assert verdicts == {("branches=50%", "not enough data"), ("branches=100%", "same")}
 
 
 def test_measurements_that_came_twice_count_once() -> None:
-    samples = Campaign(effect=0.06).samples()
+    samples = SimulatedCampaign(effect=0.06).samples()
     once, twice = ask(samples), ask(samples + samples)
     for one, two in zip(once.verdicts, twice.verdicts, strict=True):
         assert (two.verdict, two.jobs) == (one.verdict, one.jobs)
@@ -235,15 +240,15 @@ def test_measurements_that_came_twice_count_once() -> None:
 
 
 def test_a_job_that_names_two_hosts_is_read_the_same_in_any_order() -> None:
-    samples = [replace(s, host="other") if is_b(s) else s for s in Campaign().samples()]
+    samples = [replace(s, host="other") if is_b(s) else s for s in SimulatedCampaign().samples()]
     assert ask(samples) == ask(samples[::-1])
 
 
 def test_a_failed_execution_does_not_speak_for_the_build() -> None:
-    samples = Campaign(effect=0.06).samples()
+    samples = SimulatedCampaign(effect=0.06).samples()
     other = build(lambda s: s.job_id.endswith("-1"), root_compiler="clang18")(samples)
     failed = edited(lambda s: s.job_id.endswith("-1"), failure_class="sanity")(other)
-    assert {row.verdict for row in ask(failed).of_scope(SERIES)} == {"slower"}
+    assert {row.verdict for row in ask(failed).verdicts_of_scope(SERIES_SCOPE)} == {"slower"}
 
 
 def test_dates_play_no_part() -> None:
@@ -252,14 +257,14 @@ def test_dates_play_no_part() -> None:
 
 
 def test_effects_of_any_size_can_be_shown() -> None:
-    row = ask(Campaign(effect=5.0, jobs=2, execution_noise=1.0).samples()).verdicts[0]
-    shown = wording.interval(replace(row, low=-2000.0, high=2000.0))
+    row = ask(SimulatedCampaign(effect=5.0, jobs=2, execution_noise=1.0).samples()).verdicts[0]
+    shown = verdict_text.format_interval(replace(row, low=-2000.0, high=2000.0))
     assert shown == "−100.0 … >+999900 %"
-    assert wording.per_cent(0.03) == "+3.0 %"
+    assert verdict_text.format_effect(0.03) == "+3.0 %"
 
 
 def test_many_series_are_answered_in_time() -> None:
-    template = Campaign(jobs=6, rounds=1, execution_noise=0.05).samples()
+    template = SimulatedCampaign(jobs=6, rounds=1, execution_noise=0.05).samples()
     samples = [
         replace(s, test_hash=f"{number:08x}", job_id=f"{number}-{s.job_id}")
         for number in range(600)
@@ -270,7 +275,7 @@ def test_many_series_are_answered_in_time() -> None:
     one = time.monotonic() - start
     start = time.monotonic()
     found = ask(samples)
-    assert len(found.of_scope(SERIES)) == 1200
+    assert len(found.verdicts_of_scope(SERIES_SCOPE)) == 1200
     # In proportion, and not with its square.
     assert time.monotonic() - start < 4 * 600 * max(one, 0.005)
 
@@ -299,7 +304,7 @@ SPOILAGES: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def spoilt(draw: st.DrawFn) -> list[Sample]:
     """A campaign of which every n-th execution is lost, doubled or changed in some way."""
-    samples = Campaign(
+    samples = SimulatedCampaign(
         sites=[f"s{number}" for number in range(draw(st.integers(1, 3)))],
         jobs=draw(st.integers(1, 9)),
         hosts=draw(st.integers(1, 4)),
@@ -334,20 +339,20 @@ def well_formed(found: Comparison) -> None:
         assert all(number is None or math.isfinite(number) for number in numbers)
         if row.low is not None and row.high is not None and row.effect is not None:
             assert row.low <= row.effect <= row.high
-        wording.flat(row)
-        for show in (wording.verdict, wording.interval):
+        verdict_text.flatten_verdict(row)
+        for show in (verdict_text.format_verdict, verdict_text.format_interval):
             assert "nan" not in show(row)
         if row.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
             assert row.jobs >= MIN_JOBS
             assert row.hosts >= MIN_HOSTS
             assert said.build == ()
-            if row.scope == SERIES:
+            if row.scope == SERIES_SCOPE:
                 assert said.loop_s is not None
                 assert said.loop_s >= MIN_LOOP_S
                 assert said.same_data != "values differ"
             else:
                 assert len(said.sites) > 1
-        if row.scope == SERIES and row.verdict not in (
+        if row.scope == SERIES_SCOPE and row.verdict not in (
             Verdict.FASTER,
             Verdict.SLOWER,
             Verdict.SAME,
@@ -362,7 +367,7 @@ def well_formed(found: Comparison) -> None:
 def test_whatever_comes_is_answered(samples: list[Sample], order: Any) -> None:
     try:
         found = ask(samples)
-    except NothingToDo:
+    except NothingToDoError:
         return
     well_formed(found)
     order.shuffle(samples)

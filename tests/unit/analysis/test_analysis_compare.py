@@ -9,23 +9,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from simulated_grid import Campaign
+from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis import notes, wording
-from treehammer.analysis.compare import Comparison, Question, compare
-from treehammer.analysis.samples import Sample
-from treehammer.analysis.verdict import RELEASE, SERIES, Evidence, Verdict
-from treehammer.errors import ConfigError, NothingToDo
-from treehammer.sql.rows import VerdictRow
-from treehammer.sql.selection import Selection
+from treehammer.analysis.comparison import comparison_notes, verdict_text
+from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
+from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.verdict import (
+    RELEASE_SCOPE,
+    SERIES_SCOPE,
+    Verdict,
+    VerdictEvidence,
+)
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.measurement_selection import Selection
 
 A, B = "6.38.00", "6.40.00"
 THREE = ("T2_A", "T2_B", "T2_C")
-AT_T2_A = Selection.of(["c1"], ["site=T2_A"])
+AT_T2_A = Selection.parse(["c1"], ["site=T2_A"])
 
 
-def ask(samples: Sequence[Sample], question: Question | None = None) -> Comparison:
-    return compare(samples, question or Question("root", A, B), now_us=1)
+def ask(samples: Sequence[Sample], question: ComparisonQuery | None = None) -> Comparison:
+    return compare_samples(samples, question or ComparisonQuery("root", A, B), now_us=1)
 
 
 def changed(
@@ -39,21 +44,21 @@ def is_b(sample: Sample) -> bool:
 
 
 def rows(
-    found: Comparison, scope: str = SERIES, metric: str = "cpu_per_event_s"
+    found: Comparison, scope: str = SERIES_SCOPE, metric: str = "cpu_per_event_s"
 ) -> list[VerdictRow]:
-    return [row for row in found.of_scope(scope) if row.metric == metric]
+    return [row for row in found.verdicts_of_scope(scope) if row.metric == metric]
 
 
-def evidence(row: VerdictRow) -> Evidence:
-    return Evidence.from_json(row.evidence)
+def evidence(row: VerdictRow) -> VerdictEvidence:
+    return VerdictEvidence.from_json(row.evidence)
 
 
 @pytest.mark.parametrize(
     "effect, verdict", [(0.06, Verdict.SLOWER), (-0.06, Verdict.FASTER), (0.0, Verdict.SAME)]
 )
 def test_a_true_effect_is_found_with_its_size(effect: float, verdict: Verdict) -> None:
-    found = ask(Campaign(effect=effect).samples())
-    for row in found.of_scope(SERIES):
+    found = ask(SimulatedCampaign(effect=effect).samples())
+    for row in found.verdicts_of_scope(SERIES_SCOPE):
         assert row.verdict == verdict
         assert row.low is not None
         assert row.high is not None
@@ -65,7 +70,7 @@ def test_a_true_effect_is_found_with_its_size(effect: float, verdict: Verdict) -
 
 
 def test_pairs_are_kept_job_by_job() -> None:
-    found = ask(Campaign(effect=0.06).samples())
+    found = ask(SimulatedCampaign(effect=0.06).samples())
     assert len(found.pairs) == 2 * 8
     for pair in found.pairs:
         assert pair.d == pytest.approx(math.log(pair.b_value / pair.a_value), abs=0.02)
@@ -75,16 +80,18 @@ def test_pairs_are_kept_job_by_job() -> None:
 
 
 def test_a_release_is_pooled_over_sites() -> None:
-    (row,) = rows(ask(Campaign(sites=THREE, jobs=12, effect=0.06).samples()), RELEASE)
+    (row,) = rows(
+        ask(SimulatedCampaign(sites=THREE, jobs=12, effect=0.06).samples()), RELEASE_SCOPE
+    )
     assert row.verdict == Verdict.SLOWER
     assert (row.jobs, row.hosts, row.site) == (36, 12, "")
     assert evidence(row).sites == THREE
 
 
 def test_sites_that_disagree_leave_the_release_undecided() -> None:
-    campaign = Campaign(sites=THREE, effect_at={"T2_A": 0.1, "T2_B": -0.1, "T2_C": 0.0})
+    campaign = SimulatedCampaign(sites=THREE, effect_at={"T2_A": 0.1, "T2_B": -0.1, "T2_C": 0.0})
     found = ask(campaign.samples())
-    (row,) = rows(found, RELEASE)
+    (row,) = rows(found, RELEASE_SCOPE)
     assert row.verdict == Verdict.UNDECIDED
     assert evidence(row).tau == pytest.approx(0.1, abs=0.03)
     assert {r.site: r.verdict for r in rows(found)} == {
@@ -98,11 +105,11 @@ def test_the_doors_of_a_site_share_its_hosts_and_add_up_their_jobs() -> None:
     effects = {"T2_A": 0.05, "T2_B": -0.05}
 
     def at(site: str, door: str, jobs: int) -> list[Sample]:
-        run = Campaign(name=f"{site} {door}", sites=(site,), jobs=jobs, effect_at=effects)
+        run = SimulatedCampaign(name=f"{site} {door}", sites=(site,), jobs=jobs, effect_at=effects)
         return [replace(sample, door=door) for sample in run.samples()]
 
     samples = [*at("T2_A", "near", 6), *at("T2_A", "far", 14), *at("T2_B", "near", 10)]
-    (row,) = rows(ask([*samples, *at("T2_C", "near", 8)]), RELEASE)
+    (row,) = rows(ask([*samples, *at("T2_C", "near", 8)]), RELEASE_SCOPE)
     assert row.verdict == Verdict.UNDECIDED
     assert (row.jobs, row.hosts) == (38, 12)
     # Of 20, 10 and 8 jobs at a site, further sites will have about 10.
@@ -110,14 +117,14 @@ def test_the_doors_of_a_site_share_its_hosts_and_add_up_their_jobs() -> None:
 
 
 def test_one_site_makes_no_release() -> None:
-    (row,) = rows(ask(Campaign(effect=0.06).samples()), RELEASE)
+    (row,) = rows(ask(SimulatedCampaign(effect=0.06).samples()), RELEASE_SCOPE)
     assert row.verdict == Verdict.NOT_ENOUGH
     assert "one site (T2_A)" in evidence(row).why
     assert row.effect is None
 
 
 def test_one_host_is_an_illustration() -> None:
-    found = ask(Campaign(hosts=1, jobs=10, effect=0.2).samples())
+    found = ask(SimulatedCampaign(hosts=1, jobs=10, effect=0.2).samples())
     (row,) = rows(found)
     assert row.verdict == Verdict.NOT_ENOUGH
     assert "one host" in evidence(row).why
@@ -128,25 +135,27 @@ def test_one_host_is_an_illustration() -> None:
 
 
 def test_a_single_job_has_an_effect_and_no_interval() -> None:
-    (row,) = rows(ask(Campaign(jobs=1, effect=0.2).samples()))
+    (row,) = rows(ask(SimulatedCampaign(jobs=1, effect=0.2).samples()))
     assert row.effect == pytest.approx(0.2, abs=0.05)
     assert (row.low, row.high, row.jobs_needed) == (None, None, 5)
 
 
 def test_five_jobs_are_not_enough_and_six_are() -> None:
-    assert rows(ask(Campaign(jobs=5, effect=0.2).samples()))[0].verdict == Verdict.NOT_ENOUGH
-    assert rows(ask(Campaign(jobs=6, effect=0.2).samples()))[0].verdict == Verdict.SLOWER
+    assert (
+        rows(ask(SimulatedCampaign(jobs=5, effect=0.2).samples()))[0].verdict == Verdict.NOT_ENOUGH
+    )
+    assert rows(ask(SimulatedCampaign(jobs=6, effect=0.2).samples()))[0].verdict == Verdict.SLOWER
 
 
 def test_noise_leaves_it_undecided_and_says_how_many_jobs_are_needed() -> None:
-    (row,) = rows(ask(Campaign(execution_noise=0.2, seed=4).samples()))
+    (row,) = rows(ask(SimulatedCampaign(execution_noise=0.2, seed=4).samples()))
     assert row.verdict == Verdict.UNDECIDED
     assert row.jobs_needed is not None
     assert row.jobs_needed > 8
 
 
 def test_identical_ratios_are_no_certainty() -> None:
-    quiet = Campaign(execution_noise=0, job_noise=0, effect=0.1)
+    quiet = SimulatedCampaign(execution_noise=0, job_noise=0, effect=0.1)
     (row,) = rows(ask(quiet.samples()))
     assert row.verdict == Verdict.NOT_ENOUGH
     assert "zero variance" in evidence(row).why
@@ -155,25 +164,25 @@ def test_identical_ratios_are_no_certainty() -> None:
 
 
 def test_short_loops_enter_no_verdict() -> None:
-    found = ask(Campaign(sites=THREE, loop_s=1.5, job_noise=0.01, effect=0.2).samples())
+    found = ask(SimulatedCampaign(sites=THREE, loop_s=1.5, job_noise=0.01, effect=0.2).samples())
     assert {row.verdict for row in found.verdicts} == {Verdict.TOO_SHORT}
     assert not found.regressed
 
 
 def test_a_loop_that_nobody_timed_enters_no_verdict() -> None:
-    samples = changed(Campaign(effect=0.2).samples(), lambda _: True, loop_wall_s=None)
+    samples = changed(SimulatedCampaign(effect=0.2).samples(), lambda _: True, loop_wall_s=None)
     assert rows(ask(samples))[0].verdict == Verdict.TOO_SHORT
 
 
 def test_another_compiler_is_credited_to_nothing() -> None:
     samples = [
         replace(s, build={**s.build, "root_compiler": "clang18"}) if is_b(s) else s
-        for s in Campaign(sites=THREE, effect=0.2).samples()
+        for s in SimulatedCampaign(sites=THREE, effect=0.2).samples()
     ]
     found = ask(samples)
     assert {row.verdict for row in found.verdicts} == {Verdict.BUILD_DIFFERS}
     assert evidence(found.verdicts[0]).build == ("compiler gcc1421 → clang18",)
-    assert found.of_scope(RELEASE)[0].effect == pytest.approx(0.2, abs=0.02)
+    assert found.verdicts_of_scope(RELEASE_SCOPE)[0].effect == pytest.approx(0.2, abs=0.02)
     assert not found.regressed
 
 
@@ -181,7 +190,7 @@ def test_the_same_compiler_from_another_package_is_named_and_counts_as_the_same(
     packaged = "c++ (GCC) 14.2.1 20250110 (Red Hat 14.2.1-{})".format
     samples = [
         replace(s, build={**s.build, "root_compiler": packaged(11 if is_b(s) else 7)})
-        for s in Campaign(effect=0.06).samples()
+        for s in SimulatedCampaign(effect=0.06).samples()
     ]
     found = ask(samples)
     assert rows(found)[0].verdict == Verdict.SLOWER
@@ -201,7 +210,7 @@ def test_another_version_or_name_of_the_compiler_is_another_compiler(other: str)
                 "root_compiler": other if is_b(s) else "c++ (GCC) 14.2.1 20250110 (x)",
             },
         )
-        for s in Campaign(effect=0.06).samples()
+        for s in SimulatedCampaign(effect=0.06).samples()
     ]
     assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
 
@@ -209,7 +218,7 @@ def test_another_version_or_name_of_the_compiler_is_another_compiler(other: str)
 def test_every_reason_is_given_and_the_gravest_names_the_refusal() -> None:
     samples = [
         replace(s, build={**s.build, "root_flags": "-O0" if is_b(s) else "-O3"})
-        for s in Campaign(hosts=1, jobs=1, loop_s=1).samples()
+        for s in SimulatedCampaign(hosts=1, jobs=1, loop_s=1).samples()
     ]
     (row,) = rows(ask(samples))
     assert row.verdict == Verdict.BUILD_DIFFERS
@@ -220,7 +229,7 @@ def test_every_reason_is_given_and_the_gravest_names_the_refusal() -> None:
 def test_a_library_that_root_brings_along_belongs_to_the_release() -> None:
     samples = [
         replace(s, build={**s.build, "zstd_version": "1.5.7"}) if is_b(s) else s
-        for s in Campaign(effect=0.06).samples()
+        for s in SimulatedCampaign(effect=0.06).samples()
     ]
     (row,) = rows(ask(samples))
     assert row.verdict == Verdict.SLOWER
@@ -230,23 +239,23 @@ def test_a_library_that_root_brings_along_belongs_to_the_release() -> None:
 def test_a_library_from_elsewhere_does_not() -> None:
     samples = [
         replace(s, build={**s.build, "zlib_version": "1.3" if is_b(s) else "1.2"})
-        for s in Campaign(effect=0.06).samples()
+        for s in SimulatedCampaign(effect=0.06).samples()
     ]
     assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
 
 
 def test_two_builds_of_one_request_differ_on_any_other_axis() -> None:
-    campaign = Campaign(roots=("current",), cache_mb=(0.0, 30.0), effect=0.0)
+    campaign = SimulatedCampaign(roots=("current",), cache_mb=(0.0, 30.0), effect=0.0)
     samples = [
         replace(s, build={**s.build, "root_commit": str(s.axis_value("cache_mb"))})
         for s in campaign.samples()
     ]
-    found = ask(samples, Question("cache_mb", 0.0, 30.0))
-    assert {row.verdict for row in found.of_scope(SERIES)} == {Verdict.BUILD_DIFFERS}
+    found = ask(samples, ComparisonQuery("cache_mb", 0.0, 30.0))
+    assert {row.verdict for row in found.verdicts_of_scope(SERIES_SCOPE)} == {Verdict.BUILD_DIFFERS}
 
 
 def test_other_values_are_never_compared() -> None:
-    found = ask(Campaign(effect=0.2, checksum={A: "1" * 64, B: "2" * 64}).samples())
+    found = ask(SimulatedCampaign(effect=0.2, checksum={A: "1" * 64, B: "2" * 64}).samples())
     assert {row.verdict for row in found.verdicts} == {Verdict.VALUES_DIFFER}
     assert all(row.effect is None for row in found.verdicts)
     assert found.pairs == ()
@@ -261,13 +270,15 @@ def test_other_values_are_never_compared() -> None:
     ],
 )
 def test_value_checksums_prove_the_same_data(checksum: dict[str, str], said: str) -> None:
-    assert evidence(rows(ask(Campaign(checksum=checksum).samples()))[0]).same_data == said
+    assert evidence(rows(ask(SimulatedCampaign(checksum=checksum).samples()))[0]).same_data == said
 
 
-@pytest.mark.parametrize("question", [Question("root", A, B), Question("cache_mb", 0.0, 30.0)])
-def test_data_that_are_not_the_datasets_are_never_compared(question: Question) -> None:
+@pytest.mark.parametrize(
+    "question", [ComparisonQuery("root", A, B), ComparisonQuery("cache_mb", 0.0, 30.0)]
+)
+def test_data_that_are_not_the_datasets_are_never_compared(question: ComparisonQuery) -> None:
     """Both releases agree on the values of a damaged file; its bytes tell."""
-    campaign = Campaign(cache_mb=(0.0, 30.0), checksum={A: "1" * 64, B: "1" * 64})
+    campaign = SimulatedCampaign(cache_mb=(0.0, 30.0), checksum={A: "1" * 64, B: "1" * 64})
     samples = changed(
         campaign.samples(),
         lambda s: s.kind == "checksum",
@@ -283,16 +294,16 @@ def test_data_that_are_not_the_datasets_are_never_compared(question: Question) -
 
 def test_checksums_of_other_leaves_prove_nothing() -> None:
     samples = changed(
-        Campaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
+        SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
         lambda s: is_b(s) and s.kind == "checksum",
-        checksum_uncovered='["x"]',
+        checksum_skipped_leaves='["x"]',
     )
     assert evidence(rows(ask(samples))[0]).same_data == "not checked"
 
 
 def test_checksums_of_two_versions_prove_nothing() -> None:
     samples = changed(
-        Campaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
+        SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
         lambda s: is_b(s) and s.kind == "checksum",
         checksum_version=2,
     )
@@ -301,26 +312,26 @@ def test_checksums_of_two_versions_prove_nothing() -> None:
 
 def test_formats_may_name_the_types_of_uncovered_leaves_in_their_own_way() -> None:
     samples = changed(
-        Campaign(checksum={A: "1" * 64, B: "1" * 64}).samples(),
+        SimulatedCampaign(checksum={A: "1" * 64, B: "1" * 64}).samples(),
         lambda s: s.kind == "checksum",
-        checksum_uncovered='["hits.vv (vector<vector<float> >)"]',
+        checksum_skipped_leaves='["hits.vv (vector<vector<float> >)"]',
     )
     samples = changed(
         samples,
         lambda s: is_b(s) and s.kind == "checksum",
-        checksum_uncovered='["hits_vv (std::vector<std::vector<float>>)"]',
+        checksum_skipped_leaves='["hits_vv (std::vector<std::vector<float>>)"]',
     )
     assert evidence(rows(ask(samples))[0]).same_data == "same data proven"
 
 
 def test_a_shared_checksum_proves_nothing_of_another_axis() -> None:
-    campaign = Campaign(roots=(A,), cache_mb=(0.0, 30.0), checksum={A: "1" * 64})
-    found = ask(campaign.samples(), Question("cache_mb", 0.0, 30.0))
+    campaign = SimulatedCampaign(roots=(A,), cache_mb=(0.0, 30.0), checksum={A: "1" * 64})
+    found = ask(campaign.samples(), ComparisonQuery("cache_mb", 0.0, 30.0))
     assert evidence(found.verdicts[0]).same_data == "not checked"
 
 
 def test_lost_new_and_failed_series_have_lines_of_their_own() -> None:
-    samples = Campaign(branches=(1.0, 0.5, 0.25, 0.12)).samples()
+    samples = SimulatedCampaign(branches=(1.0, 0.5, 0.25, 0.12)).samples()
     kept = []
     for sample in samples:
         branches = sample.axis_value("branches")
@@ -342,7 +353,7 @@ def test_lost_new_and_failed_series_have_lines_of_their_own() -> None:
 
 def test_when_all_failed_it_says_so() -> None:
     samples = changed(
-        Campaign().samples(), lambda _: True, failure_class="software setup", metrics={}
+        SimulatedCampaign().samples(), lambda _: True, failure_class="software setup", metrics={}
     )
     found = ask(samples)
     assert {row.verdict for row in found.verdicts} == {Verdict.FAILED}
@@ -354,7 +365,7 @@ def test_implausible_executions_are_never_averaged() -> None:
         replace(s, plausible=False, metrics=dict.fromkeys(s.metrics, 1e6))
         if is_b(s) and s.round == 2
         else s
-        for s in Campaign(effect=0.06).samples()
+        for s in SimulatedCampaign(effect=0.06).samples()
     ]
     found = ask(wild)
     assert rows(found)[0].effect == pytest.approx(0.06, abs=0.02)
@@ -362,7 +373,7 @@ def test_implausible_executions_are_never_averaged() -> None:
 
 
 def test_unpaired_jobs_are_compared_and_named_weaker() -> None:
-    campaign = Campaign(bundled=False, jobs=20, job_noise=0.02, effect=0.1)
+    campaign = SimulatedCampaign(bundled=False, jobs=20, job_noise=0.02, effect=0.1)
     found = ask(campaign.samples())
     (row,) = rows(found)
     assert row.verdict == Verdict.SLOWER
@@ -374,14 +385,14 @@ def test_unpaired_jobs_are_compared_and_named_weaker() -> None:
 
 def test_two_layouts_of_one_content_are_compared_where_the_values_prove_it() -> None:
     def read(dataset: str, effect: float, content: str) -> list[Sample]:
-        made = Campaign(
+        made = SimulatedCampaign(
             name=dataset, roots=(A,), jobs=20, job_noise=0.02, effect=effect, checksum={A: content}
         )
         return changed(
             made.samples(), lambda _: True, dataset=dataset, dataset_hash=f"hash of {dataset}"
         )
 
-    question = Question("dataset", "set", "set-by-entry")
+    question = ComparisonQuery("dataset", "set", "set-by-entry")
     slower = read("set", 0.0, "1" * 64), read("set-by-entry", 0.1, "1" * 64)
     (row,) = rows(ask([*slower[0], *slower[1]], question))
     assert (row.a, row.b) == ("set", "set-by-entry")
@@ -394,7 +405,7 @@ def test_two_layouts_of_one_content_are_compared_where_the_values_prove_it() -> 
 
 def test_unpaired_jobs_are_less_certain_than_pairs() -> None:
     def width(bundled: bool) -> float:
-        (row,) = rows(ask(Campaign(bundled=bundled, jobs=10, effect=0.1).samples()))
+        (row,) = rows(ask(SimulatedCampaign(bundled=bundled, jobs=10, effect=0.1).samples()))
         assert row.low is not None
         assert row.high is not None
         return row.high - row.low
@@ -403,21 +414,25 @@ def test_unpaired_jobs_are_less_certain_than_pairs() -> None:
 
 
 def test_two_sites_and_two_campaigns_can_be_compared() -> None:
-    samples = Campaign(sites=("T2_A", "T2_B"), roots=(A,), jobs=10).samples()
-    found = ask(samples, Question("site", "T2_A", "T2_B"))
+    samples = SimulatedCampaign(sites=("T2_A", "T2_B"), roots=(A,), jobs=10).samples()
+    found = ask(samples, ComparisonQuery("site", "T2_A", "T2_B"))
     assert {row.site for row in found.verdicts} == {"T2_A → T2_B"}
-    assert found.of_scope(RELEASE) == []
+    assert found.verdicts_of_scope(RELEASE_SCOPE) == []
 
-    before = Campaign(name="before", roots=(A,), jobs=10, job_noise=0.02, loop_s=10).samples()
-    after = Campaign(name="after", roots=(A,), jobs=10, job_noise=0.02, loop_s=12, seed=2).samples()
-    question = Question("campaign", before[0].campaign_id, after[0].campaign_id)
+    before = SimulatedCampaign(
+        name="before", roots=(A,), jobs=10, job_noise=0.02, loop_s=10
+    ).samples()
+    after = SimulatedCampaign(
+        name="after", roots=(A,), jobs=10, job_noise=0.02, loop_s=12, seed=2
+    ).samples()
+    question = ComparisonQuery("campaign", before[0].campaign_id, after[0].campaign_id)
     (row,) = rows(ask(before + after, question))
     assert row.verdict == Verdict.SLOWER
     assert row.effect == pytest.approx(math.log(1.2), abs=0.05)
 
 
 def test_what_must_not_be_mixed_is_not() -> None:
-    samples = Campaign(effect=0.06).samples()
+    samples = SimulatedCampaign(effect=0.06).samples()
     other = [
         replace(
             s, test_hash="other", job_id=f"{s.job_id}-other", metrics=dict.fromkeys(s.metrics, 9.0)
@@ -431,56 +446,58 @@ def test_what_must_not_be_mixed_is_not() -> None:
 
 
 def test_another_instrument_makes_another_series() -> None:
-    samples = Campaign().samples()
+    samples = SimulatedCampaign().samples()
     newer = [replace(s, instrument_version=2, job_id=f"{s.job_id}-2") for s in samples]
     assert len(rows(ask(samples + newer))) == 2
 
 
 def test_the_same_question_has_the_same_identity() -> None:
-    assert Question("root", A, B).id == Question("root", A, B).id
+    assert ComparisonQuery("root", A, B).id == ComparisonQuery("root", A, B).id
     others = [
-        Question("root", B, A),
-        Question("root", A, B, delta=0.05),
-        Question("root", A, B, selection=AT_T2_A),
-        Question("root", A, B, where_a=AT_T2_A.wheres),
-        Question("root", A, B, where_b=AT_T2_A.wheres),
+        ComparisonQuery("root", B, A),
+        ComparisonQuery("root", A, B, delta=0.05),
+        ComparisonQuery("root", A, B, selection=AT_T2_A),
+        ComparisonQuery("root", A, B, where_a=AT_T2_A.conditions),
+        ComparisonQuery("root", A, B, where_b=AT_T2_A.conditions),
     ]
-    assert len({q.id for q in (Question("root", A, B), *others)}) == 6
+    assert len({q.id for q in (ComparisonQuery("root", A, B), *others)}) == 6
 
 
 def test_every_verdict_keeps_what_was_asked() -> None:
-    question = Question("root", A, B, 0.05, AT_T2_A, where_b=Selection.of((), ["dirty=no"]).wheres)
-    found = ask(Campaign(sites=THREE).samples(), question)
+    question = ComparisonQuery(
+        "root", A, B, 0.05, AT_T2_A, where_b=Selection.parse((), ["dirty=no"]).conditions
+    )
+    found = ask(SimulatedCampaign(sites=THREE).samples(), question)
     for row in found.verdicts:
         kept = evidence(row)
         assert (kept.campaigns, kept.where, kept.delta) == (("c1",), ("site=T2_A",), 0.05)
         assert (kept.where_a, kept.where_b) == ((), ("dirty=False",))
-        title = wording.title(row, {"c1": "nightly"})
+        title = verdict_text.comparison_title(row, {"c1": "nightly"})
         assert title == (
             f"root {B} against {A}, campaign nightly and site=T2_A and B: dirty=False, ±5 %"
         )
 
 
 def test_what_was_asked_of_older_verdicts_is_said_not_to_be_known() -> None:
-    (row, *_) = ask(Campaign().samples()).verdicts
-    assert wording.title(row) == f"root {B} against {A}, all measurements"
+    (row, *_) = ask(SimulatedCampaign().samples()).verdicts
+    assert verdict_text.comparison_title(row) == f"root {B} against {A}, all measurements"
     told = json.loads(row.evidence)
     for name in ("campaigns", "where", "where_a", "where_b", "of_a", "of_b"):
         del told[name]
     older = replace(row, evidence=json.dumps(told))
-    assert wording.title(older) == f"root {B} against {A}, selection not recorded"
+    assert verdict_text.comparison_title(older) == f"root {B} against {A}, selection not recorded"
     (said,) = [note for note in told_of([older]) if note.startswith("Times")]
     assert "medians" in said
 
 
 def told_of(rows: Sequence[VerdictRow]) -> list[str]:
-    return list(notes.told(rows, one_host=False))
+    return list(comparison_notes.comparison_notes(rows, one_host=False))
 
 
 @pytest.mark.parametrize("bundled", [True, False])
 def test_the_times_of_both_sides_fit_the_effect(bundled: bool) -> None:
-    found = ask(Campaign(bundled=bundled, rounds=3, jobs=7, execution_noise=0.3).samples())
-    for row in found.of_scope(SERIES):
+    found = ask(SimulatedCampaign(bundled=bundled, rounds=3, jobs=7, execution_noise=0.3).samples())
+    for row in found.verdicts_of_scope(SERIES_SCOPE):
         kept = evidence(row)
         assert kept.unpaired != bundled
         assert kept.a_value is not None
@@ -496,20 +513,22 @@ def test_the_times_of_both_sides_fit_the_effect(bundled: bool) -> None:
 
 
 def test_a_side_is_singled_out_by_what_its_executions_agree_in() -> None:
-    samples = Campaign(sites=THREE, branches=(1.0, 0.5)).samples()
+    samples = SimulatedCampaign(sites=THREE, branches=(1.0, 0.5)).samples()
     for row in ask(samples).verdicts:
         for side, of in ((A, evidence(row).of_a), (B, evidence(row).of_b)):
             mine = [s for s in samples if s.kind == "timed" and s.axis_value("root") == side]
             chosen = [
                 s
                 for s in mine
-                if s.variant.canonical == of["variant"] and s.site == of.get("site", s.site)
+                if s.variant.canonical_json == of["variant"] and s.site == of.get("site", s.site)
             ]
-            assert len(chosen) == 8 * 2 * (1 if row.scope == SERIES else 3)
+            assert len(chosen) == 8 * 2 * (1 if row.scope == SERIES_SCOPE else 3)
 
 
 def test_what_one_side_lacks_is_no_unknown_build() -> None:
-    samples = [s for s in Campaign(sites=THREE).samples() if not (s.site == "T2_A" and is_b(s))]
+    samples = [
+        s for s in SimulatedCampaign(sites=THREE).samples() if not (s.site == "T2_A" and is_b(s))
+    ]
     found = ask(samples)
     assert {row.verdict for row in rows(found) if row.site == "T2_A"} == {Verdict.LOST}
     assert not any("Recorded for one build only" in note for note in found.notes)
@@ -517,15 +536,15 @@ def test_what_one_side_lacks_is_no_unknown_build() -> None:
 
 def test_senseless_questions_are_refused() -> None:
     with pytest.raises(ConfigError, match="both sides"):
-        Question("root", A, A)
+        ComparisonQuery("root", A, A)
     with pytest.raises(ConfigError, match="between 0 and 1"):
-        Question("root", A, B, delta=0.0)
-    with pytest.raises(NothingToDo):
-        ask(Campaign().samples(), Question("root", "5.34", "6.00"))
+        ComparisonQuery("root", A, B, delta=0.0)
+    with pytest.raises(NothingToDoError):
+        ask(SimulatedCampaign().samples(), ComparisonQuery("root", "5.34", "6.00"))
 
 
 def test_the_order_of_measurements_changes_nothing() -> None:
-    samples = Campaign(sites=THREE, branches=(1.0, 0.5), effect=0.03).samples()
+    samples = SimulatedCampaign(sites=THREE, branches=(1.0, 0.5), effect=0.03).samples()
     assert ask(samples) == ask(samples[::-1])
 
 
@@ -533,25 +552,29 @@ def test_no_effect_is_rarely_called_one() -> None:
     wrong: Counter[str] = Counter()
     asked: Counter[str] = Counter()
     for seed in range(40):
-        campaign = Campaign(
+        campaign = SimulatedCampaign(
             seed=seed, sites=THREE, jobs=6, branches=(1.0, 0.5), execution_noise=0.05,
             site_spread=0.0,
         )  # fmt: skip
         found = ask(campaign.samples())
-        for scope in (SERIES, RELEASE):
-            said = {row.verdict for row in found.of_scope(scope)}
+        for scope in (SERIES_SCOPE, RELEASE_SCOPE):
+            said = {row.verdict for row in found.verdicts_of_scope(scope)}
             asked[scope] += 1
             wrong[scope] += bool(said & {Verdict.FASTER, Verdict.SLOWER})
     # A whole family of rows has a chance of 5 % to hold a false claim: of 40 about two.
-    assert asked[SERIES] == 40
-    assert wrong[SERIES] <= 6
-    assert wrong[RELEASE] <= 5
+    assert asked[SERIES_SCOPE] == 40
+    assert wrong[SERIES_SCOPE] <= 6
+    assert wrong[RELEASE_SCOPE] <= 5
 
 
 def test_sites_that_differ_make_no_false_release() -> None:
     wrong = 0
     for seed in range(40):
-        campaign = Campaign(seed=seed, sites=("a", "b", "c", "d", "e"), jobs=6, site_spread=0.05)
+        campaign = SimulatedCampaign(
+            seed=seed, sites=("a", "b", "c", "d", "e"), jobs=6, site_spread=0.05
+        )
         found = ask(campaign.samples())
-        wrong += any(row.verdict in ("faster", "slower") for row in found.of_scope(RELEASE))
+        wrong += any(
+            row.verdict in ("faster", "slower") for row in found.verdicts_of_scope(RELEASE_SCOPE)
+        )
     assert wrong <= 6

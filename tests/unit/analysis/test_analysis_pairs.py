@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_grid import Campaign
+from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.pairs import (
-    DIRTY,
-    EARLIER,
-    OTHER_HALF,
-    job_values,
+from treehammer.analysis.samples.job_pairs import (
+    DIRTY_TREE,
+    EARLIER_ATTEMPT,
+    UNPAIRED_EXECUTION,
+    collect_job_values,
+    drop_dirty,
     pair_jobs,
-    without_dirty,
 )
-from treehammer.analysis.samples import Sample
+from treehammer.analysis.samples.sample import Sample
 
 CPU = "cpu_per_event_s"
 
@@ -27,7 +27,7 @@ def sides(
     *values: tuple[float | None, float | None], attempt: int = 1
 ) -> tuple[list[Sample], list[Sample]]:
     """One job whose rounds have these values on side A and B; None is a missing execution."""
-    template = Campaign(jobs=1).samples()[0]
+    template = SimulatedCampaign(jobs=1).samples()[0]
     found: tuple[list[Sample], list[Sample]] = ([], [])
     for round_, pair in enumerate(values, 1):
         for side, value in zip(found, pair, strict=True):
@@ -46,7 +46,7 @@ def test_the_effect_is_the_median_over_rounds_of_the_log_ratio() -> None:
 def test_a_round_without_its_other_half_is_left_out_and_counted() -> None:
     (pair,), left_out = pair_jobs(*sides((1.0, 1.5), (1.0, None), (None, 3.0)), CPU)
     assert pair.rounds == 1
-    assert left_out == {OTHER_HALF: 2}
+    assert left_out == {UNPAIRED_EXECUTION: 2}
 
 
 def test_halves_of_different_attempts_are_no_pair() -> None:
@@ -54,14 +54,14 @@ def test_halves_of_different_attempts_are_no_pair() -> None:
     _, b = sides((None, 2.0), attempt=2)
     pairs, left_out = pair_jobs(a, b, CPU)
     assert pairs == []
-    assert left_out == {OTHER_HALF: 2}
+    assert left_out == {UNPAIRED_EXECUTION: 2}
 
 
 def test_of_several_whole_attempts_the_last_counts() -> None:
     first, second = sides((1.0, 5.0), attempt=1), sides((1.0, 2.0), attempt=2)
     (pair,), left_out = pair_jobs(first[0] + second[0], first[1] + second[1], CPU)
     assert pair.d == pytest.approx(math.log(2))
-    assert left_out == {EARLIER: 2}
+    assert left_out == {EARLIER_ATTEMPT: 2}
 
 
 @pytest.mark.parametrize(
@@ -78,27 +78,27 @@ def test_unusable_halves_are_counted_by_reason(change: dict[str, object], reason
     b[0] = replace(b[0], **change)  # type: ignore[arg-type]
     (pair,), left_out = pair_jobs(a, b, CPU)
     assert pair.rounds == 1
-    assert left_out == {reason: 1, OTHER_HALF: 1}
+    assert left_out == {reason: 1, UNPAIRED_EXECUTION: 1}
 
 
 def test_dirty_executions_give_way_to_clean_ones() -> None:
     a, b = sides((1.0, 1.0), (1.0, 2.0))
     dirty = replace(a[0], dirty=True)
-    kept_a, kept_b, left_out = without_dirty([dirty, a[1]], b)
-    assert (kept_a, kept_b, left_out) == ([a[1]], b, {DIRTY: 1})
+    kept_a, kept_b, left_out = drop_dirty([dirty, a[1]], b)
+    assert (kept_a, kept_b, left_out) == ([a[1]], b, {DIRTY_TREE: 1})
 
 
 def test_dirty_executions_among_themselves_are_compared() -> None:
     a, b = ([replace(one, dirty=True) for one in side] for side in sides((1.0, 1.0)))
-    assert without_dirty(a, b) == (a, b, {})
+    assert drop_dirty(a, b) == (a, b, {})
 
 
 def test_one_value_a_job_from_its_last_attempt() -> None:
     early, _ = sides((9.0, None), attempt=1)
     late, _ = sides((1.0, None), (3.0, None), attempt=2)
-    (value,), left_out = job_values(early + late, CPU)
+    (value,), left_out = collect_job_values(early + late, CPU)
     assert value.value == 2.0
-    assert left_out == {EARLIER: 1}
+    assert left_out == {EARLIER_ATTEMPT: 1}
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), min_size=1, max_size=5))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from treehammer.analysis.peers import Point, points
-from treehammer.sql.site_history import Daily
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison, compare_over_time
+from treehammer.sql.read.site_history import DailySums
 
 
-def group(site: str, day: int, work: str, *values: float) -> Daily:
+def group(site: str, day: int, work: str, *values: float) -> DailySums:
     squares = sum(value * value for value in values)
-    return Daily(day, site, (work,), len(values), sum(values), squares)
+    return DailySums(day, site, (work,), len(values), sum(values), squares)
 
 
-def series(*dailies: Daily) -> list[Point]:
-    return points(dailies, "HERE", lambda day: day)
+def series(*dailies: DailySums) -> list[PeerComparison]:
+    return compare_over_time(dailies, "HERE", lambda day: day)
 
 
 def test_the_median_is_of_sites_by_work_and_weighted_as_this_sites_work() -> None:
@@ -26,34 +26,39 @@ def test_the_median_is_of_sites_by_work_and_weighted_as_this_sites_work() -> Non
         group("Z", 1, "a", 0.1),
         group("X", 1, "b", 0.4),
     )
-    assert point.median == pytest.approx((2 * 0.8 + 1 * 0.4) / 3)
-    assert point.own == pytest.approx(1.4 / 3)
+    assert point.peer_median == pytest.approx((2 * 0.8 + 1 * 0.4) / 3)
+    assert point.own_mean == pytest.approx(1.4 / 3)
     assert point.difference == pytest.approx(1.4 / 2.0 - 1)
-    assert (point.number, point.compared, point.sites) == (3, 3, 3)
+    assert (point.count, point.compared_count, point.peer_count) == (3, 3, 3)
 
 
 def test_work_that_nobody_else_did_has_no_part() -> None:
     (point,) = series(
         group("HERE", 1, "a", 0.5), group("HERE", 1, "mine", 0.1), group("X", 1, "a", 0.6)
     )
-    assert (point.number, point.compared) == (2, 1)
+    assert (point.count, point.compared_count) == (2, 1)
     assert point.mean == pytest.approx(0.3)
-    assert point.shown == point.own == pytest.approx(0.5)
+    assert point.displayed_mean == point.own_mean == pytest.approx(0.5)
 
 
 def test_another_day_is_not_the_same_time() -> None:
     first, second = series(
         group("HERE", 2, "a", 0.5), group("HERE", 1, "a", 0.4), group("X", 2, "a", 0.6)
     )
-    assert (first.time, first.median, first.difference, first.shown) == (1, None, None, 0.4)
-    assert second.median == pytest.approx(0.6)
+    assert (first.time, first.peer_median, first.difference, first.displayed_mean) == (
+        1,
+        None,
+        None,
+        0.4,
+    )
+    assert second.peer_median == pytest.approx(0.6)
 
 
 def test_the_error_is_that_of_scatter_within_each_work() -> None:
     (point,) = series(group("HERE", 1, "a", 0.4, 0.6), group("HERE", 1, "b", 10.0, 10.2))
     variance = (2 * 0.1**2 + 2 * 0.1**2) / 2
-    assert point.error == pytest.approx((variance / 4) ** 0.5)
-    assert series(group("HERE", 1, "a", 0.4))[0].error is None
+    assert point.standard_error == pytest.approx((variance / 4) ** 0.5)
+    assert series(group("HERE", 1, "a", 0.4))[0].standard_error is None
 
 
 def test_what_has_no_value_is_left_out() -> None:
@@ -63,7 +68,7 @@ def test_what_has_no_value_is_left_out() -> None:
 def test_days_of_a_week_are_one_point() -> None:
     dailies = [group("HERE", 1, "a", 0.4), group("HERE", 2, "a", 0.6)]
     dailies += [group("X", 1, "a", 0.2), group("X", 2, "a", 0.4, 0.6), group("X", 9, "a", 9.0)]
-    (point,) = points(dailies, "HERE", lambda day: 1 if day < 7 else None)
-    assert point.number == 2
-    assert point.own == pytest.approx(0.5)
-    assert point.median == pytest.approx(1.2 / 3)
+    (point,) = compare_over_time(dailies, "HERE", lambda day: 1 if day < 7 else None)
+    assert point.count == 2
+    assert point.own_mean == pytest.approx(0.5)
+    assert point.peer_median == pytest.approx(1.2 / 3)

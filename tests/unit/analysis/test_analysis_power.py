@@ -10,22 +10,29 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from benchmark_modules import benchmarks
-from simulated_grid import Campaign
+from benchmark_modules import import_benchmarks
+from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis import power
-from treehammer.analysis.compare import Question, compare
-from treehammer.analysis.power import Cell
-from treehammer.analysis.samples import HEADLINE_METRICS
-from treehammer.analysis.verdict import DELTA, RULE_VERSION, SERIES, Evidence
-from treehammer.errors import NothingToDo
+from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+from treehammer.analysis.samples.sample import HEADLINE_METRICS
+from treehammer.analysis.statistics import power_table
+from treehammer.analysis.statistics.power_table import PowerCell
+from treehammer.analysis.statistics.verdict import (
+    DEFAULT_DELTA,
+    RULE_VERSION,
+    SERIES_SCOPE,
+    VerdictEvidence,
+)
+from treehammer.errors import NothingToDoError
 
 A, B = "6.38.00", "6.40.00"
 CPU, WALL = HEADLINE_METRICS
 
 
-def cell(slowdown: float, jobs: int, found: int, metric: str = CPU) -> Cell:
-    return Cell(RULE_VERSION, DELTA, metric, 0.021, slowdown, jobs, 1000, found, 0.0, 1.0)
+def cell(slowdown: float, jobs: int, found: int, metric: str = CPU) -> PowerCell:
+    return PowerCell(
+        RULE_VERSION, DEFAULT_DELTA, metric, 0.021, slowdown, jobs, 1000, found, 0.0, 1.0
+    )
 
 
 TABLE = (cell(0.02, 6, 100), cell(0.02, 12, 210), cell(0.05, 6, 700), cell(0.05, 12, 974),
@@ -34,11 +41,11 @@ TABLE = (cell(0.02, 6, 100), cell(0.02, 12, 210), cell(0.05, 6, 700), cell(0.05,
 
 @pytest.fixture
 def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power, "shipped", lambda: TABLE)
+    monkeypatch.setattr(power_table, "load_shipped_table", lambda: TABLE)
 
 
 def test_the_fewest_jobs_that_are_likely_to_find_it_are_quoted_with_the_spread() -> None:
-    assert power.sentence(CPU, DELTA, TABLE) == (
+    assert power_table.describe_power(CPU, DEFAULT_DELTA, TABLE) == (
         "a 2 % slowdown is found with 12 jobs in only 21 % of the cases; "
         "a 5 % slowdown is found with 12 jobs in 97 % of the cases; "
         "a 10 % slowdown is found with 6 jobs in 99 % of the cases "
@@ -47,31 +54,33 @@ def test_the_fewest_jobs_that_are_likely_to_find_it_are_quoted_with_the_spread()
 
 
 def test_nothing_is_quoted_for_another_metric_delta_or_rule() -> None:
-    assert power.sentence(WALL, DELTA, TABLE) == ""
-    assert power.sentence(CPU, 0.05, TABLE) == ""
+    assert power_table.describe_power(WALL, DEFAULT_DELTA, TABLE) == ""
+    assert power_table.describe_power(CPU, 0.05, TABLE) == ""
     old = [replace(one, rule_version=RULE_VERSION - 1) for one in TABLE]
-    assert power.sentence(CPU, DELTA, old) == ""
+    assert power_table.describe_power(CPU, DEFAULT_DELTA, old) == ""
 
 
 def test_without_a_table_nothing_is_said(tmp_path: Path) -> None:
-    assert power.read(tmp_path / "none.csv") == ()
-    assert power.sentence(CPU, DELTA, ()) == ""
+    assert power_table.read_power_table(tmp_path / "none.csv") == ()
+    assert power_table.describe_power(CPU, DEFAULT_DELTA, ()) == ""
 
 
 @pytest.mark.usefixtures("shipped")
 @pytest.mark.parametrize(
     "campaign, quoted",
     [
-        (Campaign(jobs=2), True),
-        (Campaign(execution_noise=0.3, seed=4), True),
-        (Campaign(effect=0.2), False),
-        (Campaign(loop_s=1.0), False),
+        (SimulatedCampaign(jobs=2), True),
+        (SimulatedCampaign(execution_noise=0.3, seed=4), True),
+        (SimulatedCampaign(effect=0.2), False),
+        (SimulatedCampaign(loop_s=1.0), False),
     ],
 )
-def test_compare_quotes_it_where_more_jobs_could_decide(campaign: Campaign, quoted: bool) -> None:
-    found = compare(campaign.samples(), Question("root", A, B), now_us=1)
-    for row in found.of_scope(SERIES):
-        said = Evidence.from_json(row.evidence).power
+def test_compare_quotes_it_where_more_jobs_could_decide(
+    campaign: SimulatedCampaign, quoted: bool
+) -> None:
+    found = compare_samples(campaign.samples(), ComparisonQuery("root", A, B), now_us=1)
+    for row in found.verdicts_of_scope(SERIES_SCOPE):
+        said = VerdictEvidence.from_json(row.evidence).power
         assert ("97 % of the cases" in said) == (quoted and row.metric == CPU)
     notes = [note for note in found.notes if note.startswith("CPU, by recorded A/A jobs: a 2 %")]
     assert len(notes) == quoted
@@ -79,9 +88,9 @@ def test_compare_quotes_it_where_more_jobs_could_decide(campaign: Campaign, quot
 
 @pytest.fixture(scope="module")
 def verdicts() -> Iterator[ModuleType]:
-    """``benchmarks.verdicts``."""
-    with benchmarks() as named:
-        yield named("verdicts")
+    """``benchmarks.analysis.verdict_error_rates``."""
+    with import_benchmarks() as named:
+        yield named("analysis.verdict_error_rates")
 
 
 @pytest.fixture
@@ -108,14 +117,14 @@ def test_the_table_is_the_same_each_time_and_finds_what_was_planted(
 ) -> None:
     monkeypatch.setattr(verdicts, "TRIALS", 40)
     jobs = verdicts.aa_jobs.read_table(recorded)
-    small, large = (verdicts.cells(jobs, slowdown, 9) for slowdown in (0.0, 0.1))
+    small, large = (verdicts.power_cells(jobs, slowdown, 9) for slowdown in (0.0, 0.1))
     assert [one.found for one in large] == [40, 40]
     assert [one.found for one in small] == [0, 0]
     assert large[0].spread == pytest.approx(0.02, rel=0.2)
-    assert verdicts.cells(jobs, 0.1, 9) == large
+    assert verdicts.power_cells(jobs, 0.1, 9) == large
     path = tmp_path / "power.csv"
-    verdicts.write_table(large, path)
-    assert power.read(path) == tuple(large)
+    verdicts.write_power_table(large, path)
+    assert power_table.read_power_table(path) == tuple(large)
 
 
 def test_campaigns_are_dealt_as_they_are_said_to_be(verdicts: ModuleType, recorded: Path) -> None:
@@ -134,7 +143,7 @@ def test_campaigns_are_dealt_as_they_are_said_to_be(verdicts: ModuleType, record
             for places in series.values()
         )
         assert together == (dealing is verdicts.Dealing.NEIGHBOURS)
-        assert {row.hosts for row in found.of_scope(SERIES)} == {3}
+        assert {row.hosts for row in found.of_scope(SERIES_SCOPE)} == {3}
 
 
 def test_tables_that_mix_set_ups_or_hold_too_little_are_refused(
@@ -143,22 +152,22 @@ def test_tables_that_mix_set_ups_or_hold_too_little_are_refused(
     jobs = verdicts.aa_jobs.read_table(recorded)
     other = replace(jobs[0], job="other", setup="another dataset")
     with pytest.raises(Exception, match="another set-up"):
-        verdicts.aa_jobs.merged(jobs, [other], recorded)
-    assert verdicts.aa_jobs.merged(jobs, jobs[:3], recorded) == jobs
+        verdicts.aa_jobs.merge_jobs(jobs, [other], recorded)
+    assert verdicts.aa_jobs.merge_jobs(jobs, jobs[:3], recorded) == jobs
     few = tmp_path / "few.csv"
     verdicts.aa_jobs.write_table(jobs[:10], few)
-    with pytest.raises(NothingToDo, match="10 A/A jobs are too few"):
+    with pytest.raises(NothingToDoError, match="10 A/A jobs are too few"):
         verdicts.measure(argparse.Namespace(table=few))
 
 
 @pytest.mark.slow
 def test_the_shipped_table_is_what_the_recorded_jobs_give(verdicts: ModuleType) -> None:
     jobs = verdicts.aa_jobs.read_table()
-    table = power.read()
+    table = power_table.read_power_table()
     assert len(jobs) >= verdicts.JOBS
     assert {one.rule_version for one in table} == {RULE_VERSION}
-    wanted = len(verdicts.SLOWDOWNS) * len(verdicts.SERIES_OF) * len(HEADLINE_METRICS)
+    wanted = len(verdicts.SLOWDOWNS) * len(verdicts.SERIES_LENGTHS) * len(HEADLINE_METRICS)
     assert len(table) == wanted
     for slowdown, count in ((0.05, 6), (0.02, 12)):
-        for one in verdicts.cells(jobs, slowdown, count):
+        for one in verdicts.power_cells(jobs, slowdown, count):
             assert one in table

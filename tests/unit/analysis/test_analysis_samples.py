@@ -5,32 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from simulated_grid import Campaign
+from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.samples import (
+from treehammer.analysis.samples.sample import (
     BUILD_FACTS,
-    COLUMNS,
-    bundled_axes,
+    SAMPLE_COLUMNS,
     comparison_key,
-    means,
-    natural_order,
-    readings,
+    find_axis_value,
+    find_bundled_axes,
+    find_varying_axes,
+    matches_value,
+    natural_sort_key,
+    possible_values,
     release_key,
-    value_named,
-    varying_axes,
 )
-from treehammer.collectors.metrics import BY_NAME
-from treehammer.errors import ConfigError, NothingToDo
-from treehammer.hctests.definition import Scalar, Variant
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.matrix.definition import Scalar, Variant
 
 
 def test_the_columns_asked_for_are_in_the_catalogue() -> None:
-    assert set(COLUMNS) <= set(BY_NAME)
-    assert set(BUILD_FACTS) <= set(COLUMNS)
+    assert set(SAMPLE_COLUMNS) <= set(METRICS_BY_NAME)
+    assert set(BUILD_FACTS) <= set(SAMPLE_COLUMNS)
 
 
 def test_the_compared_axis_alone_is_no_part_of_the_key() -> None:
-    a, b, *_ = Campaign().samples()
+    a, b, *_ = SimulatedCampaign().samples()
     assert a.axis_value("root") != b.axis_value("root")
     assert comparison_key(a, "root") == comparison_key(b, "root")
     assert comparison_key(a, "cache_mb") != comparison_key(b, "cache_mb")
@@ -48,61 +48,61 @@ def test_the_compared_axis_alone_is_no_part_of_the_key() -> None:
     ],
 )
 def test_everything_else_of_the_series_is(change: dict[str, object]) -> None:
-    one = Campaign().samples()[0]
+    one = SimulatedCampaign().samples()[0]
     assert comparison_key(one, "root") != comparison_key(replace(one, **change), "root")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["host", "test_name", "job_id", "campaign_id", "dirty"])
 def test_names_and_nodes_are_not(name: str) -> None:
-    one = Campaign().samples()[0]
+    one = SimulatedCampaign().samples()[0]
     other = replace(one, **{name: "other"})  # type: ignore[arg-type]
     assert comparison_key(one, "root") == comparison_key(other, "root")
 
 
 def test_sites_and_doors_are_pooled_protocols_are_not() -> None:
-    one = Campaign().samples()[0]
+    one = SimulatedCampaign().samples()[0]
     assert release_key(one, "root") == release_key(replace(one, site="x", door="y"), "root")
     assert release_key(one, "root") != release_key(replace(one, door_protocol="https"), "root")
 
 
 def test_axes_inside_jobs_are_told_from_those_between() -> None:
-    samples = Campaign(branches=(1.0, 0.02), cache_mb=(0.0, 30.0)).samples()
-    assert bundled_axes(samples) == ("root",)
-    varying = varying_axes(sample.variant for sample in samples)
+    samples = SimulatedCampaign(branches=(1.0, 0.02), cache_mb=(0.0, 30.0)).samples()
+    assert find_bundled_axes(samples) == ("root",)
+    varying = find_varying_axes(sample.variant for sample in samples)
     assert set(varying) == {"root", "branches", "cache_mb"}
     assert varying["branches"] == [0.02, 1.0]
 
 
 def test_versions_sort_as_people_read_them() -> None:
     versions = ["6.40.00", "6.9.2", "6.38.00", "current"]
-    assert sorted(versions, key=natural_order) == ["6.9.2", "6.38.00", "6.40.00", "current"]
+    assert sorted(versions, key=natural_sort_key) == ["6.9.2", "6.38.00", "6.40.00", "current"]
     numbers = [10**400, 1.5, 2, -1]
-    assert sorted(numbers, key=natural_order) == [-1, 1.5, 2, 10**400]
+    assert sorted(numbers, key=natural_sort_key) == [-1, 1.5, 2, 10**400]
 
 
 def test_numbers_are_named_as_numbers_and_versions_as_text() -> None:
-    samples = Campaign(roots=("6.4", "6.40"), cache_mb=(0.0, 30.0)).samples()
-    assert value_named(samples, "cache_mb", "30") == 30.0
-    assert value_named(samples, "root", "6.40") == "6.40"
-    with pytest.raises(NothingToDo, match=r"6\.4, 6\.40"):
-        value_named(samples, "root", "6.400")
+    samples = SimulatedCampaign(roots=("6.4", "6.40"), cache_mb=(0.0, 30.0)).samples()
+    assert find_axis_value(samples, "cache_mb", "30") == 30.0
+    assert find_axis_value(samples, "root", "6.40") == "6.40"
+    with pytest.raises(NothingToDoError, match=r"6\.4, 6\.40"):
+        find_axis_value(samples, "root", "6.400")
 
 
 def test_truth_values_can_be_named() -> None:
-    one = replace(Campaign().samples()[0], variant=Variant((("prefetch", True),)))
-    assert value_named([one], "prefetch", "true") is True
+    one = replace(SimulatedCampaign().samples()[0], variant=Variant((("prefetch", True),)))
+    assert find_axis_value([one], "prefetch", "true") is True
 
 
 def test_an_unknown_axis_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="cache_mb") as caught:
-        value_named(Campaign().samples(), "cach_mb", "0")
+        find_axis_value(SimulatedCampaign().samples(), "cach_mb", "0")
     assert caught.value.where == "--axis"
 
 
 @pytest.mark.parametrize("text", ["1", "0.5", "1e3", "-2.0", "True", "6.40", "6.40.00", "Muon_*"])
 def test_readings_are_the_values_that_a_text_means(text: str) -> None:
     known: list[Scalar] = [True, False, 1, 0.5, 1000, -2, 6.4, text, "other", 7]
-    found = [*readings(text)]
+    found = [*possible_values(text)]
     assert found[0] == text
-    assert all(means(text, value) for value in found)
-    assert {repr(v) for v in known if means(text, v)} <= {repr(v) for v in found}
+    assert all(matches_value(text, value) for value in found)
+    assert {repr(v) for v in known if matches_value(text, v)} <= {repr(v) for v in found}

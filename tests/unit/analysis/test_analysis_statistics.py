@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from treehammer.analysis.statistics import (
+from treehammer.analysis.statistics.estimates import (
     ALPHA,
     Estimate,
-    benjamini_hochberg,
-    decide,
-    holm,
-    needed,
-    one_sample,
-    pool,
-    welch,
+    adjust_benjamini_hochberg,
+    adjust_holm,
+    decide_verdict,
+    estimate_jobs_needed,
+    estimate_paired,
+    estimate_unpaired,
+    pool_estimates,
 )
-from treehammer.analysis.verdict import DELTA, Verdict
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
 
 P_VALUES = st.lists(st.floats(1e-9, 0.999), min_size=1, max_size=12)
 
@@ -36,7 +36,7 @@ BCG_VARIANCES = (0.3256, 0.1946, 0.4154, 0.0200, 0.0512, 0.0069, 0.2230, 0.0040,
 def test_paired_mean_is_the_textbook_t_interval() -> None:
     # Student 1908: extra hours of sleep; mean 1.58, t = 4.0621 with 9 degrees of freedom.
     sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
-    found = one_sample(sleep)
+    found = estimate_paired(sleep)
     assert found is not None
     assert found.mean == pytest.approx(1.58)
     assert found.mean / found.se == pytest.approx(4.0621, abs=5e-5)
@@ -47,7 +47,7 @@ def test_paired_mean_is_the_textbook_t_interval() -> None:
 def test_welch_is_scipys_on_the_logarithms() -> None:
     noise = np.random.default_rng(3)
     a, b = noise.lognormal(0, 0.1, 9).tolist(), noise.lognormal(0.1, 0.3, 14).tolist()
-    found = welch(a, b)
+    found = estimate_unpaired(a, b)
     assert found is not None
     theirs = stats.ttest_ind(np.log(b), np.log(a), equal_var=False)
     assert found.p == pytest.approx(float(theirs.pvalue))
@@ -56,13 +56,13 @@ def test_welch_is_scipys_on_the_logarithms() -> None:
 
 
 def test_identical_values_are_no_evidence() -> None:
-    assert one_sample([0.01] * 20) is None
-    assert one_sample([0.01]) is None
-    assert welch([2.0, 2.0, 2.0], [3.0, 3.1, 2.9]) is None
+    assert estimate_paired([0.01] * 20) is None
+    assert estimate_paired([0.01]) is None
+    assert estimate_unpaired([2.0, 2.0, 2.0], [3.0, 3.1, 2.9]) is None
 
 
 def test_pooling_agrees_with_published_values() -> None:
-    found = pool(
+    found = pool_estimates(
         [Estimate(e, math.sqrt(v), 20) for e, v in zip(BCG_EFFECTS, BCG_VARIANCES, strict=True)]
     )
     assert found is not None
@@ -86,7 +86,9 @@ def test_pooling_agrees_with_the_formulas_written_out() -> None:
     weights = 1 / (variances + tau2)
     mean = weights @ effects / weights.sum()
     se = math.sqrt(weights @ (effects - mean) ** 2 / 2 / weights.sum())
-    found = pool([Estimate(e, math.sqrt(v), 5) for e, v in zip(effects, variances, strict=True)])
+    found = pool_estimates(
+        [Estimate(e, math.sqrt(v), 5) for e, v in zip(effects, variances, strict=True)]
+    )
     assert found is not None
     assert found.tau**2 == pytest.approx(tau2, rel=1e-4)
     assert found.estimate.mean == pytest.approx(mean, rel=1e-4)
@@ -94,36 +96,36 @@ def test_pooling_agrees_with_the_formulas_written_out() -> None:
 
 
 def test_sites_that_agree_too_well_do_not_make_certainty() -> None:
-    found = pool([Estimate(0.02, 0.01, 7), Estimate(0.02, 0.01, 7)])
+    found = pool_estimates([Estimate(0.02, 0.01, 7), Estimate(0.02, 0.01, 7)])
     assert found is not None
     assert found.estimate.se == pytest.approx(0.01 / math.sqrt(2))
 
 
 def test_one_site_is_not_pooled() -> None:
-    assert pool([Estimate(0.02, 0.01, 7)]) is None
+    assert pool_estimates([Estimate(0.02, 0.01, 7)]) is None
 
 
 def test_holm_by_hand() -> None:
-    found = holm([0.04, 0.01, 0.03])
+    found = adjust_holm([0.04, 0.01, 0.03])
     assert [one.p for one in found] == pytest.approx([0.06, 0.03, 0.06])
     # The smallest is rejected at alpha/3; 0.03 fails at alpha/2, whose level the rest shares.
     assert [one.level for one in found] == pytest.approx([ALPHA / 2, ALPHA / 3, ALPHA / 2])
 
 
 def test_benjamini_hochberg_by_hand() -> None:
-    found = benjamini_hochberg([0.01, 0.02, 0.03, 0.5])
+    found = adjust_benjamini_hochberg([0.01, 0.02, 0.03, 0.5])
     assert [one.p for one in found] == pytest.approx([0.04, 0.04, 0.04, 0.5])
     assert [one.level for one in found] == pytest.approx([3 / 4 * ALPHA] * 4)
 
 
 def test_no_tests_need_no_adjustment() -> None:
-    assert holm([]) == benjamini_hochberg([]) == []
+    assert adjust_holm([]) == adjust_benjamini_hochberg([]) == []
 
 
 @given(P_VALUES)
 @settings(max_examples=60, deadline=None)
 def test_adjusted_intervals_agree_with_rejections(p_values: list[float]) -> None:
-    for adjust in (holm, benjamini_hochberg):
+    for adjust in (adjust_holm, adjust_benjamini_hochberg):
         for p, one in zip(p_values, adjust(p_values), strict=True):
             if abs(one.p - ALPHA) < 1e-9:
                 continue
@@ -145,28 +147,30 @@ def test_adjusted_intervals_agree_with_rejections(p_values: list[float]) -> None
     ],
 )
 def test_verdicts(mean: float, se: float, verdict: Verdict) -> None:
-    assert decide(Estimate(mean, se, 9), ALPHA, DELTA) is verdict
+    assert decide_verdict(Estimate(mean, se, 9), ALPHA, DEFAULT_DELTA) is verdict
 
 
 @given(st.floats(-0.2, 0.2), st.floats(1e-3, 0.1))
 @settings(max_examples=50, deadline=None)
 def test_swapping_sides_swaps_the_verdict(mean: float, se: float) -> None:
     swapped = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
-    here = decide(Estimate(mean, se, 9), ALPHA, DELTA)
-    there = decide(Estimate(-mean, se, 9), ALPHA, DELTA)
+    here = decide_verdict(Estimate(mean, se, 9), ALPHA, DEFAULT_DELTA)
+    there = decide_verdict(Estimate(-mean, se, 9), ALPHA, DEFAULT_DELTA)
     assert there is swapped.get(here, here)
 
 
 @pytest.mark.parametrize("true, verdict", [(0.06, Verdict.SLOWER), (0.0, Verdict.SAME)])
 def test_the_jobs_named_as_needed_decide_as_often_as_promised(true: float, verdict: str) -> None:
     spread, n = 0.08, 8
-    more = needed(Estimate(true, spread / math.sqrt(n), n - 1), n, ALPHA, DELTA)
+    more = estimate_jobs_needed(
+        Estimate(true, spread / math.sqrt(n), n - 1), n, ALPHA, DEFAULT_DELTA
+    )
     assert more is not None
     noise = np.random.default_rng(11)
     decided = 0
     for _ in range(200):
-        again = one_sample(noise.normal(true, spread, n + more).tolist())
-        decided += again is not None and decide(again, ALPHA, DELTA) is verdict
+        again = estimate_paired(noise.normal(true, spread, n + more).tolist())
+        decided += again is not None and decide_verdict(again, ALPHA, DEFAULT_DELTA) is verdict
     # A proof of 'same' needs both edges, so its chance is below the one-sided 80 %.
     assert decided / 200 > (0.7 if verdict is Verdict.SLOWER else 0.5)
 
@@ -177,7 +181,7 @@ def test_the_jobs_needed_are_the_fewest_at_every_level(
     mean: float, spread: float, level: float
 ) -> None:
     """Also in families of thousands, where the formula's far tail is beyond a computer's digits."""
-    gap = abs(mean) if abs(mean) > DELTA else DELTA - abs(mean)
+    gap = abs(mean) if abs(mean) > DEFAULT_DELTA else DEFAULT_DELTA - abs(mean)
 
     def chance(jobs: int) -> float:
         limit = stats.t.isf(level / 2, jobs - 1)
@@ -188,14 +192,19 @@ def test_the_jobs_needed_are_the_fewest_at_every_level(
         return float((t > limit).mean())
 
     n = 2
-    more = needed(Estimate(mean, spread / math.sqrt(n), n - 1), n, level, DELTA)
+    more = estimate_jobs_needed(
+        Estimate(mean, spread / math.sqrt(n), n - 1), n, level, DEFAULT_DELTA
+    )
     assert more is not None
     assert chance(n + more) >= 0.78
     assert more == 1 or chance(n + more - 1) <= 0.82
 
 
 def test_hopeless_questions_name_no_number() -> None:
-    assert needed(Estimate(DELTA - 1e-7, 0.5, 9), 10, ALPHA, DELTA) is None
+    assert (
+        estimate_jobs_needed(Estimate(DEFAULT_DELTA - 1e-7, 0.5, 9), 10, ALPHA, DEFAULT_DELTA)
+        is None
+    )
 
 
 def test_coverage_of_the_intervals() -> None:
@@ -203,12 +212,13 @@ def test_coverage_of_the_intervals() -> None:
     covered = pooled = 0
     trials = 300
     for _ in range(trials):
-        low, high = one_sample(noise.normal(0.03, 0.05, 8).tolist()).interval()  # type: ignore[union-attr]
+        low, high = estimate_paired(noise.normal(0.03, 0.05, 8).tolist()).interval()  # type: ignore[union-attr]
         covered += low <= 0.03 <= high
         sites = [
-            one_sample(noise.normal(noise.normal(0.03, 0.02), 0.05, 8).tolist()) for _ in range(5)
+            estimate_paired(noise.normal(noise.normal(0.03, 0.02), 0.05, 8).tolist())
+            for _ in range(5)
         ]
-        found = pool([site for site in sites if site])
+        found = pool_estimates([site for site in sites if site])
         assert found is not None
         low, high = found.estimate.interval()
         pooled += low <= 0.03 <= high

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 from scipy import stats
-from simulated_grid import Campaign
+from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis import wording
-from treehammer.analysis.summary import (
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.descriptive.group_summary import (
     FAILED,
     IMPLAUSIBLE,
     UNSUPPORTED,
     USABLE,
-    Figure,
-    fate,
-    sum_up,
-    telling,
-    value_of,
+    MeanWithInterval,
+    classify_execution,
+    find_distinguishing_names,
+    group_executions,
+    lookup_value,
 )
 
 GOOD = {
@@ -41,37 +41,37 @@ def row(job: str, rate: float | None, **more: Any) -> dict[str, Any]:
 
 def test_the_job_is_the_unit_however_often_it_measured() -> None:
     rows = [row("a", 10.0), row("a", 12.0), row("a", 50.0), row("b", 14.0), row("c", 16.0)]
-    (group,) = sum_up(rows, lambda _: ())
-    assert group.of_jobs("rate") == [12.0, 14.0, 16.0]
-    figure = group.figure("rate")
+    (group,) = group_executions(rows, lambda _: ())
+    assert group.job_values("rate") == [12.0, 14.0, 16.0]
+    figure = group.mean_over_jobs("rate")
     assert figure is not None
     low, high = stats.t.interval(0.95, 2, loc=14, scale=2 / math.sqrt(3))
     assert figure.jobs == 3
     assert figure.mean == pytest.approx(14)
     assert figure.low == pytest.approx(low)
     assert figure.high == pytest.approx(high)
-    spread = group.spread("rate")
+    spread = group.mean_and_rms("rate")
     assert spread is not None
     assert spread.n == 5
 
 
 def test_a_host_that_is_not_known_is_none() -> None:
     rows = [row("a", 1.0), row("b", 1.0, host=None), row("c", 1.0, host=None)]
-    (group,) = sum_up(rows, lambda _: ())
+    (group,) = group_executions(rows, lambda _: ())
     assert (group.jobs, group.hosts) == (3, 1)
 
 
 def test_of_a_job_that_was_tried_again_the_last_attempt_counts() -> None:
     rows = [row("a", 1.0), row("a", 3.0, attempt=2), row("a", None, attempt=3)]
-    (group,) = sum_up(rows, lambda _: ())
-    assert group.of_jobs("rate") == [3.0]
+    (group,) = group_executions(rows, lambda _: ())
+    assert group.job_values("rate") == [3.0]
 
 
 @pytest.mark.parametrize("values", [[5.0], [5.0, 5.0]])
 def test_without_any_spread_there_is_no_interval(values: list[float]) -> None:
-    (group,) = sum_up([row(str(n), v) for n, v in enumerate(values)], lambda _: ())
-    assert group.figure("rate") == Figure(len(values), 5.0)
-    assert sum_up([row("a", None)], lambda _: ())[0].figure("rate") is None
+    (group,) = group_executions([row(str(n), v) for n, v in enumerate(values)], lambda _: ())
+    assert group.mean_over_jobs("rate") == MeanWithInterval(len(values), 5.0)
+    assert group_executions([row("a", None)], lambda _: ())[0].mean_over_jobs("rate") is None
 
 
 def test_only_what_is_usable_enters_and_the_rest_is_counted() -> None:
@@ -82,38 +82,43 @@ def test_only_what_is_usable_enters_and_the_rest_is_counted() -> None:
         row("d", None, failure_class="software setup", failure_kind="not-supported"),
         row("e", None, kind="checksum"),
     ]
-    assert [fate(one) for one in rows[:4]] == [USABLE, FAILED, IMPLAUSIBLE, UNSUPPORTED]
-    (group,) = sum_up(rows, lambda _: ())
-    assert group.of_jobs("rate") == [1.0]
-    assert dict(group.fates) == {USABLE: 1, FAILED: 1, IMPLAUSIBLE: 1, UNSUPPORTED: 1}
+    assert [classify_execution(one) for one in rows[:4]] == [
+        USABLE,
+        FAILED,
+        IMPLAUSIBLE,
+        UNSUPPORTED,
+    ]
+    (group,) = group_executions(rows, lambda _: ())
+    assert group.job_values("rate") == [1.0]
+    assert dict(group.outcomes) == {USABLE: 1, FAILED: 1, IMPLAUSIBLE: 1, UNSUPPORTED: 1}
 
 
 def test_a_ratio_is_of_geometric_means_and_unpaired() -> None:
     rows = [row(f"{side}{n}", base * f, site=side) for side, base in (("A", 8.0), ("B", 4.0))
             for n, f in enumerate((0.9, 1.0, 1.1))]  # fmt: skip
-    b, a = sum_up(rows, lambda one: (one["site"] == "A",))
-    ratio = a.ratio(b, "rate")
+    b, a = group_executions(rows, lambda one: (one["site"] == "A",))
+    ratio = a.ratio_over_jobs(b, "rate")
     assert ratio is not None
     assert ratio.mean == pytest.approx(2)
     assert ratio.low is not None
     assert ratio.high is not None
     assert ratio.low * ratio.high == pytest.approx(4)
-    alone = sum_up([row("x", 2.0)], lambda _: ())[0]
-    ratio = a.ratio(alone, "rate")
+    alone = group_executions([row("x", 2.0)], lambda _: ())[0]
+    ratio = a.ratio_over_jobs(alone, "rate")
     assert ratio is not None
-    assert ratio == Figure(3, ratio.mean)
+    assert ratio == MeanWithInterval(3, ratio.mean)
     assert ratio.mean == pytest.approx((8 * 0.99 ** (1 / 3)) / 2)
-    assert a.ratio(sum_up([row("x", 0.0)], lambda _: ())[0], "rate") is None
+    assert a.ratio_over_jobs(group_executions([row("x", 0.0)], lambda _: ())[0], "rate") is None
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     missed = 0
     for seed in range(200):
-        rows = list(Campaign(seed=seed, jobs=6, job_noise=0.1, roots=("6.40.00",)).rows())
+        rows = list(SimulatedCampaign(seed=seed, jobs=6, job_noise=0.1, roots=("6.40.00",)).rows())
         for one in rows:
             one |= {"failure_class": None, "failure_kind": None, "plausible": True}
-        (group,) = sum_up(rows, lambda _: ())
-        figure = group.figure("loop_wall_s")
+        (group,) = group_executions(rows, lambda _: ())
+        figure = group.mean_over_jobs("loop_wall_s")
         assert figure is not None
         assert figure.low is not None
         assert figure.high is not None
@@ -125,10 +130,12 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
 def test_groups_come_in_natural_order_and_mixtures_are_seen() -> None:
     variants = ['{"access":"direct","cache_mb":30}', '{"access":"direct","cache_mb":4}']
     rows = [row(str(n), 1.0, variant=text) for n, text in enumerate(variants)]
-    keys = [group.key for group in sum_up(rows, lambda one: (value_of(one, "cache_mb"),))]
+    keys = [
+        group.key for group in group_executions(rows, lambda one: (lookup_value(one, "cache_mb"),))
+    ]
     assert keys == [(4,), (30,)]
-    assert telling(rows) == ("cache_mb",)
-    assert telling([*rows, row("x", 1.0, site="B")]) == ("site", "cache_mb")
+    assert find_distinguishing_names(rows) == ("cache_mb",)
+    assert find_distinguishing_names([*rows, row("x", 1.0, site="B")]) == ("site", "cache_mb")
 
 
 @pytest.mark.parametrize(
@@ -145,9 +152,9 @@ def test_groups_come_in_natural_order_and_mixtures_are_seen() -> None:
 def test_figures_are_shown_to_the_digit_that_is_known(
     figure: tuple[float, float | None, float | None], shown: str
 ) -> None:
-    assert wording.figure(*figure) == shown
+    assert verdict_text.format_mean(*figure) == shown
 
 
 def test_ratios_are_shown_with_their_own_interval() -> None:
-    assert wording.ratio(0.58123, 0.4312, 0.7711) == "0.58 (0.43 … 0.77)"
-    assert wording.ratio(0.58123, None, None) == "0.581"
+    assert verdict_text.format_ratio(0.58123, 0.4312, 0.7711) == "0.58 (0.43 … 0.77)"
+    assert verdict_text.format_ratio(0.58123, None, None) == "0.581"

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sql_makers import full_measurement, make_measurement
+from measurement_factory import full_measurement, make_measurement
 
-from treehammer.collectors.metrics import CATALOGUE
-from treehammer.collectors.record import (
-    IDENTITIES,
+from treehammer.collectors.record.measurement_record import (
+    IDENTITY_METRICS,
     Measurement,
     RecordError,
-    _is_sound,
-    _reasons,
-    problems_of,
+    _find_reasons,
+    _is_valid,
+    find_record_problems,
 )
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
 
 NAMES = [metric.name for metric in CATALOGUE]
 ODD: list[Any] = [
@@ -30,7 +30,7 @@ ODD: list[Any] = [
 
 
 def agree(values: dict[str, Any], extras: dict[Any, Any]) -> None:
-    assert _is_sound(values, extras) == (not _reasons(values, extras))
+    assert _is_valid(values, extras) == (not _find_reasons(values, extras))
 
 
 @pytest.mark.parametrize("metric", NAMES)
@@ -55,10 +55,10 @@ def test_both_looks_agree_about_records(changes: dict[str, Any], extras: dict[An
     agree(changes, extras)
 
 
-@pytest.mark.parametrize("name", IDENTITIES)
+@pytest.mark.parametrize("name", IDENTITY_METRICS)
 def test_what_names_rows_is_not_empty(name: str) -> None:
     values = {**make_measurement().values, name: ""}
-    assert problems_of(values, {}) == [f"{name} must not be empty"]
+    assert find_record_problems(values, {}) == [f"{name} must not be empty"]
 
 
 def test_every_reason_is_told() -> None:

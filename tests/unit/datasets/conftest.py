@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dataset_specs import generated
+from dataset_specs import load_generated_spec
 
-from treehammer.collectors.job import SoftwareRequest
-from treehammer.datasets import rootenv, spec
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets.production import root_process
+from treehammer.datasets.specs import generated_spec
 
-SPEC = """
+SPEC_TEXT = """
 [dataset]
 name = "tiny"
 description = "a few branches"
@@ -47,7 +48,7 @@ bits = 8
 
 @pytest.fixture
 def spec_text() -> str:
-    return SPEC
+    return SPEC_TEXT
 
 
 @pytest.fixture
@@ -63,8 +64,8 @@ def spec_file(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def plan(spec_file: Callable[[str], Path]) -> spec.DatasetSpec:
-    return generated(spec_file(SPEC))
+def plan(spec_file: Callable[[str], Path]) -> generated_spec.GeneratedSpec:
+    return load_generated_spec(spec_file(SPEC_TEXT))
 
 
 @pytest.fixture
@@ -104,5 +105,5 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         }
         return {"root": request.version, "layouts": [layout for _ in document["paths"]]}
 
-    monkeypatch.setattr(rootenv, "run", run)
+    monkeypatch.setattr(root_process, "run_action", run)
     return asked

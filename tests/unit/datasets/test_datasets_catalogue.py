@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from treehammer import config
-from treehammer.collectors.job import SoftwareRequest
-from treehammer.datasets import content, rootenv, spec
-from treehammer.datasets.catalogue import FolderCatalogue, ensure
-from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.spec import DatasetSpec
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
+from treehammer.datasets.model import file_digest
+from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.production import root_process
+from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs.generated_spec import GeneratedSpec
 from treehammer.errors import ConfigError, DatasetError, SoftwareError
-from treehammer.terminal import silent
+from treehammer.terminal import no_progress
 
 DATA = b"root" + bytes(3_000_000)
 
@@ -30,7 +32,7 @@ def catalogue(tmp_path: Path) -> FolderCatalogue:
 
 @pytest.fixture
 def made(
-    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+    catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> FolderCatalogue:
     catalogue.make(plan, software)
     fake_root.clear()
@@ -46,8 +48,8 @@ def test_one_pass_gives_all_checksums(tmp_path: Path) -> None:
     source = tmp_path / "file"
     source.write_bytes(DATA)
     seen: list[int] = []
-    found = content.digest(source, seen.append, copy_to=tmp_path / "copy")
-    assert found == content.Content(
+    found = file_digest.digest_file(source, seen.append, copy_to=tmp_path / "copy")
+    assert found == file_digest.FileDigest(
         len(DATA), f"{zlib.adler32(DATA):08x}", hashlib.sha256(DATA).hexdigest()
     )
     assert sum(seen) == len(DATA)
@@ -55,7 +57,7 @@ def test_one_pass_gives_all_checksums(tmp_path: Path) -> None:
 
 
 def test_made_once_then_verified(
-    made: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+    made: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     before = made.verify("tiny")
     assert made.make(plan, software) == before
@@ -101,7 +103,7 @@ def _cut(path: Path) -> None:
 )
 def test_a_changed_dataset_is_refused(
     made: FolderCatalogue,
-    plan: DatasetSpec,
+    plan: GeneratedSpec,
     software: SoftwareRequest,
     spoil: Callable[[Path], Any],
     said: str,
@@ -128,7 +130,7 @@ def test_files_cannot_be_written_to_by_accident(made: FolderCatalogue) -> None:
 
 
 def test_a_file_that_is_not_what_was_pinned_is_refused(
-    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+    catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     pinned = replace(plan, size=len(DATA), sha256="0" * 64)
     with pytest.raises(DatasetError, match=r"pinned are 3000004 bytes with 0000") as caught:
@@ -139,9 +141,11 @@ def test_a_file_that_is_not_what_was_pinned_is_refused(
 
 
 def test_a_dataset_made_from_another_spec_is_refused(
-    made: FolderCatalogue, plan: DatasetSpec, monkeypatch: pytest.MonkeyPatch
+    made: FolderCatalogue, plan: GeneratedSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spec, "shipped_spec", lambda _name: replace(plan, size=1, sha256="0" * 64))
+    monkeypatch.setattr(
+        generated_spec, "load_shipped_spec", lambda _name: replace(plan, size=1, sha256="0" * 64)
+    )
     with pytest.raises(DatasetError, match="another version of treehammer"):
         made.verify("tiny")
 
@@ -149,7 +153,7 @@ def test_a_dataset_made_from_another_spec_is_refused(
 @pytest.mark.parametrize("error", [DatasetError("broken"), KeyboardInterrupt()])
 def test_an_interrupted_making_leaves_nothing(
     catalogue: FolderCatalogue,
-    plan: DatasetSpec,
+    plan: GeneratedSpec,
     software: SoftwareRequest,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException,
@@ -158,7 +162,7 @@ def test_an_interrupted_making_leaves_nothing(
         Path(document["path"]).write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(rootenv, "run", run)
+    monkeypatch.setattr(root_process, "run_action", run)
     with pytest.raises(type(error)):
         catalogue.make(plan, software)
     assert catalogue.names() == ()
@@ -166,7 +170,7 @@ def test_an_interrupted_making_leaves_nothing(
 
 
 def test_what_a_killed_process_left_is_removed_and_never_seen(
-    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+    catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     left = catalogue.root / ".tiny.part-x1"
     left.mkdir(parents=True)
@@ -177,7 +181,7 @@ def test_what_a_killed_process_left_is_removed_and_never_seen(
 
 
 def test_too_little_room_is_told_before_anything_is_made(
-    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest, fake_root: list[str]
+    catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     with pytest.raises(DatasetError, match=r"tiny needs \d+ MB and \d+ MB are free") as caught:
         catalogue.make(replace(plan, size=10**18), software)
@@ -195,7 +199,7 @@ def test_a_full_disk_has_a_name(
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
 
-    monkeypatch.setattr("treehammer.datasets.catalogue.digest", full)
+    monkeypatch.setattr("treehammer.datasets.catalogues.folder_catalogue.digest", full)
     source = tmp_path / "a.root"
     source.write_bytes(DATA)
     with pytest.raises(DatasetError, match="the disk is full"):
@@ -204,7 +208,7 @@ def test_a_full_disk_has_a_name(
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(
-    plan: DatasetSpec, software: SoftwareRequest, tmp_path: Path
+    plan: GeneratedSpec, software: SoftwareRequest, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DatasetError, match="Not a directory"):
@@ -296,31 +300,31 @@ def test_the_hash_is_of_names_and_content_alone(made: FolderCatalogue) -> None:
 @pytest.mark.parametrize("root", ["6.41.00", "none", ""])
 def test_datasets_need_a_known_root(root: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        rootenv.prepare(root, tmp_path, silent)
+        root_process.prepare_dataset_root(root, tmp_path, no_progress)
 
 
 def test_ensure_makes_what_is_shipped_and_verifies_what_is_there(
-    plan: DatasetSpec,
+    plan: GeneratedSpec,
     software: SoftwareRequest,
     fake_root: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = config.load({"cache_dir": tmp_path}, environ={}, folder=tmp_path)
+    settings = config.load_settings({"cache_dir": tmp_path}, environ={}, folder=tmp_path)
     with pytest.raises(DatasetError, match="no dataset 'tiny'"):
-        ensure("tiny", settings)
-    monkeypatch.setattr(spec, "shipped_spec", lambda _name: plan)
-    monkeypatch.setattr(rootenv, "prepare", lambda *_: software)
-    manifest = ensure("tiny", settings)
-    assert ensure("tiny", settings) == manifest
+        ensure_dataset("tiny", settings)
+    monkeypatch.setattr(generated_spec, "load_shipped_spec", lambda _name: plan)
+    monkeypatch.setattr(root_process, "prepare_root", lambda *_: software)
+    manifest = ensure_dataset("tiny", settings)
+    assert ensure_dataset("tiny", settings) == manifest
     assert fake_root == ["make", "measure"]
     _flip(settings.datasets_dir / "tiny" / "tiny.root")
     with pytest.raises(DatasetError, match="refused"):
-        ensure("tiny", settings)
+        ensure_dataset("tiny", settings)
 
 
 def test_a_root_that_is_not_ready_is_not_fetched_behind_the_users_back(
-    catalogue: FolderCatalogue, plan: DatasetSpec, software: SoftwareRequest
+    catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest
 ) -> None:
     with pytest.raises(SoftwareError, match="not ready"):
         catalogue.make(plan, software)

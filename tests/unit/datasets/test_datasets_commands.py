@@ -7,18 +7,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from treehammer import config
-from treehammer.collectors.job import SoftwareRequest
+from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets import rootenv
-from treehammer.datasets.catalogue import FolderCatalogue
-from treehammer.datasets.spec import DatasetSpec
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.production import root_process
+from treehammer.datasets.specs.generated_spec import GeneratedSpec
 from treehammer.errors import DatasetError
-from treehammer.submit.replica_commands import datasets
+from treehammer.submit.cli.datasets_verify_command import datasets
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return config.load({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
+    return config.load_settings({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def _verify(settings: Settings, *arguments: str) -> Result:
 def test_list_knows_what_is_here_and_what_can_be_made(
     settings: Settings,
     catalogue: FolderCatalogue,
-    plan: DatasetSpec,
+    plan: GeneratedSpec,
     software: SoftwareRequest,
     fake_root: list[str],
 ) -> None:
@@ -54,7 +54,7 @@ def test_list_knows_what_is_here_and_what_can_be_made(
 def test_show(
     settings: Settings,
     catalogue: FolderCatalogue,
-    plan: DatasetSpec,
+    plan: GeneratedSpec,
     software: SoftwareRequest,
     fake_root: list[str],
 ) -> None:
@@ -72,7 +72,7 @@ def test_show(
 def test_verify_tells_all_and_leaves_with_1(
     settings: Settings,
     catalogue: FolderCatalogue,
-    plan: DatasetSpec,
+    plan: GeneratedSpec,
     software: SoftwareRequest,
     fake_root: list[str],
     tmp_path: Path,
@@ -97,7 +97,7 @@ def test_make_and_add(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rootenv, "prepare", lambda *_: software)
+    monkeypatch.setattr(root_process, "prepare_root", lambda *_: software)
     source = tmp_path / "a.root"
     source.write_bytes(b"root")
     result = _run(settings, "add", "mine", str(source), "--tree", "Events")

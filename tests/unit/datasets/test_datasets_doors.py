@@ -16,12 +16,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from services import missing
+from machine_requirements import skip_or_fail
 
 from treehammer.datasets import doors
-from treehammer.datasets.doors import Probe, Target, http, xrootd, xrootd_client
-from treehammer.datasets.doors.probe import first_file
-from treehammer.datasets.doors.seen import BROKEN, MISSING, REFUSED, SILENT, Seen
+from treehammer.datasets.doors import ProbeResult, ProbeTarget, http, xrootd, xrootd_client
+from treehammer.datasets.doors.file_observation import (
+    FAILED,
+    MISSING,
+    NO_RESPONSE,
+    REFUSED,
+    FileObservation,
+)
+from treehammer.datasets.doors.probe import find_first_file
 
 CONTENT = bytes(range(256)) * 8
 LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
@@ -104,7 +110,7 @@ def storage() -> Iterator[str]:
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of authorities as the grid has them, and in it the certificate of 127.0.0.1."""
     if not shutil.which("openssl"):
-        missing("openssl is not installed")
+        skip_or_fail("openssl is not installed")
     folder = tmp_path_factory.mktemp("certificates")
     file = folder / "host.pem"
     subject = ("-subj", "/CN=storage", "-addext", "subjectAltName=IP:127.0.0.1")
@@ -150,14 +156,14 @@ def listening(answer: Callable[[socket.socket], None] = lambda _: None) -> Itera
             connection.close()
 
 
-def probe(protocol: str, prefix: str, path: str = "", size: int = 0) -> Probe:
-    return doors.probe(protocol, prefix, Target(path, size), here=True)
+def probe(protocol: str, prefix: str, path: str = "", size: int = 0) -> ProbeResult:
+    return doors.probe_door(protocol, prefix, ProbeTarget(path, size), here=True)
 
 
 def test_a_web_door_is_listed_and_read(storage: str) -> None:
     found = probe("http", f"{storage}/store")
     assert found.problem == ""
-    assert found.found == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
+    assert found.details == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
     assert found.server == "TestStore 1.2"
     assert found.rtt_s is not None
     assert 0 < found.rtt_s < 1
@@ -187,7 +193,7 @@ def test_the_file_of_a_dataset_is_read_where_a_redirection_leads(storage: str) -
 def test_what_a_web_door_does_wrong_is_told_with_a_remedy(
     storage: str, kind: str, problem: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "LIMIT_S", 0.5)
+    monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.5)
     found = probe("http", f"{storage}/{kind}", "f.root", len(CONTENT))
     assert problem in found.problem
     assert remedy in found.remedy
@@ -197,7 +203,7 @@ def test_a_web_door_that_lists_nothing_asks_for_a_dataset(storage: str) -> None:
     found = probe("http", f"{storage}/plain")
     assert not found.problem
     assert not found.tried
-    assert "--dataset" in found.found
+    assert "--dataset" in found.details
 
 
 def test_a_token_is_not_sent_where_others_can_read_it(
@@ -275,16 +281,16 @@ def test_an_xrootd_door_that_never_answers_is_told_in_seconds() -> None:
 
 
 def test_a_client_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xrootd, "LIMIT_S", 0.01)
+    monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
     with listening() as port:
         assert "does not answer within" in probe("root", f"root://127.0.0.1:{port}//s").problem
 
 
 def test_a_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    assert probe("file", str(tmp_path)).found == "the folder is there and holds no file to read"
+    assert probe("file", str(tmp_path)).details == "the folder is there and holds no file to read"
     (tmp_path / "set" / "f.root").write_bytes(CONTENT)
-    assert probe("file", str(tmp_path)) == Probe(found="read 1024 bytes of set/f.root")
+    assert probe("file", str(tmp_path)) == ProbeResult(details="read 1024 bytes of set/f.root")
     assert probe("file", str(tmp_path), "set/f.root", len(CONTENT)).problem == ""
     assert "in the dataset" in probe("file", str(tmp_path), "set/f.root", 3).problem
     assert "there is no" in probe("file", str(tmp_path), "set/g.root", 3).problem
@@ -292,10 +298,10 @@ def test_a_folder_is_read(tmp_path: Path) -> None:
 
 def test_a_folder_of_other_machines_cannot_be_tried(tmp_path: Path) -> None:
     folder = str(tmp_path / "nodes")
-    found = doors.probe("file", folder, Target(), here=False)
+    found = doors.probe_door("file", folder, ProbeTarget(), here=False)
     assert not found.tried
     assert not found.problem
-    assert "there is no" in doors.probe("file", folder, Target(), here=True).problem
+    assert "there is no" in doors.probe_door("file", folder, ProbeTarget(), here=True).problem
 
 
 def test_a_file_is_looked_for_in_few_folders() -> None:
@@ -306,26 +312,26 @@ def test_a_file_is_looked_for_in_few_folders() -> None:
         asked.append(path)
         return tree[path]
 
-    assert first_file(entries) == ".h"
+    assert find_first_file(entries) == ".h"
     assert asked == ["", "a", "a/b"]
 
 
 def test_a_web_door_tells_size_and_checksum(storage: str) -> None:
     Storage.asked.clear()
-    assert doors.stat(f"{storage}/store/f") == Seen(len(CONTENT), "001a2b3c")
+    assert doors.stat_file(f"{storage}/store/f") == FileObservation(len(CONTENT), "001a2b3c")
     assert Storage.asked == [("/store/f", "adler32")]
-    assert doors.stat(f"{storage}/plain/f") == Seen(len(CONTENT))
-    assert doors.stat(f"{storage}/404/f").trouble == MISSING
-    assert doors.stat(f"{storage}/403/f").trouble == REFUSED
-    assert doors.stat(f"{storage}/500/f").trouble == BROKEN
+    assert doors.stat_file(f"{storage}/plain/f") == FileObservation(len(CONTENT))
+    assert doors.stat_file(f"{storage}/404/f").failure == MISSING
+    assert doors.stat_file(f"{storage}/403/f").failure == REFUSED
+    assert doors.stat_file(f"{storage}/500/f").failure == FAILED
 
 
 def test_a_web_door_is_read_in_full_and_kept(storage: str, tmp_path: Path) -> None:
     blocks: list[int] = []
-    seen = doors.read(f"{storage}/whole/f", blocks.append, copy_to=tmp_path / "kept")
+    seen = doors.read_file(f"{storage}/whole/f", blocks.append, copy_to=tmp_path / "kept")
     assert (tmp_path / "kept").read_bytes() == CONTENT
     assert sum(blocks) == len(CONTENT)
-    assert seen == Seen(
+    assert seen == FileObservation(
         len(CONTENT), f"{zlib.adler32(CONTENT):08x}", hashlib.sha256(CONTENT).hexdigest()
     )
 
@@ -340,7 +346,7 @@ def test_a_connection_that_ends_early_is_no_shorter_file(
         self.wfile.write(CONTENT[:100])
 
     monkeypatch.setattr(Storage, "do_GET", cut)
-    assert doors.read(f"{storage}/store/f").trouble == SILENT
+    assert doors.read_file(f"{storage}/store/f").failure == NO_RESPONSE
 
 
 def test_a_dead_door_is_told_at_once() -> None:
@@ -348,37 +354,39 @@ def test_a_dead_door_is_told_at_once() -> None:
         pass
     for url in (f"root://127.0.0.1:{port}//f", f"http://127.0.0.1:{port}/f"):
         assert (
-            doors.stat(url) == doors.read(url) == Seen(trouble=SILENT, message="Connection refused")
+            doors.stat_file(url)
+            == doors.read_file(url)
+            == FileObservation(failure=NO_RESPONSE, message="Connection refused")
         )
 
 
 def test_an_xrootd_door_that_stays_silent_says_nothing_of_the_file() -> None:
     with listening() as port:
         url = f"root://127.0.0.1:{port}//f"
-        assert doors.read(url).trouble == SILENT
+        assert doors.read_file(url).failure == NO_RESPONSE
 
 
 def test_a_client_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xrootd, "LIMIT_S", 0.01)
+    monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
     with listening() as port:
-        seen = doors.read(f"root://127.0.0.1:{port}//f")
-    assert seen.trouble == SILENT
+        seen = doors.read_file(f"root://127.0.0.1:{port}//f")
+    assert seen.failure == NO_RESPONSE
     assert "does not answer within" in seen.message
 
 
 def test_what_a_client_that_crashes_said_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xrootd_client, "__name__", "no_such_module")
     with listening() as port:
-        seen = doors.read(f"root://127.0.0.1:{port}//f")
-    assert seen.trouble == BROKEN
+        seen = doors.read_file(f"root://127.0.0.1:{port}//f")
+    assert seen.failure == FAILED
     assert "ended with 1: " in seen.message
 
 
 def test_other_protocols_are_told_as_such() -> None:
-    assert doors.stat("gsiftp://host/f").message == "gsiftp cannot be spoken from here"
+    assert doors.stat_file("gsiftp://host/f").message == "gsiftp cannot be spoken from here"
 
 
 def test_a_folder_tells_its_troubles(tmp_path: Path) -> None:
-    assert doors.stat(str(tmp_path / "none")).trouble == MISSING
-    assert doors.read(str(tmp_path / "none")).trouble == MISSING
-    assert doors.read(str(tmp_path)).trouble == BROKEN
+    assert doors.stat_file(str(tmp_path / "none")).failure == MISSING
+    assert doors.read_file(str(tmp_path / "none")).failure == MISSING
+    assert doors.read_file(str(tmp_path)).failure == FAILED

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.collectors.job import SoftwareRequest
-from treehammer.datasets import spec
-from treehammer.datasets.catalogue import FolderCatalogue
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.specs import generated_spec
 from treehammer.errors import DatasetError
 
 NAMES = ("reference-small", "reference-750mb")
@@ -20,23 +20,23 @@ WIDTHS = {"F": 4, "D": 8, "I": 4, "i": 4, "L": 8, "O": 1}
 SIGN_AND_EXPONENT = {"F": 3, "D": 3}
 
 
-def _shipped(name: str) -> spec.DatasetSpec:
-    plan = spec.shipped_spec(name)
-    assert isinstance(plan, spec.DatasetSpec)
+def _shipped(name: str) -> generated_spec.GeneratedSpec:
+    plan = generated_spec.load_shipped_spec(name)
+    assert isinstance(plan, generated_spec.GeneratedSpec)
     return plan
 
 
-def _values(plan: spec.DatasetSpec, branch: spec.BranchPlan) -> int:
+def _values(plan: generated_spec.GeneratedSpec, branch: generated_spec.BranchPlan) -> int:
     """Values of the branch in all events, on average."""
     means = {collection.counter: collection.mean for collection in plan.collections}
     return plan.entries * means.get(branch.counter, branch.length)
 
 
-def _random_bytes(plan: spec.DatasetSpec, branch: spec.BranchPlan) -> float:
+def _random_bytes(plan: generated_spec.GeneratedSpec, branch: generated_spec.BranchPlan) -> float:
     """What no compression can take away from the branch, by Shannon's formula."""
     if branch.hold:
         return 0.0
-    zero = branch.zeros / spec.CERTAIN
+    zero = branch.zeros / generated_spec.PROBABILITY_SCALE
     choice = -sum(p * log2(p) for p in (zero, 1 - zero) if p)
     bits = branch.bits + SIGN_AND_EXPONENT.get(branch.type, 0)
     return _values(plan, branch) * (choice + (1 - zero) * bits) / 8
@@ -97,7 +97,9 @@ def test_a_disk_without_room_is_told_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     usage = type(shutil.disk_usage(tmp_path))(10**9, 10**9 // 2, 10**9 // 2)
-    monkeypatch.setattr("treehammer.datasets.catalogue.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr(
+        "treehammer.datasets.catalogues.folder_catalogue.shutil.disk_usage", lambda _: usage
+    )
     catalogue = FolderCatalogue(tmp_path / "datasets")
     with pytest.raises(
         DatasetError, match=r"^[^\n]*reference-750mb needs 7[45]\d MB and 500 MB are free"

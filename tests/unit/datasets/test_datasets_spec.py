@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dataset_specs import generated
+from dataset_specs import load_generated_spec
 
-from treehammer.datasets import spec
+from treehammer.datasets.specs import generated_spec
 from treehammer.errors import DatasetError
 
 Write = Callable[[str], Path]
@@ -15,8 +15,8 @@ Write = Callable[[str], Path]
 
 def test_every_choice_follows_from_the_text(spec_file: Write, spec_text: str) -> None:
     path = spec_file(spec_text)
-    plan = generated(path)
-    assert plan == generated(path)
+    plan = load_generated_spec(path)
+    assert plan == load_generated_spec(path)
     assert [branch.name for branch in plan.branches] == [
         *("HLT_08", "HLT_09", "HLT_10", "HLT_11"),
         "flag",
@@ -33,15 +33,15 @@ def test_every_choice_follows_from_the_text(spec_file: Write, spec_text: str) ->
 def test_another_seed_gives_other_values_under_the_same_names(
     spec_file: Write, spec_text: str
 ) -> None:
-    plan = generated(spec_file(spec_text))
-    other = generated(spec_file(spec_text.replace("seed = 7", "seed = 8")))
+    plan = load_generated_spec(spec_file(spec_text))
+    other = load_generated_spec(spec_file(spec_text.replace("seed = 7", "seed = 8")))
     assert [b.name for b in plan.branches] == [b.name for b in other.branches]
     assert not {b.seed for b in plan.branches} & {b.seed for b in other.branches}
 
 
 def test_a_branch_does_not_depend_on_the_others(spec_file: Write, spec_text: str) -> None:
-    plan = generated(spec_file(spec_text))
-    fewer = generated(spec_file(spec_text.replace('"HLT_{08..11}", ', "")))
+    plan = load_generated_spec(spec_file(spec_text))
+    fewer = load_generated_spec(spec_file(spec_text.replace('"HLT_{08..11}", ', "")))
     assert fewer.branches == plan.branches[4:]
 
 
@@ -72,7 +72,7 @@ def test_a_mistake_is_named_with_its_key(
     assert old in spec_text
     path = spec_file(spec_text.replace(old, new, 1))
     with pytest.raises(DatasetError) as caught:
-        spec.load(path)
+        generated_spec.load_spec(path)
     assert str(path) in str(caught.value)
     assert f"{key}: " in str(caught.value)
     assert message in str(caught.value)
@@ -81,29 +81,29 @@ def test_a_mistake_is_named_with_its_key(
 def test_every_mistake_is_named_at_once(spec_file: Write, spec_text: str) -> None:
     text = spec_text.replace("seed = 7", "sed = 7").replace("level = 1", "level = 0")
     with pytest.raises(DatasetError) as caught:
-        spec.load(spec_file(text))
+        generated_spec.load_spec(spec_file(text))
     for key in ("dataset.sed", "dataset.seed", "layout.level"):
         assert f"{key}: " in str(caught.value)
 
 
 def test_a_file_that_is_no_spec(tmp_path: Path, spec_text: str) -> None:
     with pytest.raises(DatasetError, match="No such file"):
-        spec.load(tmp_path / "none.toml")
+        generated_spec.load_spec(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("[dataset")
     with pytest.raises(DatasetError, match="not valid TOML"):
-        spec.load(broken)
+        generated_spec.load_spec(broken)
     renamed = tmp_path / "other.toml"
     renamed.write_text(spec_text)
     with pytest.raises(DatasetError, match="'tiny'"):
-        spec.load(renamed)
+        generated_spec.load_spec(renamed)
 
 
 def test_every_shipped_spec_is_valid_and_pinned() -> None:
-    names = list(spec.shipped())
+    names = list(generated_spec.list_shipped_specs())
     assert {"reference-750mb", "reference-small"} <= set(names)
     for name in names:
-        plan = spec.shipped_spec(name)
+        plan = generated_spec.load_shipped_spec(name)
         assert plan is not None
         assert plan.name == name
         assert len(plan.sha256) == 64
@@ -111,6 +111,6 @@ def test_every_shipped_spec_is_valid_and_pinned() -> None:
         assert plan.description
 
 
-def test_a_plan_cannot_be_changed(plan: spec.DatasetSpec) -> None:
+def test_a_plan_cannot_be_changed(plan: generated_spec.GeneratedSpec) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.entries = 5  # type: ignore[misc]

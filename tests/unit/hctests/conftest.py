@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MINIMAL = '[test]\nname = "mine"\npayload = "read.py"\n'
+MINIMAL_TEST_TOML = '[test]\nname = "mine"\npayload = "read.py"\n'
 
 WriteTest = Callable[..., Path]
 
@@ -19,7 +19,7 @@ def write_test(tmp_path: Path) -> WriteTest:
     def write(text: str = "", **files: str) -> Path:
         folder = tmp_path / "mine"
         folder.mkdir(exist_ok=True)
-        whole = text if "[test]" in text else MINIMAL + text
+        whole = text if "[test]" in text else MINIMAL_TEST_TOML + text
         (folder / "test.toml").write_text(whole, encoding="utf-8")
         for name, content in {"read_py": "print()\n", **files}.items():
             (folder / name.replace("_", ".")).write_text(content, encoding="utf-8")

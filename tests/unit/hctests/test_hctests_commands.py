@@ -11,11 +11,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from treehammer.config import load
-from treehammer.errors import DefinitionError, NothingToDo, SourceError
-from treehammer.hctests import source
-from treehammer.hctests.commands import tests as verbs
-from treehammer.hctests.options import parse_parameters
+from treehammer.config import load_settings
+from treehammer.errors import DefinitionError, NothingToDoError, SourceError
+from treehammer.hctests.cli.definition_options import parse_axis_options
+from treehammer.hctests.cli.tests import tests as verbs
+from treehammer.hctests.git import pinned_tests
 
 WriteTest = Callable[..., Path]
 Run = Callable[..., Result]
@@ -23,7 +23,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    settings = load({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
+    settings = load_settings({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
     monkeypatch.chdir(tmp_path)
 
     def invoke(*arguments: str) -> Result:
@@ -39,7 +39,7 @@ def shown(result: Result) -> Any:
 
 def test_list_names_the_shipped_tests(run: Run) -> None:
     rows = shown(run("list", "--json"))
-    assert [row["test"] for row in rows] == list(source.shipped())
+    assert [row["test"] for row in rows] == list(pinned_tests.list_shipped_tests())
     assert "ttree-read" in run("list").output
 
 
@@ -52,7 +52,7 @@ def test_list_shows_a_test_with_mistakes_among_the_others(run: Run, write_test: 
 
 
 def test_list_without_tests_has_nothing_to_do(run: Run, tmp_path: Path) -> None:
-    assert isinstance(run("list", str(tmp_path)).exception, NothingToDo)
+    assert isinstance(run("list", str(tmp_path)).exception, NothingToDoError)
     assert isinstance(run("list", str(tmp_path / "nowhere")).exception, SourceError)
 
 
@@ -130,13 +130,13 @@ def test_a_shipped_test_is_found_by_its_name_unless_a_folder_has_it(
 def test_parameters_are_parted_at_commas(
     texts: list[str], axes: dict[str, tuple[str, ...]]
 ) -> None:
-    assert parse_parameters(texts) == axes
+    assert parse_axis_options(texts) == axes
 
 
 @pytest.mark.parametrize("text", ["a", "=1", " =1"])
 def test_a_parameter_without_name_or_value_is_a_usage_error(text: str) -> None:
     with pytest.raises(click.UsageError):
-        parse_parameters([text])
+        parse_axis_options([text])
 
 
 @pytest.mark.parametrize("name", list(verbs.commands))

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors import metrics
-from treehammer.config import Settings, load
-from treehammer.hctests import identity, matrix, source
-from treehammer.hctests.definition import PinnedTest, Variant
+from treehammer.collectors.record import metric_catalogue
+from treehammer.config import Settings, load_settings
+from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.matrix import identity, variant_expansion
+from treehammer.hctests.matrix.definition import PinnedTest, Variant
 
 WriteTest = Callable[..., Path]
 Pin = Callable[..., PinnedTest]
@@ -40,7 +41,7 @@ def toml(document: dict[str, Any]) -> str:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return load({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
+    return load_settings({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
 
 
 @pytest.fixture
@@ -54,21 +55,23 @@ def pin(write_test: WriteTest, settings: Settings) -> Pin:
         document = {
             name: dict(list(document[name].items())[::order]) for name in list(document)[::order]
         }
-        return source.pin(str(write_test(toml(document), **files)), settings)
+        return pinned_tests.pin_test(str(write_test(toml(document), **files)), settings)
 
     return pinned
 
 
 def key(pinned: PinnedTest) -> str:
-    variant = matrix.variants(pinned.definition, "file")[0]
-    return identity.series(identity.test_hash(pinned), variant, "d" * 64, "local", "file")
+    variant = variant_expansion.expand_variants(pinned.definition, "file")[0]
+    return identity.compute_series(
+        identity.compute_test_hash(pinned), variant, "d" * 64, "local", "file"
+    )
 
 
 def test_the_order_of_keys_and_comments_is_no_part_of_identity(pin: Pin) -> None:
     first = pin()
     second = pin(order=-1)
     assert second.hashes["test.toml"] != first.hashes["test.toml"]
-    assert identity.test_hash(second) == identity.test_hash(first)
+    assert identity.compute_test_hash(second) == identity.compute_test_hash(first)
     assert key(second) == key(first)
 
 
@@ -87,7 +90,7 @@ def test_the_order_of_keys_and_comments_is_no_part_of_identity(pin: Pin) -> None
 def test_what_does_not_change_a_measurement_does_not_split_its_series(
     pin: Pin, changes: dict[str, dict[str, Any]]
 ) -> None:
-    assert identity.test_hash(pin(changes)) == identity.test_hash(pin())
+    assert identity.compute_test_hash(pin(changes)) == identity.compute_test_hash(pin())
 
 
 @pytest.mark.parametrize(
@@ -103,53 +106,57 @@ def test_what_does_not_change_a_measurement_does_not_split_its_series(
 def test_what_changes_a_measurement_begins_a_new_series(
     pin: Pin, changes: dict[str, dict[str, Any]]
 ) -> None:
-    assert identity.test_hash(pin(changes, again_py="1")) != identity.test_hash(pin())
+    assert identity.compute_test_hash(pin(changes, again_py="1")) != identity.compute_test_hash(
+        pin()
+    )
 
 
 def test_the_content_of_the_files_is_part_of_identity(pin: Pin) -> None:
     first = pin()
     second = pin(read_py="print('other')\n")
-    assert identity.test_hash(first) != identity.test_hash(second)
-    assert identity.payload_hash(first) != identity.payload_hash(second)
+    assert identity.compute_test_hash(first) != identity.compute_test_hash(second)
+    assert identity.get_payload_hash(first) != identity.get_payload_hash(second)
     listed = {"test": {"files": ["helper.h"]}}
     third = pin(listed, helper_h="1", read_py="print()\n")
     fourth = pin(listed, helper_h="2")
-    assert identity.payload_hash(third) == identity.payload_hash(first)
-    assert len({identity.test_hash(test) for test in (first, third, fourth)}) == 3
+    assert identity.get_payload_hash(third) == identity.get_payload_hash(first)
+    assert len({identity.compute_test_hash(test) for test in (first, third, fourth)}) == 3
 
 
 def test_a_series_is_told_by_everything_it_is_made_of(
     pin: Pin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test = pin()
-    one, other = matrix.variants(test.definition, "file")[:2]
+    one, other = variant_expansion.expand_variants(test.definition, "file")[:2]
     keys = [
-        identity.series(identity.test_hash(test), one, "d", "local", "file"),
-        identity.series(identity.test_hash(test), other, "d", "local", "file"),
-        identity.series(identity.test_hash(test), one, "e", "local", "file"),
-        identity.series(identity.test_hash(test), one, "d", "cern", "file"),
-        identity.series(identity.test_hash(test), one, "d", "local", "root"),
+        identity.compute_series(identity.compute_test_hash(test), one, "d", "local", "file"),
+        identity.compute_series(identity.compute_test_hash(test), other, "d", "local", "file"),
+        identity.compute_series(identity.compute_test_hash(test), one, "e", "local", "file"),
+        identity.compute_series(identity.compute_test_hash(test), one, "d", "cern", "file"),
+        identity.compute_series(identity.compute_test_hash(test), one, "d", "local", "root"),
     ]
-    monkeypatch.setattr(identity, "INSTRUMENT_VERSION", metrics.INSTRUMENT_VERSION + 1)
-    keys.append(identity.series(identity.test_hash(test), one, "d", "local", "file"))
+    monkeypatch.setattr(identity, "INSTRUMENT_VERSION", metric_catalogue.INSTRUMENT_VERSION + 1)
+    keys.append(
+        identity.compute_series(identity.compute_test_hash(test), one, "d", "local", "file")
+    )
     assert len(set(keys)) == 6
 
 
 def test_the_comparison_key_is_the_series_without_the_compared(pin: Pin) -> None:
     test = pin()
-    variants = matrix.variants(test.definition, "file")
+    variants = variant_expansion.expand_variants(test.definition, "file")
 
     def keys(*without: str) -> int:
         return len(
             {
-                identity.comparison_key(
+                identity.compute_comparison_key(
                     {
-                        "test_hash": identity.test_hash(test),
-                        "variant": variant.canonical,
+                        "test_hash": identity.compute_test_hash(test),
+                        "variant": variant.canonical_json,
                         "dataset_hash": "d",
                         "site": site,
                         "door": door,
-                        "instrument_version": metrics.INSTRUMENT_VERSION,
+                        "instrument_version": metric_catalogue.INSTRUMENT_VERSION,
                     },
                     without=without,
                 )
@@ -171,14 +178,14 @@ def test_formats_of_one_content_share_their_comparison_key_alone(pin: Pin) -> No
     def key(format_: str, dataset: str, content: str, *without: str) -> str:
         row = {
             "test_hash": "t",
-            "variant": Variant((("format", format_), ("root", "6.40.00"))).canonical,
+            "variant": Variant((("format", format_), ("root", "6.40.00"))).canonical_json,
             "dataset_hash": dataset,
             "content_hash": content,
             "site": "x",
             "door": "file",
             "instrument_version": 1,
         }
-        return identity.comparison_key(row, without=without)
+        return identity.compute_comparison_key(row, without=without)
 
     tree, ntuple = ("ttree", "d", "d"), ("rntuple", "twin of d", "d")
     assert key(*tree, "format") == key(*ntuple, "format")
@@ -188,32 +195,34 @@ def test_formats_of_one_content_share_their_comparison_key_alone(pin: Pin) -> No
 
 def test_stored_rows_give_the_keys_that_were_planned(pin: Pin) -> None:
     test = pin()
-    variant = matrix.variants(test.definition, "file")[1]
+    variant = variant_expansion.expand_variants(test.definition, "file")[1]
     row: dict[str, Any] = {
-        "test_hash": identity.test_hash(test),
-        "variant": variant.canonical,
+        "test_hash": identity.compute_test_hash(test),
+        "variant": variant.canonical_json,
         "dataset_hash": None,  # how the database keeps a test without a dataset
         "site": "local",
         "door": "file",
-        "instrument_version": metrics.INSTRUMENT_VERSION,
+        "instrument_version": metric_catalogue.INSTRUMENT_VERSION,
         "host": "node7",
         "axis_root": "6.40.00",
     }
-    series = identity.series(identity.test_hash(test), variant, "", "local", "file")
-    assert identity.comparison_key(row, without=()) == series
-    assert identity.comparison_key(row, without=("root",)) != series
-    assert set(identity.SERIES_COLUMNS) <= set(metrics.BY_NAME)
+    series = identity.compute_series(identity.compute_test_hash(test), variant, "", "local", "file")
+    assert identity.compute_comparison_key(row, without=()) == series
+    assert identity.compute_comparison_key(row, without=("root",)) != series
+    assert set(identity.SERIES_COLUMNS) <= set(metric_catalogue.METRICS_BY_NAME)
 
 
 def test_a_variant_is_told_by_its_values_alone() -> None:
     one = Variant((("root", "6.40.00"), ("cache_mb", 30)))
-    assert one.canonical == Variant(one.values[::-1]).canonical
-    assert dataclasses.replace(one, values=(("root", "6.40.00"),)).canonical != one.canonical
+    assert one.canonical_json == Variant(one.values[::-1]).canonical_json
+    assert (
+        dataclasses.replace(one, values=(("root", "6.40.00"),)).canonical_json != one.canonical_json
+    )
 
 
 def test_a_variant_without_its_release_is_the_same_however_it_is_written() -> None:
     texts = ('{"root":"6.38.00","a":1,"b":"x"}', '{ "b": "x", "a": 1, "root": "6.40.00" }')
-    assert {identity.unreleased(text) for text in texts} == {'{"a":1,"b":"x"}'}
-    assert identity.unreleased('{"a":2,"b":"x"}') == '{"a":2,"b":"x"}'
+    assert {identity.drop_release_axis(text) for text in texts} == {'{"a":1,"b":"x"}'}
+    assert identity.drop_release_axis('{"a":2,"b":"x"}') == '{"a":2,"b":"x"}'
     for other in ("", "[1]", "no JSON", "[" * 50_000):
-        assert identity.unreleased(other) == other
+        assert identity.drop_release_axis(other) == other

@@ -9,25 +9,28 @@ import jsonschema
 import pytest
 
 from treehammer.errors import DefinitionError
-from treehammer.hctests import document, schema, source
+from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.schema import definition_loader, toml_models
 
 WriteTest = Callable[..., Path]
-PUBLISHED = source.SHIPPED / "test.schema.json"
+PUBLISHED = pinned_tests.SHIPPED_TESTS_FOLDER / "test.schema.json"
 
 
 def test_the_published_schema_is_the_one_of_the_models() -> None:
     published = json.loads(PUBLISHED.read_text())
-    assert published == document.json_schema(), (
+    assert published == toml_models.build_test_schema(), (
         "run: treehammer tests schema > hctests/test.schema.json"
     )
     jsonschema.Draft202012Validator.check_schema(published)
 
 
-@pytest.mark.parametrize("name", source.shipped())
+@pytest.mark.parametrize("name", pinned_tests.list_shipped_tests())
 def test_shipped_tests_are_right_by_both(name: str) -> None:
-    folder = source.SHIPPED / name
-    assert schema.load(folder).name
-    jsonschema.validate(tomllib.loads((folder / "test.toml").read_text()), document.json_schema())
+    folder = pinned_tests.SHIPPED_TESTS_FOLDER / name
+    assert definition_loader.load_definition(folder).name
+    jsonschema.validate(
+        tomllib.loads((folder / "test.toml").read_text()), toml_models.build_test_schema()
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,6 @@ def test_an_editor_flags_what_the_check_refuses(write_test: WriteTest, text: str
     folder = write_test(text)
     raw = tomllib.loads((folder / "test.toml").read_text())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(raw, document.json_schema())
+        jsonschema.validate(raw, toml_models.build_test_schema())
     with pytest.raises(DefinitionError):
-        schema.load(folder)
+        definition_loader.load_definition(folder)

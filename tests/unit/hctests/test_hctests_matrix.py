@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.hctests import matrix, schema
-from treehammer.hctests.definition import Variant, VariantGroup
+from treehammer.hctests.matrix import variant_expansion
+from treehammer.hctests.matrix.definition import Variant, VariantGroup
+from treehammer.hctests.schema import definition_loader
 
 WriteTest = Callable[..., Path]
 MATRIX = """
@@ -28,7 +29,9 @@ def letters(count: int) -> VariantGroup:
 
 def rows(count: int, rounds: int, seed: int) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in range(rounds)]
-    for round_, position, variant in matrix.order(letters(count), rounds, seed):
+    for round_, position, variant in variant_expansion.order_executions(
+        letters(count), rounds, seed
+    ):
         found[round_ - 1].append(int(variant["letter"]))
         assert position == len(found[round_ - 1])
     return found
@@ -41,15 +44,15 @@ def axes_of(variants: tuple[Variant, ...], *names: str) -> set[tuple[object, ...
 def test_the_matrix_is_multiplied_out_and_grouped_by_what_is_not_bundled(
     write_test: WriteTest,
 ) -> None:
-    definition = schema.load(write_test(MATRIX))
-    variants = matrix.variants(definition, "file")
+    definition = definition_loader.load_definition(write_test(MATRIX))
+    variants = variant_expansion.expand_variants(definition, "file")
     assert len(variants) == len(set(variants)) == 12
-    groups = matrix.groups(definition, "file")
+    groups = variant_expansion.group_variants(definition, "file")
     assert [len(group.variants) for group in groups] == [2] * 6
     for group in groups:
         assert len(axes_of(group.variants, "branches", "cache_mb")) == 1
         assert [variant["root"] for variant in group.variants] == ["6.38.00", "6.40.00"]
-    assert matrix.label_axes(definition) == ("root", "branches", "cache_mb")
+    assert variant_expansion.find_label_axes(definition) == ("root", "branches", "cache_mb")
 
 
 def test_exclude_takes_away_and_include_adds(write_test: WriteTest) -> None:
@@ -64,8 +67,8 @@ branches = 0.02
 branches = 1
 cache_mb = 300
 """
-    definition = schema.load(write_test(MATRIX + rules))
-    variants = matrix.variants(definition, "file")
+    definition = definition_loader.load_definition(write_test(MATRIX + rules))
+    variants = variant_expansion.expand_variants(definition, "file")
     assert axes_of(variants, "root", "branches", "cache_mb") == {
         *((root, 1.0, mb) for root in ("6.38.00", "6.40.00") for mb in (3, 30, 300)),
         *(("6.40.00", 0.02, mb) for mb in (0, 3, 30)),
@@ -74,8 +77,10 @@ cache_mb = 300
 
 
 def test_what_include_adds_twice_is_one_variant(write_test: WriteTest) -> None:
-    definition = schema.load(write_test(MATRIX + "[[include]]\ncache_mb = 3\n"))
-    assert len(matrix.variants(definition, "file")) == 12
+    definition = definition_loader.load_definition(
+        write_test(MATRIX + "[[include]]\ncache_mb = 3\n")
+    )
+    assert len(variant_expansion.expand_variants(definition, "file")) == 12
 
 
 def test_a_door_is_no_part_of_a_variant_but_of_rules(write_test: WriteTest) -> None:
@@ -90,14 +95,18 @@ cache_mb = 0
 door = "root"
 cache_mb = 300
 """
-    definition = schema.load(write_test(text))
+    definition = definition_loader.load_definition(write_test(text))
     at = {
-        door: [variant["cache_mb"] for variant in matrix.variants(definition, door)]
+        door: [
+            variant["cache_mb"] for variant in variant_expansion.expand_variants(definition, door)
+        ]
         for door in ("root", "https", "file")
     }
     assert at == {"root": [0, 30, 300], "https": [30], "file": []}
-    undeclared = schema.load(write_test("[matrix]\ncache_mb = [30]\n"))
-    assert matrix.variants(undeclared, "https") == matrix.variants(definition, "https")
+    undeclared = definition_loader.load_definition(write_test("[matrix]\ncache_mb = [30]\n"))
+    assert variant_expansion.expand_variants(
+        undeclared, "https"
+    ) == variant_expansion.expand_variants(definition, "https")
 
 
 @given(st.integers(1, 40), st.integers(0, 2**63))
@@ -108,7 +117,9 @@ def test_two_variants_alternate(rounds: int, seed: int) -> None:
 
 
 def test_the_seed_chooses_which_of_two_goes_first() -> None:
-    first = Counter(rows(2, 1, matrix.job_seed(1, job))[0][0] for job in range(2000))
+    first = Counter(
+        rows(2, 1, variant_expansion.derive_job_seed(1, job))[0][0] for job in range(2000)
+    )
     assert 900 < first[0] < 1100
 
 
@@ -138,7 +149,9 @@ def test_a_full_set_of_rounds_is_balanced_in_position_and_succession(count: int,
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_over_many_jobs_each_position_is_equally_frequent(count: int) -> None:
     jobs = 3000
-    first = Counter(rows(count, 1, matrix.job_seed(7, job))[0][0] for job in range(jobs))
+    first = Counter(
+        rows(count, 1, variant_expansion.derive_job_seed(7, job))[0][0] for job in range(jobs)
+    )
     for letter in range(count):
         assert first[letter] == pytest.approx(jobs / count, rel=0.15)
 
@@ -146,4 +159,4 @@ def test_over_many_jobs_each_position_is_equally_frequent(count: int) -> None:
 def test_orders_do_not_change_between_versions() -> None:
     # Written down once: a campaign that is planned again must get the same orders.
     assert rows(3, 4, 1) == [[0, 2, 1], [1, 2, 0], [2, 1, 0], [0, 1, 2]]
-    assert matrix.job_seed(1, "site", 2) == 20432702097683249
+    assert variant_expansion.derive_job_seed(1, "site", 2) == 20432702097683249

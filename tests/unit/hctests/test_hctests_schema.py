@@ -5,19 +5,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from toml_mistakes import BROKEN, HEAD, MISTAKES
+from definition_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HEADER
 
 from treehammer.errors import DefinitionError
-from treehammer.hctests import matrix, schema
-from treehammer.hctests.definition import TestDefinition
-from treehammer.hctests.options import parse_parameters
+from treehammer.hctests.cli.definition_options import parse_axis_options
+from treehammer.hctests.matrix import variant_expansion
+from treehammer.hctests.matrix.definition import TestDefinition
+from treehammer.hctests.schema import definition_loader
 
 WriteTest = Callable[..., Path]
 
 
 def problems(folder: Path) -> tuple[str, ...]:
     with pytest.raises(DefinitionError) as caught:
-        schema.load(folder)
+        definition_loader.load_definition(folder)
     assert caught.value.problems
     return caught.value.problems
 
@@ -29,14 +30,14 @@ def only_problem(folder: Path) -> str:
 
 def override(definition: TestDefinition, *parameters: str, **settings: str) -> TestDefinition:
     typed = {key.replace("__", "."): value for key, value in settings.items()}
-    return schema.override(definition, parse_parameters(parameters), typed)
+    return definition_loader.override_definition(definition, parse_axis_options(parameters), typed)
 
 
 # --- What is read --------------------------------------------------------------------------------
 
 
 def test_defaults_are_filled_in(write_test: WriteTest) -> None:
-    definition = schema.load(write_test())
+    definition = definition_loader.load_definition(write_test())
     assert definition.axes == {
         "root": ("current",),
         "branches": (1.0,),
@@ -60,31 +61,42 @@ def test_defaults_are_filled_in(write_test: WriteTest) -> None:
 
 def test_the_axes_of_test_toml_come_first_and_in_its_order(write_test: WriteTest) -> None:
     text = '[matrix]\nmine = ["x"]\nevents = [0.5]\nroot = ["6.40.00"]\nbundle = ["root"]\n'
-    definition = schema.load(write_test(text))
+    definition = definition_loader.load_definition(write_test(text))
     assert tuple(definition.axes)[:3] == ("mine", "events", "root")
     assert "bundle" not in definition.axes
     assert definition.bundle == ("root",)
 
 
 def test_whole_and_broken_numbers_of_the_same_value_are_one_value(write_test: WriteTest) -> None:
-    a = schema.load(write_test("[matrix]\nbranches = [1]\nevents = [1]\ncache_mb = [30.0]\n"))
-    b = schema.load(write_test("[matrix]\nbranches = [1.0]\nevents = [1.0]\ncache_mb = [30]\n"))
+    a = definition_loader.load_definition(
+        write_test("[matrix]\nbranches = [1]\nevents = [1]\ncache_mb = [30.0]\n")
+    )
+    b = definition_loader.load_definition(
+        write_test("[matrix]\nbranches = [1.0]\nevents = [1.0]\ncache_mb = [30]\n")
+    )
     assert repr(a.axes) == repr(b.axes)
 
 
 def test_an_executable_payload_needs_no_root(write_test: WriteTest) -> None:
     folder = write_test('[test]\nname = "mine"\npayload = "./run.sh"\n', run_sh="#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
-    definition = schema.load(folder)
+    definition = definition_loader.load_definition(folder)
     assert definition.payload_kind == "executable"
     assert definition.payload == "run.sh"
     assert definition.axes["root"] == ("none",)
 
 
 def test_a_list_of_branches_is_one_of_the_files(write_test: WriteTest) -> None:
-    text = HEAD + 'files = ["helper.h"]\n[matrix]\nbranches = ["@list.txt", "Muon_*,Jet_pt"]\n'
+    text = (
+        TEST_HEADER + 'files = ["helper.h"]\n[matrix]\nbranches = ["@list.txt", "Muon_*,Jet_pt"]\n'
+    )
     folder = write_test(text, helper_h="", list_txt="a\n")
-    assert schema.load(folder).files == ("test.toml", "read.py", "helper.h", "list.txt")
+    assert definition_loader.load_definition(folder).files == (
+        "test.toml",
+        "read.py",
+        "helper.h",
+        "list.txt",
+    )
 
 
 def test_doors_settings_rules_and_metrics_are_kept(write_test: WriteTest) -> None:
@@ -103,7 +115,7 @@ nested = {list = [1, 2.5, true, "x"]}
 unit = "B"
 better = "lower"
 """
-    definition = schema.load(write_test(text))
+    definition = definition_loader.load_definition(write_test(text))
     assert definition.exclude == ({"door": "https", "cache_mb": 0},)
     assert definition.include == ({"cache_mb": 300},)
     assert definition.settings == {"nested": {"list": [1, 2.5, True, "x"]}}
@@ -113,7 +125,7 @@ better = "lower"
 # --- What is refused -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "line", "key", "said"), MISTAKES)
+@pytest.mark.parametrize(("text", "line", "key", "said"), DEFINITION_MISTAKES)
 def test_a_mistake_names_file_line_key_and_what_was_expected(
     write_test: WriteTest, text: str, line: int, key: str, said: str
 ) -> None:
@@ -142,7 +154,9 @@ events = 0.5
 
 
 def test_a_mistake_is_not_followed_by_what_follows_from_it(write_test: WriteTest) -> None:
-    assert "expected a table" in only_problem(write_test(HEAD + "[[matrix]]\nroot = ['x']\n"))
+    assert "expected a table" in only_problem(
+        write_test(TEST_HEADER + "[[matrix]]\nroot = ['x']\n")
+    )
     folder = write_test()
     (folder / "test.toml").write_text("[matrix]\nevents = [1]\n")
     assert only_problem(folder).endswith(":1: test: is missing")
@@ -156,11 +170,11 @@ def test_a_mistake_is_not_followed_by_what_follows_from_it(write_test: WriteTest
 
 def test_a_number_is_whole_where_that_fits(write_test: WriteTest) -> None:
     folder = write_test("[matrix]\nmine = [3.0, 0.5, 1e300]\n")
-    values = schema.load(folder).axes["mine"]
+    values = definition_loader.load_definition(folder).axes["mine"]
     assert list(map(repr, values)) == ["3", "0.5", "1e+300"]
 
 
-@pytest.mark.parametrize(("text", "line"), BROKEN)
+@pytest.mark.parametrize(("text", "line"), BROKEN_DEFINITIONS)
 def test_broken_toml_names_the_line(write_test: WriteTest, text: str, line: int) -> None:
     folder = write_test(text)
     assert only_problem(folder).startswith(f"{folder / 'test.toml'}:{line}: not valid TOML: ")
@@ -170,21 +184,21 @@ def test_no_test_no_text_and_no_rights_are_each_one_clear_error(
     tmp_path: Path, write_test: WriteTest
 ) -> None:
     with pytest.raises(DefinitionError, match="there is no test here"):
-        schema.load(tmp_path / "nowhere")
+        definition_loader.load_definition(tmp_path / "nowhere")
     folder = write_test()
     (folder / "test.toml").write_bytes(b"\xff\xfe[test]")
     with pytest.raises(DefinitionError, match="not UTF-8"):
-        schema.load(folder)
+        definition_loader.load_definition(folder)
     (folder / "test.toml").unlink()
     (folder / "test.toml").mkdir()
     with pytest.raises(DefinitionError, match="cannot be read"):
-        schema.load(folder)
+        definition_loader.load_definition(folder)
 
 
 def test_a_link_that_leaves_the_folder_is_no_file_of_the_test(
     tmp_path: Path, write_test: WriteTest
 ) -> None:
-    folder = write_test(HEAD + 'files = ["inside.h", "outside.h"]\n')
+    folder = write_test(TEST_HEADER + 'files = ["inside.h", "outside.h"]\n')
     (tmp_path / "secret").write_text("x")
     os.symlink("read.py", folder / "inside.h")
     os.symlink("../secret", folder / "outside.h")
@@ -192,14 +206,14 @@ def test_a_link_that_leaves_the_folder_is_no_file_of_the_test(
 
 
 def test_a_link_may_lead_to_a_file_of_a_test_beside(tmp_path: Path, write_test: WriteTest) -> None:
-    folder = write_test(HEAD + 'files = ["shared.h"]\n')
+    folder = write_test(TEST_HEADER + 'files = ["shared.h"]\n')
     neighbour = tmp_path / "neighbour"
     neighbour.mkdir()
     (neighbour / "shared.h").write_text("x")
     os.symlink("../neighbour/shared.h", folder / "shared.h")
     assert "is a link to neither" in only_problem(folder)
     (neighbour / "test.toml").write_text("")
-    assert "shared.h" in schema.load(folder).files
+    assert "shared.h" in definition_loader.load_definition(folder).files
 
 
 def test_a_large_file_pointer_is_not_taken_for_the_file(write_test: WriteTest) -> None:
@@ -220,7 +234,9 @@ def test_a_matrix_that_is_a_slip_is_refused_before_it_is_multiplied_out(
 
 
 def test_one_pass_is_enough_for_a_cold_execution(write_test: WriteTest) -> None:
-    definition = schema.load(write_test(HEAD + 'passes = 1\n[matrix]\ncache = ["cold"]\n'))
+    definition = definition_loader.load_definition(
+        write_test(TEST_HEADER + 'passes = 1\n[matrix]\ncache = ["cold"]\n')
+    )
     assert definition.passes == 1
 
 
@@ -228,7 +244,7 @@ def test_one_pass_is_enough_for_an_executable(write_test: WriteTest) -> None:
     text = '[test]\nname = "mine"\npayload = "run.sh"\npasses = 1\n'
     folder = write_test(text, run_sh="#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
-    assert schema.load(folder).passes == 1
+    assert definition_loader.load_definition(folder).passes == 1
 
 
 # --- The command line ----------------------------------------------------------------------------
@@ -237,7 +253,7 @@ def test_one_pass_is_enough_for_an_executable(write_test: WriteTest) -> None:
 @pytest.fixture
 def definition(write_test: WriteTest) -> TestDefinition:
     text = (
-        HEAD
+        TEST_HEADER
         + """dataset = "one"
 files = ["other.txt"]
 [matrix]
@@ -255,7 +271,7 @@ number = 1
 deep = {er = 0.5}
 """
     )
-    return schema.load(write_test(text, list_txt="", other_txt=""))
+    return definition_loader.load_definition(write_test(text, list_txt="", other_txt=""))
 
 
 def test_values_typed_for_an_axis_have_the_type_of_the_axis(definition: TestDefinition) -> None:
@@ -347,11 +363,13 @@ rntuple = "d-rntuple"
 
 
 def test_a_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
-    found = schema.load(write_test(FORMATS))
-    variants = matrix.variants(found, "file")
+    found = definition_loader.load_definition(write_test(FORMATS))
+    variants = variant_expansion.expand_variants(found, "file")
     read = {str(variant["format"]): found.dataset_for(variant) for variant in variants}
     assert read == {"ttree": "d", "rntuple": "d-rntuple"}
-    typed = schema.override(found, {}, {"twins.rntuple": "other", "dataset": "o"})
+    typed = definition_loader.override_definition(
+        found, {}, {"twins.rntuple": "other", "dataset": "o"}
+    )
     assert [typed.dataset_for(variant) for variant in variants] == ["o", "other"]
 
 
@@ -369,5 +387,5 @@ def test_mistakes_about_formats_and_twins_are_named(
     write_test: WriteTest, old: str, new: str, said: str
 ) -> None:
     with pytest.raises(DefinitionError) as caught:
-        schema.load(write_test(FORMATS.replace(old, new)))
+        definition_loader.load_definition(write_test(FORMATS.replace(old, new)))
     assert said in str(caught.value) + str(getattr(caught.value, "problems", ""))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.sql.store import Store
+from treehammer.sql.write.store import Store
 
 
 @pytest.fixture

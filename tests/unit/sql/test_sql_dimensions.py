@@ -9,12 +9,12 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
-from sql_makers import full_measurement, make_measurement
+from measurement_factory import full_measurement, make_measurement
 
-from treehammer.sql import schema, wide
-from treehammer.sql.dimensions import DIMENSION_OF, DIMENSIONS, content_id
-from treehammer.sql.packing import PACKED, columns, pack, unpack
-from treehammer.sql.store import Store
+from treehammer.sql.core import measurement_view, schema
+from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, hash_dimension_row
+from treehammer.sql.core.packing import PACKED_COLUMNS, pack_lists, unpack_columns, unpack_lists
+from treehammer.sql.write.store import Store
 
 LISTS = st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=9)
 
@@ -44,11 +44,13 @@ def test_what_measurements_share_is_there_once(store: Store) -> None:
 
 def test_a_number_follows_from_what_is_known() -> None:
     row = {"host": "n", "cpu_model": None, "cores_online": 4}
-    assert content_id(row) == content_id({"cores_online": 4, "host": "n", "later": None})
-    assert content_id(row) != content_id({**row, "cores_online": 5})
+    assert hash_dimension_row(row) == hash_dimension_row(
+        {"cores_online": 4, "host": "n", "later": None}
+    )
+    assert hash_dimension_row(row) != hash_dimension_row({**row, "cores_online": 5})
     # For good: these numbers stand in databases.
-    assert content_id(row) == 7093405148890041269
-    assert 0 <= content_id({}) < 2**63
+    assert hash_dimension_row(row) == 7093405148890041269
+    assert 0 <= hash_dimension_row({}) < 2**63
 
 
 def test_text_stays_in_a_dimension_unless_it_varies() -> None:
@@ -56,15 +58,15 @@ def test_text_stays_in_a_dimension_unless_it_varies() -> None:
     assert own == {
         *("measurement_id", "campaign_id", "job_id", "kind", "slot", "value_checksum"),
         *("failure_class", "failure_kind", "failure_phase", "failure_message"),
-        *("implausible_why", "log_excerpt", "checksum_uncovered"),
+        *("implausible_reasons", "log_excerpt", "checksum_skipped_leaves"),
     }
 
 
-@given(st.fixed_dictionaries(dict.fromkeys(PACKED, LISTS)))
+@given(st.fixed_dictionaries(dict.fromkeys(PACKED_COLUMNS, LISTS)))
 def test_lists_come_back_as_they_were(lists: dict[str, list[float] | None]) -> None:
-    packed = pack(lists)
+    packed = pack_lists(lists)
     assert (packed is None) == all(one is None for one in lists.values())
-    back = unpack(packed)
+    back = unpack_lists(packed)
     assert back == lists
     for name, numbers in lists.items():
         for before, after in zip(numbers or [], back[name] or [], strict=True):
@@ -72,28 +74,30 @@ def test_lists_come_back_as_they_were(lists: dict[str, list[float] | None]) -> N
 
 
 def test_lists_that_came_later_are_not_known_of_what_was_packed_before() -> None:
-    few = pack({PACKED[0]: [0.5]})
+    few = pack_lists({PACKED_COLUMNS[0]: [0.5]})
     assert few is not None
-    lengths, numbers = columns([None, few])
-    assert lengths.shape == (2, len(PACKED))
+    lengths, numbers = unpack_columns([None, few])
+    assert lengths.shape == (2, len(PACKED_COLUMNS))
     assert lengths[1, 0] == 1
     assert numbers.tolist() == [0.5]
 
 
 def test_what_a_later_version_packed_is_not_guessed_at() -> None:
     with pytest.raises(ValueError, match="does not know"):
-        unpack(b"\x02whatever")
+        unpack_lists(b"\x02whatever")
 
 
 def test_only_the_tables_that_are_asked_for_are_joined() -> None:
-    assert "JOIN" not in str(wide.select(["job_id", "eff_job", "passes_done"]))
-    query = str(wide.select(["job_id", "site", "host", "pass_loop_wall_s"]))
+    assert "JOIN" not in str(measurement_view.select_columns(["job_id", "eff_job", "passes_done"]))
+    query = str(measurement_view.select_columns(["job_id", "site", "host", "pass_loop_wall_s"]))
     assert query.count("JOIN") == 2
     assert "measurement.passes" in query
 
 
 def test_a_dimension_of_a_condition_is_looked_up_first(store: Store, tmp_path: Path) -> None:
     store.add(full_measurement(n) for n in range(3))
-    condition = wide.having("site", wide.column("site") == "text 21")
+    condition = measurement_view.measurements_where(
+        "site", measurement_view.catalogue_column("site") == "text 21"
+    )
     assert "IN (SELECT subject.id" in str(condition)
     assert DIMENSION_OF["site"].name == "subject"

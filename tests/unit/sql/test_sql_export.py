@@ -9,37 +9,38 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from cli_verbs import find_command
 from click.testing import CliRunner
 from export_contract import *  # noqa: F403 - the tests that hold for every database
-from export_contract import Export
-from sql_makers import campaign_row, make_measurement
-from verbs import cli_verb
+from export_contract import WriteExport
+from measurement_factory import make_campaign_row, make_measurement
 
 from treehammer import config
-from treehammer.collectors import software
-from treehammer.collectors.failures import Failure, Fault
-from treehammer.errors import ConfigError, NothingToDo, SoftwareError, StoreError
-from treehammer.sql import arrow, migrate
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
+from treehammer.collectors.record.failures import ExecutionError, Failure
+from treehammer.collectors.software import providers
+from treehammer.errors import ConfigError, NothingToDoError, SoftwareError, StoreError
+from treehammer.sql.arrow import arrow_schema
+from treehammer.sql.core import schema_upgrade
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
 
 
-def test_refusals(filled: Store, write: Export, tmp_path: Path) -> None:
+def test_refusals(filled: Store, write: WriteExport, tmp_path: Path) -> None:
     for name in ("results.xls", "results", "no/such/folder.csv"):
         with pytest.raises(ConfigError, match=name):
             write(tmp_path / name)
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(ConfigError, match="is a folder"):
         write(tmp_path / "folder.csv")
-    with pytest.raises(NothingToDo, match="job_id=nobody"):
-        write(tmp_path / "results.csv", Selection.of(wheres=["job_id=nobody"]))
+    with pytest.raises(NothingToDoError, match="job_id=nobody"):
+        write(tmp_path / "results.csv", Selection.parse(wheres=["job_id=nobody"]))
     assert not list(tmp_path.glob("*.xls")) + list(tmp_path.glob("results.csv"))
 
 
 def test_a_damaged_database_is_told_and_leaves_no_file(
-    store: Store, write: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, write: WriteExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow, "ROWS", 10)
+    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 10)
     store.add(make_measurement(job=f"{n:03}", log_excerpt="x" * 4000) for n in range(200))
     store.close()
     file = Path(str(store.url.database))
@@ -53,12 +54,14 @@ def test_a_damaged_database_is_told_and_leaves_no_file(
 
 
 def test_without_root_the_other_formats_are_named(
-    filled: Store, write: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: Store, write: WriteExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_network(*_: object) -> None:
-        raise Fault(Failure("software setup", "broken", "setup", "pip could not install ROOT"))
+        raise ExecutionError(
+            Failure("software setup", "broken", "setup", "pip could not install ROOT")
+        )
 
-    monkeypatch.setattr(software, "prepare", no_network)
+    monkeypatch.setattr(providers, "prepare_software", no_network)
     with pytest.raises(SoftwareError, match=r"pip could not.*\n.*\.parquet"):
         write(tmp_path / "results.root")
     assert list(tmp_path.glob("*.root*")) == []
@@ -69,15 +72,17 @@ def test_without_root_the_other_formats_are_named(
 
 @pytest.fixture
 def settings(tmp_path: Path) -> config.Settings:
-    return config.load({"data_dir": tmp_path, "cache_dir": tmp_path}, environ={}, folder=tmp_path)
+    return config.load_settings(
+        {"data_dir": tmp_path, "cache_dir": tmp_path}, environ={}, folder=tmp_path
+    )
 
 
 def verb(settings: config.Settings, name: str, *arguments: str) -> Any:
-    return CliRunner().invoke(cli_verb(name), arguments, obj=settings)
+    return CliRunner().invoke(find_command(name), arguments, obj=settings)
 
 
 def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> None:
-    store.add_campaign(campaign_row(), [])
+    store.add_campaign(make_campaign_row(), [])
     store.add([make_measurement(), make_measurement(position=2, campaign_id="other")])
     target = tmp_path / "results.csv"
     result = verb(settings, "export", str(target), "--campaign", "last", "--where", "site=local")
@@ -87,7 +92,7 @@ def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> N
 
     counts = json.loads(verb(settings, "db", "check", "--json").stdout)
     assert {"table": "measurement", "rows": 2} in counts
-    assert f"at revision {migrate.REVISION}" in verb(settings, "db", "upgrade").output
+    assert f"at revision {schema_upgrade.REVISION}" in verb(settings, "db", "upgrade").output
     assert "made again" in verb(settings, "db", "rebuild").output
 
 
@@ -104,11 +109,11 @@ def test_the_verb_prunes(settings: config.Settings, store: Store) -> None:
 
 
 def test_the_verbs_refuse_by_errors_of_ours(settings: config.Settings, tmp_path: Path) -> None:
-    assert isinstance(verb(settings, "export", "results.csv").exception, NothingToDo)
-    assert isinstance(verb(settings, "db", "check").exception, NothingToDo)
+    assert isinstance(verb(settings, "export", "results.csv").exception, NothingToDoError)
+    assert isinstance(verb(settings, "db", "check").exception, NothingToDoError)
     Store.open(settings.database).close()
     assert isinstance(verb(settings, "db", "prune").exception, ConfigError)
     wrong = verb(settings, "export", "results.csv", "--where", "hots=x").exception
     assert isinstance(wrong, ConfigError)
     unknown = verb(settings, "export", "results.csv", "--campaign", "zz").exception
-    assert isinstance(unknown, NothingToDo)
+    assert isinstance(unknown, NothingToDoError)

@@ -9,16 +9,16 @@ import pytest
 import sqlalchemy as sa
 from figure_contract import *  # noqa: F403
 
-from treehammer.sql.figures import Figure
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
+from treehammer.sql.read.figure_query import FigureQuery
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
 
 EFF: Any = ("eff_job",)
 WEEK: Any = {"first_day": 20260101, "last_day": 20260107}
 SORTED = "USE TEMP B-TREE FOR GROUP BY"
 
 
-def ways(store: Store, figure: Figure) -> list[list[str]]:
+def ways(store: Store, figure: FigureQuery) -> list[list[str]]:
     """How SQLite finds what it is asked: the lines of the inner step of each statement."""
     asked: list[tuple[str, Any]] = []
 
@@ -27,7 +27,7 @@ def ways(store: Store, figure: Figure) -> list[list[str]]:
 
     engine = store._engine
     sa.event.listen(engine, "before_cursor_execute", see)
-    store.figure(figure)
+    store.fetch_figure(figure)
     sa.event.remove(engine, "before_cursor_execute", see)
     found = []
     with engine.connect() as connection:
@@ -43,28 +43,31 @@ def ways(store: Store, figure: Figure) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("figure", "way"),
     [
-        (Figure(EFF, ("site", "variant_label"), **WEEK), "ix_measurement_day (day>? AND day<?)"),
-        (Figure(EFF, ("site", "day")), "SCAN measurement USING COVERING INDEX"),
-        (Figure(("wall_per_event_s",)), "SCAN measurement USING COVERING INDEX"),
         (
-            Figure(EFF, ("variant_label",), Selection.of(wheres=["site=A"]), **WEEK),
+            FigureQuery(EFF, ("site", "variant_label"), **WEEK),
+            "ix_measurement_day (day>? AND day<?)",
+        ),
+        (FigureQuery(EFF, ("site", "day")), "SCAN measurement USING COVERING INDEX"),
+        (FigureQuery(("wall_per_event_s",)), "SCAN measurement USING COVERING INDEX"),
+        (
+            FigureQuery(EFF, ("variant_label",), Selection.parse(wheres=["site=A"]), **WEEK),
             "ix_measurement_subject (subject_id=? AND day>? AND day<?)",
         ),
         (
-            Figure(EFF, ("day",), Selection.of(wheres=["series=s"])),
+            FigureQuery(EFF, ("day",), Selection.parse(wheres=["series=s"])),
             "ix_measurement_subject (subject_id=?)",
         ),
         (
-            Figure((), ("site", "failure_class"), kind=None, **WEEK),
+            FigureQuery((), ("site", "failure_class"), kind=None, **WEEK),
             "ix_measurement_day (day>? AND day<?)",
         ),
     ],
 )
 def test_measurements_answer_from_an_index_alone_and_sort_nothing(
-    store: Store, figure: Figure, way: str
+    store: Store, figure: FigureQuery, way: str
 ) -> None:
     """Without statistics, which SQLite does not gather by itself."""
-    (inner,) = ways(store, replace(figure, raw=True))
+    (inner,) = ways(store, replace(figure, from_measurements=True))
     assert any("COVERING INDEX" in line and way in line for line in inner)
     assert SORTED not in inner
 
@@ -72,25 +75,25 @@ def test_measurements_answer_from_an_index_alone_and_sort_nothing(
 @pytest.mark.parametrize(
     ("figure", "way"),
     [
-        (Figure(EFF, ("host",), **WEEK), "ix_measurement_day (day>? AND day<?)"),
-        (Figure(("bytes_read",), ("host",), Selection(("c",))), "(campaign_id=?)"),
+        (FigureQuery(EFF, ("host",), **WEEK), "ix_measurement_day (day>? AND day<?)"),
+        (FigureQuery(("bytes_read",), ("host",), Selection(("c",))), "(campaign_id=?)"),
     ],
 )
-def test_measurements_are_sought_by_an_index(store: Store, figure: Figure, way: str) -> None:
+def test_measurements_are_sought_by_an_index(store: Store, figure: FigureQuery, way: str) -> None:
     (inner,) = ways(store, figure)
     assert any(line.startswith("SEARCH measurement") and way in line for line in inner)
 
 
 def test_whatever_no_index_holds_is_read_in_the_order_of_the_table(store: Store) -> None:
     for by in ((), ("site",), ("day",), ("kind", "site", "day", "failure_class"), ("host",)):
-        (inner,) = ways(store, Figure(("open_wall_s",), by, kind=None))
+        (inner,) = ways(store, FigureQuery(("open_wall_s",), by, kind=None))
         assert "SCAN measurement" in inner
 
 
 def test_roll_ups_are_sought_by_days_or_subjects(store: Store) -> None:
-    week = Figure(EFF, ("site",), latencies=True, **WEEK)
+    week = FigureQuery(EFF, ("site",), latencies=True, **WEEK)
     for inner in ways(store, week):
         assert any("(day>? AND day<?)" in line for line in inner)
-    site = Selection.of(wheres=["site=A"])
-    (inner,) = ways(store, Figure(EFF, ("day",), site))
+    site = Selection.parse(wheres=["site=A"])
+    (inner,) = ways(store, FigureQuery(EFF, ("day",), site))
     assert any("ix_rollup_day_subject (subject_id=?)" in line for line in inner)

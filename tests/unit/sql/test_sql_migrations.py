@@ -14,24 +14,24 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from old_databases import EARLIER, check_an_upgrade_keeps_all
-from sql_makers import make_measurement
+from measurement_factory import make_measurement
+from revision_databases import EARLIER_REVISIONS, check_upgrade
 from sqlalchemy.dialects import oracle, postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from treehammer.collectors.metrics import CATALOGUE
-from treehammer.errors import NothingToDo, StoreError
-from treehammer.sql import migrate
-from treehammer.sql.database import make_engine, rebuilding
-from treehammer.sql.dimensions import DIMENSIONS
-from treehammer.sql.packing import PACKED
-from treehammer.sql.schema import metadata
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store, check_database, upgrade_database
-from treehammer.sql.wide import ALL_COLUMNS
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.errors import NothingToDoError, StoreError
+from treehammer.sql.core import schema_upgrade
+from treehammer.sql.core.database_engine import alter_transaction, make_engine
+from treehammer.sql.core.dimensions import DIMENSIONS
+from treehammer.sql.core.measurement_view import ALL_COLUMNS
+from treehammer.sql.core.packing import PACKED_COLUMNS
+from treehammer.sql.core.schema import metadata
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store, check_database, upgrade_database
 
 ORACLE_NAME = 30
-HEAD = migrate.REVISION
+HEAD = schema_upgrade.REVISION
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def engine(url: str) -> Iterator[sa.Engine]:
 def old_engine(tmp_path: Path) -> Iterator[sa.Engine]:
     """A database that came to the head through all of history."""
     engine = make_engine(sa.make_url(f"sqlite:///{tmp_path / 'history.db'}"))
-    with rebuilding(engine) as connection:
-        migrate.run(connection, migrate.REVISION)
+    with alter_transaction(engine) as connection:
+        schema_upgrade.migrate_to(connection, schema_upgrade.REVISION)
     yield engine
     engine.dispose()
 
@@ -57,8 +57,11 @@ def test_history_and_the_schema_lead_to_the_same(engine: sa.Engine, old_engine: 
         with one.connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
             assert compare_metadata(context, metadata) == []
-        assert migrate.state(one) is migrate.State.CURRENT
-    assert ScriptDirectory.from_config(migrate.config()).get_current_head() == migrate.REVISION
+        assert schema_upgrade.read_schema_state(one) is schema_upgrade.SchemaState.CURRENT
+    assert (
+        ScriptDirectory.from_config(schema_upgrade.alembic_config()).get_current_head()
+        == schema_upgrade.REVISION
+    )
     new, old = (described(one) for one in (engine, old_engine))
     assert new == old
 
@@ -93,8 +96,8 @@ def test_every_column_of_the_catalogue_has_one_place(engine: sa.Engine) -> None:
     ]
     keys = [dimension.key for dimension in DIMENSIONS]
     others = ["passes", *keys, *("id" for _ in DIMENSIONS)]
-    assert sorted([*places, *PACKED]) == sorted([*ALL_COLUMNS, *others])
-    assert {metric.name for metric in CATALOGUE if metric.type == "floats"} == set(PACKED)
+    assert sorted([*places, *PACKED_COLUMNS]) == sorted([*ALL_COLUMNS, *others])
+    assert {metric.name for metric in CATALOGUE if metric.type == "floats"} == set(PACKED_COLUMNS)
 
 
 def test_every_constraint_has_a_name_that_fits(engine: sa.Engine) -> None:
@@ -166,9 +169,9 @@ def test_listings_need_no_sorting(engine: sa.Engine) -> None:
     assert "TEMP B-TREE" not in plan
 
 
-@pytest.mark.parametrize("revision", EARLIER)
+@pytest.mark.parametrize("revision", EARLIER_REVISIONS)
 def test_every_earlier_database_comes_up_to_date_with_its_data(url: str, revision: str) -> None:
-    check_an_upgrade_keeps_all(url, revision)
+    check_upgrade(url, revision)
 
 
 # A later revision, as the next version of Treehammer will bring one.
@@ -194,11 +197,13 @@ def upgrade():
 def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What is run from here on is of a version that needs a revision more."""
     folder = tmp_path / "mi%grations"
-    shutil.copytree(migrate.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        schema_upgrade.MIGRATIONS_FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__")
+    )
     later = folder / "versions" / "9999_later.py"
     later.write_text(LATER)
-    monkeypatch.setattr(migrate, "FOLDER", folder)
-    monkeypatch.setattr(migrate, "REVISION", "9999")
+    monkeypatch.setattr(schema_upgrade, "MIGRATIONS_FOLDER", folder)
+    monkeypatch.setattr(schema_upgrade, "REVISION", "9999")
     return later
 
 
@@ -280,5 +285,5 @@ def test_a_newer_database_is_left_alone(url: str, engine: sa.Engine) -> None:
 
 
 def test_there_is_nothing_to_upgrade(url: str) -> None:
-    with pytest.raises(NothingToDo):
+    with pytest.raises(NothingToDoError):
         upgrade_database(url)

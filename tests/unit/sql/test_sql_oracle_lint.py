@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from oracle_golden import FOLDER, read
-from oracle_keys import WIDEST, widths
-from oracle_lint import LONGEST_NAME, RULES, problems
+from oracle_golden import GOLDEN_FOLDER, read_golden_file
+from oracle_key_widths import MAX_KEY_BYTES, key_widths
+from oracle_lint import LINT_RULES, MAX_NAME_CHARS, find_problems
 
-GOLDEN = sorted(FOLDER.glob("*.sql"))
+GOLDEN = sorted(GOLDEN_FOLDER.glob("*.sql"))
 
 #: Rule -> statements that it must refuse.
 BAD = {
-    "words_of_others": [
+    "foreign_keywords": [
         "SELECT a FROM t LIMIT 1",
         "SELECT count(*) FILTER (WHERE a > 1) FROM t",
         "CREATE TABLE t (a BOOLEAN)",
@@ -24,11 +24,11 @@ BAD = {
         "SELECT a FROM t;",
         "WITH RECURSIVE t AS (SELECT a FROM u) SELECT a FROM t",
     ],
-    "exists_as_a_value": [
+    "exists_as_value": [
         "SELECT EXISTS (SELECT a FROM t) FROM DUAL",
         "SELECT NOT (EXISTS (SELECT a FROM t)) FROM DUAL",
     ],
-    "numbers_as_conditions": [
+    "numeric_conditions": [
         "SELECT a FROM t WHERE a IS 1",
         "SELECT a FROM t WHERE a IS NOT 0",
         "SELECT a FROM t WHERE 1",
@@ -37,20 +37,20 @@ BAD = {
         "SELECT job_id FROM measurement WHERE NOT plausible",
         "SELECT CASE WHEN (measurement.plausible) THEN :a ELSE :b END FROM measurement",
     ],
-    "alias_of_a_table": [
+    "table_alias_with_as": [
         "SELECT x.a FROM t AS x",
         "SELECT x.a FROM t JOIN u AS x ON x.a = t.a",
         "SELECT x.a FROM (SELECT a FROM t) AS x",
     ],
-    "many_rows_of_values": ["INSERT INTO t (a, b) VALUES (:a, :b), (:c, :d)"],
-    "grouping_by_an_alias": [
+    "multi_row_values": ["INSERT INTO t (a, b) VALUES (:a, :b), (:c, :d)"],
+    "group_by_alias": [
         "SELECT a AS x, count(*) AS n FROM t GROUP BY x",
         "SELECT a, b, count(*) FROM t GROUP BY a, 2",
     ],
-    "offsets": ["SELECT a FROM t OFFSET 5"],
-    "names": [
+    "offset_clauses": ["SELECT a FROM t OFFSET 5"],
+    "identifier_lengths": [
         'SELECT "a" FROM t',
-        f"SELECT {'a' * (LONGEST_NAME + 1)} FROM t",
+        f"SELECT {'a' * (MAX_NAME_CHARS + 1)} FROM t",
         f"SELECT a FROM t WHERE a = :{'a' * 129}",
         "SELECT a FROM t WHERE a = :level",
         "INSERT INTO t (a) VALUES (:file)",
@@ -58,7 +58,7 @@ BAD = {
         "SELECT a AS size FROM t",
         "CREATE TABLE session (a NUMBER(1))",
     ],
-    "columns": [
+    "column_counts": [
         "CREATE TABLE t (a NUMBER(1), level NUMBER(1))",
         "CREATE TABLE t (a DATE)",
         "CREATE TABLE t (a TEXT, CONSTRAINT pk_t PRIMARY KEY (a))",
@@ -68,42 +68,42 @@ BAD = {
         "ALTER TABLE t MODIFY a JSON",
         f"CREATE TABLE t ({', '.join(f'c{n} NUMBER(1)' for n in range(1001))})",
     ],
-    "lengths": [
+    "text_lengths": [
         "CREATE TABLE t (a VARCHAR2)",
         "CREATE TABLE t (a VARCHAR2(10))",
         "CREATE TABLE t (a VARCHAR2(4001 BYTE))",
         "CREATE TABLE t (a VARCHAR2(4000 CHAR))",
     ],
-    "dialects_of_ddl": [
+    "foreign_ddl": [
         "ALTER TABLE t ADD COLUMN a NUMBER(1)",
         "ALTER TABLE t ALTER COLUMN a NUMBER(1)",
     ],
-    "empty_texts": ["SELECT a FROM t WHERE a = ''"],
-    "lists": [
+    "empty_strings": ["SELECT a FROM t WHERE a = ''"],
+    "list_lengths": [
         f"SELECT a FROM t WHERE a IN ({', '.join(f':a{n}' for n in range(1001))})",
         f"SELECT a FROM t WHERE {' OR '.join(f'a = :a{n}' for n in range(65_536))}",
     ],
-    "selecting_from_nothing": [
+    "select_without_from": [
         "SELECT 1",
         "SELECT a FROM t WHERE a = (SELECT 1)",
     ],
-    "returning": [
+    "returning_clauses": [
         "INSERT INTO t (a) VALUES (:a) RETURNING t.a",
         "INSERT INTO t (a) VALUES (:many) RETURNING t.a INTO :b",
     ],
-    "joined_changes": [
+    "joined_updates": [
         "UPDATE t SET a = u.a FROM u WHERE u.b = t.b",
         "DELETE FROM t USING u WHERE u.b = t.b",
     ],
-    "functions": ["SELECT strftime(a) FROM t", "SELECT group_concat(a) FROM t"],
-    "large_objects": [
+    "unknown_functions": ["SELECT strftime(a) FROM t", "SELECT group_concat(a) FROM t"],
+    "lob_comparisons": [
         "SELECT job_id FROM measurement WHERE measurement.log_excerpt = :a",
         "SELECT job_id FROM measurement WHERE measurement.log_excerpt IN (:a, :b)",
         "SELECT log_excerpt, count(*) FROM measurement GROUP BY measurement.log_excerpt",
         "SELECT job_id FROM measurement ORDER BY measurement.log_excerpt",
         "SELECT DISTINCT measurement.log_excerpt FROM measurement",
-        "UPDATE measurement SET implausible_why=CASE WHEN (implausible_why IS NULL) THEN :a "
-        "ELSE implausible_why || :b END",
+        "UPDATE measurement SET implausible_reasons=CASE WHEN (implausible_reasons IS NULL) THEN :a "
+        "ELSE implausible_reasons || :b END",
     ],
 }
 
@@ -113,12 +113,12 @@ BAD = {
     [pytest.param(r, s, id=f"{r}-{n}") for r, some in BAD.items() for n, s in enumerate(some)],
 )
 def test_what_is_wrong_is_found(rule: str, statement: str) -> None:
-    found = problems(statement, 2 if ":many" in statement else 1)
+    found = find_problems(statement, 2 if ":many" in statement else 1)
     assert [one for one in found if one.startswith(f"{rule}:")], found
 
 
 def test_every_rule_is_tried() -> None:
-    assert {rule.__name__ for rule in RULES} == BAD.keys()
+    assert {rule.__name__ for rule in LINT_RULES} == BAD.keys()
 
 
 @pytest.mark.parametrize(
@@ -138,28 +138,28 @@ def test_every_rule_is_tried() -> None:
     ],
 )
 def test_what_is_right_is_not(statement: str) -> None:
-    assert problems(statement) == []
+    assert find_problems(statement) == []
 
 
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
 def test_what_is_sent_is_right(file: object) -> None:
-    statements = read(file.read_text(encoding="utf-8"))  # type: ignore[attr-defined]  # a path
+    statements = read_golden_file(file.read_text(encoding="utf-8"))  # type: ignore[attr-defined]  # a path
     assert len(statements) > 100
-    found = {text[:200]: wrong for text, rows in statements if (wrong := problems(text, rows))}
+    found = {text[:200]: wrong for text, rows in statements if (wrong := find_problems(text, rows))}
     assert not found
 
 
 def test_no_index_is_too_wide() -> None:
     (tables,) = (file for file in GOLDEN if "tables" in file.name)
-    found = widths([text for text, _ in read(tables.read_text(encoding="utf-8"))])
+    found = key_widths([text for text, _ in read_golden_file(tables.read_text(encoding="utf-8"))])
     assert len(found) > 20
-    assert max(found.values()) <= WIDEST, found
+    assert max(found.values()) <= MAX_KEY_BYTES, found
 
 
 def test_an_index_that_is_too_wide_is_found() -> None:
     columns = "a VARCHAR2(4000 BYTE), b VARCHAR2(1000 CHAR), c NUMBER(19), d CLOB"
     key = "CONSTRAINT pk_t PRIMARY KEY (c)"
-    found = widths(
+    found = key_widths(
         [
             f"CREATE TABLE t ({columns}, {key})",
             "CREATE INDEX narrow ON t (a, c)",
@@ -169,5 +169,5 @@ def test_an_index_that_is_too_wide_is_found() -> None:
             "CREATE INDEX later ON t (a, b)",
         ]
     )
-    assert found["PK_T"] < found["NARROW"] < WIDEST < found["WIDE"] < found["LONG"]
-    assert found["LATER"] < WIDEST
+    assert found["PK_T"] < found["NARROW"] < MAX_KEY_BYTES < found["WIDE"] < found["LONG"]
+    assert found["LATER"] < MAX_KEY_BYTES

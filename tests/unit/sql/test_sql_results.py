@@ -10,7 +10,7 @@ import pytest
 from results_contract import *  # noqa: F403 - the tests that hold for every database
 
 import treehammer
-from treehammer.sql.store import Store
+from treehammer.sql.write.store import Store
 
 
 def test_settings_say_where_the_database_is(

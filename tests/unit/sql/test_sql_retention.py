@@ -5,13 +5,13 @@ import pytest
 from click.testing import CliRunner
 from retention_contract import *  # noqa: F403
 
-from treehammer.config import load
-from treehammer.sql.commands import db_group
+from treehammer.config import load_settings
+from treehammer.sql.cli.commands import db_group
 
 
 @pytest.mark.parametrize("days", ["0", "36501", "1000000", str(2**70)])
 def test_an_age_that_is_none_is_refused(url: str, days: str) -> None:
-    settings = load({"database": url}, environ={})
+    settings = load_settings({"database": url}, environ={})
     done = CliRunner().invoke(db_group, ["prune", "--passes-after", days], obj=settings)
     assert done.exit_code == click.UsageError.exit_code
     assert "not in the range" in done.output

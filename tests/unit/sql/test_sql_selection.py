@@ -6,7 +6,12 @@ import pytest
 from selection_contract import *  # noqa: F403 - the tests that hold for every database
 
 from treehammer.errors import ConfigError
-from treehammer.sql.selection import Selection, Where, alternatives, narrowed
+from treehammer.sql.read.measurement_selection import (
+    Condition,
+    Selection,
+    intersect_conditions,
+    parse_alternatives,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,12 +36,12 @@ from treehammer.sql.selection import Selection, Where, alternatives, narrowed
 )
 def test_wrong_conditions(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Where.parse(text)
+        Condition.parse(text)
 
 
 def test_a_selection_reads_as_what_it_means() -> None:
     assert str(Selection()) == "all measurements"
-    selection = Selection.of(["a", "b"], ["eff_job>0.5", "failure_class="])
+    selection = Selection.parse(["a", "b"], ["eff_job>0.5", "failure_class="])
     assert str(selection) == "campaign_id=a or b and eff_job>0.5 and failure_class="
 
 
@@ -44,7 +49,7 @@ ASKED = ("site=A", "day>1", "site=B", "site!=C", "site!=D", "site=A", "host=", "
 
 
 def test_of_several_values_of_a_column_a_page_takes_any() -> None:
-    wheres = alternatives(ASKED)
+    wheres = parse_alternatives(ASKED)
     assert [*map(str, wheres)] == [
         "site=A or B",
         "day>1",
@@ -53,12 +58,12 @@ def test_of_several_values_of_a_column_a_page_takes_any() -> None:
         "host= or n",
         "day>2",
     ]
-    assert alternatives(text for where in wheres for text in where.texts) == wheres
+    assert parse_alternatives(text for where in wheres for text in where.texts) == wheres
 
 
 def test_what_holds_together_is_one_condition_on_a_column() -> None:
-    some, others = alternatives(ASKED), Where("site", "=", ("B", "C"))
-    found = narrowed((*some, others, Where.parse("host~n*")))
+    some, others = parse_alternatives(ASKED), Condition("site", "=", ("B", "C"))
+    found = intersect_conditions((*some, others, Condition.parse("host~n*")))
     assert [*map(str, found)] == [
         "site=B",
         "day>1",

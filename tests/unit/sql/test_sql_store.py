@@ -6,14 +6,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sql_makers import full_measurement, make_measurement
+from measurement_factory import full_measurement, make_measurement
 from store_contract import *  # noqa: F403 - the tests that hold for every database
-from store_contract import rows_of, run
+from store_contract import read_rows, run_script
 
-from treehammer.errors import ConfigError, ExitCode, NothingToDo, StoreError
-from treehammer.sql import database, troubles
-from treehammer.sql.recording import Added
-from treehammer.sql.store import Store, check_database
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
+from treehammer.sql.core import database_engine, database_errors
+from treehammer.sql.write.recording import AddResult
+from treehammer.sql.write.store import Store, check_database
 
 # Opening
 
@@ -23,12 +23,12 @@ def test_a_database_is_made_with_its_folder(tmp_path: Path) -> None:
     with Store.open(url) as store:
         store.add([make_measurement()])
     with Store.open(url, create=False) as store:
-        assert len(rows_of(store)) == 1
+        assert len(read_rows(store)) == 1
 
 
 def test_reading_makes_no_database(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
-    with pytest.raises(NothingToDo, match=r"results\.db"):
+    with pytest.raises(NothingToDoError, match=r"results\.db"):
         Store.open(f"sqlite:///{file}", create=False)
     assert not file.exists()
 
@@ -41,7 +41,7 @@ def test_a_wrong_url(url: str) -> None:
 
 def test_a_password_is_never_shown() -> None:
     for text in ("postgresql://me:secret@host/db", "postgresql://me@host/db?password=secret"):
-        assert "secret" not in troubles.shown(database.parse_url(text))
+        assert "secret" not in database_errors.display_url(database_engine.parse_url(text))
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_a_damaged_database_is_found(url: str, tmp_path: Path) -> None:
 
 
 def test_a_database_that_another_holds(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(troubles, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(database_errors, "BUSY_SECONDS", 0.1)
     with Store.open(url) as store:
         store.add([make_measurement(position=1)])
         other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="another process"):
             store.add([make_measurement(position=2)])
-        assert len(rows_of(store)) == 1
+        assert len(read_rows(store)) == 1
         other.execute("ROLLBACK")
         other.close()
         assert store.add([make_measurement(position=2)]).new == 1
@@ -101,7 +101,7 @@ FILL = """
     import resource, sys
     from sql_makers import full_measurement
     from treehammer.errors import StoreError
-    from treehammer.sql.store import Store
+    from treehammer.sql.write.store import Store
     with Store.open(sys.argv[1]) as store:
         store.add(full_measurement(n) for n in range(100))
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
@@ -113,11 +113,11 @@ FILL = """
 
 
 def test_a_disk_without_room_loses_nothing(url: str) -> None:
-    process = run(FILL, url)
+    process = run_script(FILL, url)
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "what was" in said
     assert "intact" in said
     assert 100 <= check_database(url)["measurement"] < 20_000
     with Store.open(url) as store:
-        assert store.add(full_measurement(n) for n in range(100)) == Added(0, 100)
+        assert store.add(full_measurement(n) for n in range(100)) == AddResult(0, 100)

@@ -15,28 +15,28 @@ import jwt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sql_makers import make_measurement
+from measurement_factory import make_measurement
 
 from treehammer import config
 from treehammer.errors import ConfigError, TokenError
-from treehammer.sql import tokens
-from treehammer.sql.keyring import Keyring, master_key
-from treehammer.sql.store import Store
-from treehammer.sql.tokens import (
+from treehammer.sql.auth import tokens
+from treehammer.sql.auth.keyring import Keyring, load_master_key
+from treehammer.sql.auth.tokens import (
+    CLOCK_SKEW_S,
     OUTLIVE_DAYS,
-    SKEW_S,
-    VARIABLE,
-    Access,
-    Grant,
-    Key,
-    KeyRow,
-    derive,
-    fingerprint,
-    held_key,
+    TOKEN_VARIABLE,
+    AccessGrant,
+    AccessKey,
+    AccessKeyRow,
+    AccessList,
+    derive_key,
+    fingerprint_master_key,
+    load_user_key,
     mint_job_token,
     parse_key,
-    verify,
+    verify_token,
 )
+from treehammer.sql.write.store import Store
 
 MASTER = b"m" * 32
 NOW_US = 1_800_000_000_000_000
@@ -44,22 +44,26 @@ SECOND = 1_000_000
 DAY = 86400 * SECOND
 
 
-def row(kid: str = "0123456789ab", role: str = "submit", **changes: int | str | None) -> KeyRow:
-    known = KeyRow(kid, role, "alice", NOW_US - DAY, None, None, fingerprint(MASTER))
+def row(
+    kid: str = "0123456789ab", role: str = "submit", **changes: int | str | None
+) -> AccessKeyRow:
+    known = AccessKeyRow(
+        kid, role, "alice", NOW_US - DAY, None, None, fingerprint_master_key(MASTER)
+    )
     return replace(known, **changes)  # type: ignore[arg-type]  # of the field's type each
 
 
-def access(*rows: KeyRow, **revoked: frozenset[str]) -> Access:
-    return Access({item.kid: item for item in rows}, **revoked)
+def access(*rows: AccessKeyRow, **revoked: frozenset[str]) -> AccessList:
+    return AccessList({item.kid: item for item in rows}, **revoked)
 
 
-KEY = derive(MASTER, "0123456789ab")
+KEY = derive_key(MASTER, "0123456789ab")
 TOKEN = mint_job_token(KEY, "c1", "j1", NOW_US + DAY)
 
 
-def refused(token: str, known: Access, now_us: int = NOW_US, master: bytes = MASTER) -> str:
+def refused(token: str, known: AccessList, now_us: int = NOW_US, master: bytes = MASTER) -> str:
     with pytest.raises(TokenError) as caught:
-        verify(token, known, master, now_us)
+        verify_token(token, known, master, now_us)
     assert KEY.secret not in str(caught.value)
     return caught.value.message
 
@@ -75,11 +79,11 @@ def test_a_key_is_one_line_and_hides_its_secret() -> None:
 
 
 def test_a_job_token_is_for_its_job_alone() -> None:
-    grant = verify(TOKEN, access(row()), MASTER, NOW_US)
-    assert grant == Grant("submit", KEY.kid, "alice", NOW_US + DAY, "c1", "j1")
+    grant = verify_token(TOKEN, access(row()), MASTER, NOW_US)
+    assert grant == AccessGrant("submit", KEY.kid, "alice", NOW_US + DAY, "c1", "j1")
     assert grant.may_submit
     assert not grant.may_read
-    admin = verify(TOKEN, access(row(role="admin")), MASTER, NOW_US)
+    admin = verify_token(TOKEN, access(row(role="admin")), MASTER, NOW_US)
     assert not admin.may_read, "a job of an administrator is a job"
 
 
@@ -88,7 +92,7 @@ def test_a_job_token_is_for_its_job_alone() -> None:
     [("read", (True, False)), ("submit", (False, True)), ("admin", (True, True))],
 )
 def test_a_key_may_what_its_role_says(role: str, may: tuple[bool, ...]) -> None:
-    grant = verify(KEY.text, access(row(role=role)), MASTER, NOW_US)
+    grant = verify_token(KEY.text, access(row(role=role)), MASTER, NOW_US)
     assert (grant.may_read, grant.may_submit) == may
     assert grant.job_id is None
 
@@ -100,13 +104,13 @@ def test_what_is_revoked_counts_no_more() -> None:
     assert "this campaign" in refused(TOKEN, access(row(), campaigns=frozenset({"c1"})))
     assert "this job" in refused(TOKEN, access(row(), jobs=frozenset({"j1"})))
     others = access(row(), campaigns=frozenset({"c2"}), jobs=frozenset({"j2"}))
-    assert verify(TOKEN, others, MASTER, NOW_US)
+    assert verify_token(TOKEN, others, MASTER, NOW_US)
 
 
 def test_times_are_told_and_clocks_may_differ_a_little() -> None:
     end = NOW_US + DAY
-    assert verify(TOKEN, access(row()), MASTER, end + SKEW_S * SECOND)
-    said = refused(TOKEN, access(row()), end + SKEW_S * SECOND + 1)
+    assert verify_token(TOKEN, access(row()), MASTER, end + CLOCK_SKEW_S * SECOND)
+    said = refused(TOKEN, access(row()), end + CLOCK_SKEW_S * SECOND + 1)
     assert (
         "expired at 2027-01-16 08:00:00 UTC; the service's clock says 2027-01-16 08:02:00" in said
     )
@@ -115,25 +119,25 @@ def test_times_are_told_and_clocks_may_differ_a_little() -> None:
 
 def test_a_job_token_outlives_its_key_but_not_for_long() -> None:
     expired = access(row(expires_us=NOW_US - DAY))
-    assert verify(TOKEN, expired, MASTER, NOW_US)
+    assert verify_token(TOKEN, expired, MASTER, NOW_US)
     endless = mint_job_token(KEY, "c1", "j1", NOW_US + 3650 * DAY)
-    grant = verify(endless, expired, MASTER, NOW_US)
+    grant = verify_token(endless, expired, MASTER, NOW_US)
     assert grant.expires_us == NOW_US + (OUTLIVE_DAYS - 1) * DAY
     assert "expired" in refused(endless, expired, NOW_US + OUTLIVE_DAYS * DAY)
 
 
 def test_forgeries() -> None:
     known = access(row(), row("ba9876543210", role="read"))
-    reader = derive(MASTER, "ba9876543210")
+    reader = derive_key(MASTER, "ba9876543210")
     claims = {"campaign": "c1", "job": "j1", "exp": NOW_US // SECOND + 60}
     head = {"kid": KEY.kid}
     right = jwt.encode(claims, KEY.secret, "HS256", head)
-    assert verify(right, known, MASTER, NOW_US)
+    assert verify_token(right, known, MASTER, NOW_US)
     header, body, signature = right.split(".")
     more = base64.urlsafe_b64encode(json.dumps({**claims, "job": "j2"}).encode()).decode()
     wrong = {
         "knows no such key": [
-            mint_job_token(derive(MASTER, "f" * 12), "c1", "j1", NOW_US),
+            mint_job_token(derive_key(MASTER, "f" * 12), "c1", "j1", NOW_US),
             "th1.ffffffffffff." + KEY.secret,
             jwt.encode(claims, KEY.secret, "HS256"),
             jwt.encode(claims, KEY.secret, "HS256", {"kid": ""}),
@@ -165,7 +169,7 @@ def test_forgeries() -> None:
         for token in tokens_:
             assert reason in refused(token, known)
     huge = jwt.encode({**claims, "exp": 10**30}, KEY.secret, "HS256", head)
-    assert verify(huge, known, MASTER, NOW_US)
+    assert verify_token(huge, known, MASTER, NOW_US)
     old = jwt.encode({**claims, "exp": -(10**30)}, KEY.secret, "HS256", head)
     assert "beyond the calendar" in refused(old, known)
 
@@ -181,7 +185,7 @@ def test_what_is_nested_deeply_is_no_token(monkeypatch: pytest.MonkeyPatch) -> N
 @given(st.text(max_size=300) | st.from_regex(r"th1\.[0-9a-f]{12}\.[A-Za-z0-9_-]{43}"))
 def test_no_text_is_a_token_by_chance(text: str) -> None:
     with pytest.raises(TokenError):
-        verify(text, access(row()), MASTER, NOW_US)
+        verify_token(text, access(row()), MASTER, NOW_US)
 
 
 def test_another_master_key_makes_no_key_count() -> None:
@@ -194,29 +198,29 @@ def test_another_master_key_makes_no_key_count() -> None:
 
 
 def settings(folder: Path, **environ: str) -> config.Settings:
-    return config.load({"data_dir": folder}, environ=environ, folder=folder)
+    return config.load_settings({"data_dir": folder}, environ=environ, folder=folder)
 
 
 def test_a_held_key_comes_from_a_file_or_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert held_key(settings(tmp_path)) is None
-    monkeypatch.setenv(VARIABLE, KEY.text)
-    assert held_key(settings(tmp_path)) == KEY
-    other = derive(MASTER, "ba9876543210")
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert load_user_key(settings(tmp_path)) is None
+    monkeypatch.setenv(TOKEN_VARIABLE, KEY.text)
+    assert load_user_key(settings(tmp_path)) == KEY
+    other = derive_key(MASTER, "ba9876543210")
     file = tmp_path / "key"
     named = settings(tmp_path, TREEHAMMER_SERVICE_TOKEN_FILE=str(file))
     for content, said in ((None, "cannot be read"), (b"\xff", "no key"), (b"th1.x", "no key")):
         if content is not None:
             file.write_bytes(content)
         with pytest.raises(ConfigError, match=rf"service_token_file .*{file.name}.*{said}"):
-            held_key(named)
+            load_user_key(named)
     file.write_text(other.text + "\n")
-    assert held_key(named) == other
-    monkeypatch.setenv(VARIABLE, "nonsense")
-    with pytest.raises(ConfigError, match=VARIABLE) as caught:
-        held_key(settings(tmp_path))
+    assert load_user_key(named) == other
+    monkeypatch.setenv(TOKEN_VARIABLE, "nonsense")
+    with pytest.raises(ConfigError, match=TOKEN_VARIABLE) as caught:
+        load_user_key(settings(tmp_path))
     assert "nonsense" not in str(caught.value)
 
 
@@ -226,7 +230,7 @@ def test_a_held_key_comes_from_a_file_or_the_environment(
 def test_the_master_key_is_made_once_and_for_the_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "data" / "service.key"
     code = (
-        "import sys, pathlib; from treehammer.sql.keyring import master_key; "
+        "import sys, pathlib; from treehammer.sql.auth.keyring import master_key; "
         "print(master_key(pathlib.Path(sys.argv[1])).hex())"
     )
     racing = [
@@ -234,65 +238,65 @@ def test_the_master_key_is_made_once_and_for_the_owner_alone(tmp_path: Path) -> 
         for _ in range(3)
     ]
     made = {process.communicate(timeout=60)[0].strip() for process in racing}
-    assert made == {master_key(file).hex()}
+    assert made == {load_master_key(file).hex()}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [entry.name for entry in file.parent.iterdir()] == [file.name]
 
 
 def test_a_bad_master_key_is_refused_with_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "service.key"
-    master_key(file)
+    load_master_key(file)
     file.chmod(0o640)
     with pytest.raises(ConfigError, match=r"others may read(.|\n)*chmod 600"):
-        master_key(file)
+        load_master_key(file)
     file.chmod(0o600)
     for content in (b"", b"ab\n", b"\xff\xfe", b"zz" * 32):
         file.write_bytes(content)
         with pytest.raises(ConfigError, match=r"no master key(.|\n)*backup"):
-            master_key(file)
+            load_master_key(file)
     with pytest.raises(ConfigError, match="cannot be read or made"):
-        master_key(Path(os.devnull) / "service.key")
+        load_master_key(Path(os.devnull) / "service.key")
 
 
 def test_the_keyring_remembers(url: str) -> None:
     with Store.open(url) as store:
         ring = Keyring(store._engine)
-        key = ring.create(MASTER, "submit", "alice", now_us=NOW_US, expires_us=NOW_US + DAY)
-        second = ring.create(MASTER, "read", "böb", now_us=NOW_US + 1)
-        assert [item.name for item in ring.known()] == ["alice", "böb"]
-        assert verify(key.text, ring.access(), MASTER, NOW_US).name == "alice"
+        key = ring.create_key(MASTER, "submit", "alice", now_us=NOW_US, expires_us=NOW_US + DAY)
+        second = ring.create_key(MASTER, "read", "böb", now_us=NOW_US + 1)
+        assert [item.name for item in ring.list_keys()] == ["alice", "böb"]
+        assert verify_token(key.text, ring.load_access(), MASTER, NOW_US).name == "alice"
         token = mint_job_token(key, "c", "j", NOW_US + DAY)
-        assert verify(token, ring.access(), MASTER, NOW_US).job_id == "j"
+        assert verify_token(token, ring.load_access(), MASTER, NOW_US).job_id == "j"
         assert ring.revoke_tokens(tokens.JOB, "j", now_us=NOW_US)
         assert not ring.revoke_tokens(tokens.JOB, "j", now_us=NOW_US + 5)
         assert ring.revoke_tokens(tokens.CAMPAIGN, "j", now_us=NOW_US)
-        assert ring.access().jobs == ring.access().campaigns == frozenset({"j"})
-        assert [(one.scope, one.revoked_us) for one in ring.revocations()] == [
+        assert ring.load_access().jobs == ring.load_access().campaigns == frozenset({"j"})
+        assert [(one.scope, one.revoked_us) for one in ring.list_revocations()] == [
             (tokens.CAMPAIGN, NOW_US),
             (tokens.JOB, NOW_US),
         ]
         store.add([make_measurement("j", 1, 1)])
-        assert ring.holds(tokens.JOB, "j")
-        assert ring.holds(tokens.CAMPAIGN, "campaign")
-        assert not ring.holds(tokens.CAMPAIGN, "j")
+        assert ring.has_subject(tokens.JOB, "j")
+        assert ring.has_subject(tokens.CAMPAIGN, "campaign")
+        assert not ring.has_subject(tokens.CAMPAIGN, "j")
         assert ring.revoke_key(second.kid, now_us=NOW_US + 7)
         assert not ring.revoke_key(second.kid, now_us=NOW_US + 9)
-        assert ring.known()[1].revoked_us == NOW_US + 7
+        assert ring.list_keys()[1].revoked_us == NOW_US + 7
         with pytest.raises(ConfigError, match="no such key"):
             ring.revoke_key("nope", now_us=1)
         with pytest.raises(ValueError, match="root"):
-            ring.create(MASTER, "root", "eve", now_us=1)
+            ring.create_key(MASTER, "root", "eve", now_us=1)
 
 
 def test_no_database_holds_a_secret(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     with Store.open(f"sqlite:///{file}") as store:
-        key = Keyring(store._engine).create(MASTER, "submit", "alice", now_us=NOW_US)
+        key = Keyring(store._engine).create_key(MASTER, "submit", "alice", now_us=NOW_US)
     everything = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert key.kid.encode() in everything
     assert key.secret.encode() not in everything
 
 
 def test_equal_keys_are_equal() -> None:
-    assert Key(KEY.kid, KEY.secret) == derive(MASTER, KEY.kid)
-    assert derive(MASTER, "ba9876543210").secret != KEY.secret
+    assert AccessKey(KEY.kid, KEY.secret) == derive_key(MASTER, KEY.kid)
+    assert derive_key(MASTER, "ba9876543210").secret != KEY.secret

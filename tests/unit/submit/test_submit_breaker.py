@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sql_makers import make_measurement
-from submit_makers import SHELL_TEST, grid_plan, grid_site, settings_for
+from measurement_factory import make_measurement
+from plan_factory import SHELL_TEST, make_grid_plan, make_grid_site, make_settings
 
-from treehammer.sql.rows import CampaignRow, JobRow
-from treehammer.sql.store import Store
-from treehammer.submit import breaker, resume
-from treehammer.submit.batch.base import AttemptStatus, Inputs, JobState, JobStatus
-from treehammer.submit.pace import Breaker
-from treehammer.submit.terms import Terms
-from treehammer.submit.tracking import Tracker
-from treehammer.submit.troubles import troubles
+from treehammer.sql.core.rows import CampaignRow, JobRow
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import AttemptStatus, InputReplacement, JobState, JobStatus
+from treehammer.submit.lifecycle import campaign_resume
+from treehammer.submit.planning.pacing import BreakerThreshold
+from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.tracking import circuit_breaker
+from treehammer.submit.tracking.failure_summary import summarize_failures
+from treehammer.submit.tracking.tracker import CampaignTracker
 
 TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
 
@@ -54,7 +55,7 @@ class Batch:
     def release(self, batch_ids: Iterable[str]) -> int:
         return len(list(batch_ids))
 
-    def again(self, earlier: Mapping[str, int], _inputs: Inputs) -> Mapping[str, str]:
+    def again(self, earlier: Mapping[str, int], _inputs: InputReplacement) -> Mapping[str, str]:
         self.earlier |= earlier
         new = {old: f"2.{old}" for old in earlier}
         self.statuses |= {i: JobStatus(i, JobState.QUEUED) for i in new.values()}
@@ -66,23 +67,27 @@ class Batch:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(settings_for(tmp_path).database) as made:
+    with Store.open(make_settings(tmp_path).database) as made:
         yield made
 
 
 class Scene:
     """Six jobs at each of two sites."""
 
-    def __init__(self, folder: Path, store: Store, asked: Breaker | None) -> None:
-        made = grid_plan(
-            folder, TEST, grid_site(), grid_site(name="SITE_B"), terms=Terms(breaker=asked)
+    def __init__(self, folder: Path, store: Store, asked: BreakerThreshold | None) -> None:
+        made = make_grid_plan(
+            folder,
+            TEST,
+            make_grid_site(),
+            make_grid_site(name="SITE_B"),
+            terms=SubmissionOptions(breaker=asked),
         )
-        self.campaign: CampaignRow = made.campaign_row()
+        self.campaign: CampaignRow = made.make_campaign_row()
         self.store = store
-        store.add_campaign(self.campaign, made.job_rows())
+        store.add_campaign(self.campaign, made.make_job_rows())
         self.batch = Batch(store.jobs(self.campaign.id))
-        self.tracker = Tracker(store, lambda _name: self.batch)  # type: ignore[arg-type,return-value]
-        self.tracker.refresh(self.campaign)
+        self.tracker = CampaignTracker(store, lambda _name: self.batch)  # type: ignore[arg-type,return-value]
+        self.tracker.refresh_jobs(self.campaign)
 
     def jobs(self, site: str = "SITE_A") -> list[JobRow]:
         return [job for job in self.store.jobs(self.campaign.id) if job.site == site]
@@ -91,12 +96,12 @@ class Scene:
         return [job.state for job in self.jobs(site)]
 
     def look(self) -> list[str]:
-        self.tracker.refresh(self.campaign)
-        return breaker.apply(self.tracker, self.campaign)
+        self.tracker.refresh_jobs(self.campaign)
+        return circuit_breaker.stop_failing_sites(self.tracker, self.campaign)
 
 
 def test_a_site_that_fails_is_stopped_and_the_others_go_on(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path / "test", store, Breaker(0.5, 3))
+    scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     for job in scene.jobs()[:2]:
         scene.batch.ends(job, JobState.LOST, kind="held")
     assert scene.look() == []
@@ -121,46 +126,52 @@ def test_without_a_breaker_nothing_is_stopped(tmp_path: Path, store: Store) -> N
 
 
 def test_after_a_repair_the_site_gets_a_new_chance(tmp_path: Path, store: Store) -> None:
-    settings = settings_for(tmp_path)
-    scene = Scene(tmp_path / "test", store, Breaker(0.5, 3))
+    settings = make_settings(tmp_path)
+    scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     first, *others = scene.jobs()
     for job in [first, *others[:2]]:
         scene.batch.ends(job, JobState.LOST, kind="lost")
     assert scene.look()
-    done = resume.resume(scene.tracker, scene.campaign, settings, sites=["SITE_A"])
-    assert done == resume.Resumed(released=0, again=6, spent=0, unqueued=0)
+    done = campaign_resume.resume_campaign(
+        scene.tracker, scene.campaign, settings, sites=["SITE_A"]
+    )
+    assert done == campaign_resume.ResumeResult(released=0, requeued=6, exhausted=0, unqueued=0)
     assert set(scene.batch.earlier.values()) == {1}
     assert scene.look() == [], "what failed before counts no more"
     assert scene.states() == ["queued"] * 6
-    again = resume.resume(scene.tracker, scene.campaign, settings, sites=["SITE_A"])
-    assert again.again == 0, "nothing is queued twice"
+    again = campaign_resume.resume_campaign(
+        scene.tracker, scene.campaign, settings, sites=["SITE_A"]
+    )
+    assert again.requeued == 0, "nothing is queued twice"
 
 
 def test_a_job_is_not_queued_anew_for_ever(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, None)
     first, second, *_ = scene.jobs()
-    scene.batch.ends(first, JobState.LOST, number=resume.MOST_ATTEMPTS, kind="evicted")
+    scene.batch.ends(
+        first, JobState.LOST, number=campaign_resume.MAX_ATTEMPTS_IN_ALL, kind="evicted"
+    )
     scene.batch.ends(second, JobState.LOST, number=2, kind="evicted")
-    scene.tracker.refresh(scene.campaign)
-    done = resume.resume(scene.tracker, scene.campaign, settings_for(tmp_path))
-    assert (done.again, done.spent) == (1, 1)
+    scene.tracker.refresh_jobs(scene.campaign)
+    done = campaign_resume.resume_campaign(scene.tracker, scene.campaign, make_settings(tmp_path))
+    assert (done.requeued, done.exhausted) == (1, 1)
     assert set(scene.batch.earlier.values()) == {2}
 
 
 def test_what_a_release_cannot_do_is_held_against_nobody(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path / "test", store, Breaker(0.5, 3))
+    scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     for job in scene.jobs()[:4]:
         scene.batch.ends(job, JobState.DONE)
         fails: dict[str, Any] = {"failure_class": "software setup", "failure_kind": "not-supported"}
         here: dict[str, Any] = {"campaign_id": scene.campaign.id, "site": job.site}
         store.add([make_measurement(job.id, **here, **fails)])
-    scene.tracker.refresh(scene.campaign)
+    scene.tracker.refresh_jobs(scene.campaign)
     for job in scene.jobs()[:4]:
         # Nothing came back in its sandbox here, which is another matter.
         (attempt,) = store.attempts([job.id])
         store.set_attempts([replace(attempt, failure_class="")])
-    assert breaker.apply(scene.tracker, scene.campaign) == []
-    progress = scene.tracker.progress(scene.campaign)
+    assert circuit_breaker.stop_failing_sites(scene.tracker, scene.campaign) == []
+    progress = scene.tracker.compute_progress(scene.campaign)
     assert progress.failures["SITE_A"] == {"not supported": 4}
-    (trouble,) = troubles(store, scene.campaign)
+    (trouble,) = summarize_failures(store, scene.campaign)
     assert (trouble.failure, trouble.count) == ("not supported", 4)

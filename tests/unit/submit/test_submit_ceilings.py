@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from submit_makers import READING_TEST, grid_plan, grid_site
+from plan_factory import READING_TEST, make_grid_plan, make_grid_site
 
 from treehammer.errors import ConfigError
-from treehammer.submit import ceilings, estimate
-from treehammer.submit.pace import Pace
-from treehammer.submit.plan import Plan
-from treehammer.submit.site import Ceilings
-from treehammer.submit.terms import Terms
+from treehammer.submit.planning import ceiling_checks, cost_estimate
+from treehammer.submit.planning.pacing import Pace
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.sites.site_model import Ceilings
 
 #: 4 jobs of 4 executions of 3 passes, and 2 that read all once: 50 × 100 MB.
 GB = 5.0
 
 
 def _lines(made: Plan) -> list[str]:
-    return ceilings.above(made, estimate.site_costs(made, {}))
+    return ceiling_checks.list_ceiling_violations(made, cost_estimate.estimate_site_costs(made, {}))
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,15 @@ def _lines(made: Plan) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_is_above(tmp_path: Path, most: Ceilings, pace: Pace, said: str) -> None:
-    made = grid_plan(tmp_path, READING_TEST, grid_site(ceilings=most), terms=Terms(pace))
-    assert estimate.site_costs(made, {})[0].read_bytes == GB * 1e9
+    made = make_grid_plan(
+        tmp_path, READING_TEST, make_grid_site(ceilings=most), terms=SubmissionOptions(pace)
+    )
+    assert cost_estimate.estimate_site_costs(made, {})[0].read_bytes == GB * 1e9
     (line,) = _lines(made)
     assert "SITE_A" in line
     assert said in line
     with pytest.raises(ConfigError, match="above the ceiling of a site"):
-        ceilings.require_room(made, estimate.site_costs(made, {}))
+        ceiling_checks.check_ceilings(made, cost_estimate.estimate_site_costs(made, {}))
 
 
 @pytest.mark.parametrize(
@@ -52,33 +54,42 @@ def test_what_is_above(tmp_path: Path, most: Ceilings, pace: Pace, said: str) ->
     ],
 )
 def test_what_fits(tmp_path: Path, most: Ceilings, pace: Pace) -> None:
-    made = grid_plan(tmp_path, READING_TEST, grid_site(ceilings=most), terms=Terms(pace))
+    made = make_grid_plan(
+        tmp_path, READING_TEST, make_grid_site(ceilings=most), terms=SubmissionOptions(pace)
+    )
     assert _lines(made) == []
 
 
 def test_the_remedy_helps(tmp_path: Path) -> None:
-    made = grid_plan(
-        tmp_path, READING_TEST, grid_site(ceilings=Ceilings(mb_per_s=20)), terms=Terms(Pace(4))
+    made = make_grid_plan(
+        tmp_path,
+        READING_TEST,
+        make_grid_site(ceilings=Ceilings(mb_per_s=20)),
+        terms=SubmissionOptions(Pace(4)),
     )
     (line,) = _lines(made)
     fits = int(line.split("--in-flight ")[1].rstrip("."))
-    again = grid_plan(tmp_path, READING_TEST, *made.sites, terms=Terms(Pace(fits)))
+    again = make_grid_plan(tmp_path, READING_TEST, *made.sites, terms=SubmissionOptions(Pace(fits)))
     assert _lines(again) == []
 
 
 def test_how_long_a_campaign_takes(tmp_path: Path) -> None:
-    one = grid_plan(tmp_path, READING_TEST)
-    costs = estimate.site_costs(one, {})
-    alone = ceilings.campaign_s(one, costs)
+    one = make_grid_plan(tmp_path, READING_TEST)
+    costs = cost_estimate.estimate_site_costs(one, {})
+    alone = ceiling_checks.estimate_campaign_seconds(one, costs)
     assert alone == costs[0].wall_s
-    two = grid_plan(tmp_path, READING_TEST, terms=Terms(Pace(2)))
-    assert ceilings.campaign_s(two, costs) == pytest.approx((alone or 0) / 2)
-    spread = grid_plan(tmp_path, READING_TEST, terms=Terms(Pace(over_s=86400)))
-    assert ceilings.campaign_s(spread, costs) == 86400
+    two = make_grid_plan(tmp_path, READING_TEST, terms=SubmissionOptions(Pace(2)))
+    assert ceiling_checks.estimate_campaign_seconds(two, costs) == pytest.approx((alone or 0) / 2)
+    spread = make_grid_plan(tmp_path, READING_TEST, terms=SubmissionOptions(Pace(over_s=86400)))
+    assert ceiling_checks.estimate_campaign_seconds(spread, costs) == 86400
 
 
 def test_who_asks_for_more_at_a_time_than_a_site_takes_is_told(tmp_path: Path) -> None:
-    site = grid_site(ceilings=Ceilings(in_flight=3))
-    (line,) = ceilings.bounds(grid_plan(tmp_path, READING_TEST, site, terms=Terms(Pace(4))))
+    site = make_grid_site(ceilings=Ceilings(in_flight=3))
+    (line,) = ceiling_checks.list_concurrency_bounds(
+        make_grid_plan(tmp_path, READING_TEST, site, terms=SubmissionOptions(Pace(4)))
+    )
     assert line.startswith("Site SITE_A takes at most 3 jobs at a time")
-    assert not ceilings.bounds(grid_plan(tmp_path, READING_TEST, site, terms=Terms(Pace(3))))
+    assert not ceiling_checks.list_concurrency_bounds(
+        make_grid_plan(tmp_path, READING_TEST, site, terms=SubmissionOptions(Pace(3)))
+    )

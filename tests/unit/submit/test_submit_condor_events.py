@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import BatchError
-from treehammer.submit.batch.base import JobState
-from treehammer.submit.batch.htcondor.events import Clock, JobSeen, Seen, parse
-from treehammer.submit.batch.htcondor.keys import description
-from treehammer.submit.batch.htcondor.layout import Submission
-from treehammer.submit.batch.htcondor.matching import clauses
-from treehammer.submit.batch.htcondor.status import status_of
+from treehammer.submit.batch.htcondor.event_log import (
+    EventLogState,
+    JobEventState,
+    LogClock,
+    parse_events,
+)
+from treehammer.submit.batch.htcondor.job_status import derive_status
+from treehammer.submit.batch.htcondor.match_diagnosis import split_conjunction
+from treehammer.submit.batch.htcondor.submission_folder import Submission
+from treehammer.submit.batch.htcondor.submit_description import build_description
+from treehammer.submit.batch.interface import JobState
 
 QUEUED_S = 1_767_225_600
 EXECUTE, EVICTED, TERMINATED, ABORTED, HELD = 1, 4, 5, 9, 12
@@ -39,13 +44,13 @@ def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: obj
 SUBMITTED = event(0, 0)
 
 
-def told(*events: str) -> JobSeen:
+def told(*events: str) -> JobEventState:
     text = "".join((SUBMITTED, *events))
-    clock = Clock.of(text, QUEUED_S)
+    clock = LogClock.from_first_event(text, QUEUED_S)
     assert clock is not None
-    seen = JobSeen()
-    for item in parse(text, 7, clock):
-        seen.take(item)
+    seen = JobEventState()
+    for item in parse_events(text, 7, clock):
+        seen.apply(item)
     return seen
 
 
@@ -77,7 +82,7 @@ def test_a_missing_event_loses_no_attempt_that_another_tells_of(lacking: int) ->
     ]
     del events[lacking]
     ad = {"JobStatus": 4, "MATCH_EXP_TreehammerAttempt": "2", "NumShadowStarts": 2, "ExitCode": 0}
-    status = status_of("b", told(*events), ad, cancelled=False)
+    status = derive_status("b", told(*events), ad, cancelled=False)
     assert status is not None
     assert status.state is JobState.DONE
     assert [a.number for a in status.attempts] == [1, 2]
@@ -114,42 +119,44 @@ def test_a_removal_is_named_by_its_cause() -> None:
         ([event(ABORTED, 30, Reason="submission: idle too long")], False, "lost", "submission"),
     ]
     for events, cancelled, state, failure in cases:
-        status = status_of("b", told(*events), None, cancelled)
+        status = derive_status("b", told(*events), None, cancelled)
         assert status is not None
         assert (status.state.value, status.failure_class) == (state, failure), events
 
 
 def test_nothing_is_said_of_a_job_that_nothing_tells_of() -> None:
-    assert status_of("b", None, None, cancelled=False) is None
-    assert status_of("b", told(event(EXECUTE, 1, 1)), None, cancelled=False) is None
+    assert derive_status("b", None, None, cancelled=False) is None
+    assert derive_status("b", told(event(EXECUTE, 1, 1)), None, cancelled=False) is None
 
 
 def test_a_log_is_read_on_from_where_it_ended(tmp_path: Path) -> None:
     submission = Submission(tmp_path, "campaign", "0a")
     submission.path.mkdir(parents=True)
     (submission.path / "cluster.json").write_text(f'{{"cluster": 7, "queued_s": {QUEUED_S}}}')
-    assert not Seen.read(submission).jobs, "there is no log yet"
+    assert not EventLogState.read(submission).jobs, "there is no log yet"
     started = event(EXECUTE, 10, 1)
-    submission.log.write_text(SUBMITTED + started[:-10])
-    assert not any(job.starts for job in Seen.read(submission).jobs.values()), "half an event"
-    submission.log.write_text(SUBMITTED + started)
-    assert Seen.read(submission).jobs[0].starts[1].executing
+    submission.log_file.write_text(SUBMITTED + started[:-10])
+    assert not any(job.starts for job in EventLogState.read(submission).jobs.values()), (
+        "half an event"
+    )
+    submission.log_file.write_text(SUBMITTED + started)
+    assert EventLogState.read(submission).jobs[0].starts[1].executing
     ended = event(TERMINATED, 40, 1, TerminatedNormally=True, ReturnValue=0)
-    with submission.log.open("a") as stream:
+    with submission.log_file.open("a") as stream:
         stream.write(ended)
-    assert Seen.read(submission).jobs[0].over
-    submission.log.unlink()
-    assert Seen.read(submission).jobs[0].over, "what was read stays"
-    submission.log.write_text(event(EXECUTE, 50, 1, proc=1))  # rotated
-    seen = Seen.read(submission)
-    assert (seen.jobs[0].over, seen.jobs[1].starts[1].executing) == (True, True)
+    assert EventLogState.read(submission).jobs[0].is_over
+    submission.log_file.unlink()
+    assert EventLogState.read(submission).jobs[0].is_over, "what was read stays"
+    submission.log_file.write_text(event(EXECUTE, 50, 1, proc=1))  # rotated
+    seen = EventLogState.read(submission)
+    assert (seen.jobs[0].is_over, seen.jobs[1].starts[1].executing) == (True, True)
     (submission.path / "seen.json").write_text("{")
-    assert list(Seen.read(submission).jobs) == [1]
+    assert list(EventLogState.read(submission).jobs) == [1]
 
 
 def test_keys_that_are_filled_in_are_refused() -> None:
     def made(text: str, folder: str = "/f") -> str:
-        return description(
+        return build_description(
             text, folder=folder, campaign="c", submission="c.0", inputs=["a"], spool=True
         )
 
@@ -163,5 +170,10 @@ def test_keys_that_are_filled_in_are_refused() -> None:
 
 def test_clauses_of_an_expression() -> None:
     text = '((TARGET.Site == "a && b") && (x || y && z)) && (time() > 3) && f(1, 2 && 3)'
-    assert clauses(text) == ['TARGET.Site == "a && b"', "x || y && z", "time() > 3", "f(1, 2 && 3)"]
-    assert clauses("true") == ["true"]
+    assert split_conjunction(text) == [
+        'TARGET.Site == "a && b"',
+        "x || y && z",
+        "time() > 3",
+        "f(1, 2 && 3)",
+    ]
+    assert split_conjunction("true") == ["true"]

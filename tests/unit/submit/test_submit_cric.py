@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from treehammer.errors import ConfigError, NothingToDo
-from treehammer.submit import cric, sites_file
-from treehammer.submit.site import Door, Site
-from treehammer.submit.site_commands import sites as verbs
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.submit.cli.sites_commands import sites as verbs
+from treehammer.submit.sites import cric, sites_file
+from treehammer.submit.sites.site_model import Door, Site
 
 DATA = Path(__file__).parent / "cric"
 ALL = [DATA / f"{name}.json" for name in ("ddmendpoint", "pandaqueue", "site", "service")]
 
-GRID = cric.Wanted("grid")
+GRID = cric.CricOptions("grid")
 PNFS = "pnfs/example.org/data/atlas/atlasdatadisk/rucio"
 
 
-def found(*names: str, wanted: cric.Wanted = GRID) -> cric.Found:
-    return cric.sites_of([DATA / f"{name}.json" for name in names], wanted)
+def found(*names: str, wanted: cric.CricOptions = GRID) -> cric.CricImport:
+    return cric.import_sites([DATA / f"{name}.json" for name in names], wanted)
 
 
 def test_all_documents_together_make_whole_sites() -> None:
-    sites = {site.name: site for site in cric.sites_of(ALL, GRID).sites}
+    sites = {site.name: site for site in cric.import_sites(ALL, GRID).sites}
     assert sites == {
         "EXAMPLE-T1": Site(
             name="EXAMPLE-T1",
@@ -60,7 +60,7 @@ def test_all_documents_together_make_whole_sites() -> None:
 
 
 def test_what_could_not_be_taken_is_told() -> None:
-    told = "\n".join(cric.sites_of(ALL, GRID).left_out)
+    told = "\n".join(cric.import_sites(ALL, GRID).skipped)
     for line in (
         "EXAMPLE-BROKEN_DATADISK: arprotocols: Input should be a valid dictionary",
         "EXAMPLE-T1_DATADISK: srm://dcache.example.org:8443/srm/managerv2?SFN=: not for ROOT",
@@ -78,8 +78,8 @@ def test_what_could_not_be_taken_is_told() -> None:
 
 
 def test_requirements_select_machines_in_place_of_compute_elements() -> None:
-    wanted = cric.Wanted("grid", requirements='TARGET.GLIDEIN_Site == "{site}"')
-    sites = cric.sites_of(ALL, wanted).sites
+    wanted = cric.CricOptions("grid", requirements='TARGET.GLIDEIN_Site == "{site}"')
+    sites = cric.import_sites(ALL, wanted).sites
     assert [site.requirements for site in sites] == [
         'TARGET.GLIDEIN_Site == "EXAMPLE-T1"',
         'TARGET.GLIDEIN_Site == "EXAMPLE-T2"',
@@ -88,13 +88,13 @@ def test_requirements_select_machines_in_place_of_compute_elements() -> None:
 
 
 def test_a_site_without_a_selector_is_taken_and_told() -> None:
-    assert "EXAMPLE-T2: taken without a batch selector" in "\n".join(found("ddmendpoint").left_out)
+    assert "EXAMPLE-T2: taken without a batch selector" in "\n".join(found("ddmendpoint").skipped)
 
 
 def test_other_areas_and_a_folder_in_them_can_be_asked_for() -> None:
-    site = found("ddmendpoint", wanted=cric.Wanted("p", "x", "SCRATCHDISK", "/treehammer/")).sites[
-        0
-    ]
+    site = found(
+        "ddmendpoint", wanted=cric.CricOptions("p", "x", "SCRATCHDISK", "/treehammer/")
+    ).sites[0]
     assert site.doors[0].prefix.endswith("/atlasscratchdisk/rucio/treehammer")
 
 
@@ -112,7 +112,7 @@ def test_the_list_of_the_catalogue_before_cric_is_understood(tmp_path: Path) -> 
     entries = json.loads((DATA / "ddmendpoint.json").read_text())
     file = tmp_path / "agis.json"
     file.write_text(json.dumps(list(entries.values())))
-    assert cric.sites_of([file], GRID).sites == found("ddmendpoint").sites
+    assert cric.import_sites([file], GRID).sites == found("ddmendpoint").sites
 
 
 @pytest.mark.parametrize(
@@ -129,18 +129,18 @@ def test_what_is_no_document_is_refused(tmp_path: Path, text: str, words: str) -
     file = tmp_path / "x.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=words):
-        cric.sites_of([file], GRID)
+        cric.import_sites([file], GRID)
 
 
 def test_an_absent_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
-        cric.sites_of([tmp_path / "none.json"], GRID)
+        cric.import_sites([tmp_path / "none.json"], GRID)
 
 
 def test_entries_of_unknown_kinds_are_told(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text('{"a": {"b": 1}}')
-    assert cric.sites_of([file], GRID).left_out == ["a: of a kind that is not known"]
+    assert cric.import_sites([file], GRID).skipped == ["a: of a kind that is not known"]
 
 
 def test_the_verb_writes_a_file_that_reads_the_same(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_the_verb_writes_a_file_that_reads_the_same(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert f"2 sites in {output}" in done.stdout
     assert "left out: EXAMPLE-T1_DATATAPE: is on tape" in done.stderr
-    expected = cric.sites_of(ALL, GRID).sites
-    assert list(sites_file.read(output).sites.values()) == expected
+    expected = cric.import_sites(ALL, GRID).sites
+    assert list(sites_file.read_sites_file(output).sites.values()) == expected
 
     printed = CliRunner().invoke(verbs, arguments, catch_exceptions=False)
     assert printed.stdout == output.read_text()
@@ -160,7 +160,7 @@ def test_the_verb_writes_a_file_that_reads_the_same(tmp_path: Path) -> None:
 
 
 def test_documents_without_a_site_are_nothing_to_do() -> None:
-    with pytest.raises(NothingToDo):
+    with pytest.raises(NothingToDoError):
         CliRunner().invoke(
             verbs, ["import", "cric", str(DATA / "site.json")], catch_exceptions=False
         )

@@ -7,64 +7,78 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from submit_makers import READING_TEST, SHELL_TEST, manifest, plan
+from plan_factory import READING_TEST, SHELL_TEST, make_local_plan, make_manifest
 
-from treehammer.collectors.job import ExecutionSpec
-from treehammer.submit import estimate
-from treehammer.submit.estimate import ASSUMED, MEASURED, UNKNOWN, Cost
+from treehammer.collectors.job_spec import ExecutionSpec
+from treehammer.submit.planning import cost_estimate
+from treehammer.submit.planning.cost_estimate import (
+    ASSUMED_BASIS,
+    MEASURED_BASIS,
+    UNKNOWN_BASIS,
+    ExecutionCost,
+)
 
 
 def execution(tmp_path: Path, **axes: Any) -> ExecutionSpec:
-    made = plan(tmp_path).jobs[0].spec.executions[0]
+    made = make_local_plan(tmp_path).jobs[0].spec.executions[0]
     return replace(made, variant={**made.variant, **axes})
 
 
 def test_bytes_follow_passes_and_fractions(tmp_path: Path) -> None:
-    data = manifest(entries=1000, clusters=10)
-    assert estimate.read_bytes(data, execution(tmp_path)) == 300_000_000
-    assert estimate.read_bytes(data, execution(tmp_path, branches=0.02)) == 6_000_000
-    assert estimate.read_bytes(data, execution(tmp_path, branches="Muon_*")) == 300_000_000
-    assert estimate.read_bytes(data, execution(tmp_path, access="staged")) == 100_000_000
+    data = make_manifest(entries=1000, clusters=10)
+    assert cost_estimate.estimate_read_bytes(data, execution(tmp_path)) == 300_000_000
+    assert cost_estimate.estimate_read_bytes(data, execution(tmp_path, branches=0.02)) == 6_000_000
+    assert (
+        cost_estimate.estimate_read_bytes(data, execution(tmp_path, branches="Muon_*"))
+        == 300_000_000
+    )
+    assert (
+        cost_estimate.estimate_read_bytes(data, execution(tmp_path, access="staged")) == 100_000_000
+    )
 
 
 def test_few_events_still_touch_most_clusters(tmp_path: Path) -> None:
     one_in_hundred = execution(tmp_path, events=0.01)
-    large = estimate.read_bytes(manifest(entries=1000, clusters=10), one_in_hundred)
-    small = estimate.read_bytes(manifest(entries=1000, clusters=1000), one_in_hundred)
+    large = cost_estimate.estimate_read_bytes(
+        make_manifest(entries=1000, clusters=10), one_in_hundred
+    )
+    small = cost_estimate.estimate_read_bytes(
+        make_manifest(entries=1000, clusters=1000), one_in_hundred
+    )
     assert large == pytest.approx(3 * 100e6 * (1 - 0.99**100), rel=1e-6)
     assert small == pytest.approx(3e6, rel=1e-6)
 
 
 def test_earlier_measurements_replace_the_assumption(tmp_path: Path) -> None:
-    made = plan(tmp_path)
-    (assumed,) = estimate.site_costs(made, {})
-    assert assumed.basis == ASSUMED
+    made = make_local_plan(tmp_path)
+    (assumed,) = cost_estimate.estimate_site_costs(made, {})
+    assert assumed.basis == ASSUMED_BASIS
     assert (assumed.jobs, assumed.measurements) == (5, 18)
     history = {
-        f"{e.kind}/{e.identity['series']}": Cost(10.0, 8.0, MEASURED)
+        f"{e.kind}/{e.identity['series']}": ExecutionCost(10.0, 8.0, MEASURED_BASIS)
         for job in made.jobs
         for e in job.spec.executions
     }
-    (measured,) = estimate.site_costs(made, history)
-    assert measured.basis == MEASURED
+    (measured,) = cost_estimate.estimate_site_costs(made, history)
+    assert measured.basis == MEASURED_BASIS
     assert measured.cpu_s == pytest.approx(18 * 8.0)
     assert measured.wall_s is not None
     assert measured.wall_s > 180
     history.popitem()
-    (mixed,) = estimate.site_costs(made, history)
-    assert mixed.basis == f"{MEASURED}, some {ASSUMED}"
+    (mixed,) = cost_estimate.estimate_site_costs(made, history)
+    assert mixed.basis == f"{MEASURED_BASIS}, some {ASSUMED_BASIS}"
 
 
 def test_a_checksum_is_no_history_of_a_timed_execution(tmp_path: Path) -> None:
-    made = plan(tmp_path, READING_TEST)
+    made = make_local_plan(tmp_path, READING_TEST)
     checksum = made.jobs[-1].spec.executions[0]
-    history = {f"checksum/{checksum.identity['series']}": Cost(1e6, 1e6, MEASURED)}
+    history = {f"checksum/{checksum.identity['series']}": ExecutionCost(1e6, 1e6, MEASURED_BASIS)}
     timed = replace(checksum, kind="timed")
-    cost = estimate.cost(timed, made.manifest, history)
+    cost = cost_estimate.estimate_execution(timed, made.manifest, history)
     assert cost is not None
-    assert cost.basis == ASSUMED
+    assert cost.basis == ASSUMED_BASIS
 
 
 def test_without_dataset_nothing_is_known(tmp_path: Path) -> None:
-    (cost,) = estimate.site_costs(plan(tmp_path, SHELL_TEST), {})
-    assert (cost.wall_s, cost.cpu_s, cost.basis, cost.read_bytes) == (None, None, UNKNOWN, 0)
+    (cost,) = cost_estimate.estimate_site_costs(make_local_plan(tmp_path, SHELL_TEST), {})
+    assert (cost.wall_s, cost.cpu_s, cost.basis, cost.read_bytes) == (None, None, UNKNOWN_BASIS, 0)

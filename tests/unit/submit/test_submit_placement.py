@@ -9,18 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from submit_makers import manifest as make_manifest
-from submit_makers import pinned_test
+from plan_factory import make_manifest, make_pinned_test
 
-from treehammer.collectors.job import InputFile, SoftwareRequest
-from treehammer.datasets.catalogues import Replica
-from treehammer.datasets.manifest import Manifest
-from treehammer.errors import DatasetError, NothingToDo
-from treehammer.submit import placement
-from treehammer.submit.placement import EVERYWHERE, Placement, Placing, placed
-from treehammer.submit.plan import make_plan
-from treehammer.submit.replica_checks import Checked
-from treehammer.submit.site import Door, Site
+from treehammer.collectors.job_spec import InputFile, SoftwareRequest
+from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.model.replica import Replica
+from treehammer.errors import DatasetError, NothingToDoError
+from treehammer.submit.planning.plan import make_plan
+from treehammer.submit.replicas import rucio_placement
+from treehammer.submit.replicas.replica_verification import ReplicaCheck
+from treehammer.submit.replicas.rucio_placement import (
+    NO_RUCIO_PLACEMENT,
+    PlacementFinder,
+    RucioPlacement,
+    find_placement,
+)
+from treehammer.submit.sites.site_model import Door, Site
 
 #: RSE -> URLs, the best first.
 Urls = Mapping[str, Sequence[str]]
@@ -63,11 +67,13 @@ def look(
     *doors: tuple[str, Door],
     lan: Urls | None = None,
     other: Manifest | None = None,
-) -> Placement:
+) -> RucioPlacement:
     """``told``: URL -> state and message; where nothing is told, all is well."""
     catalogue: Any = Catalogue(manifest, lan or {}, wan, other)
-    placing = Placing(manifest, catalogue, lambda p: Checked(p, *told.get(p.url, ("good", ""))))
-    return placing.look([(Site(site, "htcondor@p", (door,)), door) for site, door in doors])
+    placing = PlacementFinder(
+        manifest, catalogue, lambda p: ReplicaCheck(p, *told.get(p.url, ("good", "")))
+    )
+    return placing.find_files([(Site(site, "htcondor@p", (door,)), door) for site, door in doors])
 
 
 ROOT = Door("root", "root", rse="A_DISK")
@@ -135,19 +141,19 @@ def test_sites_that_lack_a_replica_are_waited_for_as_long_as_asked(
     lacking: int,
 ) -> None:
     """The third look finds it, where there is time for one."""
-    asked: list[Placement] = []
+    asked: list[RucioPlacement] = []
     never = wait_s < 1
 
-    def looked(*_: object) -> Placement:
+    def looked(*_: object) -> RucioPlacement:
         there = len(asked) == 2 and not never
-        asked.append(Placement({}, {} if there else {("A", "root"): "not yet"}))
+        asked.append(RucioPlacement({}, {} if there else {("A", "root"): "not yet"}))
         return asked[-1]
 
-    monkeypatch.setattr(placement, "_looked", looked)
-    monkeypatch.setattr(placement, "LOOK_S", 0.01)
+    monkeypatch.setattr(rucio_placement, "_find_once", looked)
+    monkeypatch.setattr(rucio_placement, "REPLICA_POLL_S", 0.01)
     site = Site("A", "htcondor@p", (ROOT,))
     settings: Any = None
-    found = placed([manifest], [(site, ROOT)], settings, wait_s=wait_s)
+    found = find_placement([manifest], [(site, ROOT)], settings, wait_s=wait_s)
     assert len(found.lacking) == lacking
     assert len(asked) <= looks
     assert len(asked) == looks or never
@@ -156,7 +162,7 @@ def test_sites_that_lack_a_replica_are_waited_for_as_long_as_asked(
 def test_doors_that_know_themselves_ask_nobody(manifest: Manifest) -> None:
     site = Site("A", "htcondor@p", (Door("root", "root", "root://a//d"),))
     settings: Any = None
-    assert placed([manifest], [(site, site.doors[0])], settings) is EVERYWHERE
+    assert find_placement([manifest], [(site, site.doors[0])], settings) is NO_RUCIO_PLACEMENT
 
 
 def test_a_plan_reads_what_was_found_and_names_who_is_skipped(
@@ -165,8 +171,8 @@ def test_a_plan_reads_what_was_found_and_names_who_is_skipped(
     (file,) = manifest.files
     sites = [Site(name, "htcondor@p", (Door("root", "root", rse=f"{name}_DISK"),)) for name in "AB"]
     there = InputFile(file.name, A, file.size, file.adler32)
-    known = Placement({("A", "root", "tiny"): (there,)}, {("B", "root"): "f: gone"})
-    pinned = pinned_test(tmp_path)
+    known = RucioPlacement({("A", "root", "tiny"): (there,)}, {("B", "root"): "f: gone"})
+    pinned = make_pinned_test(tmp_path)
     software = {
         str(value): SoftwareRequest(str(value), "wheel", str(value), "")
         for value in pinned.definition.axes["root"]
@@ -175,7 +181,7 @@ def test_a_plan_reads_what_was_found_and_names_who_is_skipped(
     assert {job.site.name for job in made.jobs} == {"A"}
     assert {one.files for job in made.jobs for one in job.spec.executions} == {(there,)}
     assert made.notes == ("Site B is skipped at door root, no good replica: f: gone.",)
-    nowhere = Placement({}, {("A", "root"): "a", ("B", "root"): "b"})
-    with pytest.raises(NothingToDo, match="no variant") as caught:
+    nowhere = RucioPlacement({}, {("A", "root"): "a", ("B", "root"): "b"})
+    with pytest.raises(NothingToDoError, match="no variant") as caught:
         make_plan(pinned, sites, manifest, software, created_us=1, placement=nowhere)
     assert "Site A is skipped" in caught.value.hint

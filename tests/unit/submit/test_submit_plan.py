@@ -7,26 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from submit_makers import (
+from plan_factory import (
     CREATED_US,
     READING_TEST,
     SHELL_TEST,
-    manifest,
-    pinned_test,
-    plan,
-    site,
+    make_local_plan,
+    make_manifest,
+    make_pinned_test,
+    make_site,
 )
 
-from treehammer.collectors import software
-from treehammer.collectors.job import JobSpec
-from treehammer.collectors.metrics import owned_by
-from treehammer.collectors.record import wrong_type
-from treehammer.errors import NothingToDo
-from treehammer.submit.plan import make_plan
+from treehammer.collectors.job_spec import JobSpec
+from treehammer.collectors.record.measurement_record import describe_type_error
+from treehammer.collectors.record.metric_catalogue import metrics_owned_by
+from treehammer.collectors.software import providers
+from treehammer.errors import NothingToDoError
+from treehammer.submit.planning.plan import make_plan
 
 
 def test_jobs_are_groups_times_repeats_and_one_checksum(tmp_path: Path) -> None:
-    made = plan(tmp_path)
+    made = make_local_plan(tmp_path)
     timed = [job for job in made.jobs if job.kind == "timed"]
     assert Counter((job.label, job.repeat) for job in timed) == {
         ("cache_mb=0", 1): 1,
@@ -39,15 +39,20 @@ def test_jobs_are_groups_times_repeats_and_one_checksum(tmp_path: Path) -> None:
     assert checksum.kind == "checksum"
     assert [e.variant["root"] for e in checksum.spec.executions] == ["6.38.00", "6.40.00"]
     assert all(e.passes == 1 and e.kind == "checksum" for e in checksum.spec.executions)
-    assert made.executions == 18
+    assert made.execution_count == 18
 
 
 def test_every_variant_runs_once_before_any_runs_twice(tmp_path: Path) -> None:
-    assert [job.repeat for job in plan(tmp_path).jobs if job.kind == "timed"] == [1, 1, 2, 2]
+    assert [job.repeat for job in make_local_plan(tmp_path).jobs if job.kind == "timed"] == [
+        1,
+        1,
+        2,
+        2,
+    ]
 
 
 def test_rounds_mirror_each_other(tmp_path: Path) -> None:
-    for job in plan(tmp_path).jobs[:-1]:
+    for job in make_local_plan(tmp_path).jobs[:-1]:
         rounds = [[e.variant["root"] for e in job.spec.executions if e.round == r] for r in (1, 2)]
         assert rounds[0] == rounds[1][::-1]
         assert sorted(map(str, rounds[0])) == ["6.38.00", "6.40.00"]
@@ -55,28 +60,28 @@ def test_rounds_mirror_each_other(tmp_path: Path) -> None:
 
 def test_every_plan_owned_value_is_there_and_of_its_type(tmp_path: Path) -> None:
     workers = {"measurement_id", "attempt"}
-    for job in plan(tmp_path).jobs:
+    for job in make_local_plan(tmp_path).jobs:
         for execution in job.spec.executions:
-            for metric in owned_by("plan"):
+            for metric in metrics_owned_by("plan"):
                 if metric.name in workers:
                     continue
                 value = execution.identity[metric.name]
                 if value is None:
                     assert not metric.required, metric.name
                 else:
-                    assert not wrong_type(metric, value), metric.name
+                    assert not describe_type_error(metric, value), metric.name
 
 
 def test_job_json_survives_the_journey(tmp_path: Path) -> None:
-    for job in plan(tmp_path).jobs:
+    for job in make_local_plan(tmp_path).jobs:
         assert JobSpec.from_json(job.spec.to_json()) == JobSpec.from_json(
             JobSpec.from_json(job.spec.to_json()).to_json()
         )
 
 
 def test_identities_are_stable_and_differ_between_requests(tmp_path: Path) -> None:
-    first, again = plan(tmp_path), plan(tmp_path)
-    later = plan(tmp_path, READING_TEST, created_us=CREATED_US + 1)
+    first, again = make_local_plan(tmp_path), make_local_plan(tmp_path)
+    later = make_local_plan(tmp_path, READING_TEST, created_us=CREATED_US + 1)
     assert first == again
     assert first.campaign_id != later.campaign_id
     ids = [job.spec.job_id for job in (*first.jobs, *later.jobs)]
@@ -88,7 +93,10 @@ def test_identities_are_stable_and_differ_between_requests(tmp_path: Path) -> No
 
 
 def test_series_is_the_same_in_every_repeat_round_and_campaign(tmp_path: Path) -> None:
-    made = (plan(tmp_path), plan(tmp_path, READING_TEST, created_us=CREATED_US + 1))
+    made = (
+        make_local_plan(tmp_path),
+        make_local_plan(tmp_path, READING_TEST, created_us=CREATED_US + 1),
+    )
     timed = [e for p in made for job in p.jobs[:-1] for e in job.spec.executions]
     assert len({e.identity["series"] for e in timed}) == 4
     assert len({(e.identity["series"], e.identity["variant"]) for e in timed}) == 4
@@ -98,7 +106,7 @@ def test_cold_executions_make_one_pass(tmp_path: Path) -> None:
     text = READING_TEST.replace("cache_mb = [0, 30]", 'cache = ["warm", "cold"]')
     passes = {
         (e.variant["cache"], e.passes, e.identity["passes_planned"])
-        for job in plan(tmp_path, text).jobs
+        for job in make_local_plan(tmp_path, text).jobs
         for e in job.spec.executions
         if e.kind == "timed"
     }
@@ -106,7 +114,7 @@ def test_cold_executions_make_one_pass(tmp_path: Path) -> None:
 
 
 def test_an_executable_without_dataset(tmp_path: Path) -> None:
-    made = plan(tmp_path, SHELL_TEST)
+    made = make_local_plan(tmp_path, SHELL_TEST)
     assert [job.kind for job in made.jobs] == ["timed", "timed"]
     execution = made.jobs[0].spec.executions[0]
     assert execution.files == ()
@@ -115,14 +123,16 @@ def test_an_executable_without_dataset(tmp_path: Path) -> None:
 
 
 def test_files_are_seen_through_the_door(tmp_path: Path) -> None:
-    (file,) = plan(tmp_path).jobs[0].spec.executions[0].files
+    (file,) = make_local_plan(tmp_path).jobs[0].spec.executions[0].files
     assert file.url == "/file/data/tiny/tiny.root"
     assert file.size == 100_000_000
 
 
 def test_doors_that_a_site_lacks_are_said_and_left_out(tmp_path: Path) -> None:
     text = READING_TEST.replace("cache_mb = [0, 30]", 'door = ["file", "https"]')
-    made = plan(tmp_path, text, site("file"), site("file", "https", name="far"))
+    made = make_local_plan(
+        tmp_path, text, make_site("file"), make_site("file", "https", name="far")
+    )
     assert {(job.site.name, job.spec.door) for job in made.jobs} == {
         ("local", "file"),
         ("far", "file"),
@@ -132,27 +142,27 @@ def test_doors_that_a_site_lacks_are_said_and_left_out(tmp_path: Path) -> None:
 
 
 def test_a_test_without_doors_takes_the_first(tmp_path: Path) -> None:
-    made = plan(tmp_path, READING_TEST, site("near", "far"))
+    made = make_local_plan(tmp_path, READING_TEST, make_site("near", "far"))
     assert {job.spec.door for job in made.jobs} == {"near"}
 
 
 def test_nothing_that_could_run_is_an_error_of_its_own(tmp_path: Path) -> None:
     text = READING_TEST.replace("cache_mb = [0, 30]", 'door = ["https"]')
-    with pytest.raises(NothingToDo, match="has no door 'https'"):
-        plan(tmp_path, text, site("file"))
+    with pytest.raises(NothingToDoError, match="has no door 'https'"):
+        make_local_plan(tmp_path, text, make_site("file"))
 
 
 def test_wall_limit_covers_every_execution(tmp_path: Path) -> None:
-    job = plan(tmp_path).jobs[0]
+    job = make_local_plan(tmp_path).jobs[0]
     assert job.wall_limit_s > 4 * job.spec.limits.wall_s
 
 
 def test_rows_for_the_store(tmp_path: Path) -> None:
-    made = plan(tmp_path)
-    row = made.campaign_row()
+    made = make_local_plan(tmp_path)
+    row = made.make_campaign_row()
     assert (row.planned_jobs, row.planned_measurements) == (5, 18)
-    assert {job.state for job in made.job_rows()} == {"queued"}
-    assert sum(job.planned_measurements for job in made.job_rows()) == 18
+    assert {job.state for job in made.make_job_rows()} == {"queued"}
+    assert sum(job.planned_measurements for job in made.make_job_rows()) == 18
     assert made.campaign_name.startswith("reads@")
     assert made.campaign_name.endswith("2026-01-01T00:00:00Z")
 
@@ -164,12 +174,19 @@ FORMATS_TEST = READING_TEST.replace(
 
 
 def test_each_format_reads_its_own_dataset_and_has_its_own_checksum(tmp_path: Path) -> None:
-    pinned = pinned_test(tmp_path, FORMATS_TEST)
-    releases = {str(v): software.parse(str(v)) for v in pinned.definition.axes["root"]}
-    twin = replace(manifest(), name="tiny-rntuple", origin={"from": "tiny"})
+    pinned = make_pinned_test(tmp_path, FORMATS_TEST)
+    releases = {
+        str(v): providers.parse_software_request(str(v)) for v in pinned.definition.axes["root"]
+    }
+    twin = replace(make_manifest(), name="tiny-rntuple", origin={"from": "tiny"})
     twin = replace(twin, files=(replace(twin.files[0], size=60_000_000),))
     made = make_plan(
-        pinned, (site(),), manifest(), releases, created_us=CREATED_US, twins={twin.name: twin}
+        pinned,
+        (make_site(),),
+        make_manifest(),
+        releases,
+        created_us=CREATED_US,
+        twins={twin.name: twin},
     )
     executions = [one for job in made.jobs for one in job.spec.executions]
     assert {(one.variant["format"], one.identity["dataset"]) for one in executions} == {
@@ -178,7 +195,7 @@ def test_each_format_reads_its_own_dataset_and_has_its_own_checksum(tmp_path: Pa
     }
     for one in executions:
         assert f"/{one.identity['dataset']}/" in one.files[0].url
-        assert one.identity["content_hash"] == manifest().hash
+        assert one.identity["content_hash"] == make_manifest().hash
         assert (one.identity["dataset_hash"] == twin.hash) == (one.variant["format"] == "rntuple")
     checksum = [one for one in executions if one.kind == "checksum"]
     assert [(one.variant["root"], one.variant["format"]) for one in checksum] == [

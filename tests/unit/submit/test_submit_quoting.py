@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.submit import quoting
+from treehammer.submit.templates import quoting
 
 HOSTILE = [
     'a"b\\c',
@@ -44,7 +44,7 @@ def _expanded(condor: ModuleType, name: str, value: str) -> str:
 def test_strings_of_expressions(condor: ModuleType, text: str) -> None:
     import classad2
 
-    expanded = _expanded(condor, "My.X", quoting.classad_text(text))
+    expanded = _expanded(condor, "My.X", quoting.quote_classad(text))
     assert classad2.ExprTree(expanded).eval() == text
 
 
@@ -54,29 +54,31 @@ def test_any_string_of_an_expression(text: str) -> None:
     import classad2
     import htcondor2
 
-    expanded = _expanded(htcondor2, "My.X", quoting.classad_text(text))
+    expanded = _expanded(htcondor2, "My.X", quoting.quote_classad(text))
     assert classad2.ExprTree(expanded).eval() == text
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_values_stay_one_line(condor: ModuleType, text: str) -> None:
-    expanded = _expanded(condor, "batch_name", quoting.submit_text(text))
+    expanded = _expanded(condor, "batch_name", quoting.quote_submit_value(text))
     shown = "".join(c if c.isprintable() else " " for c in text).strip()
     assert expanded == (shown + "." if shown.endswith("\\") else shown)
 
 
 def test_environment_holds_quotes_spaces_and_dollars() -> None:
-    text = quoting.environment_text({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
+    text = quoting.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
     assert text == "\"'A=1' 'B=it''s \"\"so\"\" $(DOLLAR)(X) $$(DOLLARDOLLAR)(Y)'\""
 
 
 @pytest.mark.parametrize("name, value", [("A B", "x"), ("A", "x\ny"), ("A", "\x00")])
 def test_what_has_no_place_in_an_environment(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="no place in an environment"):
-        quoting.environment_text({name: value})
+        quoting.quote_environment({name: value})
 
 
-@pytest.mark.parametrize("quote", [quoting.submit_text, quoting.classad_text, quoting.expression])
+@pytest.mark.parametrize(
+    "quote", [quoting.quote_submit_value, quoting.quote_classad, quoting.flatten_expression]
+)
 def test_text_that_is_none_is_refused(quote: object) -> None:
     assert callable(quote)
     with pytest.raises(ValueError, match="not valid text"):
@@ -85,9 +87,9 @@ def test_text_that_is_none_is_refused(quote: object) -> None:
 
 @pytest.mark.parametrize("path", ["/usr/bin/python3", "/opt/my python", "/it's/python"])
 def test_words_of_the_script(path: str) -> None:
-    word = quoting.shell_word(path)
+    word = quoting.quote_shell_word(path)
     assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
 
 
 def test_expressions_are_one_line() -> None:
-    assert quoting.expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
+    assert quoting.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'

@@ -10,31 +10,32 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from submit_makers import SHELL_TEST, pinned_test, plan
+from plan_factory import SHELL_TEST, make_local_plan, make_pinned_test
 
 from treehammer.errors import ConfigError, SourceError
-from treehammer.submit import quoting, render, templating
-from treehammer.submit.render import describe
+from treehammer.submit.rendering import job_descriptions
+from treehammer.submit.rendering.job_descriptions import render_jobs
+from treehammer.submit.templates import quoting, template_engine
 
 HOSTILE = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_quoting_gives_back_any_text(text: str) -> None:
-    assert tomllib.loads(f"value = {quoting.toml_text(text)}")["value"] == text
+    assert tomllib.loads(f"value = {quoting.quote_toml(text)}")["value"] == text
 
 
 def test_text_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.j2").write_text("x = {{ name | toml }}")
     with pytest.raises(ConfigError, match=r"t\.j2.*not valid text"):
-        templating.render("t.j2", {"name": "\udc80"}, folder=tmp_path)
+        template_engine.render_template("t.j2", {"name": "\udc80"}, folder=tmp_path)
 
 
 def test_hostile_names_stay_values(tmp_path: Path) -> None:
-    made = replace(plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE)
+    made = replace(make_local_plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE)
     job = replace(made.jobs[0], label=HOSTILE)
     environ = {"PATH": HOSTILE, "LC_X=Y": "1", "SECRET_TOKEN": "s3cret"}
-    (description,) = describe(made, _folder(tmp_path), [job], environ=environ)
+    (description,) = render_jobs(made, _folder(tmp_path), [job], environ=environ)
     document = tomllib.loads(description.text)
     assert document["labels"]["campaign_name"] == HOSTILE
     assert document["environment"]["PATH"] == HOSTILE
@@ -43,8 +44,8 @@ def test_hostile_names_stay_values(tmp_path: Path) -> None:
 
 
 def test_description_and_inputs(tmp_path: Path) -> None:
-    made = plan(tmp_path / "test", SHELL_TEST)
-    descriptions = list(describe(made, _folder(tmp_path), environ={}))
+    made = make_local_plan(tmp_path / "test", SHELL_TEST)
+    descriptions = list(render_jobs(made, _folder(tmp_path), environ={}))
     assert [d.job_id for d in descriptions] == [job.spec.job_id for job in made.jobs]
     first = descriptions[0]
     assert set(first.inputs) == set(tomllib.loads(first.text)["job"]["inputs"])
@@ -55,13 +56,15 @@ def test_description_and_inputs(tmp_path: Path) -> None:
     assert (first.inputs["payload"] / "run.sh").stat().st_mode & 0o100
     again = tmp_path / "again"
     again.mkdir()
-    assert [d.text for d in describe(made, again, environ={})] == [d.text for d in descriptions]
+    assert [d.text for d in render_jobs(made, again, environ={})] == [d.text for d in descriptions]
 
 
 def test_unknown_variable_names_template_variable_and_job(tmp_path: Path) -> None:
     (tmp_path / "bad.j2").write_text("x = {{ job.nmae | toml }}")
     with pytest.raises(ConfigError) as caught:
-        templating.render("bad.j2", {"job": {"name": "n"}}, folder=tmp_path, where="job 17")
+        template_engine.render_template(
+            "bad.j2", {"job": {"name": "n"}}, folder=tmp_path, where="job 17"
+        )
     message = str(caught.value)
     assert "bad.j2" in message
     assert "nmae" in message
@@ -75,22 +78,22 @@ def test_unknown_variable_names_template_variable_and_job(tmp_path: Path) -> Non
 def test_wrong_template_is_one_clear_error(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "bad.j2").write_text(text)
     with pytest.raises(ConfigError, match=expected):
-        templating.render("bad.j2", {"x": 1}, folder=tmp_path)
+        template_engine.render_template("bad.j2", {"x": 1}, folder=tmp_path)
 
 
 def test_missing_template(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such template"):
-        templating.render("none.j2", {}, folder=tmp_path)
+        template_engine.render_template("none.j2", {}, folder=tmp_path)
 
 
 def test_files_that_changed_since_they_were_pinned_are_refused(tmp_path: Path) -> None:
-    pinned = pinned_test(tmp_path / "test", SHELL_TEST)
+    pinned = make_pinned_test(tmp_path / "test", SHELL_TEST)
     (tmp_path / "test" / "run.sh").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(SourceError, match="changed while"):
-        render.copy_payload(pinned, tmp_path / "copy")
+        job_descriptions.copy_payload(pinned, tmp_path / "copy")
     (tmp_path / "test" / "run.sh").unlink()
     with pytest.raises(SourceError, match="cannot be copied"):
-        render.copy_payload(pinned, tmp_path / "other")
+        job_descriptions.copy_payload(pinned, tmp_path / "other")
 
 
 def _folder(tmp_path: Path) -> Path:

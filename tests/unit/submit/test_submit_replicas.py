@@ -12,19 +12,31 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from byte_datasets import write_dataset
 from click.testing import CliRunner, Result
-from plain_datasets import lay
 
 from treehammer import config
 from treehammer.cli import cli
 from treehammer.datasets import doors
-from treehammer.datasets.doors.seen import MISSING, SILENT, UNTRIED, Seen
-from treehammer.datasets.manifest import Manifest
+from treehammer.datasets.doors.file_observation import (
+    MISSING,
+    NO_RESPONSE,
+    NOT_TRIED,
+    FileObservation,
+)
+from treehammer.datasets.model.manifest import Manifest
 from treehammer.errors import ConfigError
-from treehammer.sql.store import Store
-from treehammer.submit import replica_findings
-from treehammer.submit.replica_checks import GOOD, UNPROVEN, WRONG, Checked, Place, check
-from treehammer.submit.replica_places import chosen, places
+from treehammer.sql.write.store import Store
+from treehammer.submit.replicas import replica_findings
+from treehammer.submit.replicas.replica_selection import list_expected_replicas, select_storage
+from treehammer.submit.replicas.replica_verification import (
+    GOOD_STATE,
+    SIZE_ONLY_STATE,
+    WRONG_STATE,
+    ExpectedReplica,
+    ReplicaCheck,
+    check_replicas,
+)
 
 CONTENT = {"one.root": os.urandom(100_000), "two.root": b"two"}
 SITES = """
@@ -63,7 +75,7 @@ def served(folder: Path) -> Iterator[str]:
 @pytest.fixture
 def storage(tmp_path: Path) -> Path:
     """A site's storage with a replica of the dataset ``made``."""
-    lay(tmp_path / "storage", "made", CONTENT)
+    write_dataset(tmp_path / "storage", "made", CONTENT)
     return tmp_path / "storage"
 
 
@@ -80,14 +92,16 @@ def settings(tmp_path: Path, storage: Path, manifest: Manifest) -> Iterator[conf
     with served(storage) as http:
         (tmp_path / "sites.toml").write_text(SITES.format(folder=storage, http=http))
         flags = {name: tmp_path / name[:-4] for name in ("cache_dir", "data_dir")}
-        yield config.load({**flags, "sites_file": tmp_path / "sites.toml"}, environ={})
+        yield config.load_settings({**flags, "sites_file": tmp_path / "sites.toml"}, environ={})
 
 
-def at(settings: config.Settings, manifest: Manifest, site: str, *names: str) -> list[Place]:
-    return places(manifest, chosen(site, settings, None), names, None)
+def at(
+    settings: config.Settings, manifest: Manifest, site: str, *names: str
+) -> list[ExpectedReplica]:
+    return list_expected_replicas(manifest, select_storage(site, settings, None), names, None)
 
 
-def states(found: list[Checked]) -> list[str]:
+def states(found: list[ReplicaCheck]) -> list[str]:
     return [one.state for one in found]
 
 
@@ -95,16 +109,16 @@ def test_a_folder_tells_sizes_and_proves_when_it_is_read(
     settings: config.Settings, manifest: Manifest
 ) -> None:
     wanted = at(settings, manifest, "NEAR", "file")
-    assert states(check(manifest, wanted)) == [UNPROVEN, UNPROVEN]
-    found = check(manifest, wanted, full=True)
-    assert states(found) == [GOOD, GOOD]
+    assert states(check_replicas(manifest, wanted)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
+    found = check_replicas(manifest, wanted, full=True)
+    assert states(found) == [GOOD_STATE, GOOD_STATE]
     assert all(one.is_proof for one in found)
 
 
 def test_a_web_server_is_read_too(settings: config.Settings, manifest: Manifest) -> None:
     wanted = at(settings, manifest, "NEAR", "http")
-    assert states(check(manifest, wanted)) == [UNPROVEN, UNPROVEN]
-    assert states(check(manifest, wanted, full=True)) == [GOOD, GOOD]
+    assert states(check_replicas(manifest, wanted)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
+    assert states(check_replicas(manifest, wanted, full=True)) == [GOOD_STATE, GOOD_STATE]
 
 
 @pytest.mark.parametrize("door", ["file", "http"])
@@ -115,9 +129,14 @@ def test_other_bytes_are_wrong_when_they_came_twice(
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     wanted = at(settings, manifest, "NEAR", door)
-    assert states(check(manifest, wanted)) == [UNPROVEN, UNPROVEN]
-    bad, good = check(manifest, wanted, full=True)
-    assert (bad.state, bad.wrong_reads, bad.is_proof, good.state) == (WRONG, 2, True, GOOD)
+    assert states(check_replicas(manifest, wanted)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
+    bad, good = check_replicas(manifest, wanted, full=True)
+    assert (bad.state, bad.wrong_reads, bad.is_proof, good.state) == (
+        WRONG_STATE,
+        2,
+        True,
+        GOOD_STATE,
+    )
     assert "instead of" in bad.message
 
 
@@ -127,8 +146,8 @@ def test_sizes_tell_without_reading(
     (storage / "made" / "one.root").write_bytes(b"short")
     (storage / "made" / "two.root").unlink()
     for door in ("file", "http"):
-        found = check(manifest, at(settings, manifest, "NEAR", door))
-        assert states(found) == [WRONG, MISSING]
+        found = check_replicas(manifest, at(settings, manifest, "NEAR", door))
+        assert states(found) == [WRONG_STATE, MISSING]
         assert found[0].message == "5 bytes instead of 100000"
 
 
@@ -136,28 +155,28 @@ def test_what_was_wrong_once_is_no_proof(
     settings: config.Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = manifest.files[0]
-    other = Seen(file.size, "00000001", "0" * 64)
-    right = Seen(file.size, file.adler32, file.sha256)
-    silent = Seen(trouble=SILENT, message="no answer")
-    place = Place("NEAR", "file", file, "/x")
+    other = FileObservation(file.size, "00000001", "0" * 64)
+    right = FileObservation(file.size, file.adler32, file.sha256)
+    silent = FileObservation(failure=NO_RESPONSE, message="no answer")
+    place = ExpectedReplica("NEAR", "file", file, "/x")
     for answers, proof in (
         ([other, other], True),
         ([other, right], False),
         ([other, silent], False),
     ):
         left = iter(answers)
-        monkeypatch.setattr(doors, "read", lambda *_, left=left, **__: next(left))
-        (found,) = check(manifest, [place], full=True)
-        assert (found.state, found.is_proof) == (WRONG, proof)
-    monkeypatch.setattr(doors, "read", lambda *_, **__: silent)
-    (found,) = check(manifest, [place], full=True)
-    assert (found.state, found.is_proof) == (SILENT, False)
+        monkeypatch.setattr(doors, "read_file", lambda *_, left=left, **__: next(left))
+        (found,) = check_replicas(manifest, [place], full=True)
+        assert (found.state, found.is_proof) == (WRONG_STATE, proof)
+    monkeypatch.setattr(doors, "read_file", lambda *_, **__: silent)
+    (found,) = check_replicas(manifest, [place], full=True)
+    assert (found.state, found.is_proof) == (NO_RESPONSE, False)
 
 
 def test_folders_of_other_machines_are_not_tried(
     settings: config.Settings, manifest: Manifest
 ) -> None:
-    assert states(check(manifest, at(settings, manifest, "FAR"))) == [UNTRIED, UNTRIED]
+    assert states(check_replicas(manifest, at(settings, manifest, "FAR"))) == [NOT_TRIED, NOT_TRIED]
 
 
 def test_a_door_that_no_site_has_is_told(settings: config.Settings, manifest: Manifest) -> None:
@@ -167,16 +186,18 @@ def test_a_door_that_no_site_has_is_told(settings: config.Settings, manifest: Ma
 
 def test_an_rse_expression_needs_rucio(settings: config.Settings) -> None:
     with pytest.raises(ConfigError, match="no Rucio is known"):
-        chosen("tier=2", settings, None)
+        select_storage("tier=2", settings, None)
 
 
 def test_proofs_alone_are_remembered(settings: config.Settings, manifest: Manifest) -> None:
     wanted = at(settings, manifest, "NEAR", "file")
-    assert replica_findings.record(manifest, check(manifest, wanted), settings) == 0
+    assert (
+        replica_findings.record_findings(manifest, check_replicas(manifest, wanted), settings) == 0
+    )
     assert not (settings.data_dir / "results.db").exists()
-    found = check(manifest, wanted, full=True)
-    bad = replace(found[0], state=WRONG, wrong_reads=2, message="other")
-    assert replica_findings.record(manifest, [bad, found[1]], settings) == 0
+    found = check_replicas(manifest, wanted, full=True)
+    bad = replace(found[0], state=WRONG_STATE, wrong_reads=2, message="other")
+    assert replica_findings.record_findings(manifest, [bad, found[1]], settings) == 0
     with Store.open(settings.database) as store:
         assert store.mark_bad_replicas() == 0  # there are no measurements, and it is asked for them
 
@@ -225,9 +246,9 @@ def test_mistakes_of_verify(
 def test_reading_ends_with_an_interrupt(
     settings: config.Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object, **__: object) -> Seen:
+    def interrupted(*_: object, **__: object) -> FileObservation:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(doors, "read", interrupted)
+    monkeypatch.setattr(doors, "read_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        check(manifest, at(settings, manifest, "NEAR", "file"), full=True)
+        check_replicas(manifest, at(settings, manifest, "NEAR", "file"), full=True)

@@ -7,15 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import plan_factory
 import pytest
-import submit_makers
-from submit_makers import READING_TEST, plan, settings_for, site
+from plan_factory import READING_TEST, make_local_plan, make_settings, make_site
 
-from treehammer.errors import ConfigError, NothingToDo
-from treehammer.sql.store import Store
-from treehammer.submit import campaign as campaigns
-from treehammer.submit import ceilings
-from treehammer.submit.sites import LOCAL_JOBS, Ceilings, Site, known_sites
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.write.store import Store
+from treehammer.submit.lifecycle import submission as campaigns
+from treehammer.submit.planning import ceiling_checks
+from treehammer.submit.sites.site_model import Ceilings, Site
+from treehammer.submit.sites.site_registry import MAX_LOCAL_JOBS, load_sites
 
 #: Goes through all jobs, as storing them does, and says what memory that took at most (kB).
 COUNT_JOBS = """
@@ -29,7 +30,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 def peak_kb(folder: Path, repeats: int) -> int:
-    helpers = Path(submit_makers.__file__).parent
+    helpers = Path(plan_factory.__file__).parent
     run = [sys.executable, "-c", COUNT_JOBS, str(folder), str(repeats)]
     environment = {**os.environ, "PYTHONPATH": str(helpers)}
     return int(subprocess.run(run, check=True, capture_output=True, env=environment).stdout)
@@ -41,7 +42,7 @@ def test_memory_is_that_of_the_variants_not_of_the_jobs(tmp_path: Path) -> None:
 
 
 def test_a_job_looked_at_twice_is_the_same(tmp_path: Path) -> None:
-    jobs = plan(tmp_path).jobs
+    jobs = make_local_plan(tmp_path).jobs
     assert list(jobs) == list(jobs)
     assert [jobs[place] for place in range(len(jobs))] == list(jobs)
     assert jobs[-1] == list(jobs)[-1]
@@ -53,26 +54,32 @@ def test_kinds_stand_for_all_jobs(tmp_path: Path) -> None:
     text = READING_TEST.replace(
         "cache_mb = [0, 30]", 'door = ["file", "https"]\ncache_mb = [0, 30]'
     )
-    made = plan(tmp_path, text, site("file"), site("file", "https", name="far"))
-    assert sum(times for _, times in made.jobs.kinds()) == len(list(made.jobs)) == len(made.jobs)
-    assert made.executions == sum(len(job.spec.executions) for job in made.jobs)
+    made = make_local_plan(
+        tmp_path, text, make_site("file"), make_site("file", "https", name="far")
+    )
+    assert (
+        sum(times for _, times in made.jobs.iterate_kinds())
+        == len(list(made.jobs))
+        == len(made.jobs)
+    )
+    assert made.execution_count == sum(len(job.spec.executions) for job in made.jobs)
 
 
 def test_what_is_above_a_ceiling_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
-    wide = Site("wide", "local", site().doors)
-    narrow = Site("narrow", "local", site().doors, ceilings=Ceilings(jobs=4))
-    made = plan(tmp_path / "test", READING_TEST, wide, narrow)
-    settings = settings_for(tmp_path)
-    assert ceilings.above(made, campaigns.costs_of(made, settings)) == [
-        "Site narrow takes at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."
-    ]
+    wide = Site("wide", "local", make_site().doors)
+    narrow = Site("narrow", "local", make_site().doors, ceilings=Ceilings(jobs=4))
+    made = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
+    settings = make_settings(tmp_path)
+    assert ceiling_checks.list_ceiling_violations(
+        made, campaigns.estimate_plan_costs(made, settings)
+    ) == ["Site narrow takes at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."]
     with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
         campaigns.submit_plan(made, settings)
-    with pytest.raises(NothingToDo):
+    with pytest.raises(NothingToDoError):
         Store.open(settings.database, create=False)
-    fits = plan(tmp_path / "test", READING_TEST, wide)
-    ceilings.require_room(fits, campaigns.costs_of(fits, settings))
+    fits = make_local_plan(tmp_path / "test", READING_TEST, wide)
+    ceiling_checks.check_ceilings(fits, campaigns.estimate_plan_costs(fits, settings))
 
 
 def test_this_machine_has_a_ceiling(tmp_path: Path) -> None:
-    assert known_sites(settings_for(tmp_path))["local"].ceilings.jobs == LOCAL_JOBS
+    assert load_sites(make_settings(tmp_path))["local"].ceilings.jobs == MAX_LOCAL_JOBS

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from submit_makers import settings_for
+from plan_factory import make_settings
 
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDo
-from treehammer.submit import sites_file
-from treehammer.submit.site_commands import sites
+from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDoError
+from treehammer.submit.cli.sites_commands import sites
+from treehammer.submit.sites import sites_file
 
 FILE = """
 [sites.DESK]
@@ -36,7 +36,7 @@ def settings(tmp_path: Path) -> Settings:
     (tmp_path / "sites.toml").write_text(FILE, encoding="utf-8")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "f.root").write_bytes(b"x" * 2000)
-    return dataclasses.replace(settings_for(tmp_path), sites_file=tmp_path / "sites.toml")
+    return dataclasses.replace(make_settings(tmp_path), sites_file=tmp_path / "sites.toml")
 
 
 def run(settings: Settings, *arguments: str) -> Result:
@@ -85,14 +85,14 @@ def test_a_check_without_a_finding_leaves_with_0(settings: Settings) -> None:
 def test_what_cannot_be_checked_is_told(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'DESK'"):
         run(settings, "check", "DESC")
-    with pytest.raises(NothingToDo, match="no site is named"):
+    with pytest.raises(NothingToDoError, match="no site is named"):
         run(settings, "check", ",")
     with pytest.raises(DatasetError, match="nothing"):
         run(settings, "check", "--dataset", "nothing")
 
 
 def test_the_schema_is_printed(settings: Settings) -> None:
-    assert json.loads(run(settings, "schema").stdout) == sites_file.json_schema()
+    assert json.loads(run(settings, "schema").stdout) == sites_file.build_json_schema()
 
 
 def test_a_wrong_sites_file_leaves_with_2_and_no_traceback(settings: Settings) -> None:

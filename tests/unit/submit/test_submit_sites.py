@@ -11,16 +11,16 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from sql_makers import campaign_row, job_row, make_measurement
-from submit_makers import settings_for
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from plan_factory import make_settings
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, SitesError, TreehammerError
-from treehammer.sql.rows import AttemptRow
-from treehammer.sql.store import Store
-from treehammer.submit.purge import purge
-from treehammer.submit.sites import batch_system, choose_sites, known_sites
-from treehammer.submit.watch_commands import cancel, collect, status
+from treehammer.sql.core.rows import AttemptRow
+from treehammer.sql.write.store import Store
+from treehammer.submit.cli.campaign_commands import cancel, collect, status
+from treehammer.submit.cli.purge_command import purge
+from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
 
 FILE = """
 [pools.grid]
@@ -40,16 +40,16 @@ doors = [{ name = "root", protocol = "root", prefix = "root://far//d" }]
 def settings(tmp_path: Path) -> Settings:
     path = tmp_path / "sites.toml"
     path.write_text(FILE, encoding="utf-8")
-    return dataclasses.replace(settings_for(tmp_path), sites_file=path)
+    return dataclasses.replace(make_settings(tmp_path), sites_file=path)
 
 
 def chosen(settings: Settings, *names: str) -> list[str]:
-    return [site.name for site in choose_sites(names, settings)]
+    return [site.name for site in select_sites(names, settings)]
 
 
 def test_this_machine_is_always_a_site(settings: Settings, tmp_path: Path) -> None:
-    assert list(known_sites(settings)) == ["local", "NEAR", "FAR"]
-    assert list(known_sites(settings_for(tmp_path))) == ["local"]
+    assert list(load_sites(settings)) == ["local", "NEAR", "FAR"]
+    assert list(load_sites(make_settings(tmp_path))) == ["local"]
 
 
 def test_sites_are_chosen_by_name_label_and_all_each_once(
@@ -59,7 +59,7 @@ def test_sites_are_chosen_by_name_label_and_all_each_once(
     assert chosen(settings, "label:eu", "label:near") == ["NEAR"]
     assert chosen(settings, "all") == ["NEAR", "FAR"]
     assert chosen(settings, "local", "all") == ["local", "NEAR", "FAR"]
-    assert chosen(settings_for(tmp_path), "all") == ["local"]
+    assert chosen(make_settings(tmp_path), "all") == ["local"]
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,20 @@ def test_an_unknown_site_is_told_with_what_was_meant(
 
 def test_without_a_sites_file_its_absence_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--sites-file"):
-        chosen(settings_for(tmp_path), "NEAR")
+        chosen(make_settings(tmp_path), "NEAR")
 
 
 def test_a_wrong_sites_file_stops_whatever_needs_sites(settings: Settings) -> None:
     assert settings.sites_file
     settings.sites_file.write_text("[sites.A]\n", encoding="utf-8")
     with pytest.raises(SitesError, match=r"sites\.A\.doors: is missing"):
-        choose_sites(["local"], settings)
+        select_sites(["local"], settings)
 
 
 def test_the_local_batch_system_needs_no_sites_file(settings: Settings) -> None:
     assert settings.sites_file
     settings.sites_file.unlink()
-    assert batch_system("local", settings).name == "local"
+    assert open_batch_system("local", settings).name == "local"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_pool_that_is_gone_is_an_error_of_configuration(
     settings: Settings, name: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        batch_system(name, settings)
+        open_batch_system(name, settings)
     assert caught.value.exit_code == ExitCode.USAGE
     for word in words:
         assert word in str(caught.value)
@@ -118,7 +118,7 @@ def test_a_pool_that_is_gone_is_an_error_of_configuration(
 
 def test_a_campaign_of_pools_asks_for_the_sites_file_when_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no sites file says what pool 'grid' is"):
-        batch_system("htcondor@grid", settings_for(tmp_path))
+        open_batch_system("htcondor@grid", make_settings(tmp_path))
 
 
 def test_local_campaigns_load_nothing_of_htcondor() -> None:
@@ -136,13 +136,13 @@ def campaign(settings: Settings) -> Settings:
     """A campaign with a job in a pool that the sites file no longer has, and one that is over."""
     with Store.open(settings.database) as store:
         jobs = [
-            job_row(
+            make_job_row(
                 "a", site="NEAR", batch_system="htcondor@gone", batch_id="1.0", state="running"
             ),
-            job_row("b", site="NEAR", batch_system="htcondor@gone"),
+            make_job_row("b", site="NEAR", batch_system="htcondor@gone"),
         ]
-        store.add_campaign(campaign_row(planned_jobs=2), jobs)
-        store.add_campaign(campaign_row("other"), [job_row("c", campaign_id="other")])
+        store.add_campaign(make_campaign_row(planned_jobs=2), jobs)
+        store.add_campaign(make_campaign_row("other"), [make_job_row("c", campaign_id="other")])
     return settings
 
 
@@ -166,16 +166,16 @@ def test_jobs_of_a_pool_that_is_gone_are_left_as_they_are(
 @pytest.fixture
 def imported(tmp_path: Path) -> Settings:
     """A campaign that came from another installation, whose pool nothing here tells of."""
-    settings = settings_for(tmp_path)
+    settings = make_settings(tmp_path)
     over = {"batch_system": "htcondor@theirs", "batch_id": "1.0"}
     with Store.open(settings.database) as store:
-        never_queued = job_row("c", state="lost", **{**over, "batch_id": ""})
+        never_queued = make_job_row("c", state="lost", **{**over, "batch_id": ""})
         jobs = [
-            job_row("a", state="done", **over),
-            job_row("b", state="lost", **over),
+            make_job_row("a", state="done", **over),
+            make_job_row("b", state="lost", **over),
             never_queued,
         ]
-        store.add_campaign(campaign_row(planned_jobs=2), jobs)
+        store.add_campaign(make_campaign_row(planned_jobs=2), jobs)
         store.set_attempts(
             AttemptRow(job, number, "lost", 5, 9, None, "lost", "gone")
             for job, number in (("a", 1), ("a", 2), ("b", 1))

@@ -10,14 +10,14 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sites_mistakes import BROKEN, MISTAKES
+from sites_file_mistakes import BROKEN_SITES, SITES_MISTAKES
 
 from treehammer import submit
 from treehammer.errors import ExitCode, SitesError
-from treehammer.submit import sites_file
-from treehammer.submit.site import Ceilings, Door, Pool, Site
+from treehammer.submit.sites import sites_file
+from treehammer.submit.sites.site_model import Ceilings, Door, HTCondorPool, Site
 
-PUBLISHED = Path(submit.__file__).parent / "sites.schema.json"
+PUBLISHED = Path(submit.__file__).parent / "sites" / "sites.schema.json"
 
 EVERYTHING = """
 [pools.testbed]
@@ -53,15 +53,15 @@ doors = [{ name = "file", protocol = "file", prefix = "data" }]
 """
 
 
-def read(folder: Path, text: str) -> sites_file.SitesFile:
+def read(folder: Path, text: str) -> sites_file.SitesFileContent:
     path = folder / "sites.toml"
     path.write_text(text, encoding="utf-8")
-    return sites_file.read(path)
+    return sites_file.read_sites_file(path)
 
 
 def test_everything_that_can_be_said_is_understood(tmp_path: Path) -> None:
     found = read(tmp_path, EVERYTHING)
-    assert found.pools["testbed"] == Pool(
+    assert found.pools["testbed"] == HTCondorPool(
         name="testbed",
         config=tmp_path / "condor_config",
         collector="127.0.0.1:9618",
@@ -69,7 +69,7 @@ def test_everything_that_can_be_said_is_understood(tmp_path: Path) -> None:
         token_dir=Path.home() / "tokens",
         submit_dir=Path("/submit"),
     )
-    assert found.pools["default"] == Pool("default")
+    assert found.pools["default"] == HTCondorPool("default")
     assert found.sites["SITE_A"] == Site(
         name="SITE_A",
         batch="htcondor@testbed",
@@ -103,7 +103,7 @@ def test_everything_that_can_be_said_is_understood(tmp_path: Path) -> None:
 )
 def test_a_door_opens_what_was_meant(tmp_path: Path, protocol: str, prefix: str, url: str) -> None:
     text = f"[sites.A]\ndoors = [{{name = 'd', protocol = '{protocol}', prefix = '{prefix}'}}]\n"
-    assert read(tmp_path, text).sites["A"].doors[0].url("set", "f.root") == url
+    assert read(tmp_path, text).sites["A"].doors[0].file_url("set", "f.root") == url
 
 
 def test_a_door_may_leave_it_to_rucio_where_files_lie(tmp_path: Path) -> None:
@@ -116,11 +116,11 @@ def test_a_door_may_leave_it_to_rucio_where_files_lie(tmp_path: Path) -> None:
     assert (plain.rse, plain.prefix) == ("A_DISK", "")
     assert (pinned.rse, pinned.prefix) == ("A_DISK", "root://r//store/test/xrootd/A")
     copy = tmp_path / "copy.toml"
-    sites_file.write(known.sites.values(), [], copy)
-    assert sites_file.read(copy) == known
+    sites_file.write_sites_file(known.sites.values(), [], copy)
+    assert sites_file.read_sites_file(copy) == known
 
 
-@pytest.mark.parametrize(("text", "line", "key", "words"), MISTAKES)
+@pytest.mark.parametrize(("text", "line", "key", "words"), SITES_MISTAKES)
 def test_each_mistake_is_told_with_file_line_key_and_remedy(
     tmp_path: Path, text: str, line: int, key: str, words: str
 ) -> None:
@@ -132,7 +132,7 @@ def test_each_mistake_is_told_with_file_line_key_and_remedy(
     assert caught.value.exit_code == ExitCode.USAGE
 
 
-@pytest.mark.parametrize(("text", "line"), BROKEN)
+@pytest.mark.parametrize(("text", "line"), BROKEN_SITES)
 def test_what_is_no_toml_is_told_with_its_line(tmp_path: Path, text: str, line: int) -> None:
     with pytest.raises(SitesError) as caught:
         read(tmp_path, text)
@@ -157,12 +157,12 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes | Non
     if content:
         path.write_bytes(content)
     with pytest.raises(SitesError, match=r"sites\.toml"):
-        sites_file.read(path)
+        sites_file.read_sites_file(path)
 
 
 def test_the_published_schema_is_the_one_of_the_models() -> None:
     published = json.loads(PUBLISHED.read_text())
-    assert published == sites_file.json_schema(), (
+    assert published == sites_file.build_json_schema(), (
         "run: treehammer sites schema > submit/sites.schema.json"
     )
     jsonschema.Draft202012Validator.check_schema(published)
@@ -181,13 +181,13 @@ def test_the_published_schema_is_the_one_of_the_models() -> None:
 )
 def test_an_editor_flags_what_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(tomllib.loads(text), sites_file.json_schema())
+        jsonschema.validate(tomllib.loads(text), sites_file.build_json_schema())
     with pytest.raises(SitesError):
         read(tmp_path, text)
 
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(
-    lambda name: name not in sites_file.RESERVED
+    lambda name: name not in sites_file.RESERVED_NAMES
 )
 lines = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs"))).filter(
     lambda text: text == text.strip() and text.isprintable()
@@ -201,12 +201,12 @@ doors = st.one_of(
     st.builds(Door, names, st.just("https"), names.map("https://h/{}".format), lines, lines),
 )
 pools = st.builds(
-    Pool, names, paths, lines, lines, st.just(None), paths, st.just(False), paths
-) | st.builds(Pool, names, token_dir=paths, spool=st.booleans())
+    HTCondorPool, names, paths, lines, lines, st.just(None), paths, st.just(False), paths
+) | st.builds(HTCondorPool, names, token_dir=paths, spool=st.booleans())
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> tuple[list[Site], list[Pool]]:
+def documents(draw: st.DrawFn) -> tuple[list[Site], list[HTCondorPool]]:
     made_pools = draw(st.lists(pools, min_size=1, max_size=3, unique_by=lambda pool: pool.name))
     site = st.builds(
         Site,
@@ -232,12 +232,12 @@ def documents(draw: st.DrawFn) -> tuple[list[Site], list[Pool]]:
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_what_is_written_reads_the_same(
-    tmp_path: Path, document: tuple[list[Site], list[Pool]]
+    tmp_path: Path, document: tuple[list[Site], list[HTCondorPool]]
 ) -> None:
     sites, pools = document
     path = tmp_path / "sites.toml"
-    sites_file.write(sites, pools, path)
-    found = sites_file.read(path)
+    sites_file.write_sites_file(sites, pools, path)
+    found = sites_file.read_sites_file(path)
     assert list(found.sites.values()) == sites
     assert list(found.pools.values()) == pools
 
@@ -245,5 +245,5 @@ def test_what_is_written_reads_the_same(
 def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
     path = tmp_path / "sites.toml"
     with pytest.raises(SitesError, match="means this machine"):
-        sites_file.write([Site("local", "local", (Door("f", "file", "/"),))], [], path)
+        sites_file.write_sites_file([Site("local", "local", (Door("f", "file", "/"),))], [], path)
     assert not path.exists()

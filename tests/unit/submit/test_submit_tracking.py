@@ -8,119 +8,134 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from submit_makers import CREATED_US
-from tracking_scene import NOW_US, Scene, attempt
+from plan_factory import CREATED_US
+from tracking_harness import NOW_US, TrackingHarness, make_attempt_status
 
 from treehammer.errors import BatchError
-from treehammer.sql.rows import ReplicaRow
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
-from treehammer.submit.batch.base import (
+from treehammer.sql.core.rows import ReplicaRow
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import (
     AttemptStatus,
     JobState,
     JobStatus,
 )
-from treehammer.submit.submissions import GRACE_S
+from treehammer.submit.tracking.submission_locks import SUBMITTER_GRACE_S
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene(tmp_path: Path) -> Iterator[TrackingHarness]:
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        yield Scene(tmp_path, store)
+        yield TrackingHarness(tmp_path, store)
 
 
-def test_batch_ids_that_a_killed_submitter_could_not_store_are_found(scene: Scene) -> None:
-    assert {job.batch_id for job in scene.tracker.refresh(scene.campaign)} == {"b.1", "b.2"}
+def test_batch_ids_that_a_killed_submitter_could_not_store_are_found(
+    scene: TrackingHarness,
+) -> None:
+    assert {job.batch_id for job in scene.tracker.refresh_jobs(scene.campaign)} == {"b.1", "b.2"}
     assert {job.batch_id for job in scene.store.jobs(scene.campaign.id)} == {"b.1", "b.2"}
 
 
-def test_states_and_attempts_are_copied(scene: Scene) -> None:
-    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
-    states = {job.id: job.state for job in scene.tracker.refresh(scene.campaign)}
+def test_states_and_attempts_are_copied(scene: TrackingHarness) -> None:
+    scene.batch.set_status(
+        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
+    )
+    states = {job.id: job.state for job in scene.tracker.refresh_jobs(scene.campaign)}
     assert states == {scene.ids[0]: "running", scene.ids[1]: "queued"}
-    (row,) = scene.attempts(0)
+    (row,) = scene.read_attempts(0)
     assert (row.state, row.failure_class, row.exit_code) == ("running", "", None)
 
 
-def test_complete_job_is_collected_once_by_any_number_of_collectors(scene: Scene) -> None:
+def test_complete_job_is_collected_once_by_any_number_of_collectors(scene: TrackingHarness) -> None:
     for position in (1, 2):
-        scene.record(0, position)
-    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
-    scene.tracker.refresh(scene.campaign)
+        scene.write_record(0, position)
+    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
+    scene.tracker.refresh_jobs(scene.campaign)
     first, second = scene.tracker, scene.tracker
-    assert first.collect(scene.campaign).new == 2
-    assert first.collect(scene.campaign).known == 0, "it need not read them again"
-    assert (second.collect(scene.campaign).new, scene.tracker.collect(scene.campaign).known) == (
+    assert first.collect_records(scene.campaign).new == 2
+    assert first.collect_records(scene.campaign).known == 0, "it need not read them again"
+    assert (
+        second.collect_records(scene.campaign).new,
+        scene.tracker.collect_records(scene.campaign).known,
+    ) == (
         0,
         2,
     )
-    assert sum(row.measurements for row in scene.store.counts(scene.campaign.id)) == 2
-    assert scene.attempts(0)[0].failure_class == ""
+    assert sum(row.measurements for row in scene.store.count_measurements(scene.campaign.id)) == 2
+    assert scene.read_attempts(0)[0].failure_class == ""
 
 
-def test_records_of_a_running_job_are_collected_early(scene: Scene) -> None:
-    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
-    scene.record(0, 1)
-    scene.tracker.refresh(scene.campaign)
-    assert scene.tracker.collect(scene.campaign).new == 1
-    progress = scene.tracker.progress(scene.campaign)
-    assert (progress.done, progress.planned, progress.finished) == (1, 4, False)
+def test_records_of_a_running_job_are_collected_early(scene: TrackingHarness) -> None:
+    scene.batch.set_status(
+        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
+    )
+    scene.write_record(0, 1)
+    scene.tracker.refresh_jobs(scene.campaign)
+    assert scene.tracker.collect_records(scene.campaign).new == 1
+    progress = scene.tracker.compute_progress(scene.campaign)
+    assert (
+        progress.finished_measurements,
+        progress.planned_measurements,
+        progress.is_finished,
+    ) == (1, 4, False)
 
 
-def test_what_read_a_replica_that_was_found_bad_meanwhile_is_marked(scene: Scene) -> None:
-    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
+def test_what_read_a_replica_that_was_found_bad_meanwhile_is_marked(scene: TrackingHarness) -> None:
+    scene.batch.set_status(
+        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
+    )
     for position in (1, 2):
-        scene.record(0, position, dataset_hash="h", door="file", plausible=True, started_us=5)
+        scene.write_record(0, position, dataset_hash="h", door="file", plausible=True, started_us=5)
     bad = ReplicaRow("1", 4, "set", "h", "local", "file", "f.root", "/f.root", False, "has 3 bytes")
     scene.store.add_replicas([bad])
-    scene.tracker.refresh(scene.campaign)
-    assert scene.tracker.collect(scene.campaign).new == 2
-    rows = scene.store.measurements(Selection(), ["plausible", "implausible_why"])
-    assert {(row["plausible"], row["implausible_why"]) for row in rows} == {
+    scene.tracker.refresh_jobs(scene.campaign)
+    assert scene.tracker.collect_records(scene.campaign).new == 2
+    rows = scene.store.measurements(Selection(), ["plausible", "implausible_reasons"])
+    assert {(row["plausible"], row["implausible_reasons"]) for row in rows} == {
         (False, "bad replica: has 3 bytes")
     }
 
 
-def test_job_that_left_too_little_is_lost_with_its_reason(scene: Scene) -> None:
-    scene.record(0, 1)
-    (scene.batch.sandbox("b.1") / "worker.err").write_text("no job.json here\x00\n")
-    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE, code=2))
-    scene.tracker.refresh(scene.campaign)
-    (row,) = scene.attempts(0)
+def test_job_that_left_too_little_is_lost_with_its_reason(scene: TrackingHarness) -> None:
+    scene.write_record(0, 1)
+    (scene.batch.make_sandbox("b.1") / "worker.err").write_text("no job.json here\x00\n")
+    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE, code=2))
+    scene.tracker.refresh_jobs(scene.campaign)
+    (row,) = scene.read_attempts(0)
     assert row.failure_class == "lost"
     assert "1 of 2 measurements came back" in row.message
     assert "exit code 2" in row.message
     assert "no job.json here?" in row.message
-    assert scene.tracker.progress(scene.campaign).failures == {"local": {"lost": 1}}
+    assert scene.tracker.compute_progress(scene.campaign).failures == {"local": {"lost": 1}}
 
 
-def test_eviction_is_told_by_the_worker(scene: Scene) -> None:
-    folder = scene.batch.sandbox("b.1")
+def test_eviction_is_told_by_the_worker(scene: TrackingHarness) -> None:
+    folder = scene.batch.make_sandbox("b.1")
     (folder / "attempt.json").write_text(json.dumps({"stopped_by": "SIGTERM"}))
-    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE, code=1))
-    scene.tracker.refresh(scene.campaign)
-    assert scene.attempts(0)[0].failure_class == "evicted"
+    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE, code=1))
+    scene.tracker.refresh_jobs(scene.campaign)
+    assert scene.read_attempts(0)[0].failure_class == "evicted"
 
 
-def test_every_attempt_is_kept(scene: Scene) -> None:
-    scene.record(0, 1, attempt=1)
+def test_every_attempt_is_kept(scene: TrackingHarness) -> None:
+    scene.write_record(0, 1, attempt=1)
     for position in (1, 2):
-        scene.record(0, position, attempt=2)
-    lost = attempt(JobState.LOST, 1, None, "the worker was ended by SIGKILL")
-    scene.batch.says("b.1", JobState.DONE, lost, attempt(JobState.DONE, 2))
-    scene.tracker.refresh(scene.campaign)
-    assert [(a.number, a.failure_class) for a in scene.attempts(0)] == [(1, "lost"), (2, "")]
-    assert "SIGKILL" in scene.attempts(0)[0].message
-    assert scene.tracker.collect(scene.campaign).new == 3
+        scene.write_record(0, position, attempt=2)
+    lost = make_attempt_status(JobState.LOST, 1, None, "the worker was ended by SIGKILL")
+    scene.batch.set_status("b.1", JobState.DONE, lost, make_attempt_status(JobState.DONE, 2))
+    scene.tracker.refresh_jobs(scene.campaign)
+    assert [(a.number, a.failure_class) for a in scene.read_attempts(0)] == [(1, "lost"), (2, "")]
+    assert "SIGKILL" in scene.read_attempts(0)[0].message
+    assert scene.tracker.collect_records(scene.campaign).new == 3
 
 
-def test_cancelled_is_no_failure(scene: Scene) -> None:
-    cancelled = attempt(JobState.CANCELLED, reason="cancelled")
-    scene.batch.says("b.1", JobState.CANCELLED, cancelled)
-    scene.batch.says("b.2", JobState.CANCELLED)
-    scene.tracker.refresh(scene.campaign)
-    progress = scene.tracker.progress(scene.campaign)
-    assert progress.finished
+def test_cancelled_is_no_failure(scene: TrackingHarness) -> None:
+    cancelled = make_attempt_status(JobState.CANCELLED, reason="cancelled")
+    scene.batch.set_status("b.1", JobState.CANCELLED, cancelled)
+    scene.batch.set_status("b.2", JobState.CANCELLED)
+    scene.tracker.refresh_jobs(scene.campaign)
+    progress = scene.tracker.compute_progress(scene.campaign)
+    assert progress.is_finished
     assert not progress.failures
 
 
@@ -132,26 +147,28 @@ def test_cancelled_is_no_failure(scene: Scene) -> None:
         (b"\xff\xfe", "utf-8"),
     ],
 )
-def test_what_is_no_record_is_kept_aside(scene: Scene, content: str | bytes, reason: str) -> None:
-    good = scene.record(0, 1)
+def test_what_is_no_record_is_kept_aside(
+    scene: TrackingHarness, content: str | bytes, reason: str
+) -> None:
+    good = scene.write_record(0, 1)
     bad = good.with_name("bad.json")
     bad.write_bytes(content if isinstance(content, bytes) else content.encode())
-    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
-    scene.tracker.refresh(scene.campaign)
-    collected = scene.tracker.collect(scene.campaign)
+    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
+    scene.tracker.refresh_jobs(scene.campaign)
+    collected = scene.tracker.collect_records(scene.campaign)
     assert collected.new == 1
-    (aside,) = collected.set_aside
+    (aside,) = collected.rejected
     assert reason in aside.reason
     assert aside.path.is_file()
     assert not bad.exists()
-    assert not scene.tracker.collect(scene.campaign).set_aside
+    assert not scene.tracker.collect_records(scene.campaign).rejected
 
 
-def test_record_of_another_job_is_kept_aside(scene: Scene) -> None:
-    scene.record(0, 1, job_id=scene.ids[1])
-    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
-    scene.tracker.refresh(scene.campaign)
-    (aside,) = scene.tracker.collect(scene.campaign).set_aside
+def test_record_of_another_job_is_kept_aside(scene: TrackingHarness) -> None:
+    scene.write_record(0, 1, job_id=scene.ids[1])
+    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
+    scene.tracker.refresh_jobs(scene.campaign)
+    (aside,) = scene.tracker.collect_records(scene.campaign).rejected
     assert scene.ids[1] in aside.reason
 
 
@@ -161,69 +178,81 @@ def test_record_of_another_job_is_kept_aside(scene: Scene) -> None:
         ({"failure_class": "good"}, "failure_class must be one of"),
         ({"day": 20991399}, "day must be the UTC day of started_us"),
         ({"measurement_id": "another's"}, "measurement_id is not that of"),
-        ({"implausible_why": "bad replica: says I"}, "may not contain 'bad replica:'"),
+        ({"implausible_reasons": "bad replica: says I"}, "may not contain 'bad replica:'"),
     ],
 )
 def test_what_the_service_would_refuse_is_kept_aside(
-    scene: Scene, wrong: dict[str, Any], reason: str
+    scene: TrackingHarness, wrong: dict[str, Any], reason: str
 ) -> None:
     """Both ways home bring the same rows."""
-    scene.record(0, 1)
-    scene.record(0, 2, **wrong)
-    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
-    scene.tracker.refresh(scene.campaign)
-    collected = scene.tracker.collect(scene.campaign)
+    scene.write_record(0, 1)
+    scene.write_record(0, 2, **wrong)
+    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
+    scene.tracker.refresh_jobs(scene.campaign)
+    collected = scene.tracker.collect_records(scene.campaign)
     assert collected.new == 1
-    (aside,) = collected.set_aside
+    (aside,) = collected.rejected
     assert reason in aside.reason
 
 
-def test_same_identity_with_other_content_is_reported_and_the_first_stays(scene: Scene) -> None:
-    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
-    scene.record(0, 1, load1_start=1.0)
-    scene.tracker.refresh(scene.campaign)
-    scene.tracker.collect(scene.campaign)
-    path = scene.record(0, 1, load1_start=2.0)
-    assert scene.tracker.collect(scene.campaign).conflicting == (path.stem,)
+def test_same_identity_with_other_content_is_reported_and_the_first_stays(
+    scene: TrackingHarness,
+) -> None:
+    scene.batch.set_status(
+        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
+    )
+    scene.write_record(0, 1, load1_start=1.0)
+    scene.tracker.refresh_jobs(scene.campaign)
+    scene.tracker.collect_records(scene.campaign)
+    path = scene.write_record(0, 1, load1_start=2.0)
+    assert scene.tracker.collect_records(scene.campaign).conflicting == (path.stem,)
 
 
-def test_jobs_that_never_reached_the_queue(scene: Scene) -> None:
+def test_jobs_that_never_reached_the_queue(scene: TrackingHarness) -> None:
     scene.batch.jobs.clear()
     scene.batch.statuses.clear()
-    assert {job.state for job in scene.tracker.refresh(scene.campaign)} == {"queued"}, (
+    assert {job.state for job in scene.tracker.refresh_jobs(scene.campaign)} == {"queued"}, (
         "the submission may be under way in another process"
     )
-    scene.now_us = CREATED_US + int(GRACE_S * 1e6) + 1
-    assert {job.state for job in scene.tracker.refresh(scene.campaign)} == {"lost"}
-    assert scene.attempts(0)[0].failure_class == "submission"
+    scene.now_us = CREATED_US + int(SUBMITTER_GRACE_S * 1e6) + 1
+    assert {job.state for job in scene.tracker.refresh_jobs(scene.campaign)} == {"lost"}
+    assert scene.read_attempts(0)[0].failure_class == "submission"
 
 
-def test_queue_that_was_removed_loses_what_ran_and_keeps_what_was_over(scene: Scene) -> None:
+def test_queue_that_was_removed_loses_what_ran_and_keeps_what_was_over(
+    scene: TrackingHarness,
+) -> None:
     for position in (1, 2):
-        scene.record(0, position)
-    scene.batch.says("b.1", JobState.DONE, attempt(JobState.DONE))
-    scene.batch.says("b.2", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
-    scene.tracker.refresh(scene.campaign)
+        scene.write_record(0, position)
+    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
+    scene.batch.set_status(
+        "b.2", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
+    )
+    scene.tracker.refresh_jobs(scene.campaign)
     scene.batch.statuses.clear()
-    states = {job.id: job.state for job in scene.tracker.refresh(scene.campaign)}
+    states = {job.id: job.state for job in scene.tracker.refresh_jobs(scene.campaign)}
     assert states == {scene.ids[0]: "done", scene.ids[1]: "lost"}
-    (row,) = scene.attempts(1)
+    (row,) = scene.read_attempts(1)
     assert (row.failure_class, row.started_us) == ("lost", CREATED_US + 1)
 
 
-def test_remaining_time_follows_the_pace(scene: Scene) -> None:
-    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
-    scene.record(0, 1)
-    scene.tracker.refresh(scene.campaign)
-    remaining = scene.tracker.progress(scene.campaign).remaining_s
+def test_remaining_time_follows_the_pace(scene: TrackingHarness) -> None:
+    scene.batch.set_status(
+        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
+    )
+    scene.write_record(0, 1)
+    scene.tracker.refresh_jobs(scene.campaign)
+    remaining = scene.tracker.compute_progress(scene.campaign).remaining_s
     assert remaining == pytest.approx(30, rel=1e-3), "one of four measurements took ten seconds"
 
 
 def test_a_batch_system_that_does_not_answer_changes_nothing(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: TrackingHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene.batch.says("b.1", JobState.RUNNING, attempt(JobState.RUNNING, code=None))
-    scene.tracker.refresh(scene.campaign)
+    scene.batch.set_status(
+        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
+    )
+    scene.tracker.refresh_jobs(scene.campaign)
     before = scene.store.jobs(scene.campaign.id)
 
     def silent(batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
@@ -231,20 +260,20 @@ def test_a_batch_system_that_does_not_answer_changes_nothing(
 
     monkeypatch.setattr(scene.batch, "query", silent)
     with pytest.raises(BatchError, match="does not answer"):
-        scene.tracker.refresh(scene.campaign)
+        scene.tracker.refresh_jobs(scene.campaign)
     assert scene.store.jobs(scene.campaign.id) == before
-    assert len(scene.attempts(0)) == 1
+    assert len(scene.read_attempts(0)) == 1
 
 
-def test_what_the_batch_system_names_as_the_cause_is_kept(scene: Scene) -> None:
+def test_what_the_batch_system_names_as_the_cause_is_kept(scene: TrackingHarness) -> None:
     held = AttemptStatus(
         3, JobState.LOST, CREATED_US, NOW_US, None, "no such file", "held", "slot1@x"
     )
-    scene.batch.says("b.1", JobState.HELD, held)
+    scene.batch.set_status("b.1", JobState.HELD, held)
     scene.batch.statuses["b.2"] = JobStatus("b.2", JobState.LOST, (), "lost", "removed by hand")
-    scene.tracker.refresh(scene.campaign)
-    (row,) = scene.attempts(0)
+    scene.tracker.refresh_jobs(scene.campaign)
+    (row,) = scene.read_attempts(0)
     assert (row.number, row.failure_class) == (3, "held")
     assert row.message.endswith("at slot1@x: no such file")
-    (row,) = scene.attempts(1)
+    (row,) = scene.read_attempts(1)
     assert (row.failure_class, row.message) == ("lost", "removed by hand")

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.collectors.providers import wheel
-from treehammer.testbed import cvmfs
-from treehammer.testbed.cvmfs import PLATFORM, bring, make_release
+from treehammer.collectors.software import wheel_environments
+from treehammer.testbed.components import cvmfs_mount
+from treehammer.testbed.components.cvmfs_mount import (
+    PLATFORM,
+    copy_root_environment,
+    install_release,
+)
 
 NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -38,7 +42,7 @@ def environment(tmp_path: Path) -> Path:
     (packages / "pip").mkdir()
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(base / "bin" / NAME)
-    wheel.mark_complete(str(folder), "6.40.00")
+    wheel_environments.write_marker(str(folder), "6.40.00")
     return folder
 
 
@@ -50,8 +54,8 @@ def leads_outside(folder: Path, *allowed: Path) -> list[Path]:
 
 
 def test_a_release_needs_nothing_of_where_it_came_from(environment: Path, tmp_path: Path) -> None:
-    brought = bring(environment, tmp_path / "seen")
-    root = make_release(tmp_path / "cvmfs", brought, "6.40.00")
+    brought = copy_root_environment(environment, tmp_path / "seen")
+    root = install_release(tmp_path / "cvmfs", brought, "6.40.00")
     shutil.rmtree(environment.parent)
 
     assert not leads_outside(tmp_path / "cvmfs", tmp_path / "seen")
@@ -65,13 +69,13 @@ def test_a_release_needs_nothing_of_where_it_came_from(environment: Path, tmp_pa
 def test_it_is_brought_once_and_again_when_it_was_made_again(
     environment: Path, tmp_path: Path
 ) -> None:
-    first = bring(environment, tmp_path / "seen")
+    first = copy_root_environment(environment, tmp_path / "seen")
     (first / "mine").touch()
-    assert bring(environment, tmp_path / "seen") == first
+    assert copy_root_environment(environment, tmp_path / "seen") == first
     assert (first / "mine").exists()
 
-    os.utime(environment / wheel.MARKER, ns=(1, 1))
-    again = bring(environment, tmp_path / "seen")
+    os.utime(environment / wheel_environments.MARKER_NAME, ns=(1, 1))
+    again = copy_root_environment(environment, tmp_path / "seen")
     assert again != first
     assert first.exists()  # a testbed that is up goes on with it
 
@@ -83,10 +87,10 @@ def test_what_was_interrupted_is_brought_anew(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(cvmfs, "_place", interrupted)
+        broken.setattr(cvmfs_mount, "_link_or_copy", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            bring(environment, tmp_path / "seen")
-    brought = bring(environment, tmp_path / "seen")
+            copy_root_environment(environment, tmp_path / "seen")
+    brought = copy_root_environment(environment, tmp_path / "seen")
     assert (brought / "bin" / "python").resolve().read_text() == "#!/bin/sh\n"
     assert [path.name for path in (tmp_path / "seen").glob("*.part")] == []
 
@@ -98,6 +102,6 @@ def test_copies_where_no_links_can_be(
         raise PermissionError
 
     monkeypatch.setattr(os, "link", refused)
-    brought = bring(environment, tmp_path / "seen")
+    brought = copy_root_environment(environment, tmp_path / "seen")
     core = brought / "lib" / NAME / "site-packages" / "ROOT" / "lib" / "libCore.so"
     assert core.stat().st_nlink == 1

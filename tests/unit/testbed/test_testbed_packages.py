@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import TestbedError
-from treehammer.testbed import packages
+from treehammer.testbed.install import debian_packages
 
 
 def forbid(*_: object, **__: object) -> str:
@@ -18,18 +18,23 @@ def forbid(*_: object, **__: object) -> str:
 def made(cache: Path, **changes: object) -> Path:
     tree = cache / "tool-trixie"
     tree.mkdir(parents=True)
-    asked = {"format": packages.FORMAT, "tree": str(tree), "packages": ["a"], "alone": ["b"]}
+    asked = {
+        "format": debian_packages.TREE_FORMAT,
+        "tree": str(tree),
+        "packages": ["a"],
+        "alone": ["b"],
+    }
     (tree / "complete.json").write_text(json.dumps({**asked, "versions": {}, **changes}))
     return tree
 
 
 def unpack(cache: Path) -> Path:
-    return packages.unpack("tool", ["a"], "trixie", cache, print, alone=["b"])
+    return debian_packages.unpack_packages("tool", ["a"], "trixie", cache, print, alone=["b"])
 
 
 def test_what_is_complete_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = made(tmp_path)
-    monkeypatch.setattr(packages, "_run", forbid)
+    monkeypatch.setattr(debian_packages, "_run_command", forbid)
 
     assert unpack(tmp_path) == tree / "root"
 
@@ -41,8 +46,8 @@ def test_what_was_made_otherwise_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     made(tmp_path, **changes)
-    monkeypatch.setattr(packages, "_run", forbid)
-    monkeypatch.setattr(packages, "_check_tools", lambda: None)
+    monkeypatch.setattr(debian_packages, "_run_command", forbid)
+    monkeypatch.setattr(debian_packages, "_check_tools", lambda: None)
 
     with pytest.raises(AssertionError, match="nothing is fetched"):
         unpack(tmp_path)
@@ -63,7 +68,7 @@ def test_a_missing_tool_is_named(
 
 def test_missing_keys_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: name)
-    monkeypatch.setattr(packages, "KEYRING", tmp_path / "keys.gpg")
+    monkeypatch.setattr(debian_packages, "KEYRING", tmp_path / "keys.gpg")
 
     with pytest.raises(TestbedError, match=r"(?s)keys\.gpg.*debian-archive-keyring"):
         unpack(tmp_path)
@@ -83,24 +88,24 @@ def test_missing_keys_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_mirror_is_the_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, mirror: str | None
 ) -> None:
-    monkeypatch.delenv(packages.MIRROR_VARIABLE, raising=False)
-    monkeypatch.setattr(packages, "APT", tmp_path)
+    monkeypatch.delenv(debian_packages.MIRROR_VARIABLE, raising=False)
+    monkeypatch.setattr(debian_packages, "APT_FOLDER", tmp_path)
     (tmp_path / "sources.list").write_text(text)
 
     if mirror:
-        assert packages._mirror() == mirror
+        assert debian_packages._find_mirror() == mirror
         return
-    with pytest.raises(TestbedError, match=f"export {packages.MIRROR_VARIABLE}="):
-        packages._mirror()
+    with pytest.raises(TestbedError, match=f"export {debian_packages.MIRROR_VARIABLE}="):
+        debian_packages._find_mirror()
 
 
 def test_a_mirror_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "APT", tmp_path)
-    monkeypatch.setenv(packages.MIRROR_VARIABLE, "http://mine/debian/")
+    monkeypatch.setattr(debian_packages, "APT_FOLDER", tmp_path)
+    monkeypatch.setenv(debian_packages.MIRROR_VARIABLE, "http://mine/debian/")
 
-    assert packages._mirror() == "http://mine/debian"
+    assert debian_packages._find_mirror() == "http://mine/debian"
 
 
 def test_what_fails_tells_the_end_of_what_was_said() -> None:
     with pytest.raises(TestbedError, match=r"(?s)sh: failed:.*two\n  three\n  four\n"):
-        packages._run(["sh", "-c", "printf 'one\ntwo\nthree\nfour\n' >&2; exit 3"])
+        debian_packages._run_command(["sh", "-c", "printf 'one\ntwo\nthree\nfour\n' >&2; exit 3"])

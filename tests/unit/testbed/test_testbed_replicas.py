@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.datasets.catalogue import FolderCatalogue
-from treehammer.datasets.content import digest
-from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile, TreeLayout
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.model.file_digest import digest_file
+from treehammer.datasets.model.manifest import Distribution, Manifest, ManifestFile, TreeLayout
 from treehammer.errors import ConfigError, DatasetError, TestbedError
-from treehammer.testbed import replicas
-from treehammer.testbed.parts import Box
-from treehammer.testbed.storage import storage_of
+from treehammer.testbed.components import replica_files
+from treehammer.testbed.components.xrootd_storage import storage_folder
+from treehammer.testbed.core.component import Workspace
 
 SITES = ("SITE_A", "SITE_B")
 NONE = Distribution(0, 0, 0, 0, 0, 0)
@@ -30,7 +30,7 @@ def catalogue(tmp_path: Path) -> FolderCatalogue:
     files = []
     for name, content in CONTENT.items():
         (folder / name).write_bytes(content)
-        found = digest(folder / name)
+        found = digest_file(folder / name)
         files.append(ManifestFile(name, found.size, found.adler32, found.sha256, LAYOUT))
     origin = {"kind": "added", "description": ""}
     text = Manifest("made", tuple(files), origin).to_json()
@@ -39,76 +39,80 @@ def catalogue(tmp_path: Path) -> FolderCatalogue:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
-    made = Box("box", tmp_path / "box", tmp_path / "cache", SITES)
+def box(tmp_path: Path) -> Workspace:
+    made = Workspace("box", tmp_path / "box", tmp_path / "cache", SITES)
     for site in SITES:
-        storage_of(made, site).mkdir(parents=True)
+        storage_folder(made, site).mkdir(parents=True)
     return made
 
 
-def at(box: Box, site: str) -> dict[str, bytes]:
-    folder = replicas.replica(box, site, "made", "x").parent
+def at(box: Workspace, site: str) -> dict[str, bytes]:
+    folder = replica_files.replica_path(box, site, "made", "x").parent
     return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
 
 
-def test_every_site_gets_every_file(catalogue: FolderCatalogue, box: Box) -> None:
-    assert replicas.put("made", catalogue, box) == {"SITE_A": 2, "SITE_B": 2}
+def test_every_site_gets_every_file(catalogue: FolderCatalogue, box: Workspace) -> None:
+    assert replica_files.place_dataset("made", catalogue, box) == {"SITE_A": 2, "SITE_B": 2}
     assert at(box, "SITE_A") == at(box, "SITE_B") == CONTENT
 
 
 def test_what_is_right_stays_and_what_is_not_is_replaced(
-    catalogue: FolderCatalogue, box: Box
+    catalogue: FolderCatalogue, box: Workspace
 ) -> None:
-    replicas.put("made", catalogue, box)
-    replicas.corrupt(replicas.replica(box, "SITE_B", "made", "one.root"))
-    replicas.replica(box, "SITE_A", "made", "two.root").unlink()
+    replica_files.place_dataset("made", catalogue, box)
+    replica_files.corrupt_file(replica_files.replica_path(box, "SITE_B", "made", "one.root"))
+    replica_files.replica_path(box, "SITE_A", "made", "two.root").unlink()
 
-    assert replicas.put("made", catalogue, box) == {"SITE_A": 1, "SITE_B": 1}
-    assert replicas.put("made", catalogue, box) == {"SITE_A": 0, "SITE_B": 0}
+    assert replica_files.place_dataset("made", catalogue, box) == {"SITE_A": 1, "SITE_B": 1}
+    assert replica_files.place_dataset("made", catalogue, box) == {"SITE_A": 0, "SITE_B": 0}
     assert at(box, "SITE_A") == at(box, "SITE_B") == CONTENT
 
 
-def test_only_the_sites_that_were_named(catalogue: FolderCatalogue, box: Box) -> None:
-    assert replicas.put("made", catalogue, box, ["SITE_B", "SITE_B"]) == {"SITE_B": 2}
+def test_only_the_sites_that_were_named(catalogue: FolderCatalogue, box: Workspace) -> None:
+    assert replica_files.place_dataset("made", catalogue, box, ["SITE_B", "SITE_B"]) == {
+        "SITE_B": 2
+    }
     assert at(box, "SITE_A") == {}
 
 
 @pytest.mark.parametrize("name", ["one.root", "two.root"])
-def test_damage_shows_in_the_content_alone(catalogue: FolderCatalogue, box: Box, name: str) -> None:
-    replicas.put("made", catalogue, box, ["SITE_A"])
-    path = replicas.replica(box, "SITE_A", "made", name)
+def test_damage_shows_in_the_content_alone(
+    catalogue: FolderCatalogue, box: Workspace, name: str
+) -> None:
+    replica_files.place_dataset("made", catalogue, box, ["SITE_A"])
+    path = replica_files.replica_path(box, "SITE_A", "made", name)
     before = path.stat()
-    replicas.corrupt(path)
+    replica_files.corrupt_file(path)
 
     after = path.stat()
     assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    assert digest(path).adler32 != digest(catalogue.folder("made") / name).adler32
+    assert digest_file(path).adler32 != digest_file(catalogue.folder("made") / name).adler32
 
 
-def test_unknown_names_are_refused(catalogue: FolderCatalogue, box: Box) -> None:
+def test_unknown_names_are_refused(catalogue: FolderCatalogue, box: Workspace) -> None:
     with pytest.raises(ConfigError, match="SITE_A, SITE_B"):
-        replicas.put("made", catalogue, box, ["SITE_X"])
+        replica_files.place_dataset("made", catalogue, box, ["SITE_X"])
     with pytest.raises(DatasetError, match="there is no dataset 'mad'"):
-        replicas.put("mad", catalogue, box)
+        replica_files.place_dataset("mad", catalogue, box)
 
 
-def test_a_changed_source_is_put_nowhere(catalogue: FolderCatalogue, box: Box) -> None:
-    replicas.corrupt(catalogue.folder("made") / "one.root")
+def test_a_changed_source_is_put_nowhere(catalogue: FolderCatalogue, box: Workspace) -> None:
+    replica_files.corrupt_file(catalogue.folder("made") / "one.root")
 
     with pytest.raises(DatasetError, match="has changed"):
-        replicas.put("made", catalogue, box)
+        replica_files.place_dataset("made", catalogue, box)
     assert at(box, "SITE_A") == {}
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_half_copied(
-    catalogue: FolderCatalogue, box: Box, monkeypatch: pytest.MonkeyPatch
+    catalogue: FolderCatalogue, box: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(source: Path, advance: object = None, *, copy_to: Path | None = None) -> None:
         assert copy_to is not None
         copy_to.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(replicas, "digest", full)
+    monkeypatch.setattr(replica_files, "digest", full)
     with pytest.raises(TestbedError, match="the disk is full"):
-        replicas.put("made", catalogue, box)
+        replica_files.place_dataset("made", catalogue, box)
     assert at(box, "SITE_A") == {}

@@ -1,5 +1,5 @@
 """Fixtures of the service."""
 
-from web_service import service, shared, shared_key, start
+from service_thread import service, shared_key, shared_service, start_service
 
-__all__ = ["service", "shared", "shared_key", "start"]
+__all__ = ["service", "shared_key", "shared_service", "start_service"]

@@ -15,22 +15,22 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import pytest
-from page_makers import HOSTILE, fill
-from sql_makers import campaign_row, make_measurement
-from store_contract import verdict
-from web_service import Service, running
+from measurement_factory import make_campaign_row, make_measurement
+from page_database import HOSTILE_TEXTS, fill_database
+from service_thread import ServiceThread, run_service
+from store_contract import build_verdict
 
-from treehammer.analysis.compare import Question, compare
-from treehammer.analysis.samples import COLUMNS, Sample, value_named
-from treehammer.analysis.verdict import Evidence
-from treehammer.collectors.record import Measurement
-from treehammer.hctests.definition import Scalar, Variant
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
-from treehammer.web.pages import question as asking
+from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis_value
+from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.hctests.matrix.definition import Scalar, Variant
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.web.views.compare import compare_query as asking
 
 PEOPLE = {"Accept": "text/html,*/*"}
-SITES = ("SITE_A", HOSTILE[0])
+SITES = ("SITE_A", HOSTILE_TEXTS[0])
 OTHER = quote(f"site={SITES[1]}")
 
 
@@ -47,7 +47,7 @@ def jobs(
                 seconds = dice.gauss(0.02, 0.0002) * (1.1 if side == sides[1] else 1.0)
                 variant: dict[str, Scalar] = {"root": "6.40.00", "cache_mb": 30, axis: side}
                 values: dict[str, Any] = {
-                    "variant": Variant(tuple(variant.items())).canonical,
+                    "variant": Variant(tuple(variant.items())).canonical_json,
                     "axis_root": variant["root"],
                     "site": site,
                     "door": f"door{SITES.index(site)}",
@@ -62,30 +62,30 @@ def jobs(
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     folder = tmp_path_factory.mktemp("measured")
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
         store.add(jobs())
-    with running(folder, reading_open=True) as service:
+    with run_service(folder, reading_open=True) as service:
         yield service
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     folder = tmp_path_factory.mktemp("compared")
-    fill(f"sqlite:///{folder / 'results.db'}")
-    with running(folder, reading_open=True) as service:
+    fill_database(f"sqlite:///{folder / 'results.db'}")
+    with run_service(folder, reading_open=True) as service:
         yield service
 
 
-def tables(service: Service, address: str) -> dict[str, list[dict[str, Any]]]:
+def tables(service: ServiceThread, address: str) -> dict[str, list[dict[str, Any]]]:
     answer = service.client.get(address + ("&" if "?" in address else "?") + "format=json")
     assert answer.status_code == 200, answer.text
     found: dict[str, list[dict[str, Any]]] = answer.json()["tables"]
     return found
 
 
-def test_stored_verdicts_are_shown_as_they_are(filled: Service) -> None:
+def test_stored_verdicts_are_shown_as_they_are(filled: ServiceThread) -> None:
     found = tables(filled, "/compare/comparison")
     with Store.open(filled.url) as store:
         rows = store.verdicts("comparison")
@@ -100,7 +100,7 @@ def test_stored_verdicts_are_shown_as_they_are(filled: Service) -> None:
     assert len([*csv.DictReader(io.StringIO(text))]) == len(found["by_site"])
 
 
-def test_what_stands_out_comes_first(filled: Service) -> None:
+def test_what_stands_out_comes_first(filled: ServiceThread) -> None:
     rows = tables(filled, "/compare/comparison")["by_site"]
     weights = [abs(row["effect"]) / (row["high"] - row["low"]) for row in rows]
     assert weights == sorted(weights, reverse=True)
@@ -109,11 +109,13 @@ def test_what_stands_out_comes_first(filled: Service) -> None:
 
 def test_conditions_of_another_version_are_told_as_they_are(tmp_path: Path) -> None:
     """On a column that this version does not know: no page fails for it."""
-    evidence = Evidence(campaigns=(), where=("column_of_next=1",), of_a={"axis_root": "6.38.00"})
+    evidence = VerdictEvidence(
+        campaigns=(), where=("column_of_next=1",), of_a={"axis_root": "6.38.00"}
+    )
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        rows = [verdict("next", scope="series", evidence=evidence.to_json())]
+        rows = [build_verdict("next", scope="series", evidence=evidence.to_json())]
         store.replace_comparison("next", [], rows)
-    with running(tmp_path, reading_open=True) as service:
+    with run_service(tmp_path, reading_open=True) as service:
         for address in ("/", "/compare", "/compare/next", "/api/v1/overview"):
             page = service.client.get(address, headers=PEOPLE)
             assert (page.status_code, "column_of_next=1" in page.text) == (200, True), address
@@ -122,13 +124,13 @@ def test_conditions_of_another_version_are_told_as_they_are(tmp_path: Path) -> N
 def test_compared_campaigns_are_called_by_their_names(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         for id_ in ("first", "second"):
-            store.add_campaign(campaign_row(id_, name=f"{id_} night"), [])
+            store.add_campaign(make_campaign_row(id_, name=f"{id_} night"), [])
         sides = {"axis": "campaign", "a": "first", "b": "second"}
-        nights = Question("campaign", "first", "second").id
-        one = verdict(nights, scope="series", verdict="slower", **sides)
+        nights = ComparisonQuery("campaign", "first", "second").id
+        one = build_verdict(nights, scope="series", verdict="slower", **sides)
         rows = [replace(one, site=site) for site in SITES]
         store.replace_comparison(nights, [], rows)
-    with running(tmp_path, reading_open=True) as service:
+    with run_service(tmp_path, reading_open=True) as service:
         by_name = "/compare?axis=campaign&a=first+night&b=sec"
         assert {row["comparison_id"] for row in tables(service, by_name)["by_site"]} == {nights}
         for address in (f"/compare/{nights}", "/compare", "/", by_name):
@@ -147,13 +149,13 @@ def test_an_interval_that_leaves_the_drawing_ends_in_an_arrow(tmp_path: Path) ->
     wide = [(-0.457, 0.577, 0.04), (0.2, 0.9, 0.5), (-0.3, 0.02, -0.01)]
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         rows = [
-            verdict(
+            build_verdict(
                 "wide", scope="series", site=f"S{place}", low=low, high=high, effect=effect, hosts=2
             )
             for place, (low, high, effect) in enumerate([*narrow * 3, *wide])
         ]
         store.replace_comparison("wide", [], rows)
-    with running(tmp_path, reading_open=True) as service:
+    with run_service(tmp_path, reading_open=True) as service:
         page = service.client.get("/compare/wide", headers=PEOPLE).text
     drawn = {
         site: row.partition('class="zero"')[2].partition("</svg>")[0]
@@ -169,7 +171,7 @@ def test_an_interval_that_leaves_the_drawing_ends_in_an_arrow(tmp_path: Path) ->
     assert {found[f"S{place}"] for place in range(30)} == {(False, False, True)}
 
 
-def test_comparisons_are_listed_and_linked(filled: Service) -> None:
+def test_comparisons_are_listed_and_linked(filled: ServiceThread) -> None:
     (listed,) = tables(filled, "/compare")["comparisons"]
     assert listed["comparison_id"] == "comparison"
     for address in ("/", "/compare"):
@@ -178,15 +180,15 @@ def test_comparisons_are_listed_and_linked(filled: Service) -> None:
     assert "{{ 7 * 7 }}" in page_
 
 
-def test_a_live_comparison_is_that_of_the_command(measured: Service) -> None:
+def test_a_live_comparison_is_that_of_the_command(measured: ServiceThread) -> None:
     found = tables(measured, "/compare?a=6.38.00&b=6.40.00")
     with Store.open(measured.url) as store:
-        samples = [Sample.from_row(row) for row in store.measurements(Selection(), COLUMNS)]
-        question = Question("root", "6.38.00", "6.40.00", selection=Selection())
-        there = compare(samples, question, now_us=1)
+        samples = [Sample.from_row(row) for row in store.measurements(Selection(), SAMPLE_COLUMNS)]
+        question = ComparisonQuery("root", "6.38.00", "6.40.00", selection=Selection())
+        there = compare_samples(samples, question, now_us=1)
         assert store.verdicts(question.id) == []
     effects = {(row["site"], row["metric"]): row["effect"] for row in found["by_site"]}
-    assert effects == {(r.site, r.metric): r.effect for r in there.of_scope("series")}
+    assert effects == {(r.site, r.metric): r.effect for r in there.verdicts_of_scope("series")}
     assert {row["verdict"] for row in found["by_site"]} == {"slower"}
     page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
     assert "treehammer compare 6.38.00 6.40.00" in page
@@ -211,13 +213,13 @@ def test_a_stored_comparison_answers_the_same_question(
 ) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         store.add(jobs(axis, kept))
-        samples = [Sample.from_row(row) for row in store.measurements(Selection(), COLUMNS)]
-        a, b = (value_named(samples, axis, side) for side in asked)
-        question = Question(axis, a, b, 0.05, Selection())
-        made = compare(samples, question, now_us=1_772_323_200_000_000)
+        samples = [Sample.from_row(row) for row in store.measurements(Selection(), SAMPLE_COLUMNS)]
+        a, b = (find_axis_value(samples, axis, side) for side in asked)
+        question = ComparisonQuery(axis, a, b, 0.05, Selection())
+        made = compare_samples(samples, question, now_us=1_772_323_200_000_000)
         store.replace_comparison(question.id, made.pairs, made.verdicts)
     address = f"/compare?axis={axis}&a={asked[0]}&b={asked[1]}&delta=0.05"
-    with running(tmp_path, reading_open=True) as service:
+    with run_service(tmp_path, reading_open=True) as service:
         assert "Judged 2026-03-01" in service.client.get(address, headers=PEOPLE).text
         assert "Judged" not in service.client.get(address + "&now=1", headers=PEOPLE).text
         told = service.client.get(f"/api/v1{address}").json()["tables"]["by_site"]
@@ -228,7 +230,7 @@ def test_a_stored_comparison_answers_the_same_question(
     assert all(sentence.split(" ")[0] in said for sentence in made.notes)
 
 
-def test_two_months_are_compared_unpaired(measured: Service) -> None:
+def test_two_months_are_compared_unpaired(measured: ServiceThread) -> None:
     address = "/compare?axis=selection&where_a=day<20260401&where_b=day>=20260401"
     rows = tables(measured, address)["by_site"]
     assert len(rows) == 8
@@ -238,13 +240,13 @@ def test_two_months_are_compared_unpaired(measured: Service) -> None:
     assert "Welch" in page
 
 
-def test_sides_may_have_conditions_of_their_own(measured: Service) -> None:
+def test_sides_may_have_conditions_of_their_own(measured: ServiceThread) -> None:
     address = "/compare?a=6.38.00&b=6.40.00&where_a=day<20260401&where_b=day>=20260401"
     rows = tables(measured, address)["by_site"]
     assert {(row["verdict"], row["unpaired"]) for row in rows} == {("slower", True)}
     one = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
     missing = tables(measured, one)["missing"]
-    assert {(row["site"], row["verdict"]) for row in missing} == {(HOSTILE[0], "lost")}
+    assert {(row["site"], row["verdict"]) for row in missing} == {(HOSTILE_TEXTS[0], "lost")}
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,7 @@ def test_sides_may_have_conditions_of_their_own(measured: Service) -> None:
     ],
 )
 def test_what_cannot_be_compared_is_said(
-    measured: Service, address: str, status: int, said: str
+    measured: ServiceThread, address: str, status: int, said: str
 ) -> None:
     answer = measured.client.get(address)
     assert answer.status_code == status
@@ -307,7 +309,7 @@ def test_what_cannot_be_compared_is_said(
         ("where_a=door~door*", "where_b=door!=door1"),
     ],
 )
-def test_conditions_that_overlap_refuse_nothing(measured: Service, a: str, b: str) -> None:
+def test_conditions_that_overlap_refuse_nothing(measured: ServiceThread, a: str, b: str) -> None:
     """No series is on both sides, but for the release."""
     address = f"/compare?axis=selection&{a}&where_a=axis_root=6.38.00&{b}&where_b=axis_root=6.40.00"
     missing = tables(measured, address)["missing"]
@@ -321,7 +323,7 @@ def test_sides_that_ran_at_other_sites_are_listed(tmp_path: Path) -> None:
         store.add(
             one for one in jobs() if one.values["site"] == places[str(one.values["axis_root"])]
         )
-    with running(tmp_path, reading_open=True) as service:
+    with run_service(tmp_path, reading_open=True) as service:
         missing = tables(service, "/compare?a=6.38.00&b=6.40.00")["missing"]
     assert {(row["site"], row["verdict"]) for row in missing} == {
         (SITES[0], "lost"),
@@ -329,7 +331,7 @@ def test_sides_that_ran_at_other_sites_are_listed(tmp_path: Path) -> None:
     }
 
 
-def test_a_question_that_is_refused_can_be_asked_otherwise(measured: Service) -> None:
+def test_a_question_that_is_refused_can_be_asked_otherwise(measured: ServiceThread) -> None:
     page = measured.client.get("/compare?a=6.38.00&b=7", headers=PEOPLE)
     assert page.status_code == 404
     assert "No measurement has root=7" in page.text
@@ -345,7 +347,7 @@ def test_a_question_that_is_refused_can_be_asked_otherwise(measured: Service) ->
         ("a=6.38.00&b=6.40.00&where=dai>1", "There is no column 'dai'"),
     ],
 )
-def test_half_a_question_is_no_list(measured: Service, query: str, said: str) -> None:
+def test_half_a_question_is_no_list(measured: ServiceThread, query: str, said: str) -> None:
     page = measured.client.get(f"/compare?{query}", headers=PEOPLE)
     assert page.status_code == 400
     assert said in html.unescape(page.text)
@@ -355,15 +357,15 @@ def test_half_a_question_is_no_list(measured: Service, query: str, said: str) ->
 
 def test_of_nothing_it_is_said_that_there_is_nothing_yet(tmp_path: Path) -> None:
     Store.open(f"sqlite:///{tmp_path / 'results.db'}").close()
-    with running(tmp_path, reading_open=True) as service:
+    with run_service(tmp_path, reading_open=True) as service:
         answer = service.client.get("/compare?a=6.38.00&b=6.40.00")
     assert (answer.status_code, answer.json()["error"]) == (404, "there are no measurements yet")
 
 
 def test_more_than_can_be_read_is_refused(
-    measured: Service, monkeypatch: pytest.MonkeyPatch
+    measured: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "MOST_READ", 10)
+    monkeypatch.setattr(asking, "MAX_READ", 10)
     answer = measured.client.get("/compare?a=6.38.00&b=6.40.00&now=1")
     assert answer.status_code == 400
     assert "10 is the limit" in answer.json()["error"]
@@ -373,32 +375,32 @@ def test_variants_of_others_are_said(tmp_path: Path) -> None:
     """Of a database in which they were before it was looked at what comes in."""
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         store.add([make_measurement(variant="[1]")])
-    with running(tmp_path, reading_open=True) as service:
+    with run_service(tmp_path, reading_open=True) as service:
         answer = service.client.get("/compare?a=6.38.00&b=6.40.00")
     assert answer.status_code == 400
     assert "no JSON object" in answer.json()["error"]
 
 
 @pytest.fixture(scope="module")
-def asked_twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def asked_twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     """The same two releases, compared of everything and of one site with another δ."""
     folder = tmp_path_factory.mktemp("asked")
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
         store.add(jobs())
-        samples = [Sample.from_row(row) for row in store.measurements(Selection(), COLUMNS)]
-        at_site = Selection.of([], ["site=SITE_A"])
+        samples = [Sample.from_row(row) for row in store.measurements(Selection(), SAMPLE_COLUMNS)]
+        at_site = Selection.parse([], ["site=SITE_A"])
         for question in (
-            Question("root", "6.38.00", "6.40.00"),
-            Question("root", "6.38.00", "6.40.00", 0.05, at_site),
+            ComparisonQuery("root", "6.38.00", "6.40.00"),
+            ComparisonQuery("root", "6.38.00", "6.40.00", 0.05, at_site),
         ):
-            chosen = [s for s in samples if not question.selection.wheres or s.site == "SITE_A"]
-            made = compare(chosen, question, now_us=1_772_323_200_000_000)
+            chosen = [s for s in samples if not question.selection.conditions or s.site == "SITE_A"]
+            made = compare_samples(chosen, question, now_us=1_772_323_200_000_000)
             store.replace_comparison(question.id, made.pairs, made.verdicts)
-    with running(folder, reading_open=True) as service:
+    with run_service(folder, reading_open=True) as service:
         yield service
 
 
-def test_comparisons_say_of_which_measurements_they_are(asked_twice: Service) -> None:
+def test_comparisons_say_of_which_measurements_they_are(asked_twice: ServiceThread) -> None:
     titles = {
         "root 6.40.00 against 6.38.00, all measurements",
         "root 6.40.00 against 6.38.00, site=SITE_A, ±5 %",
@@ -416,7 +418,7 @@ def test_comparisons_say_of_which_measurements_they_are(asked_twice: Service) ->
         assert f"Of {row['selection']}; effects within ±{100 * row['delta']:g} % count" in page
 
 
-def test_what_was_recorded_before_does_not_claim_a_selection(filled: Service) -> None:
+def test_what_was_recorded_before_does_not_claim_a_selection(filled: ServiceThread) -> None:
     title = "root 6.40.00 against 6.38.00, selection not recorded"
     for address in ("/", "/compare", "/compare/comparison"):
         assert title in filled.client.get(address, headers=PEOPLE).text
@@ -424,7 +426,9 @@ def test_what_was_recorded_before_does_not_claim_a_selection(filled: Service) ->
     assert listed["campaigns"] is listed["where"] is None
 
 
-def test_programs_are_told_what_the_page_tells(measured: Service, asked_twice: Service) -> None:
+def test_programs_are_told_what_the_page_tells(
+    measured: ServiceThread, asked_twice: ServiceThread
+) -> None:
     query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
     (first, *_) = tables(asked_twice, "/compare")["comparisons"]
     for service, page, address in (
@@ -448,12 +452,12 @@ def test_programs_are_told_what_the_page_tells(measured: Service, asked_twice: S
     assert {row["jobs_a"] for row in missing} == {14}
 
 
-def test_what_one_side_lacks_has_lines_of_its_own(measured: Service) -> None:
+def test_what_one_side_lacks_has_lines_of_its_own(measured: ServiceThread) -> None:
     query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
     page = html.unescape(measured.client.get(query, headers=PEOPLE).text)
     section = page[page.index("Missing on either side") : page.index("What to know")]
     assert section.count("nothing was run on side B") == 2
-    assert section.count(HOSTILE[0]) >= 2
+    assert section.count(HOSTILE_TEXTS[0]) >= 2
     assert "run the test for B here, too" in section
     both = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
     assert "Missing on either side" not in both
@@ -475,7 +479,7 @@ def links(page: str, *words: str) -> list[str]:
         "/compare?axis=selection&where_a=day<20260401&where_b=day>=20260401",
     ],
 )
-def test_a_row_leads_to_the_jobs_of_either_side(measured: Service, address: str) -> None:
+def test_a_row_leads_to_the_jobs_of_either_side(measured: ServiceThread, address: str) -> None:
     page = measured.client.get(address, headers=PEOPLE).text
     row = next(
         one
@@ -507,7 +511,7 @@ def test_a_row_leads_to_the_jobs_of_either_side(measured: Service, address: str)
     ],
 )
 def test_of_several_values_of_a_column_any_one_will_do(
-    measured: Service, query: str, sites: tuple[str, ...], title: str
+    measured: ServiceThread, query: str, sites: tuple[str, ...], title: str
 ) -> None:
     address = f"/compare?a=6.38.00&b=6.40.00&{query}"
     told = measured.client.get(f"/api/v1{address}").json()
@@ -518,7 +522,7 @@ def test_of_several_values_of_a_column_any_one_will_do(
     assert ("treehammer compare" in page) == (" or " not in title)
 
 
-def test_rows_over_all_sites_lead_to_the_sites(measured: Service) -> None:
+def test_rows_over_all_sites_lead_to_the_sites(measured: ServiceThread) -> None:
     page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
     shown = page[page.index('id="pooled"') : page.index('id="by-site"')]
     for link in links(shown, ">CPU<"):
@@ -526,12 +530,12 @@ def test_rows_over_all_sites_lead_to_the_sites(measured: Service) -> None:
         assert {group["site"] for group in groups} == {*SITES}
 
 
-def test_verdicts_of_cpu_and_wall_time_are_counted_apart(measured: Service) -> None:
+def test_verdicts_of_cpu_and_wall_time_are_counted_apart(measured: ServiceThread) -> None:
     page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
     assert "By site – CPU: 2 slower; wall: 2 slower." in page
 
 
-def test_the_form_keeps_every_campaign(filled: Service) -> None:
+def test_the_form_keeps_every_campaign(filled: ServiceThread) -> None:
     with Store.open(filled.url) as store:
         ids = [one.id for one in store.campaigns()][:2]
     query = "&".join(f"campaign={one}" for one in ids)

@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from treehammer.testbed.certificates import Authority
-from treehammer.web import connections
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.web.service import http_connection
 
 #: What stands for the service's seconds, and more than what anything of it may take.
-HEAD_S, REST_S, GOODBYE_S, PATIENCE_S = 0.4, 0.8, 0.1, 10.0
+HEADER_TIMEOUT_S, REFUSED_BODY_TIMEOUT_S, CLOSE_TIMEOUT_S, PATIENCE_S = 0.4, 0.8, 0.1, 10.0
 #: Bytes that nobody sends before a refusal has become the end of the connection.
 MOST = 320_000_000
 
@@ -43,15 +43,18 @@ class Stage:
     """A server, and what connects to it."""
 
     def __init__(self, folder: Path) -> None:
-        authority = Authority(folder)
+        authority = CertificateAuthority(folder)
         self._context = ssl.create_default_context(cafile=str(authority.ca))
         routes = [Route("/{path:path}", _answer, methods=["GET", "POST"])]
         config = uvicorn.Config(
-            Starlette(routes=routes), http=connections.Connection, log_config=None, ws="none"
+            Starlette(routes=routes),
+            http=http_connection.BoundedHttpProtocol,
+            log_config=None,
+            ws="none",
         )
         config.load()
         config.ssl = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        config.ssl.load_cert_chain(*authority.server())
+        config.ssl.load_cert_chain(*authority.issue_server_certificate())
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._listening],))
@@ -84,8 +87,8 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    for name in ("HEAD_S", "REST_S", "GOODBYE_S"):
-        monkeypatch.setattr(connections, name, globals()[name])
+    for name in ("HEADER_TIMEOUT_S", "REFUSED_BODY_TIMEOUT_S", "CLOSE_TIMEOUT_S"):
+        monkeypatch.setattr(http_connection, name, globals()[name])
     made = Stage(tmp_path)
     yield made
     made.close()
@@ -152,7 +155,7 @@ def test_many_headers_are_cut(stage: Stage) -> None:
 
 def test_too_much_is_told(stage: Stage) -> None:
     client = stage.connect()
-    client.sendall(HEAD + b"X: " + b"a" * (connections.MAX_HEAD - len(HEAD) - 3))
+    client.sendall(HEAD + b"X: " + b"a" * (http_connection.MAX_HEADER_BYTES - len(HEAD) - 3))
     assert answer(client) == (431, b'{"error": "the headers are larger than 65536 bytes"}')
 
 
@@ -194,12 +197,12 @@ def test_who_is_slow_with_a_body_is_waited_for(stage: Stage) -> None:
     client = stage.connect()
     client.sendall(HEAD + b"Content-Length: 4\r\n\r\n")
     for _ in range(4):
-        time.sleep(HEAD_S / 2)
+        time.sleep(HEADER_TIMEOUT_S / 2)
         client.sendall(b"a")
     assert answer(client) == (200, b"4")
     # Refused before it was read: what is still on its way does not cost the answer.
     client.sendall(b"POST /refuse HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
-    time.sleep(HEAD_S)
+    time.sleep(HEADER_TIMEOUT_S)
     client.sendall(b"aaaa")
     assert answer(client) == (403, b"no")
     client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -209,7 +212,7 @@ def test_who_is_slow_with_a_body_is_waited_for(stage: Stage) -> None:
 def test_stopping_waits_for_nobody_who_asks_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(http_connection, "HEADER_TIMEOUT_S", 2 * PATIENCE_S)
     for sent in (b"", HEAD, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"nonsense\r\n\r\n"):
         stage.connect().sendall(sent)
     socket.create_connection(stage._listening.getsockname()).close()

@@ -24,35 +24,37 @@ import anyio
 import numpy as np
 import pytest
 import uproot
-from page_makers import HOSTILE, SITES, fill
-from sql_makers import campaign_row, make_measurement
-from web_service import Service, running
+from measurement_factory import make_campaign_row, make_measurement
+from page_database import HOSTILE_TEXTS, SITES, fill_database
+from service_thread import ServiceThread, run_service
 
-from treehammer.analysis.statistics import one_sample
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
-from treehammer.web.drawing import FORMS
-from treehammer.web.pages import context, explore, files, points
+from treehammer.analysis.statistics.estimates import estimate_paired
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.web.figures import drawing_process, figure_points
+from treehammer.web.figures.drawing import FIGURE_FORMATS
+from treehammer.web.views.explore import explore_page
+from treehammer.web.views.shared import page_context
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     folder = tmp_path_factory.mktemp("explore")
-    fill(f"sqlite:///{folder / 'results.db'}")
-    with running(folder, reading_open=True) as service:
+    fill_database(f"sqlite:///{folder / 'results.db'}")
+    with run_service(folder, reading_open=True) as service:
         yield service
 
 
-def rows_of(service: Service, query: str, path: str = "/explore") -> list[dict[str, str]]:
+def rows_of(service: ServiceThread, query: str, path: str = "/explore") -> list[dict[str, str]]:
     answer = service.client.get(f"{path}?{query}&format=csv")
     assert answer.status_code == 200, answer.text
     return [*csv.DictReader(io.StringIO(answer.text))]
 
 
-def stored(service: Service) -> list[dict[str, Any]]:
+def stored(service: ServiceThread) -> list[dict[str, Any]]:
     with Store.open(service.url) as store:
         return [dict(row) for row in store.measurements(Selection())]
 
@@ -70,11 +72,11 @@ def test_campaigns_are_called_by_their_names(tmp_path: Path, view: str) -> None:
     }
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         for id_, name in ids.items():
-            store.add_campaign(campaign_row(id_, name=name), [])
+            store.add_campaign(make_campaign_row(id_, name=name), [])
         hist = [0] * 5 + [9] + [0] * 12
         good: dict[str, Any] = {"plausible": True, "eff_job": 0.5, "read_latency_hist": hist}
         store.add(make_measurement(id_, campaign_id=id_, **good) for id_ in (*ids, "unknown"))
-    with running(tmp_path, reading_open=True) as service:
+    with run_service(tmp_path, reading_open=True) as service:
         query = f"by=site&colour=campaign_id&view={view}&{ALL}"
         page = service.client.get(f"/explore?{query}", headers=PEOPLE).text
         found = rows_of(service, query)
@@ -92,7 +94,7 @@ def test_campaigns_are_called_by_their_names(tmp_path: Path, view: str) -> None:
 @pytest.mark.parametrize("metric", ["eff_job", "cpu_per_event_s"])
 @pytest.mark.parametrize("by", [("site", "axis_root"), ("day", "site"), ("host", "axis_root")])
 def test_the_csv_is_what_the_database_holds(
-    filled: Service, metric: str, by: tuple[str, str]
+    filled: ServiceThread, metric: str, by: tuple[str, str]
 ) -> None:
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in stored(filled):
@@ -113,7 +115,7 @@ def test_the_csv_is_what_the_database_holds(
             assert line["mean"] == line["rms"] == ""
 
 
-def test_a_distribution_is_that_of_the_values(filled: Service) -> None:
+def test_a_distribution_is_that_of_the_values(filled: ServiceThread) -> None:
     query = f"metric=eff_job&by=site&colour=&view=distribution&where=axis_root%3D6.40.00&{ALL}"
     groups = defaultdict(list)
     for row in stored(filled):
@@ -127,14 +129,14 @@ def test_a_distribution_is_that_of_the_values(filled: Service) -> None:
         assert float(found[site]["largest"]) == max(values)
 
 
-def test_an_interval_is_over_jobs(filled: Service) -> None:
+def test_an_interval_is_over_jobs(filled: ServiceThread) -> None:
     found = {row["site"]: row for row in rows_of(filled, f"bars=interval&colour=&{ALL}")}
     jobs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in stored(filled):
         if good(row, "eff_job"):
             jobs[row["site"]][row["job_id"]].append(row["eff_job"])
     for site, of_site in jobs.items():
-        estimate = one_sample([fmean(values) for values in of_site.values()])
+        estimate = estimate_paired([fmean(values) for values in of_site.values()])
         assert estimate is not None
         line = found[site]
         assert int(line["jobs"]) == len(of_site)
@@ -143,7 +145,7 @@ def test_an_interval_is_over_jobs(filled: Service) -> None:
         assert float(line["mean"]) == pytest.approx(estimate.mean, rel=1e-12)
 
 
-def test_read_latencies_are_merged(filled: Service) -> None:
+def test_read_latencies_are_merged(filled: ServiceThread) -> None:
     merged: dict[str, list[int]] = {}
     for row in stored(filled):
         bins = row["read_latency_hist"]
@@ -164,7 +166,7 @@ def test_read_latencies_are_merged(filled: Service) -> None:
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
-def test_read_latencies_are_drawn(filled: Service, scale: str) -> None:
+def test_read_latencies_are_drawn(filled: ServiceThread, scale: str) -> None:
     query = f"view=latency&by=site&colour=axis_root&scale={scale}&{ALL}"
     page = filled.client.get(f"/explore?{query}", headers=PEOPLE)
     assert "50% below" in page.text
@@ -174,8 +176,8 @@ def test_read_latencies_are_drawn(filled: Service, scale: str) -> None:
     assert both.status_code == 200
 
 
-def test_filters_are_in_the_address(filled: Service) -> None:
-    site = HOSTILE[0]
+def test_filters_are_in_the_address(filled: ServiceThread) -> None:
+    site = HOSTILE_TEXTS[0]
     answer = filled.client.get("/explore", params={"site": [site, "SITE_A"], "format": "csv"})
     assert {row["site"] for row in csv.DictReader(io.StringIO(answer.text))} == {site, "SITE_A"}
     of_campaign = rows_of(filled, "campaign=nightly")
@@ -185,7 +187,7 @@ def test_filters_are_in_the_address(filled: Service) -> None:
     )
 
 
-def behind(service: Service, address: str, count: str) -> list[tuple[int, int]]:
+def behind(service: ServiceThread, address: str, count: str) -> list[tuple[int, int]]:
     """Of each row that leads to its jobs: how many executions it says, and how many are there."""
     page = service.client.get(f"{address}&{ALL}", headers=PEOPLE)
     assert page.status_code == 200, page.text
@@ -209,11 +211,11 @@ def behind(service: Service, address: str, count: str) -> list[tuple[int, int]]:
         ("/explore?by=site&view=latency&site=SITE_A&site=SITE_B", 4, "good"),
         ("/explore?by=campaign_id&colour=&campaign=over&campaign=running", 2, "number"),
         ("/figures/s0?site=SITE_A&site=SITE_B", 8, "number"),
-        (f"/figures/s0?site=SITE_A&site={quote(HOSTILE[0])}", 8, "number"),
+        (f"/figures/s0?site=SITE_A&site={quote(HOSTILE_TEXTS[0])}", 8, "number"),
     ],
 )
 def test_how_many_there_are_leads_to_just_these(
-    filled: Service, address: str, rows: int | None, count: str
+    filled: ServiceThread, address: str, rows: int | None, count: str
 ) -> None:
     found = behind(filled, address, count)
     assert found
@@ -221,13 +223,13 @@ def test_how_many_there_are_leads_to_just_these(
     assert [n for n, _ in found] == [there for _, there in found]
 
 
-def test_what_no_condition_can_tell_leads_nowhere(filled: Service) -> None:
+def test_what_no_condition_can_tell_leads_nowhere(filled: ServiceThread) -> None:
     """A number that was measured, such as 0.3, need not be found by what is written of it."""
     assert rows_of(filled, f"by=cpu_per_event_s&colour=site&{ALL}")
     assert not behind(filled, "/explore?by=cpu_per_event_s&colour=site", "number")
 
 
-def test_the_permanent_link_says_everything(filled: Service) -> None:
+def test_the_permanent_link_says_everything(filled: ServiceThread) -> None:
     page = filled.client.get("/figures/s0", headers=PEOPLE).text
     link = page.split('">Permanent link')[0].rsplit('href="', 1)[1].replace("&amp;", "&")
     asked = parse_qs(urlsplit(link).query, keep_blank_values=True)
@@ -238,7 +240,7 @@ def test_the_permanent_link_says_everything(filled: Service) -> None:
     assert rows_of(filled, query, "/figures/s0") == rows_of(filled, "", "/figures/s0")
 
 
-def test_files_hold_what_is_shown(filled: Service, tmp_path: Path) -> None:
+def test_files_hold_what_is_shown(filled: ServiceThread, tmp_path: Path) -> None:
     query = f"metric=eff_job&by=site&colour=axis_root&{ALL}"
     starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
     for form, start in starts.items():
@@ -278,14 +280,16 @@ def test_files_hold_what_is_shown(filled: Service, tmp_path: Path) -> None:
         ("by=", "names no column"),
     ],
 )
-def test_what_cannot_be_shown_is_said(filled: Service, query: str, said: str) -> None:
+def test_what_cannot_be_shown_is_said(filled: ServiceThread, query: str, said: str) -> None:
     answer = filled.client.get(f"/explore?{query}")
     assert answer.status_code == 400
     assert said in answer.json()["error"]
 
 
-def test_more_than_can_be_read_is_refused(filled: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(points, "MOST_READ", 10)
+def test_more_than_can_be_read_is_refused(
+    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figure_points, "MAX_READ", 10)
     refused = filled.client.get("/explore?by=host")
     assert refused.status_code == 400
     assert "10 is the limit" in refused.json()["error"]
@@ -296,13 +300,13 @@ def test_more_than_can_be_read_is_refused(filled: Service, monkeypatch: pytest.M
     assert filled.client.get("/explore?by=site").status_code == 200
 
 
-def test_no_such_file(filled: Service) -> None:
+def test_no_such_file(filled: ServiceThread) -> None:
     assert filled.client.get("/explore/figure.exe").status_code == 404
     assert filled.client.get("/explore/figure.png?site=NOWHERE").status_code == 404
 
 
 def test_pages_do_not_wait_for_figures_to_be_drawn(
-    filled: Service, monkeypatch: pytest.MonkeyPatch
+    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = threading.Event()
 
@@ -319,21 +323,23 @@ def test_pages_do_not_wait_for_figures_to_be_drawn(
         return sum(one.borrowed_tokens + one.tasks_waiting for one in found)
 
     rooms: list[anyio.CapacityLimiter] = []
-    turn = context._turn
-    monkeypatch.setattr(context, "_turn", noted)
-    monkeypatch.setattr(files, "_drawn", slowly)
-    paths = [f"{path}/figure.{form}" for path in ("/explore", "/figures/s0") for form in FORMS]
+    turn = page_context._acquire_slot
+    monkeypatch.setattr(page_context, "_acquire_slot", noted)
+    monkeypatch.setattr(drawing_process, "_run_drawing", slowly)
+    paths = [
+        f"{path}/figure.{form}" for path in ("/explore", "/figures/s0") for form in FIGURE_FORMATS
+    ]
     with ThreadPoolExecutor(len(paths)) as clients:
         asked = [clients.submit(filled.client.get, path) for path in paths]
         try:
-            assert len(paths) > context.AT_ONCE
+            assert len(paths) > page_context.MAX_CONCURRENT_QUERIES
             until_s = time.monotonic() + 60
             while arrived() < len(paths):
                 assert time.monotonic() < until_s, arrived()
                 time.sleep(0.01)
             for page in ("/", "/explore", "/sites"):
                 assert filled.client.get(page, timeout=20).status_code == 200
-            monkeypatch.setattr(context, "PATIENCE_S", 0.1)
+            monkeypatch.setattr(page_context, "QUEUE_TIMEOUT_S", 0.1)
             late = filled.client.get("/explore/figure.png?by=axis_root")
             assert late.status_code == 503
             assert int(late.headers["Retry-After"]) > 0
@@ -344,7 +350,7 @@ def test_pages_do_not_wait_for_figures_to_be_drawn(
 
 
 def test_a_list_to_choose_from_that_is_cut_says_so(
-    filled: Service, monkeypatch: pytest.MonkeyPatch
+    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sites() -> list[str]:
         page = filled.client.get(f"/explore?{ALL}", headers=PEOPLE).text
@@ -352,18 +358,18 @@ def test_a_list_to_choose_from_that_is_cut_says_so(
         assert found
         return [found[1], *map(unescape, re.findall(r'value="([^"]*)"', found[2]))]
 
-    monkeypatch.setattr(explore, "CHOICES", len(SITES))
+    monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", len(SITES))
     assert {*sites()} == {"site ", *SITES}
-    monkeypatch.setattr(explore, "CHOICES", 2)
+    monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", 2)
     title, *first = sites()
     assert title == "site (the first 2; others as a condition) "
     assert {*first} == {*sorted(SITES)[:2]}
 
 
 def test_a_campaign_that_is_asked_for_stays_chosen_however_old(
-    filled: Service, monkeypatch: pytest.MonkeyPatch
+    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore, "CAMPAIGNS", 1)
+    monkeypatch.setattr(explore_page, "MAX_CAMPAIGN_CHOICES", 1)
     alone = filled.client.get("/explore?campaign=over").text
     assert '<option value="over" selected>nightly</option>' in alone
     assert 'Of the campaign <a href="/campaigns/over">nightly</a> alone.' in alone

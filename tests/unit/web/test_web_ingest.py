@@ -9,55 +9,62 @@ import zlib
 from typing import Any
 
 import pytest
-from web_service import Service, Start, body, sent
+from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
-from treehammer.collectors.record import Measurement
-from treehammer.errors import ContentError, StoreError
-from treehammer.sql.recording import Added
-from treehammer.sql.rows import ReplicaRow
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
-from treehammer.sql.tokens import mint_job_token
-from treehammer.web.bodies import Limits
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.errors import StoreError, UnstorableContentError
+from treehammer.sql.auth.tokens import mint_job_token
+from treehammer.sql.core.rows import ReplicaRow
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.recording import AddResult
+from treehammer.sql.write.store import Store
+from treehammer.web.core.request_bodies import RequestLimits
 
 DAY_US = 86400 * 1_000_000
 
 
 @pytest.fixture
-def key(service: Service) -> str:
+def key(service: ServiceThread) -> str:
     return service.make_key("submit").text
 
 
-def stored(service: Service) -> int:
+def stored(service: ServiceThread) -> int:
     with Store.open(service.url) as store:
-        return sum(store.recorded("campaign").values())
+        return sum(store.count_by_attempt("campaign").values())
 
 
-def test_measurements_are_new_known_or_conflicting(service: Service, key: str) -> None:
-    some = [sent(position=p, extras={"a": 1.5}) for p in (1, 2, 3)]
-    answer = service.post(body(some[:2]), key)
+def test_measurements_are_new_known_or_conflicting(service: ServiceThread, key: str) -> None:
+    some = [make_sent_measurement(position=p, extras={"a": 1.5}) for p in (1, 2, 3)]
+    answer = service.post_document(make_body(some[:2]), key)
     assert (answer.status_code, answer.json()) == (200, {"new": 2, "known": 0, "conflicting": []})
-    other = sent(position=1, host="elsewhere")
-    answer = service.post(body([*some, other]), key)
+    other = make_sent_measurement(position=1, host="elsewhere")
+    answer = service.post_document(make_body([*some, other]), key)
     assert answer.json() == {"new": 1, "known": 2, "conflicting": [other.id]}
-    assert service.post(body([]), key).json() == {"new": 0, "known": 0, "conflicting": []}
+    assert service.post_document(make_body([]), key).json() == {
+        "new": 0,
+        "known": 0,
+        "conflicting": [],
+    }
     assert stored(service) == 3
 
 
-def test_a_packed_body(service: Service, key: str) -> None:
-    data = gzip.compress(json.dumps(body([sent()])).encode())
-    assert service.post(data, key, Content_Encoding="gzip").json()["new"] == 1
-    assert service.post(data, key, Content_Encoding="GZIP").json()["known"] == 1
+def test_a_packed_body(service: ServiceThread, key: str) -> None:
+    data = gzip.compress(json.dumps(make_body([make_sent_measurement()])).encode())
+    assert service.post_document(data, key, Content_Encoding="gzip").json()["new"] == 1
+    assert service.post_document(data, key, Content_Encoding="GZIP").json()["known"] == 1
     plain = {"Content_Type": 'Application/JSON; charset="UTF-8"', "Content_Encoding": "identity"}
-    assert service.post(body([sent()]), key, **plain).json()["known"] == 1
+    assert (
+        service.post_document(make_body([make_sent_measurement()]), key, **plain).json()["known"]
+        == 1
+    )
     # Exactly as much comes out as is unpacked at once.
     filler = json.dumps({"measurements": []})
     even = gzip.compress(filler.ljust(65536).encode())
-    assert service.post(even, key, Content_Encoding="gzip").status_code == 200
+    assert service.post_document(even, key, Content_Encoding="gzip").status_code == 200
 
 
-RECORD = body([sent()])["measurements"][0]
-GOOD = json.dumps(body([sent()])).encode()
+RECORD = make_body([make_sent_measurement()])["measurements"][0]
+GOOD = json.dumps(make_body([make_sent_measurement()])).encode()
 
 
 def changed(**values: Any) -> Any:
@@ -114,7 +121,11 @@ def changed(**values: Any) -> Any:
                 (changed(day=20260302), 422, "day must be the UTC day"),
                 (changed(started_us=-1), 422, "day must be the UTC day"),
                 (changed(started_us=2**62), 422, "day must be the UTC day"),
-                (changed(implausible_why="bad replica: no"), 422, "may not contain 'bad replica:'"),
+                (
+                    changed(implausible_reasons="bad replica: no"),
+                    422,
+                    "may not contain 'bad replica:'",
+                ),
                 (GOOD.replace(b"20260301", b"1e400"), 422, "day must be"),
                 (
                     GOOD.replace(b'"extras": {}', b'"extras": {"a": 1e400}'),
@@ -128,33 +139,33 @@ def changed(**values: Any) -> Any:
     ],
 )
 def test_nonsense_is_refused_with_the_reason(
-    shared: Service, shared_key: str, content: Any, status: int, word: str
+    shared_service: ServiceThread, shared_key: str, content: Any, status: int, word: str
 ) -> None:
-    answer = shared.post(content, shared_key)
+    answer = shared_service.post_document(content, shared_key)
     assert answer.status_code == status
     said = answer.json()
     reasons = [r for e in said.get("errors", []) for r in e["reasons"]]
     assert word in " ".join([said["error"], *reasons])
-    assert stored(shared) == 0
+    assert stored(shared_service) == 0
 
 
 def test_one_wrong_measurement_keeps_its_request_out_and_is_named(
-    shared: Service, shared_key: str
+    shared_service: ServiceThread, shared_key: str
 ) -> None:
-    document = body([sent(position=p) for p in (1, 2, 3)])
+    document = make_body([make_sent_measurement(position=p) for p in (1, 2, 3)])
     document["measurements"][1]["values"]["day"] = "today"
     document["measurements"][2]["extras"]["-"] = 1
-    answer = shared.post(document, shared_key)
+    answer = shared_service.post_document(document, shared_key)
     assert answer.status_code == 422
     errors = answer.json()["errors"]
     assert [error["index"] for error in errors] == [1, 2]
     assert errors[0]["reasons"] == ["day must be a 64-bit whole number"]
-    assert stored(shared) == 0
+    assert stored(shared_service) == 0
 
 
-def test_the_answer_stays_short(shared: Service, shared_key: str) -> None:
+def test_the_answer_stays_short(shared_service: ServiceThread, shared_key: str) -> None:
     item = {"values": {"x" * 1000 + str(n): n for n in range(50)}, "extras": {}}
-    answer = shared.post({"measurements": [item] * 200}, shared_key)
+    answer = shared_service.post_document({"measurements": [item] * 200}, shared_key)
     errors = answer.json()["errors"]
     assert len(errors) == 100
     assert len(errors[0]["reasons"]) == 20
@@ -173,14 +184,14 @@ def test_the_answer_stays_short(shared: Service, shared_key: str) -> None:
     ],
 )
 def test_headers(
-    shared: Service, shared_key: str, headers: dict[str, str], status: int, word: str
+    shared_service: ServiceThread, shared_key: str, headers: dict[str, str], status: int, word: str
 ) -> None:
-    answer = shared.post(GOOD, shared_key, **headers)
+    answer = shared_service.post_document(GOOD, shared_key, **headers)
     assert answer.status_code == status
     assert word in answer.json()["error"]
 
 
-def test_damaged_gzip_data(shared: Service, shared_key: str) -> None:
+def test_damaged_gzip_data(shared_service: ServiceThread, shared_key: str) -> None:
     packed = gzip.compress(GOOD)
     spoiled = bytearray(packed)
     spoiled[len(packed) // 2] ^= 0xFF
@@ -193,23 +204,23 @@ def test_damaged_gzip_data(shared: Service, shared_key: str) -> None:
         (packed + b"\x00", "follows the end"),
         (zlib.compress(GOOD), "no gzip data"),
     ):
-        answer = shared.post(data, shared_key, Content_Encoding="gzip")
+        answer = shared_service.post_document(data, shared_key, Content_Encoding="gzip")
         assert answer.status_code == 400
         assert word in answer.json()["error"]
-    assert stored(shared) == 0
+    assert stored(shared_service) == 0
 
 
-def test_bodies_have_limits(start: Start) -> None:
-    limits = Limits(packed_bytes=50_000, unpacked_bytes=100_000, measurements=3)
-    with start(limits=limits) as service:
+def test_bodies_have_limits(start_service: StartService) -> None:
+    limits = RequestLimits(packed_bytes=50_000, unpacked_bytes=100_000, measurements=3)
+    with start_service(limits=limits) as service:
         key = service.make_key("submit").text
         big = b" " * 50_001
-        assert service.post(big, key).status_code == 413
+        assert service.post_document(big, key).status_code == 413
         packed = gzip.compress(b" " * 100_001)
-        assert service.post(packed, key, Content_Encoding="gzip").status_code == 413
+        assert service.post_document(packed, key, Content_Encoding="gzip").status_code == 413
         bomb = gzip.compress(b" " * 30_000_000)
         assert len(bomb) < 50_000
-        assert service.post(bomb, key, Content_Encoding="gzip").status_code == 413
+        assert service.post_document(bomb, key, Content_Encoding="gzip").status_code == 413
 
         def unannounced() -> Any:
             for _ in range(60):
@@ -221,15 +232,17 @@ def test_bodies_have_limits(start: Start) -> None:
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
         )
         assert answer.status_code == 413
-        answer = service.post(body([sent(position=p) for p in range(1, 5)]), key)
+        answer = service.post_document(
+            make_body([make_sent_measurement(position=p) for p in range(1, 5)]), key
+        )
         assert answer.status_code == 413
         assert "at most 3" in answer.json()["error"]
 
 
-def test_a_body_that_does_not_arrive_is_not_waited_for(start: Start) -> None:
-    with start(limits=Limits(body_s=0.2)) as service:
+def test_a_body_that_does_not_arrive_is_not_waited_for(start_service: StartService) -> None:
+    with start_service(limits=RequestLimits(body_s=0.2)) as service:
         key = service.make_key("submit").text
-        service.post(b"{}", key)
+        service.post_document(b"{}", key)
 
         def slowly() -> Any:
             yield b"{"
@@ -244,32 +257,34 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(start: Start) -> None:
         assert answer.status_code == 408
 
 
-def test_an_answer_comes_in_time_though_the_database_takes_longer(start: Start) -> None:
+def test_an_answer_comes_in_time_though_the_database_takes_longer(
+    start_service: StartService,
+) -> None:
     class Slow:
-        def add(self, measurements: Any) -> Added:
+        def add(self, measurements: Any) -> AddResult:
             time.sleep(0.5)
-            return Added(len(list(measurements)), 0)
+            return AddResult(len(list(measurements)), 0)
 
-    with start(Slow(), limits=Limits(answer_s=0.1)) as service:
+    with start_service(Slow(), limits=RequestLimits(response_s=0.1)) as service:
         key = service.make_key("submit").text
-        answer = service.post(body([sent()]), key)
+        answer = service.post_document(make_body([make_sent_measurement()]), key)
         assert answer.status_code == 503
         assert "send the same again" in answer.json()["error"]
 
 
-def test_there_is_room_for_so_much_at_once(start: Start) -> None:
-    with start(limits=Limits(waiting_bytes=len(GOOD) - 1)) as service:
+def test_there_is_room_for_so_much_at_once(start_service: StartService) -> None:
+    with start_service(limits=RequestLimits(waiting_bytes=len(GOOD) - 1)) as service:
         key = service.make_key("submit").text
-        answer = service.post(GOOD, key)
+        answer = service.post_document(GOOD, key)
         assert answer.status_code == 503
         assert int(answer.headers["Retry-After"]) > 0
-        assert service.post(b'{"measurements": []}', key).status_code == 200
+        assert service.post_document(b'{"measurements": []}', key).status_code == 200
 
 
 # Who may
 
 
-def test_nobody_writes_without_a_token(service: Service) -> None:
+def test_nobody_writes_without_a_token(service: ServiceThread) -> None:
     reader = service.make_key("read").text
     for token, status, word in (
         ("", 401, "a token is needed"),
@@ -277,96 +292,102 @@ def test_nobody_writes_without_a_token(service: Service) -> None:
         ("th1.ffffffffffff." + "x" * 43, 401, "knows no such key"),
         (reader, 403, "role 'read'"),
     ):
-        answer = service.post(GOOD, token)
+        answer = service.post_document(GOOD, token)
         assert answer.status_code == status
         assert word in answer.json()["error"]
         assert ("WWW-Authenticate" in answer.headers) == (status == 401)
-    answer = service.post(GOOD, "x", Authorization="Basic eDp5")
+    answer = service.post_document(GOOD, "x", Authorization="Basic eDp5")
     assert answer.status_code == 401
     assert stored(service) == 0
 
 
-def test_a_job_hands_in_its_own_alone(service: Service) -> None:
+def test_a_job_hands_in_its_own_alone(service: ServiceThread) -> None:
     key = service.make_key("submit")
     token = mint_job_token(key, "campaign", "job", service.clock[0] + DAY_US)
-    assert service.post(body([sent()]), token).json()["new"] == 1
+    assert service.post_document(make_body([make_sent_measurement()]), token).json()["new"] == 1
     for other in (
-        sent(job="other"),
-        sent(position=2, campaign_id="another"),
+        make_sent_measurement(job="other"),
+        make_sent_measurement(position=2, campaign_id="another"),
     ):
-        mixed = body([sent(position=3), other])
-        answer = service.post(mixed, token)
+        mixed = make_body([make_sent_measurement(position=3), other])
+        answer = service.post_document(mixed, token)
         assert answer.status_code == 403
         assert "measurement 1 is not of the job" in answer.json()["error"]
     assert stored(service) == 1
-    said = service.get("/api/v1/token", token).json()
+    said = service.get_path("/api/v1/token", token).json()
     assert (said["role"], said["campaign_id"], said["job_id"]) == ("submit", "campaign", "job")
     service.clock[0] += 2 * DAY_US
-    answer = service.post(body([sent()]), token)
+    answer = service.post_document(make_body([make_sent_measurement()]), token)
     assert answer.status_code == 401
     assert "expired" in answer.json()["error"]
     service.clock[0] -= 2 * DAY_US
-    assert service.post(body([sent()]), token).json()["known"] == 1
+    assert service.post_document(make_body([make_sent_measurement()]), token).json()["known"] == 1
 
 
-def test_what_is_revoked_is_refused_soon(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_revoked_is_refused_soon(
+    service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = service.make_key("submit")
     token = mint_job_token(key, "campaign", "job", service.clock[0] + DAY_US)
     other = mint_job_token(key, "campaign", "job2", service.clock[0] + DAY_US)
-    assert service.post(body([sent()]), token).status_code == 200
-    assert service.keyring().revoke_tokens("job", "job", now_us=1)
+    assert service.post_document(make_body([make_sent_measurement()]), token).status_code == 200
+    assert service.open_keyring().revoke_tokens("job", "job", now_us=1)
 
     def until_refused(token: str) -> str:
         for _ in range(60):
-            answer = service.post(body([]), token)
+            answer = service.post_document(make_body([]), token)
             if answer.status_code == 401:
                 return str(answer.json()["error"])
             time.sleep(0.1)
         raise AssertionError
 
     assert "this job" in until_refused(token)
-    assert service.post(body([]), other).status_code == 200
-    assert service.keyring().revoke_key(key.kid, now_us=1)
+    assert service.post_document(make_body([]), other).status_code == 200
+    assert service.open_keyring().revoke_key(key.kid, now_us=1)
     assert "was revoked" in until_refused(other)
 
 
-def test_what_would_be_many_values_is_not_parsed(shared: Service, shared_key: str) -> None:
+def test_what_would_be_many_values_is_not_parsed(
+    shared_service: ServiceThread, shared_key: str
+) -> None:
     # A kilobyte of gzip for each megabyte of empty objects, and these would take 24 MB.
     for item in (b"{},", b"[],", b"0,", b'{"a":{"b":{}}},'):
         many = b'{"measurements":[' + item * 1_000_001 + b"0]}"
-        answer = shared.post(gzip.compress(many, 1), shared_key, Content_Encoding="gzip")
+        answer = shared_service.post_document(
+            gzip.compress(many, 1), shared_key, Content_Encoding="gzip"
+        )
         assert answer.status_code == 413
         assert "commas, colons and brackets" in answer.json()["error"]
 
 
-def test_reading_is_closed_or_open(service: Service, start: Start) -> None:
+def test_reading_is_closed_or_open(service: ServiceThread, start_service: StartService) -> None:
     submitter, reader = service.make_key("submit").text, service.make_key("read").text
-    record = sent(host="", retries=3, extras={"a": 2})
-    assert service.post(body([record]), submitter).status_code == 200
+    record = make_sent_measurement(host="", retries=3, extras={"a": 2})
+    assert service.post_document(make_body([record]), submitter).status_code == 200
     address = f"/api/v1/measurements/{record.id}"
-    assert service.get(address).status_code == 401
-    assert service.get(address, submitter).status_code == 403
-    found = service.get(address, reader).json()
+    assert service.get_path(address).status_code == 401
+    assert service.get_path(address, submitter).status_code == 403
+    found = service.get_path(address, reader).json()
     assert found["extras"] == {"a": 2.0}
     assert "host" not in found["values"]
     assert found["values"]["retries"] == 3
     for unknown in ("nix", "x" * 200, "%F0%9F%98%80", "%ff"):
-        answer = service.get(f"/api/v1/measurements/{unknown}", reader)
+        answer = service.get_path(f"/api/v1/measurements/{unknown}", reader)
         assert answer.status_code == 404
-    assert service.get("/api/v1/measurements/a%00b", reader).status_code == 400
-    with start(reading_open=True) as open_one:
-        assert open_one.get(address).status_code == 200
+    assert service.get_path("/api/v1/measurements/a%00b", reader).status_code == 400
+    with start_service(reading_open=True) as open_one:
+        assert open_one.get_path(address).status_code == 200
 
 
 # What else it answers
 
 
-def test_it_describes_itself(service: Service) -> None:
-    assert service.get("/api/v1/health").json()["status"] == "ok"
-    described = service.get("/api/v1/openapi.json").json()
+def test_it_describes_itself(service: ServiceThread) -> None:
+    assert service.get_path("/api/v1/health").json()["status"] == "ok"
+    described = service.get_path("/api/v1/openapi.json").json()
     assert described["openapi"] == "3.1.0"
     assert "/api/v1/measurements" in described["paths"]
-    answer = service.get("/nowhere")
+    answer = service.get_path("/nowhere")
     assert (answer.status_code, answer.json()) == (
         404,
         {"error": "there is nothing at this address"},
@@ -376,17 +397,17 @@ def test_it_describes_itself(service: Service) -> None:
     assert answer.headers["Allow"] == "POST"
 
 
-def test_what_read_a_bad_replica_is_marked(start: Start) -> None:
-    with start() as service:
+def test_what_read_a_bad_replica_is_marked(start_service: StartService) -> None:
+    with start_service() as service:
         key = service.make_key("submit").text
         with Store.open(service.url) as store:
             bad = ReplicaRow("r", 5, "set", "hash", "local", "x", "f", "root://", False, "rotten")
             store.add_replicas([bad])
-        record = sent(dataset_hash="hash", door="x", plausible=True)
-        assert service.post(body([record]), key).json()["new"] == 1
+        record = make_sent_measurement(dataset_hash="hash", door="x", plausible=True)
+        assert service.post_document(make_body([record]), key).json()["new"] == 1
     with Store.open(service.url) as store:
         (row,) = store.measurements(Selection())
-    assert row["implausible_why"] == "bad replica: rotten"
+    assert row["implausible_reasons"] == "bad replica: rotten"
 
 
 # The database
@@ -399,58 +420,58 @@ class Odd:
         self.error: Exception | None = error
         self.seen: list[int] = []
 
-    def add(self, measurements: Any) -> Added:
+    def add(self, measurements: Any) -> AddResult:
         some = list(measurements)
         self.seen.append(len(some))
         if self.error:
             raise self.error
-        return Added(len(some), 0)
+        return AddResult(len(some), 0)
 
 
-def test_a_database_that_is_away_is_told_and_tried_again(start: Start) -> None:
+def test_a_database_that_is_away_is_told_and_tried_again(start_service: StartService) -> None:
     odd = Odd(StoreError("the server does not answer (secret-host)"))
-    with start(odd) as service:
+    with start_service(odd) as service:
         key = service.make_key("submit").text
-        answer = service.post(body([sent()]), key)
+        answer = service.post_document(make_body([make_sent_measurement()]), key)
         assert answer.status_code == 503
         assert int(answer.headers["Retry-After"]) > 0
         assert "secret-host" not in answer.text
-        health = service.get("/api/v1/health")
+        health = service.get_path("/api/v1/health")
         assert health.status_code == 503
         assert health.json()["status"] == "unavailable"
         odd.error = None
-        assert service.post(body([sent()]), key).status_code == 200
-        assert service.get("/api/v1/health").status_code == 200
+        assert service.post_document(make_body([make_sent_measurement()]), key).status_code == 200
+        assert service.get_path("/api/v1/health").status_code == 200
 
 
-def test_what_the_database_cannot_hold_is_the_clients_fault(start: Start) -> None:
-    with start(Odd(ContentError("too long a name"))) as service:
+def test_what_the_database_cannot_hold_is_the_clients_fault(start_service: StartService) -> None:
+    with start_service(Odd(UnstorableContentError("too long a name"))) as service:
         key = service.make_key("submit").text
-        answer = service.post(body([sent()]), key)
+        answer = service.post_document(make_body([make_sent_measurement()]), key)
         assert answer.status_code == 422
         assert answer.json()["errors"] == [
             {"index": 0, "reasons": ["the database cannot hold it: too long a name"]}
         ]
-        assert service.get("/api/v1/health").status_code == 200
+        assert service.get_path("/api/v1/health").status_code == 200
 
 
-def test_a_bug_is_no_secret_and_no_end(start: Start) -> None:
+def test_a_bug_is_no_secret_and_no_end(start_service: StartService) -> None:
     odd = Odd(RuntimeError("boom"))
-    with start(odd) as service:
+    with start_service(odd) as service:
         key = service.make_key("submit").text
-        answer = service.post(body([sent()]), key)
+        answer = service.post_document(make_body([make_sent_measurement()]), key)
         assert (answer.status_code, "boom" in answer.text) == (500, False)
         odd.error = None
-        assert service.post(body([sent()]), key).status_code == 200
+        assert service.post_document(make_body([make_sent_measurement()]), key).status_code == 200
 
 
-def test_a_store_that_is_switched_off(start: Start) -> None:
+def test_a_store_that_is_switched_off(start_service: StartService) -> None:
     class Off:
-        def add(self, measurements: Any) -> Added:
-            return Added(len(list(measurements)), 0)
+        def add(self, measurements: Any) -> AddResult:
+            return AddResult(len(list(measurements)), 0)
 
-    with start(Off()) as service:
+    with start_service(Off()) as service:
         key = service.make_key("submit").text
-        some: list[Measurement] = [sent(position=p) for p in (1, 2)]
-        assert service.post(body(some), key).json()["new"] == 2
+        some: list[Measurement] = [make_sent_measurement(position=p) for p in (1, 2)]
+        assert service.post_document(make_body(some), key).json()["new"] == 2
     assert stored(service) == 0

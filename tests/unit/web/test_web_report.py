@@ -11,15 +11,20 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from simulated_grid import START_US, Campaign
+from simulated_campaign import START_US, SimulatedCampaign
 
-from treehammer.analysis.summary import Spread
-from treehammer.collectors.metrics import BY_NAME
-from treehammer.sql.rows import CampaignRow
-from treehammer.web.figures import efficiency_figure, time_figure
-from treehammer.web.looks import PALETTE
-from treehammer.web.report import REPORT_COLUMNS, Report, build_report, render
-from treehammer.web.summary import Cell, summarise
+from treehammer.analysis.descriptive.group_summary import MeanAndRms
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.web.figures.plot_style import PALETTE
+from treehammer.web.report.campaign_report import (
+    REPORT_COLUMNS,
+    CampaignReport,
+    build_report,
+    render_report,
+)
+from treehammer.web.report.execution_cells import ExecutionCell, summarize_executions
+from treehammer.web.report.report_figures import draw_efficiency_figure, draw_time_figure
 
 HOSTILE = "<script>alert(1)</script>\"'&$\\frac{x}$_é\u202e"
 URL = re.compile(
@@ -49,12 +54,12 @@ def campaign_row(**changes: Any) -> CampaignRow:
     return CampaignRow(**(row | changes))
 
 
-def report_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> Report:
+def report_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> CampaignReport:
     return build_report(campaign_row(**changes), columns(rows), made_us=START_US)
 
 
 def page_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> str:
-    return render(report_of(rows, **changes))
+    return render_report(report_of(rows, **changes))
 
 
 class Page(HTMLParser):
@@ -93,11 +98,11 @@ class Page(HTMLParser):
 
 
 def test_the_columns_asked_for_are_in_the_catalogue() -> None:
-    assert set(REPORT_COLUMNS) <= set(BY_NAME)
+    assert set(REPORT_COLUMNS) <= set(METRICS_BY_NAME)
 
 
 def test_the_page_asks_for_nothing_outside_itself() -> None:
-    text = page_of(Campaign(sites=("T2_A", "T2_B")).rows())
+    text = page_of(SimulatedCampaign(sites=("T2_A", "T2_B")).rows())
     for match in URL.finditer(text):
         target = match[1] or match[2] or match[0]
         assert target.startswith(("#", "data:")), target
@@ -106,7 +111,7 @@ def test_the_page_asks_for_nothing_outside_itself() -> None:
 
 
 def test_the_page_is_sound_and_names_each_part_once() -> None:
-    page = Page(page_of(Campaign(sites=("T2_A", "T2_B"), branches=(1.0, 0.02)).rows()))
+    page = Page(page_of(SimulatedCampaign(sites=("T2_A", "T2_B"), branches=(1.0, 0.02)).rows()))
     assert len(page.ids) == len(set(page.ids))
     assert page.tags.count("h1") == 1
     assert page.tags.count("svg") == 2
@@ -115,14 +120,14 @@ def test_the_page_is_sound_and_names_each_part_once() -> None:
 
 
 def test_what_it_says() -> None:
-    rows = list(Campaign(effect=0.06).rows())
+    rows = list(SimulatedCampaign(effect=0.06).rows())
     rows[0] |= {
         "failure_class": "open",
         "failure_kind": "timeout",
         "failure_phase": "open",
         "failure_message": "the door did not answer",
     }
-    rows[5] |= {"plausible": False, "implausible_why": "efficiency above the cores"}
+    rows[5] |= {"plausible": False, "implausible_reasons": "efficiency above the cores"}
     page = Page(page_of(rows, dirty=True, planned_measurements=34)).text
     for said in (
         "ttree-read nightly",
@@ -141,22 +146,22 @@ def test_what_it_says() -> None:
 
 
 def test_one_host_is_called_an_illustration() -> None:
-    rows = list(Campaign(hosts=1, jobs=1).rows())
+    rows = list(SimulatedCampaign(hosts=1, jobs=1).rows())
     assert report_of([*rows, {**rows[0], "host": None}]).hosts == report_of(rows).hosts
     report = report_of(rows)
-    assert "illustration, not a verdict" in report.headline[0]
-    assert "illustration, not a verdict" in Page(render(report)).text
+    assert "illustration, not a verdict" in report.headline_sentences[0]
+    assert "illustration, not a verdict" in Page(render_report(report)).text
 
 
 def test_one_release_leaves_nothing_to_compare() -> None:
-    report = report_of(Campaign(roots=("6.40.00",)).rows())
+    report = report_of(SimulatedCampaign(roots=("6.40.00",)).rows())
     assert report.comparisons == ()
-    assert "Nothing was run with more than one value" in Page(render(report)).text
+    assert "Nothing was run with more than one value" in Page(render_report(report)).text
 
 
 def test_when_everything_failed_there_is_still_a_page() -> None:
     failed = {"failure_class": "software setup", "eff_job": None, "cpu_per_event_s": None}
-    page = Page(page_of(row | failed for row in Campaign().rows()))
+    page = Page(page_of(row | failed for row in SimulatedCampaign().rows()))
     assert "svg" not in page.tags
     assert "No usable execution recorded a CPU efficiency" in page.text
 
@@ -165,16 +170,16 @@ def test_a_payload_without_a_loop_has_a_page() -> None:
     bare = dict.fromkeys(
         ("cpu_per_event_s", "wall_per_event_s", "loop_wall_s", "eff_loop", "root_version")
     )
-    report = report_of(row | bare for row in Campaign().rows())
+    report = report_of(row | bare for row in SimulatedCampaign().rows())
     assert report.comparisons == ()
-    assert report.times is None
-    assert report.efficiency is not None
-    Page(render(report))
+    assert report.time_figure is None
+    assert report.efficiency_figure is not None
+    Page(render_report(report))
 
 
 def test_hostile_text_stays_text() -> None:
     rows = []
-    for row in Campaign(jobs=2).rows():
+    for row in SimulatedCampaign(jobs=2).rows():
         variant = json.loads(row["variant"]) | {"_custom": f"{HOSTILE}{row['repeat']}"}
         rows.append(
             row
@@ -184,7 +189,7 @@ def test_hostile_text_stays_text() -> None:
                 "host": HOSTILE,
                 "variant_label": HOSTILE,
                 "os_name": HOSTILE,
-                "implausible_why": HOSTILE,
+                "implausible_reasons": HOSTILE,
                 "plausible": row["round"] == 1,
             }
         )
@@ -196,19 +201,19 @@ def test_hostile_text_stays_text() -> None:
 
 
 def test_the_same_data_draw_the_same_page() -> None:
-    rows = list(Campaign(branches=(1.0, 0.02)).rows())
+    rows = list(SimulatedCampaign(branches=(1.0, 0.02)).rows())
     assert page_of(rows) == page_of(rows)
 
 
-def cells_of(**changes: Any) -> list[Cell]:
-    return summarise(columns(Campaign(**changes).rows()))
+def cells_of(**changes: Any) -> list[ExecutionCell]:
+    return summarize_executions(columns(SimulatedCampaign(**changes).rows()))
 
 
 @pytest.mark.parametrize("sites", [1, 12])
 def test_the_figure_shows_every_site_and_variant(sites: int) -> None:
     names = tuple(f"T2_Site{i}" for i in range(1, sites + 1))
     cells = cells_of(sites=names, branches=(1.0, 0.02), cache_mb=(0.0, 30.0), jobs=2)
-    drawing = efficiency_figure(cells)
+    drawing = draw_efficiency_figure(cells)
     assert drawing is not None
     root = ElementTree.fromstring(drawing.svg)
     shown = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
@@ -222,21 +227,23 @@ def test_the_figure_shows_every_site_and_variant(sites: int) -> None:
 
 
 def test_each_variant_has_its_colour() -> None:
-    drawing = efficiency_figure(cells_of(branches=(1.0, 0.02), cache_mb=(0.0, 3.0, 30.0), jobs=2))
+    drawing = draw_efficiency_figure(
+        cells_of(branches=(1.0, 0.02), cache_mb=(0.0, 3.0, 30.0), jobs=2)
+    )
     assert drawing is not None
     assert {colour for colour in PALETTE if colour in drawing.svg} == set(PALETTE[:6])
     assert "currentColor" in drawing.svg
 
 
 def test_many_variants_keep_colours_of_their_own() -> None:
-    drawing = efficiency_figure(cells_of(cache_mb=tuple(float(i) for i in range(20)), jobs=1))
+    drawing = draw_efficiency_figure(cells_of(cache_mb=tuple(float(i) for i in range(20)), jobs=1))
     assert drawing is not None
     assert len(set(re.findall(r"stroke: (#[0-9a-f]{6})", drawing.svg))) >= 20
 
 
 def test_one_execution_has_no_error_bar() -> None:
     def bars(**changes: Any) -> int:
-        drawing = efficiency_figure(cells_of(**changes))
+        drawing = draw_efficiency_figure(cells_of(**changes))
         assert drawing is not None
         return drawing.svg.count("LineCollection")
 
@@ -245,24 +252,24 @@ def test_one_execution_has_no_error_bar() -> None:
 
 
 def test_times_are_drawn_per_release() -> None:
-    drawing = time_figure(cells_of(branches=(1.0, 0.02)))
+    drawing = draw_time_figure(cells_of(branches=(1.0, 0.02)))
     assert drawing is not None
     assert "CPU time of the loop per event (ms)" in drawing.svg
 
 
 def test_efficiency_above_one_stays_in_the_picture() -> None:
-    cell = Cell("site", "threads=4", "6.40", 2, 1, 1, {"eff_job": Spread(2, 3.6, 0.1)})
-    drawing = efficiency_figure([cell])
+    cell = ExecutionCell("site", "threads=4", "6.40", 2, 1, 1, {"eff_job": MeanAndRms(2, 3.6, 0.1)})
+    drawing = draw_efficiency_figure([cell])
     assert drawing is not None
     assert ">3.5<" in drawing.svg
 
 
 def test_means_and_rms_leave_out_what_is_unusable() -> None:
-    rows = columns(Campaign(jobs=1, rounds=3, roots=("6.40.00",)).rows())
+    rows = columns(SimulatedCampaign(jobs=1, rounds=3, roots=("6.40.00",)).rows())
     for row, value in zip(rows, (0.5, 0.7, 0.1), strict=True):
         row["eff_job"] = value
     rows[2]["plausible"] = False
-    (cell,) = summarise(rows)
+    (cell,) = summarize_executions(rows)
     assert cell.executions == 2
     spread = cell.spreads["eff_job"]
     assert spread.n == 2
@@ -280,6 +287,6 @@ def test_means_and_rms_leave_out_what_is_unusable() -> None:
     ],
 )
 def test_no_more_digits_than_the_spread_allows(mean: float, rms: float, shown: str) -> None:
-    cell = Cell("site", "variant", "6.40", 2, 1, 1, {"eff_job": Spread(2, mean, rms)})
-    report = replace(report_of(Campaign(jobs=1).rows()), cells=(cell,))
-    assert shown in Page(render(report)).text
+    cell = ExecutionCell("site", "variant", "6.40", 2, 1, 1, {"eff_job": MeanAndRms(2, mean, rms)})
+    report = replace(report_of(SimulatedCampaign(jobs=1).rows()), cells=(cell,))
+    assert shown in Page(render_report(report)).text

@@ -12,38 +12,46 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import pytest
-from page_makers import HOSTILE, SITES, fill
-from sql_makers import make_measurement
-from web_service import Service, Start, running
+from measurement_factory import make_measurement
+from page_database import HOSTILE_TEXTS, SITES, fill_database
+from service_thread import ServiceThread, StartService, run_service
 
-from treehammer.collectors.record import Measurement
-from treehammer.sql.selection import Selection, Where
-from treehammer.sql.store import Store
-from treehammer.web.pages import days
-from treehammer.web.pages.chart import Chart, Dot, Line, Mark, _ticks
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.write.store import Store
+from treehammer.web.display import calendar_days
+from treehammer.web.figures.line_chart import (
+    ChartDot,
+    ChartLine,
+    ChartMark,
+    LineChart,
+    _round_ticks,
+)
 
 PEOPLE = {"Accept": "text/html"}
 LIGHT, HEAVY = '{"branches":0.02}', '{"branches":1.0}'
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     folder = tmp_path_factory.mktemp("sites")
-    fill(f"sqlite:///{folder / 'results.db'}")
-    with running(folder, reading_open=True) as service:
+    fill_database(f"sqlite:///{folder / 'results.db'}")
+    with run_service(folder, reading_open=True) as service:
         yield service
 
 
-def tables(service: Service, address: str, **asked: str) -> dict[str, list[dict[str, Any]]]:
+def tables(service: ServiceThread, address: str, **asked: str) -> dict[str, list[dict[str, Any]]]:
     answer = service.client.get(address, params={"format": "json", **asked})
     assert answer.status_code == 200, answer.text
     found: dict[str, list[dict[str, Any]]] = answer.json()["tables"]
     return found
 
 
-def test_the_series_is_that_of_the_measurements(filled: Service) -> None:
+def test_the_series_is_that_of_the_measurements(filled: ServiceThread) -> None:
     rows = tables(filled, "/sites/SITE_B")["series"]
-    good = Selection(wheres=(Where("site", "=", "SITE_B"), Where("plausible", "=", True)))
+    good = Selection(
+        conditions=(Condition("site", "=", "SITE_B"), Condition("plausible", "=", True))
+    )
     with Store.open(filled.url) as store:
         found = [row for row in store.measurements(good) if row["eff_job"] is not None]
     assert sum(row["measurements"] for row in rows) == len(found)
@@ -53,7 +61,7 @@ def test_the_series_is_that_of_the_measurements(filled: Service) -> None:
         assert row["sites"] > 0
 
 
-def test_servers_that_were_renewed_are_marked(filled: Service) -> None:
+def test_servers_that_were_renewed_are_marked(filled: ServiceThread) -> None:
     found = tables(filled, "/sites/SITE_A")
     (change,) = found["changes"]
     assert change["thing"] == "door near (root)"
@@ -65,13 +73,13 @@ def test_servers_that_were_renewed_are_marked(filled: Service) -> None:
 
 
 @pytest.mark.parametrize("place", range(len(SITES)))
-def test_every_site_of_the_list_has_its_page(filled: Service, place: int) -> None:
+def test_every_site_of_the_list_has_its_page(filled: ServiceThread, place: int) -> None:
     site = sorted(SITES)[place]
     rows = tables(filled, "/sites")["sites"]
     assert rows[place]["site"] == site
     page = filled.client.get(f"/sites/{quote(site, safe='')}", headers=PEOPLE)
     assert page.status_code == 200
-    assert all(text not in page.text for text in HOSTILE[:2])
+    assert all(text not in page.text for text in HOSTILE_TEXTS[:2])
 
 
 @pytest.mark.parametrize(
@@ -91,14 +99,14 @@ def test_every_site_of_the_list_has_its_page(filled: Service, place: int) -> Non
         ("/sites/SITE_A?days=180&root=6.40.00&test=ttree-read", 200, "by week"),
     ],
 )
-def test_what_is_asked_for(filled: Service, address: str, status: int, said: str) -> None:
+def test_what_is_asked_for(filled: ServiceThread, address: str, status: int, said: str) -> None:
     answer = filled.client.get(address, headers=PEOPLE)
     assert answer.status_code == status
     assert said in answer.text
 
 
-def test_a_site_that_is_alone_is_told_so(start: Start) -> None:
-    with start(reading_open=True) as service:
+def test_a_site_that_is_alone_is_told_so(start_service: StartService) -> None:
+    with start_service(reading_open=True) as service:
         assert "treehammer submit" in service.client.get("/sites", headers=PEOPLE).text
         day = date.today() - timedelta(days=1)
         number = day.year * 10000 + day.month * 100 + day.day
@@ -113,27 +121,32 @@ def test_a_site_that_is_alone_is_told_so(start: Start) -> None:
 
 @pytest.mark.parametrize("low, high", [(0.61, 0.83), (0, 0), (-3e9, 5e9), (1e-9, 1.1e-9), (7, 7)])
 def test_ticks_enclose_what_is_drawn(low: float, high: float) -> None:
-    ticks = _ticks(low, high)
+    ticks = _round_ticks(low, high)
     assert ticks[0] <= low <= high <= ticks[-1]
     assert 3 <= len(ticks) <= 9
 
 
 def on(site: str, back: int, eff: float, number: int = 1, **more: Any) -> Iterator[Measurement]:
     """Measurements of a site so many days ago."""
-    day = days.today() - timedelta(days=back)
+    day = calendar_days.today() - timedelta(days=back)
     for place in range(number):
-        values = {"site": site, "day": days.numbered(day), "eff_job": eff, "plausible": True}
+        values = {
+            "site": site,
+            "day": calendar_days.day_number(day),
+            "eff_job": eff,
+            "plausible": True,
+        }
         values |= {"variant": LIGHT, "axis_root": "6.40.00", "root_version": "6.40.00"}
         yield make_measurement(f"{site} {back} {place} {more}", place + 1, **{**values, **more})
 
 
-def add(service: Service, *some: Iterator[Measurement]) -> None:
+def add(service: ServiceThread, *some: Iterator[Measurement]) -> None:
     with Store.open(service.url) as store:
         store.add(one for found in some for one in found)
 
 
-def test_similar_sites_are_those_that_did_the_same(start: Start) -> None:
-    with start(reading_open=True) as service:
+def test_similar_sites_are_those_that_did_the_same(start_service: StartService) -> None:
+    with start_service(reading_open=True) as service:
         add(service, on("A", 1, 0.5), on("B", 1, 0.6), on("C", 1, 0.7), on("D", 2, 0.1))
         add(service, on("E", 1, 0.2, variant=HEAVY))
         (row,) = tables(service, "/sites/A")["series"]
@@ -141,8 +154,10 @@ def test_similar_sites_are_those_that_did_the_same(start: Start) -> None:
         assert "median 0.65 of 2 sites" in service.client.get("/sites/A").text
 
 
-def test_the_list_holds_sites_against_each_other_on_the_same_work(start: Start) -> None:
-    with start(reading_open=True) as service:
+def test_the_list_holds_sites_against_each_other_on_the_same_work(
+    start_service: StartService,
+) -> None:
+    with start_service(reading_open=True) as service:
         heavy: dict[str, Any] = {"variant": HEAVY}
         # Both get the same of the same; one of them does the heavy work more often.
         add(service, on("A", 1, 0.9, 2), on("A", 1, 0.5, 6, **heavy))
@@ -159,8 +174,8 @@ def test_the_list_holds_sites_against_each_other_on_the_same_work(start: Start) 
         assert ">0.2000<" not in page, "a mean of whatever a site did stands beside no other"
 
 
-def test_bars_are_the_scatter_about_the_mean_of_each_work(start: Start) -> None:
-    with start(reading_open=True) as service:
+def test_bars_are_the_scatter_about_the_mean_of_each_work(start_service: StartService) -> None:
+    with start_service(reading_open=True) as service:
         add(service, on("A", 1, 0.4), on("A", 1, 0.6, door="x"), on("A", 1, 0.1, variant=HEAVY))
         (row,) = tables(service, "/sites/A")["series"]
         assert row["rms"] == pytest.approx((2 * 0.1**2 / 3) ** 0.5)
@@ -169,8 +184,10 @@ def test_bars_are_the_scatter_about_the_mean_of_each_work(start: Start) -> None:
         assert "standard error" not in page
 
 
-def test_what_was_so_before_these_days_is_not_said_to_have_begun_in_them(start: Start) -> None:
-    with start(reading_open=True) as service:
+def test_what_was_so_before_these_days_is_not_said_to_have_begun_in_them(
+    start_service: StartService,
+) -> None:
+    with start_service(reading_open=True) as service:
         add(service, *(on("A", back, 0.5) for back in (20, 10, 5)))
         add(service, *(on("A", back, 0.5, root_version="6.40.02") for back in (2, 1)))
         add(service, on("A", 1, 0.5, server_version="XRootD 5.8", axis_root="6.38.00"))
@@ -179,39 +196,39 @@ def test_what_was_so_before_these_days_is_not_said_to_have_begun_in_them(start: 
             found = tables(service, "/sites/A", days=asked)["state"]
             return {row["what"]: (row["since"], row["since_known"]) for row in found}
 
-        renewed = (str(days.today() - timedelta(days=2)), True)
+        renewed = (str(calendar_days.today() - timedelta(days=2)), True)
         assert since("30")["build"] == since("14")["build"] == renewed
-        yesterday = str(days.today() - timedelta(days=1))
+        yesterday = str(calendar_days.today() - timedelta(days=1))
         # All that it ever measured is among these days, or not.
         assert since("30")["server version"] == (yesterday, True)
         assert since("14")["server version"] == (yesterday, False)
         assert f"{yesterday} or before" in service.client.get("/sites/A?days=14").text
 
 
-def test_links_to_explore_keep_what_is_chosen(filled: Service) -> None:
+def test_links_to_explore_keep_what_is_chosen(filled: ServiceThread) -> None:
     chosen = {"test": "ttree-read", "root": "6.40.00", "protocol": "root", "days": "14"}
     page = filled.client.get("/sites/SITE_A", params=chosen).text
     found = [unescape(one) for one in re.findall(r'href="/explore\?([^"]*)"', page)]
     assert len(found) == 3
     for query in map(dict, map(parse_qsl, found)):
         kept = {"test_name": "ttree-read", "axis_root": "6.40.00", "door_protocol": "root"}
-        kept |= {"site": "SITE_A", "to": str(days.today())}
-        kept["from"] = str(days.today() - timedelta(days=13))
+        kept |= {"site": "SITE_A", "to": str(calendar_days.today())}
+        kept["from"] = str(calendar_days.today() - timedelta(days=13))
         assert kept.items() <= query.items()
 
 
 def test_marks_without_room_become_a_band() -> None:
     first = date(2026, 1, 1)
-    lines = [Line("a", "own", [Dot(first, 1.0)])]
-    marks = [Mark(first + timedelta(days=n), n + 1, f"t{n}") for n in (0, 50, 51, 52, 90)]
-    found = Chart("x", lines, marks, first, first + timedelta(days=99)).marks
+    lines = [ChartLine("a", "own", [ChartDot(first, 1.0)])]
+    marks = [ChartMark(first + timedelta(days=n), n + 1, f"t{n}") for n in (0, 50, 51, 52, 90)]
+    found = LineChart("x", lines, marks, first, first + timedelta(days=99)).marks
     assert [one.label for one in found] == ["1", "51–53", "91"]
     assert [one.end > one.x for one in found] == [False, True, False]
     assert [one.text for one in found] == ["t0", "changes 51 to 53 of the table", "t90"]
 
 
-def test_a_week_stands_in_the_middle_of_its_days(start: Start) -> None:
-    with start(reading_open=True) as service:
+def test_a_week_stands_in_the_middle_of_its_days(start_service: StartService) -> None:
+    with start_service(reading_open=True) as service:
         add(service, *(on("A", back, 0.5) for back in range(90)))
         page = service.client.get("/sites/A?days=90").text
     drawing = page.split('<svg class="chart plot"', 1)[1].split("</svg>", 1)[0]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import ConfigError
-from treehammer.testbed.certificates import Authority
-from treehammer.web.tls import Certificate
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.web.service.tls import ServerCertificate
 
 
-def served(certificate: Certificate, ca: Path) -> int:
+def served(certificate: ServerCertificate, ca: Path) -> int:
     """The serial number that a client is shown."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -42,31 +42,33 @@ def later(*files: Path) -> None:
 
 
 def test_a_renewed_certificate_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    authority = Authority(tmp_path)
-    files = authority.server()
-    certificate = Certificate(*files)
+    authority = CertificateAuthority(tmp_path)
+    files = authority.issue_server_certificate()
+    certificate = ServerCertificate(*files)
     first = served(certificate, authority.ca)
-    assert not certificate.renew()
-    authority.server()
+    assert not certificate.reload_if_changed()
+    authority.issue_server_certificate()
     later(*files)
-    assert certificate.renew()
+    assert certificate.reload_if_changed()
     second = served(certificate, authority.ca)
     assert second != first
     kept = files[1].read_bytes()
     files[1].write_text("half")
-    assert not certificate.renew()
+    assert not certificate.reload_if_changed()
     assert "not taken up" in caplog.text
     assert served(certificate, authority.ca) == second
     files[1].unlink()
-    assert not certificate.renew()
+    assert not certificate.reload_if_changed()
     files[1].write_bytes(kept)
-    assert certificate.renew()
+    assert certificate.reload_if_changed()
     assert served(certificate, authority.ca) == second
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    certificate, key = Authority(tmp_path).server()
+    certificate, key = CertificateAuthority(tmp_path).issue_server_certificate()
     with pytest.raises(ConfigError, match=r"serve_certificate .*none\.pem: cannot be read"):
-        Certificate(tmp_path / "none.pem", key)
+        ServerCertificate(tmp_path / "none.pem", key)
     with pytest.raises(ConfigError, match="not that of the certificate"):
-        Certificate(certificate, Authority(tmp_path / "other").server()[1])
+        ServerCertificate(
+            certificate, CertificateAuthority(tmp_path / "other").issue_server_certificate()[1]
+        )

@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_verbs import find_command
 from click.testing import CliRunner, Result
-from sql_makers import campaign_row, make_measurement
-from verbs import cli_verb
+from measurement_factory import make_campaign_row, make_measurement
 
 from treehammer import config
-from treehammer.errors import ConfigError, NothingToDo
-from treehammer.sql.keyring import master_key
-from treehammer.sql.store import Store
-from treehammer.sql.tokens import parse_key
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.auth.keyring import load_master_key
+from treehammer.sql.auth.tokens import parse_key
+from treehammer.sql.write.store import Store
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> config.Settings:
-    return config.load({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    return config.load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
 
 
 def token(settings: config.Settings, *arguments: str) -> Result:
-    return CliRunner().invoke(cli_verb("token"), arguments, obj=settings)
+    return CliRunner().invoke(find_command("token"), arguments, obj=settings)
 
 
 def listed(settings: config.Settings) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def listed(settings: config.Settings) -> list[dict[str, Any]]:
 
 
 def test_a_key_is_shown_once(settings: config.Settings) -> None:
-    with pytest.raises(NothingToDo):
+    with pytest.raises(NothingToDoError):
         raise token(settings, "list").exception or AssertionError
     made = token(settings, "create", "--role", "submit", "--name", "alice", "--expires", "90d")
     key = parse_key(made.stdout)
@@ -74,14 +74,14 @@ def test_revoking(settings: config.Settings) -> None:
     states = [row["state"] for row in listed(settings)]
     assert [state.split()[0] for state in states] == ["revoked", "revoked", "counts"]
     settings.master_key_file.unlink()
-    master_key(settings.master_key_file)
+    load_master_key(settings.master_key_file)
     assert listed(settings)[2]["state"] == "of another master key"
 
 
 def test_revoking_tokens(settings: config.Settings) -> None:
     campaign, job = "3f2a" * 4, "7" * 24
     with Store.open(settings.database) as store:
-        store.add_campaign(campaign_row(campaign, name="nightly"), [])
+        store.add_campaign(make_campaign_row(campaign, name="nightly"), [])
         store.add([make_measurement("odd job", campaign_id="elsewhere")])
     for arguments, said in (
         (("--campaign", "3f2a"), f"tokens of campaign {campaign} revoked\n"),

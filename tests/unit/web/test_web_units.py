@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from treehammer.web.pages.units import aligned, fitting
+from treehammer.web.display.display_units import aligned_format, fit_unit
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,15 @@ from treehammer.web.pages.units import aligned, fitting
     ],
 )
 def test_the_unit_fits_the_largest(unit: str, values: list[float], name: str, first: str) -> None:
-    found = fitting(unit, values)
+    found = fit_unit(unit, values)
     assert found.name == name
-    assert aligned(values, found)(values[0]) == first
+    assert aligned_format(values, found)(values[0]) == first
 
 
 def test_decimals_stand_beneath_each_other() -> None:
     values = [0.183, 0.0471, 0.00002, None, math.inf]
-    written = aligned(values, fitting("1", values))
+    written = aligned_format(values, fit_unit("1", values))
     assert [written(one) for one in values] == ["0.1830", "0.0471", "2.0e-05", "–", "inf"]
     values = [10.2, 0.02, 0.021]
-    written = aligned(values, fitting("1", values))
+    written = aligned_format(values, fit_unit("1", values))
     assert [written(one) for one in values] == ["10.20", "0.020", "0.021"]

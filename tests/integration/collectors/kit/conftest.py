@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from treehammer import config
-from treehammer.collectors import software
-from treehammer.collectors.metrics import BY_NAME
-from treehammer.collectors.record import wrong_type
+from treehammer.collectors.record.measurement_record import describe_type_error
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file
 
-KIT = Path(software.__file__).parent / "kit"
+KIT = Path(providers.__file__).parents[1] / "kit"
 TTREE_READ = Path(hctests_file).parent / "ttree-read" / "read.py"
 RELEASES = ("6.38.00", "6.40.00")
 
-MAKE_TREE = """
+MAKE_TREE_SCRIPT = """
 import sys, ROOT, os
 ROOT.gInterpreter.Declare('''
 #include <TFile.h>
@@ -64,34 +64,36 @@ sys.stdout.flush(); os._exit(0)
 
 
 @pytest.fixture(scope="session", params=RELEASES)
-def release(request: pytest.FixtureRequest) -> software.Setup:
+def release(request: pytest.FixtureRequest) -> providers.SoftwareSetup:
     """A released ROOT that is set up, each in turn."""
-    return ready(request.param)
+    return prepare_release(request.param)
 
 
 @pytest.fixture(scope="session")
-def latest() -> software.Setup:
+def latest_release() -> providers.SoftwareSetup:
     """The newest release, for what cannot depend on the release."""
-    return ready(RELEASES[-1])
+    return prepare_release(RELEASES[-1])
 
 
-def ready(version: str) -> software.Setup:
-    request = software.prepare(software.parse(version), config.load().software_dir)
-    return software.setup(request, os.environ, KIT)
+def prepare_release(version: str) -> providers.SoftwareSetup:
+    request = providers.prepare_software(
+        providers.parse_software_request(version), config.load_settings().software_dir
+    )
+    return providers.setup_software(request, os.environ, KIT)
 
 
 @pytest.fixture(scope="session")
 def tree_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """4000 events in 8 clusters, 32 branches of all the kinds that a checksum covers."""
     path = tmp_path_factory.mktemp("tree") / "events.root"
-    setup = ready(RELEASES[-1])
-    command = [setup.python, "-W", "ignore", "-c", MAKE_TREE, str(path)]
+    setup = prepare_release(RELEASES[-1])
+    command = [setup.python, "-W", "ignore", "-c", MAKE_TREE_SCRIPT, str(path)]
     subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
     return path
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PayloadOutcome:
     """What the payload left."""
 
     values: dict[str, Any]
@@ -101,15 +103,15 @@ class Outcome:
     log: str
 
 
-Run = Callable[..., Outcome]
+RunPayload = Callable[..., PayloadOutcome]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run_payload(tmp_path: Path) -> RunPayload:
     """Run a payload as the worker does, and check that its values are the payload's to give."""
 
     def do(
-        setup: software.Setup,
+        setup: providers.SoftwareSetup,
         *files: Path | str,
         payload: Path = TTREE_READ,
         tree: str = "events",
@@ -118,7 +120,7 @@ def run(tmp_path: Path) -> Run:
         settings: dict[str, Any] | None = None,
         adler32: str = "",
         **axes: Any,
-    ) -> Outcome:
+    ) -> PayloadOutcome:
         job, result = tmp_path / "job.json", tmp_path / "result.json"
         variant = {"branches": 1.0, "cache_mb": 3, "events": 1.0, "cache": "warm", **axes}
         urls = [{"name": "f", "url": str(f), "size": 0, "adler32": adler32} for f in files]
@@ -134,17 +136,17 @@ def run(tmp_path: Path) -> Run:
             json.dumps({"format": 1, "execution": execution, "settings": settings or {}})
         )
         env = {**setup.env, "TREEHAMMER_JOB": str(job), "TREEHAMMER_RESULT": str(result)}
-        command = setup.command("macro" if payload.suffix == ".C" else "python", str(payload))
+        command = setup.build_command("macro" if payload.suffix == ".C" else "python", str(payload))
         done = subprocess.run(
             command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
         assert result.exists(), done.stderr
         document = json.loads(result.read_text())
         for name, value in document["values"].items():
-            assert BY_NAME[name].owner == "payload"
-            assert not wrong_type(BY_NAME[name], value), name
+            assert METRICS_BY_NAME[name].owner == "payload"
+            assert not describe_type_error(METRICS_BY_NAME[name], value), name
         log = done.stdout + done.stderr
-        return Outcome(
+        return PayloadOutcome(
             document["values"], document["extras"], document["failure"], done.returncode, log
         )
 

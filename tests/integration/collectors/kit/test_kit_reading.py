@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors import metrics, software
+from treehammer.collectors.record import metric_catalogue
+from treehammer.collectors.software import providers
 
 pytestmark = pytest.mark.root
 
@@ -22,37 +23,37 @@ Run = Callable[..., Any]
     "cache_mb, branches, events", [(0, 1.0, 1.0), (3, 0.2, 1.0), (1, 1.0, 0.1)]
 )
 def test_root_the_kernel_and_the_read_events_agree(
-    release: software.Setup,
+    release: providers.SoftwareSetup,
     tree_file: Path,
-    run: Run,
+    run_payload: Run,
     cache_mb: float,
     branches: float,
     events: float,
 ) -> None:
-    done = run(release, tree_file, cache_mb=cache_mb, branches=branches, events=events)
+    done = run_payload(release, tree_file, cache_mb=cache_mb, branches=branches, events=events)
     values = done.values
     assert (done.failure, done.code) == (None, 0)
     fetched = values["bytes_read"] + values["bytes_read_extra"]
     assert fetched > 0
-    assert values["perf_bytes_read"] == values["kernel_read_chars"] == fetched
-    assert values["perf_read_calls"] == values["kernel_read_calls"] == values["read_calls"]
+    assert values["perfstats_bytes_read"] == values["kernel_read_chars"] == fetched
+    assert values["perfstats_read_calls"] == values["kernel_read_calls"] == values["read_calls"]
     assert sum(values["read_latency_hist"]) == values["read_calls"] * values["passes_counted"]
     assert values["read_calls_single"] == values["read_calls"]
     assert 0 < values["read_latency_p50_s"] <= values["read_latency_max_s"]
 
 
 def test_a_good_read_tells_of_its_passes_alone(
-    release: software.Setup, tree_file: Path, run: Run
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
     """What the log holds is shown to people when something fails: it must be about that."""
-    lines = run(release, tree_file).log.splitlines()
+    lines = run_payload(release, tree_file).log.splitlines()
     assert [line for line in lines if not line.startswith("pass ")] == []
 
 
 def test_a_full_read_gets_every_byte_of_every_basket_once(
-    release: software.Setup, tree_file: Path, run: Run
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
-    values = run(release, tree_file, cache_mb=30).values
+    values = run_payload(release, tree_file, cache_mb=30).values
     assert values["bytes_read"] == values["selected_zip_bytes"]
     assert values["events_read"] == values["events_total"] == 4000
     assert values["branches_selected"] == values["branches_total"] == 32
@@ -61,9 +62,9 @@ def test_a_full_read_gets_every_byte_of_every_basket_once(
 
 
 def test_the_cache_asked_for_is_the_cache_in_force(
-    release: software.Setup, tree_file: Path, run: Run
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
-    without, small = (run(release, tree_file, cache_mb=size).values for size in (0, 3))
+    without, small = (run_payload(release, tree_file, cache_mb=size).values for size in (0, 3))
     assert without["cache_bytes"] == 0
     assert small["cache_bytes"] == 3_000_000
     assert without["loop_unzipped_bytes"] == small["loop_unzipped_bytes"]
@@ -71,45 +72,47 @@ def test_the_cache_asked_for_is_the_cache_in_force(
 
 
 def test_a_selection_reads_its_branches_and_their_counters(
-    release: software.Setup, tree_file: Path, run: Run
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
-    values = run(release, tree_file, branches="Muon_pt,single_1*").values
+    values = run_payload(release, tree_file, branches="Muon_pt,single_1*").values
     assert values["branches_selected"] == 5  # Muon_pt, its counter nMuon, single_1, _10 and _11
     # 3 x 4 bytes, a counter of 4, and on average 4 muons of 4 bytes
     assert values["loop_unzipped_bytes"] / values["events_read"] == pytest.approx(32, abs=1)
 
 
 def test_a_fraction_of_the_events_is_exact(
-    latest: software.Setup, tree_file: Path, run: Run
+    latest_release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
-    values = run(latest, tree_file, tree_file, events=0.01).values
+    values = run_payload(latest_release, tree_file, tree_file, events=0.01).values
     assert values["events_read"] == 80
     assert values["events_total"] == 8000
 
 
 def test_passes_are_identical_and_a_cold_execution_has_one(
-    latest: software.Setup, tree_file: Path, run: Run
+    latest_release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
-    warm = run(latest, tree_file, passes=3)
+    warm = run_payload(latest_release, tree_file, passes=3)
     assert warm.values["passes_counted"] == 2
     assert len(warm.values["pass_loop_wall_s"]) == 3
-    for phase in metrics.PHASES:
+    for phase in metric_catalogue.PASS_PHASES:
         assert min(warm.values[f"pass_{phase}_wall_s"]) > 0
-    cold = run(latest, tree_file, passes=3, cache="cold")
+    cold = run_payload(latest_release, tree_file, passes=3, cache="cold")
     assert cold.values["passes_done"] == cold.values["passes_counted"] == 1
 
 
 def test_nothing_is_compiled_inside_a_timed_phase(
-    release: software.Setup, tree_file: Path, run: Run
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
-    values = run(release, tree_file, cache="cold").values
+    values = run_payload(release, tree_file, cache="cold").values
     compiling = values["compile_wall_s"]
     for phase in ("open", "get_tree", "prepare"):
         assert values[f"{phase}_wall_s"] < 0.2 * compiling
 
 
-def test_build_facts_name_the_release(release: software.Setup, tree_file: Path, run: Run) -> None:
-    values = run(release, tree_file).values
+def test_build_facts_name_the_release(
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
+) -> None:
+    values = run_payload(release, tree_file).values
     assert f"root-{values['root_version']}" in release.python
     assert len(values["libcore_sha256"]) == 64
     assert values["file_class"] == "TFile"
@@ -126,25 +129,30 @@ def _failure(done: Any) -> tuple[str, str, str]:
 
 
 def test_a_truncated_file_is_refused(
-    release: software.Setup, tree_file: Path, run: Run, tmp_path: Path
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run, tmp_path: Path
 ) -> None:
     half = tmp_path / "half.root"
     half.write_bytes(tree_file.read_bytes()[: tree_file.stat().st_size // 2])
-    done = run(release, half)
+    done = run_payload(release, half)
     assert _failure(done) == ("open", "truncated", "open")
     assert "truncated at" in done.failure["message"]
 
 
 @pytest.mark.parametrize("kind, phase", [("timed", "loop"), ("checksum", "checksum")])
 def test_a_damaged_basket_is_a_failed_read(
-    release: software.Setup, tree_file: Path, run: Run, tmp_path: Path, kind: str, phase: str
+    release: providers.SoftwareSetup,
+    tree_file: Path,
+    run_payload: Run,
+    tmp_path: Path,
+    kind: str,
+    phase: str,
 ) -> None:
     damaged = tmp_path / "damaged.root"
     content = bytearray(tree_file.read_bytes())
     quarter = len(content) // 4  # baskets; the records that opening needs lie further back
     content[quarter : quarter + 20_000] = bytes(20_000)
     damaged.write_bytes(content)
-    done = run(release, damaged, kind=kind)
+    done = run_payload(release, damaged, kind=kind)
     assert _failure(done) == ("read", "entry", phase)
     assert "GetEntry returned -1" in done.failure["message"]
     assert done.values["root_version"]  # what was known before is kept
@@ -159,29 +167,33 @@ def test_a_damaged_basket_is_a_failed_read(
     ],
 )
 def test_what_is_not_there_is_named(
-    latest: software.Setup,
+    latest_release: providers.SoftwareSetup,
     tree_file: Path,
-    run: Run,
+    run_payload: Run,
     change: dict[str, Any],
     failed: tuple[str, str, str],
     said: str,
 ) -> None:
-    done = run(latest, tree_file, **change)
+    done = run_payload(latest_release, tree_file, **change)
     assert _failure(done) == failed
     assert said in done.failure["message"]
 
 
-def test_a_missing_file_is_named(latest: software.Setup, run: Run, tmp_path: Path) -> None:
-    done = run(latest, tmp_path / "nothing.root")
+def test_a_missing_file_is_named(
+    latest_release: providers.SoftwareSetup, run_payload: Run, tmp_path: Path
+) -> None:
+    done = run_payload(latest_release, tmp_path / "nothing.root")
     assert _failure(done) == ("open", "file", "open")
     assert "nothing.root" in done.failure["message"]
     assert done.failure["transient"] is False
 
 
-def test_a_server_that_does_not_answer_may_do_so_later(latest: software.Setup, run: Run) -> None:
+def test_a_server_that_does_not_answer_may_do_so_later(
+    latest_release: providers.SoftwareSetup, run_payload: Run
+) -> None:
     patience = {"XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1"}
-    hasty = replace(latest, env={**latest.env, **patience})
-    done = run(hasty, "root://127.0.0.1:9//events.root")
+    hasty = replace(latest_release, env={**latest_release.env, **patience})
+    done = run_payload(hasty, "root://127.0.0.1:9//events.root")
     assert _failure(done) == ("open", "file", "open")
     assert "root://127.0.0.1:9//events.root" in done.failure["message"]
     assert done.failure["transient"] is True
@@ -191,7 +203,7 @@ def test_a_server_that_does_not_answer_may_do_so_later(latest: software.Setup, r
 
 
 def test_a_macro_has_settings_and_reports_counters(
-    release: software.Setup, tree_file: Path, run: Run, tmp_path: Path
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run, tmp_path: Path
 ) -> None:
     macro = tmp_path / "odd.C"
     macro.write_text(
@@ -202,7 +214,7 @@ def test_a_macro_has_settings_and_reports_counters(
         '      pass.Report("odd_entries", factor * (entry % 2));\n'
         "   }\n}\n"
     )
-    done = run(release, tree_file, payload=macro, settings={"factor": 10})
+    done = run_payload(release, tree_file, payload=macro, settings={"factor": 10})
     assert done.failure is None
     assert done.extras == {"odd_entries": 20_000.0}
 
@@ -217,8 +229,8 @@ def test_a_macro_has_settings_and_reports_counters(
 )
 def test_a_wrong_macro_says_what_is_wrong(
     tree_file: Path,
-    run: Run,
-    latest: software.Setup,
+    run_payload: Run,
+    latest_release: providers.SoftwareSetup,
     tmp_path: Path,
     name: str,
     body: str,
@@ -227,7 +239,7 @@ def test_a_wrong_macro_says_what_is_wrong(
 ) -> None:
     macro = tmp_path / f"{name}.C"
     macro.write_text(body)
-    done = run(latest, tree_file, payload=macro)
+    done = run_payload(latest_release, tree_file, payload=macro)
     assert done.failure["failure_class"] == "payload"
     assert done.failure["kind"] == failed
     assert said in done.failure["message"]
@@ -237,11 +249,13 @@ def test_a_wrong_macro_says_what_is_wrong(
 
 
 def test_the_checksum_covers_every_leaf_and_follows_the_values(
-    release: software.Setup, tree_file: Path, run: Run, tmp_path: Path
+    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run, tmp_path: Path
 ) -> None:
-    one = run(release, tree_file, kind="checksum")
+    one = run_payload(release, tree_file, kind="checksum")
     assert one.failure is None
     assert one.values["checksum_leaves"] == 32
-    assert json.loads(one.values["checksum_uncovered"]) == []
-    twice = run(release, tree_file, shutil.copy(tree_file, tmp_path / "copy.root"), kind="checksum")
+    assert json.loads(one.values["checksum_skipped_leaves"]) == []
+    twice = run_payload(
+        release, tree_file, shutil.copy(tree_file, tmp_path / "copy.root"), kind="checksum"
+    )
     assert twice.values["value_checksum"] != one.values["value_checksum"]

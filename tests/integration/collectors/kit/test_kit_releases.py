@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 
 from treehammer import config
-from treehammer.collectors import software
-from treehammer.collectors.failures import Fault
-from treehammer.collectors.providers import fetch, wheel
+from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.software import providers, wheel_environments, wheel_installation
 
 pytestmark = pytest.mark.root
 
 Run = Callable[..., Any]
 
-KIT = Path(software.__file__).parent / "kit"
+KIT = Path(providers.__file__).parents[1] / "kit"
 RELEASES = ("6.38.00", "6.40.00")
 
 REWRITE = """
@@ -35,28 +34,30 @@ sys.stdout.flush(); os._exit(0)
 """
 
 
-def _ready(version: str) -> software.Setup:
-    request = software.prepare(software.parse(version), config.load().software_dir)
-    return software.setup(request, os.environ, KIT)
+def _ready(version: str) -> providers.SoftwareSetup:
+    request = providers.prepare_software(
+        providers.parse_software_request(version), config.load_settings().software_dir
+    )
+    return providers.setup_software(request, os.environ, KIT)
 
 
 def test_releases_read_the_same_values_whatever_the_layout(
-    tree_file: Path, run: Run, tmp_path: Path
+    tree_file: Path, run_payload: Run, tmp_path: Path
 ) -> None:
     rewritten = tmp_path / "rewritten.root"
     setup = _ready(RELEASES[0])
     command = [setup.python, "-W", "ignore", "-c", REWRITE, str(tree_file), str(rewritten)]
     subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
     sums = {
-        run(_ready(version), path, kind="checksum").values["value_checksum"]
+        run_payload(_ready(version), path, kind="checksum").values["value_checksum"]
         for version in RELEASES
         for path in (tree_file, rewritten)
     }
     assert len(sums) == 1
 
 
-def test_releases_read_the_same_amount(tree_file: Path, run: Run) -> None:
-    both = [run(_ready(v), tree_file, branches=0.2, events=0.3).values for v in RELEASES]
+def test_releases_read_the_same_amount(tree_file: Path, run_payload: Run) -> None:
+    both = [run_payload(_ready(v), tree_file, branches=0.2, events=0.3).values for v in RELEASES]
     for name in ("loop_unzipped_bytes", "events_read", "branches_selected", "selected_zip_bytes"):
         assert both[0][name] == both[1][name]
 
@@ -76,22 +77,26 @@ def build(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_build_of_ones_own_reports_its_version(build: Path, tree_file: Path, run: Run) -> None:
-    request = software.prepare(software.parse(f"path:{build}@6.41.01"), build)
-    done = run(software.setup(request, os.environ, KIT), tree_file)
+def test_a_build_of_ones_own_reports_its_version(
+    build: Path, tree_file: Path, run_payload: Run
+) -> None:
+    request = providers.prepare_software(
+        providers.parse_software_request(f"path:{build}@6.41.01"), build
+    )
+    done = run_payload(providers.setup_software(request, os.environ, KIT), tree_file)
     assert done.failure is None
     # The worker refuses the measurement on this difference.
     assert (request.version, done.values["root_version"]) == ("6.41.01", "6.40.00")
 
 
 def test_a_python_of_ones_own_is_never_mixed_with_that_of_the_build(
-    build: Path, tree_file: Path, run: Run
+    build: Path, tree_file: Path, run_payload: Run
 ) -> None:
-    request = software.parse(f"path:{build}")
+    request = providers.parse_software_request(f"path:{build}")
     env = {**os.environ, "PYTHONPATH": str(Path(sys.prefix) / "nowhere")}
-    setup = software.setup(request, env, KIT)
+    setup = providers.setup_software(request, env, KIT)
     assert "nowhere" not in setup.env["PYTHONPATH"]
-    assert run(setup, tree_file).code == 0
+    assert run_payload(setup, tree_file).code == 0
 
 
 def test_two_processes_prepare_one_release_once(
@@ -99,12 +104,17 @@ def test_two_processes_prepare_one_release_once(
 ) -> None:
     log = tmp_path / "made"
     monkeypatch.setattr(
-        fetch, "make", lambda folder, version, say, lock: _slow_fake(folder, version, log)
+        wheel_installation,
+        "install_release",
+        lambda folder, version, say, lock: _slow_fake(folder, version, log),
     )
-    request = software.parse("6.40.00")
+    request = providers.parse_software_request("6.40.00")
     with ThreadPoolExecutor(2) as pool:
         notes: list[str] = []
-        jobs = [pool.submit(software.prepare, request, tmp_path, notes.append) for _ in range(2)]
+        jobs = [
+            pool.submit(providers.prepare_software, request, tmp_path, notes.append)
+            for _ in range(2)
+        ]
         locations = {job.result().location for job in jobs}
     assert locations == {str(tmp_path / "root-6.40.00")}
     assert log.read_text() == "made\n"
@@ -118,20 +128,22 @@ def _slow_fake(folder: str, version: str, log: Path) -> None:
     python = Path(folder) / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    name = f"root-{wheel.WHEELS[version]}.dist-info"
+    name = f"root-{wheel_environments.WHEELS[version]}.dist-info"
     records = Path(folder) / "lib" / "python3.11" / "site-packages" / name / "RECORD"
     records.parent.mkdir(parents=True)
     records.write_text("")
-    wheel.mark_complete(folder, version)
+    wheel_environments.write_marker(folder, version)
 
 
 def test_an_environment_whose_python_is_gone_is_not_used(tmp_path: Path) -> None:
     _slow_fake(str(tmp_path / "root-6.40.00"), "6.40.00", tmp_path / "log")
-    assert software.prepared(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
+    assert providers.list_prepared_releases(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
     python = tmp_path / "root-6.40.00" / "bin" / "python"
     python.unlink()
     python.symlink_to(tmp_path / "gone")
-    assert software.prepared(tmp_path) == {}
-    request = replace(software.parse("6.40.00"), location=str(tmp_path / "root-6.40.00"))
-    with pytest.raises(Fault, match="not ready"):
-        software.setup(request, os.environ, KIT)
+    assert providers.list_prepared_releases(tmp_path) == {}
+    request = replace(
+        providers.parse_software_request("6.40.00"), location=str(tmp_path / "root-6.40.00")
+    )
+    with pytest.raises(ExecutionError, match="not ready"):
+        providers.setup_software(request, os.environ, KIT)

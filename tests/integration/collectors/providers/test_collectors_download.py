@@ -18,13 +18,17 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.collectors import software
-from treehammer.collectors.failures import Fault
-from treehammer.collectors.job import SoftwareRequest
-from treehammer.collectors.preparing import ready
-from treehammer.collectors.providers import fetch, pins, wheel
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.software import (
+    providers,
+    wheel_environments,
+    wheel_installation,
+    wheel_pins,
+)
+from treehammer.collectors.software_preparation import prepare_root
 from treehammer.errors import ExitCode, SoftwareError
-from treehammer.terminal import silent
+from treehammer.terminal import no_progress
 
 VERSION, WHEEL = "6.99.00", "0.99"
 ROOT_MODULE = f"""
@@ -142,9 +146,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
         monkeypatch.setenv("PIP_RETRIES", "0")
-        monkeypatch.setitem(wheel.WHEELS, VERSION, WHEEL)
-        monkeypatch.setattr(fetch, "BACK_OFF_S", (0.0, 0.0))
-        monkeypatch.setattr(fetch, "NEEDED_BYTES", 1)
+        monkeypatch.setitem(wheel_environments.WHEELS, VERSION, WHEEL)
+        monkeypatch.setattr(wheel_installation, "BACK_OFF_S", (0.0, 0.0))
+        monkeypatch.setattr(wheel_installation, "NEEDED_BYTES", 1)
         yield server
         server.shutdown()
         thread.join()
@@ -160,15 +164,19 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copy(maker: fetch.Maker) -> None:
+    def copy(maker: wheel_installation.WheelInstaller) -> None:
         shutil.copytree(python, maker.folder, symlinks=True, dirs_exist_ok=True)
 
-    monkeypatch.setattr(fetch.Maker, "new_environment", copy)
+    monkeypatch.setattr(wheel_installation.WheelInstaller, "create_environment", copy)
 
 
 def prepare(folder: Path, notes: list[str] | None = None) -> Path:
     said = notes if notes is not None else []
-    return Path(software.prepare(software.parse(VERSION), folder, said.append).location)
+    return Path(
+        providers.prepare_software(
+            providers.parse_software_request(VERSION), folder, said.append
+        ).location
+    )
 
 
 def _library(folder: Path) -> Path:
@@ -194,15 +202,17 @@ def test_a_bad_download_is_fetched_again(
     assert len(again) == len(faults)
     assert said in again[0]
     assert "; try 2 of 3 in 0 s" in again[0]
-    assert software.prepared(tmp_path / "software") == {VERSION: str(folder)}
+    assert providers.list_prepared_releases(tmp_path / "software") == {VERSION: str(folder)}
     assert not (folder / "tmp").exists()
     # Whole now; damaged later, it is noticed and made again.
     library = _library(folder)
     library.write_bytes(library.read_bytes()[:-1])
-    assert software.prepared(tmp_path / "software") == {}
+    assert providers.list_prepared_releases(tmp_path / "software") == {}
     broken = SoftwareRequest(VERSION, "wheel", VERSION, str(folder))
-    with pytest.raises(Fault, match=r"libCore.so has 199999 bytes instead of 200000\); submit"):
-        software.setup(broken, os.environ, tmp_path)
+    with pytest.raises(
+        ExecutionError, match=r"libCore.so has 199999 bytes instead of 200000\); submit"
+    ):
+        providers.setup_software(broken, os.environ, tmp_path)
     notes.clear()
     prepare(tmp_path / "software", notes)
     assert "damaged" in notes[0]
@@ -213,7 +223,7 @@ def test_a_bad_download_is_fetched_again(
 def test_an_index_that_never_behaves(index: Index, tmp_path: Path) -> None:
     index.faults = ["flipped"] * 9
     with pytest.raises(SoftwareError) as error:
-        ready(software.parse(VERSION), tmp_path / "software", silent)
+        prepare_root(providers.parse_software_request(VERSION), tmp_path / "software", no_progress)
     assert error.value.exit_code is ExitCode.INFRASTRUCTURE
     assert f"ROOT {VERSION} (ROOT=={WHEEL}) for Python" in str(error.value)
     assert "in 3 tries: the download is corrupt (SHA-256" in str(error.value)
@@ -226,10 +236,10 @@ def test_another_wheel_than_was_published_is_refused(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    monkeypatch.setitem(pins.SHA256, VERSION, {tag: "0" * 64})
-    if not pins.pin(VERSION):
+    monkeypatch.setitem(wheel_pins.WHEEL_SHA256, VERSION, {tag: "0" * 64})
+    if not wheel_pins.find_wheel_sha256(VERSION):
         pytest.skip("wheels are pinned for Linux on x86_64")
-    with pytest.raises(Fault, match=f"SHA-256 [0-9a-f]{{64}} instead of {'0' * 64}"):
+    with pytest.raises(ExecutionError, match=f"SHA-256 [0-9a-f]{{64}} instead of {'0' * 64}"):
         prepare(tmp_path)
     assert index.sent == ["whole"] * 3
 
@@ -239,7 +249,7 @@ def test_a_killed_download_is_made_again_from_nothing(index: Index, tmp_path: Pa
     index.faults = ["stall"]
     script = (
         "import sys; from treehammer.collectors import software\n"
-        "from treehammer.collectors.providers import fetch, wheel\n"
+        "from treehammer.collectors.software import fetch, wheel\n"
         f"wheel.WHEELS[{VERSION!r}] = {WHEEL!r}; fetch.NEEDED_BYTES = 1\n"
         f"software.prepare(software.parse({VERSION!r}), {str(tmp_path)!r})\n"
     )
@@ -248,12 +258,12 @@ def test_a_killed_download_is_made_again_from_nothing(index: Index, tmp_path: Pa
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert (tmp_path / f"root-{VERSION}").is_dir()
-    assert software.prepared(tmp_path) == {}
+    assert providers.list_prepared_releases(tmp_path) == {}
     notes: list[str] = []
     folder = prepare(tmp_path, notes)
     # The orphaned pip wrote there until the connection ended: nobody builds beside it.
     assert notes[0] == f"waiting for ROOT {VERSION}"
-    assert software.prepared(tmp_path) == {VERSION: str(folder)}
+    assert providers.list_prepared_releases(tmp_path) == {VERSION: str(folder)}
 
 
 @pytest.mark.usefixtures("quick")
@@ -261,23 +271,25 @@ def test_an_index_that_is_not_there_is_told_from_one_without_root(
     tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
-    monkeypatch.setitem(wheel.WHEELS, VERSION, "0.98")
-    with pytest.raises(Fault, match="No matching distribution") as fault:
+    monkeypatch.setitem(wheel_environments.WHEELS, VERSION, "0.98")
+    with pytest.raises(ExecutionError, match="No matching distribution") as fault:
         prepare(tmp_path, notes)
     assert "tries" not in str(fault.value)
     assert fault.value.failure.transient
     assert not (tmp_path / f"root-{VERSION}").exists()
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    monkeypatch.setattr(fetch, "TRIES", 2)
-    with pytest.raises(Fault, match=r"in 2 tries: the connection to the package index broke"):
+    monkeypatch.setattr(wheel_installation, "MAX_TRIES", 2)
+    with pytest.raises(
+        ExecutionError, match=r"in 2 tries: the connection to the package index broke"
+    ):
         prepare(tmp_path, notes)
 
 
 FULL_DISK = """
 import sys
 from treehammer.collectors import failures, software
-from treehammer.collectors.providers import fetch, wheel
+from treehammer.collectors.software import fetch, wheel
 wheel.WHEELS[sys.argv[2]] = sys.argv[3]
 fetch.NEEDED_BYTES = int(sys.argv[4])
 try:

@@ -14,34 +14,34 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors import pack
-from treehammer.collectors.job import (
+from treehammer.collectors import worker_zipapp
+from treehammer.collectors.job_spec import (
+    ExecutionLimits,
     ExecutionSpec,
     InputFile,
     JobSpec,
-    Limits,
     PayloadSpec,
     SoftwareRequest,
 )
-from treehammer.collectors.metrics import INSTRUMENT_VERSION, owned_by
-from treehammer.collectors.record import RECORD_VERSION, Measurement
+from treehammer.collectors.record.measurement_record import RECORD_VERSION, Measurement
+from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION, metrics_owned_by
 
 NO_ROOT = SoftwareRequest("none", "none", "", "")
 PLACEHOLDERS = {"text": "x", "int": 1, "bool": False}
 
 
-def identity(**values: Any) -> dict[str, Any]:
+def make_identity(**values: Any) -> dict[str, Any]:
     """Plan-owned values that make a record valid."""
     required = {
         metric.name: PLACEHOLDERS[metric.type]
-        for metric in owned_by("plan")
+        for metric in metrics_owned_by("plan")
         if metric.required and metric.name not in ("measurement_id", "attempt")
     }
     versions = {"record_version": RECORD_VERSION, "instrument_version": INSTRUMENT_VERSION}
     return {**required, **versions, "kind": "timed", "variant_label": "the only one", **values}
 
 
-def execution(position: int = 1, **changes: Any) -> ExecutionSpec:
+def make_execution(position: int = 1, **changes: Any) -> ExecutionSpec:
     """An execution without input that asks for no ROOT."""
     spec = ExecutionSpec(
         round=1,
@@ -53,7 +53,7 @@ def execution(position: int = 1, **changes: Any) -> ExecutionSpec:
         tree="",
         passes=1,
         seed=1,
-        identity=identity(),
+        identity=make_identity(),
     )
     spec = replace(spec, **changes)
     own = {"position": spec.position, "kind": spec.kind, "passes_planned": spec.passes}
@@ -61,7 +61,7 @@ def execution(position: int = 1, **changes: Any) -> ExecutionSpec:
 
 
 @dataclass
-class Ran:
+class WorkerResult:
     """What a run of the worker left."""
 
     folder: Path
@@ -72,29 +72,29 @@ class Ran:
     records: list[Measurement] = field(default_factory=list)
 
     @property
-    def values(self) -> Mapping[str, Any]:
+    def record_values(self) -> Mapping[str, Any]:
         """Values of the only record."""
         assert len(self.records) == 1
         return self.records[0].values
 
-    def log(self, name: str) -> str:
+    def read_log(self, name: str) -> str:
         """Text of a log."""
         return (self.folder / "logs" / name).read_text(errors="replace")
 
 
-class Bench:
+class WorkerBench:
     """Makes jobs in a folder and runs the worker there."""
 
     def __init__(self, folder: Path, worker: Path) -> None:
         self.folder = folder
         self.worker = worker
 
-    def write(
+    def write_job(
         self,
         payload: str,
         *executions: ExecutionSpec,
         kind: str = "python",
-        limits: Limits = Limits(30.0, 0),  # noqa: B008 - frozen
+        limits: ExecutionLimits = ExecutionLimits(30.0, 0),  # noqa: B008 - frozen
         **payload_changes: Any,
     ) -> Path:
         """Write ``job.json`` and a payload (a script's text); returns the former."""
@@ -112,7 +112,7 @@ class Bench:
             door=f"door-{os.getpid()}",
             payload=spec,
             limits=limits,
-            executions=executions or (execution(),),
+            executions=executions or (make_execution(),),
         )
         path = self.folder / "job.json"
         path.write_text(job.to_json())
@@ -129,9 +129,9 @@ class Bench:
         python: str = sys.executable,
         env: Mapping[str, str] | None = None,
         **rest: Any,
-    ) -> Ran:
+    ) -> WorkerResult:
         """Write the job, run the worker on it and read what it left."""
-        self.write(payload, *executions, **rest)
+        self.write_job(payload, *executions, **rest)
         done = subprocess.run(
             self.command(python=python),
             cwd=self.folder,
@@ -141,12 +141,12 @@ class Bench:
             timeout=120,
             check=False,
         )
-        return self.read(done.returncode, done.stdout, done.stderr)
+        return self.read_result(done.returncode, done.stdout, done.stderr)
 
-    def read(self, exit_code: int, output: str = "", errors: str = "") -> Ran:
+    def read_result(self, exit_code: int, output: str = "", errors: str = "") -> WorkerResult:
         """What the worker left in the folder."""
         attempt = self.folder / "attempt.json"
-        ran = Ran(self.folder, exit_code, output, errors, {})
+        ran = WorkerResult(self.folder, exit_code, output, errors, {})
         if attempt.exists():
             ran.attempt = json.loads(attempt.read_text())
             for name in ran.attempt["records"]:
@@ -157,20 +157,20 @@ class Bench:
 
 @pytest.fixture(scope="session")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack.build(tmp_path_factory.mktemp("packed") / "worker.pyz")
+    return worker_zipapp.build_worker(tmp_path_factory.mktemp("packed") / "worker.pyz")
 
 
 @pytest.fixture
-def bench(tmp_path: Path, worker: Path) -> Bench:
+def bench(tmp_path: Path, worker: Path) -> WorkerBench:
     folder = tmp_path / "job"
     folder.mkdir()
-    return Bench(folder, worker)
+    return WorkerBench(folder, worker)
 
 
 @pytest.fixture
-def spec() -> Callable[..., ExecutionSpec]:
+def make_spec() -> Callable[..., ExecutionSpec]:
     """Makes executions: ``spec(position, variant=..., files=...)``."""
-    return execution
+    return make_execution
 
 
 @pytest.fixture

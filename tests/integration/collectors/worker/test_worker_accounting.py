@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from treehammer import config
-from treehammer.collectors import software
-from treehammer.collectors.job import InputFile
-from treehammer.collectors.worker import pagecache
+from treehammer.collectors.job_spec import InputFile
+from treehammer.collectors.software import providers
+from treehammer.collectors.worker.probes import page_cache
 
 DONE = "open(os.environ['TREEHAMMER_RESULT'], 'w').write('{\"format\": 1}')\n"
 
@@ -168,12 +168,12 @@ def in_memory(folder: Path) -> bool:
     return kind in ("tmpfs", "ramfs")
 
 
-def test_cold_and_warm(bench: Any, spec: Callable[..., Any], input_file: InputFile) -> None:
-    if pagecache.cached_fraction([input_file.url]) is None:
+def test_cold_and_warm(bench: Any, make_spec: Callable[..., Any], input_file: InputFile) -> None:
+    if page_cache.cached_fraction([input_file.url]) is None:
         pytest.skip("mincore may not look at files here")
     payload = f"import os; open(os.environ['TREEHAMMER_URL'], 'rb').read(); {DONE}"
     specs = [
-        spec(i + 1, files=(input_file,), variant={"cache": cache, "access": access})
+        make_spec(i + 1, files=(input_file,), variant={"cache": cache, "access": access})
         for i, (cache, access) in enumerate(
             [("cold", "direct"), ("warm", "direct"), ("cold", "staged"), ("warm", "staged")]
         )
@@ -183,7 +183,7 @@ def test_cold_and_warm(bench: Any, spec: Callable[..., Any], input_file: InputFi
     states = [record.values["client_cache_state"] for record in ran.records]
     if in_memory(ran.folder):
         assert states[0] == "unknown"
-        assert "left" in ran.records[0].values["client_cache_how"]
+        assert "left" in ran.records[0].values["client_cache_method"]
         pytest.skip("the temporary folder is in memory and cannot be evicted")
     assert states == ["evicted", "warmed", "evicted", "warmed"]
     fractions = [record.values["client_cached_fraction"] for record in ran.records]
@@ -198,15 +198,17 @@ def test_cold_and_warm(bench: Any, spec: Callable[..., Any], input_file: InputFi
 
 
 def test_copying_starts_from_the_cache_that_was_asked_for(
-    bench: Any, spec: Callable[..., Any], input_file: InputFile
+    bench: Any, make_spec: Callable[..., Any], input_file: InputFile
 ) -> None:
-    if pagecache.cached_fraction([input_file.url]) is None or in_memory(bench.folder):
+    if page_cache.cached_fraction([input_file.url]) is None or in_memory(bench.folder):
         pytest.skip("files here cannot be evicted, or not be seen to be")
     payload = f"import os; open(os.environ['TREEHAMMER_URL'], 'rb').read(); {DONE}"
 
     def fetched_from_disk(cache: str) -> int:
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
-        bench.run(payload, spec(files=(input_file,), variant={"cache": cache, "access": "staged"}))
+        bench.run(
+            payload, make_spec(files=(input_file,), variant={"cache": cache, "access": "staged"})
+        )
         return 512 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before)
 
     Path(input_file.url).read_bytes()  # what ran before left the source in the cache
@@ -215,32 +217,32 @@ def test_copying_starts_from_the_cache_that_was_asked_for(
 
 
 def test_changed_file_is_not_staged(
-    bench: Any, spec: Callable[..., Any], input_file: InputFile
+    bench: Any, make_spec: Callable[..., Any], input_file: InputFile
 ) -> None:
     path = Path(input_file.url)
     content = bytearray(path.read_bytes())
     content[12345] ^= 1
     path.write_bytes(content)
-    ran = bench.run("", spec(files=(input_file,), variant={"access": "staged"}))
+    ran = bench.run("", make_spec(files=(input_file,), variant={"access": "staged"}))
     assert ran.values["failure_class"] == "stage-in"
     assert ran.values["failure_kind"] == "checksum"
     assert "payload_wall_s" not in ran.values
 
 
 def test_remote_files_are_not_staged_without_root_and_have_no_known_cache(
-    bench: Any, spec: Callable[..., Any]
+    bench: Any, make_spec: Callable[..., Any]
 ) -> None:
     remote = InputFile("f", "root://127.0.0.1:9//f", 1, "00000001")
-    ran = bench.run(f"import os; {DONE}", spec(files=(remote,), variant={"cache": "warm"}))
+    ran = bench.run(f"import os; {DONE}", make_spec(files=(remote,), variant={"cache": "warm"}))
     assert ran.values["client_cache_state"] == "unknown"
     assert ran.values["server_cache_state"] == "unknown"
     assert "door_rtt_s" not in ran.values
-    ran = bench.run("", spec(files=(remote,), variant={"access": "staged"}))
+    ran = bench.run("", make_spec(files=(remote,), variant={"access": "staged"}))
     assert ran.values["failure_kind"] == "not-supported"
 
 
-def test_calibration_is_shared_by_neighbours(bench: Any, spec: Callable[..., Any]) -> None:
-    ran = bench.run(f"import os; {DONE}", spec(1), spec(2))
+def test_calibration_is_shared_by_neighbours(bench: Any, make_spec: Callable[..., Any]) -> None:
+    ran = bench.run(f"import os; {DONE}", make_spec(1), make_spec(2))
     first, second = (record.values for record in ran.records)
     assert first["calibration_after_s"] == second["calibration_before_s"]
     assert first["calibration_before_s"] > 0
@@ -260,12 +262,12 @@ def test_another_job_at_the_same_door_is_seen(bench: Any, tmp_path: Path, worker
     """
     ran = bench.run(payload)
     assert ran.exit_code == 0, ran.log("1-1.err")
-    assert ran.values["same_door_jobs"] == 0
-    assert inner.read(0).values["same_door_jobs"] == 1
+    assert ran.values["concurrent_door_jobs"] == 0
+    assert inner.read(0).values["concurrent_door_jobs"] == 1
 
 
 def test_payload_sees_its_task_and_none_of_our_secrets(
-    bench: Any, spec: Callable[..., Any], input_file: InputFile
+    bench: Any, make_spec: Callable[..., Any], input_file: InputFile
 ) -> None:
     payload = """
         import json, os
@@ -274,7 +276,7 @@ def test_payload_sees_its_task_and_none_of_our_secrets(
         json.dump(document, open(os.path.join(os.path.dirname(__file__), "seen.json"), "w"))
         raise SystemExit(1)
     """
-    execution = spec(
+    execution = make_spec(
         files=(input_file,), tree="events", passes=3, variant={"cache_mb": 30, "branches": 0.02}
     )
     ran = bench.run(
@@ -311,7 +313,7 @@ def test_implausible_record_is_kept_and_marked(bench: Any) -> None:
     ran = bench.run(payload % report)
     assert ran.exit_code == 0
     assert ran.values["plausible"] is False
-    assert "events_read" in ran.values["implausible_why"]
+    assert "events_read" in ran.values["implausible_reasons"]
     assert "implausible" in ran.output
 
 
@@ -325,16 +327,18 @@ def test_package_runs_as_the_packed_worker_does(bench: Any) -> None:
 
 
 @pytest.mark.root
-def test_real_root(bench: Any, spec: Callable[..., Any]) -> None:
+def test_real_root(bench: Any, make_spec: Callable[..., Any]) -> None:
     """A wheel's ROOT is set up and reports the version that was asked for."""
-    request = software.prepare(software.parse("6.40.00"), config.load().software_dir)
+    request = providers.prepare_software(
+        providers.parse_software_request("6.40.00"), config.load_settings().software_dir
+    )
     payload = """
         import json, os, ROOT
         values = {"root_version": str(ROOT.gROOT.GetVersion())}
         with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
             json.dump({"format": 1, "values": values}, stream)
     """
-    ran = bench.run(payload, spec(software=request))
+    ran = bench.run(payload, make_spec(software=request))
     assert ran.exit_code == 0, ran.output
     assert ran.values["root_version"] == "6.40.00"
     assert ran.values["root_provider"] == "wheel"
@@ -363,7 +367,7 @@ def python_of(minor: int) -> str:
 
 @pytest.mark.parametrize("minor", [9, 10, 11, 12, 13])
 def test_every_python(
-    bench: Any, spec: Callable[..., Any], input_file: InputFile, minor: int
+    bench: Any, make_spec: Callable[..., Any], input_file: InputFile, minor: int
 ) -> None:
     payload = f"""
         import os, sys
@@ -373,8 +377,8 @@ def test_every_python(
         {DONE}
     """
     specs = [
-        spec(1, files=(input_file,), variant={"end": "good", "access": "staged"}),
-        spec(2, files=(input_file,), variant={"end": "crash", "cache": "warm"}),
+        make_spec(1, files=(input_file,), variant={"end": "good", "access": "staged"}),
+        make_spec(2, files=(input_file,), variant={"end": "crash", "cache": "warm"}),
     ]
     python = python_of(minor)
     ran = bench.run(payload, *specs, python=python, env={"PYTHONWARNINGS": "error"})

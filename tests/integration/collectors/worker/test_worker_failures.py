@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors.job import InputFile, Limits, SoftwareRequest
+from treehammer.collectors.job_spec import ExecutionLimits, InputFile, SoftwareRequest
 
 RESULT = """
 import json, os
@@ -116,7 +116,7 @@ def test_declared_extras_are_kept(bench: Any) -> None:
 
 
 def test_hanging_payload_meets_its_wall_limit(bench: Any) -> None:
-    ran = bench.run("import time; time.sleep(60)", limits=Limits(0.6, 0))
+    ran = bench.run("import time; time.sleep(60)", limits=ExecutionLimits(0.6, 0))
     assert failure(ran.values) == ("payload", "timeout")
     assert 0.6 <= ran.values["payload_wall_s"] < 20
     assert ran.values["exit_signal"] == signal.SIGTERM
@@ -125,7 +125,7 @@ def test_hanging_payload_meets_its_wall_limit(bench: Any) -> None:
 def test_payload_that_ignores_sigterm_is_killed(bench: Any) -> None:
     ran = bench.run(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",
-        limits=Limits(0.6, 0),
+        limits=ExecutionLimits(0.6, 0),
     )
     assert failure(ran.values) == ("payload", "timeout")
     assert ran.values["exit_signal"] == signal.SIGKILL
@@ -134,7 +134,7 @@ def test_payload_that_ignores_sigterm_is_killed(bench: Any) -> None:
 def test_memory_limit(bench: Any) -> None:
     ran = bench.run(
         "import time; hog = bytearray(b'x') * 200_000_000; time.sleep(60)",
-        limits=Limits(30.0, 100_000_000),
+        limits=ExecutionLimits(30.0, 100_000_000),
     )
     assert failure(ran.values) == ("payload", "memory")
     # Stopped while it grows: how far it came is up to the sampling.
@@ -152,7 +152,7 @@ def test_shared_pages_count_once_against_the_memory_limit(bench: Any) -> None:
         {RESULT.strip().splitlines()[0]}
         open(os.environ["TREEHAMMER_RESULT"], "w").write('{{"format": 1}}')
     """
-    ran = bench.run(payload, limits=Limits(30.0, 100_000_000))
+    ran = bench.run(payload, limits=ExecutionLimits(30.0, 100_000_000))
     assert "failure_class" not in ran.values
     assert ran.values["tree_peak_rss_bytes"] > 120_000_000
 
@@ -221,7 +221,7 @@ def test_processes_that_keep_forking_are_ended(bench: Any, marker: str) -> None:
         time.sleep(0.5)
         open(os.environ["TREEHAMMER_RESULT"], "w").write('{"format": 1}')
     """
-    ran = bench.run(payload, env={marker: "1"}, limits=Limits(20.0, 0))
+    ran = bench.run(payload, env={marker: "1"}, limits=ExecutionLimits(20.0, 0))
     assert ran.exit_code == 0, ran.output
     assert ran.values["payload_wall_s"] < 10
     assert ran.values["ended_us"] - ran.values["started_us"] < 15e6
@@ -248,10 +248,12 @@ def test_flood_of_output_is_bounded_and_says_what_is_missing(bench: Any) -> None
     assert len(head) + cut + len(tail) == 800 * 65536 + len("first line\n\nlast line\n")
 
 
-def test_a_failed_execution_does_not_stop_the_next(bench: Any, spec: Callable[..., Any]) -> None:
+def test_a_failed_execution_does_not_stop_the_next(
+    bench: Any, make_spec: Callable[..., Any]
+) -> None:
     payload = GOOD + 'import sys; sys.exit(os.environ["TREEHAMMER_AXIS_END"] == "bad")\n'
     ends = ("bad", "good", "bad")
-    specs = [spec(i + 1, variant={"end": end}) for i, end in enumerate(ends)]
+    specs = [make_spec(i + 1, variant={"end": end}) for i, end in enumerate(ends)]
     ran = bench.run(payload, *specs)
     assert ran.exit_code == 1
     assert [r.values.get("failure_kind") for r in ran.records] == ["exit", None, "exit"]
@@ -285,16 +287,16 @@ def test_a_node_that_has_no_room_for_processes_is_to_blame(bench: Any) -> None:
     assert "executable" not in ran.values["failure_message"], "the payload is in order"
 
 
-def test_software_that_is_not_there(bench: Any, spec: Callable[..., Any]) -> None:
+def test_software_that_is_not_there(bench: Any, make_spec: Callable[..., Any]) -> None:
     request = SoftwareRequest("path:/nowhere", "path", "", "/nowhere")
-    ran = bench.run(GOOD, spec(software=request))
+    ran = bench.run(GOOD, make_spec(software=request))
     assert ran.values["failure_class"] == "software setup"
     assert "payload_wall_s" not in ran.values
 
 
-def test_other_root_than_asked_for_is_refused(bench: Any, spec: Callable[..., Any]) -> None:
+def test_other_root_than_asked_for_is_refused(bench: Any, make_spec: Callable[..., Any]) -> None:
     payload = RESULT + 'report(\'{"format": 1, "values": {"root_version": "6.38.00"}}\')'
-    ran = bench.run(payload, spec(software=SoftwareRequest("none", "none", "6.40.00", "")))
+    ran = bench.run(payload, make_spec(software=SoftwareRequest("none", "none", "6.40.00", "")))
     assert failure(ran.values) == ("software setup", "version")
     assert "6.40.00" in ran.values["failure_message"]
     assert "6.38.00" in ran.values["failure_message"]
@@ -333,9 +335,9 @@ time.sleep(100)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stopped_worker_records_and_leaves_nothing_behind(
-    bench: Any, spec: Callable[..., Any], marker: str, number: signal.Signals
+    bench: Any, make_spec: Callable[..., Any], marker: str, number: signal.Signals
 ) -> None:
-    process = started(bench, RUNS_LONG, spec(1), spec(2), spec(3), **{marker: "1"})
+    process = started(bench, RUNS_LONG, make_spec(1), make_spec(2), make_spec(3), **{marker: "1"})
     process.send_signal(number)
     assert process.wait(20) == 1
     ran = bench.read(1)
@@ -389,13 +391,13 @@ def test_killed_worker_takes_its_payload_with_it(bench: Any, marker: str) -> Non
 
 
 def test_file_of_another_size_is_not_read(
-    bench: Any, spec: Callable[..., Any], input_file: InputFile
+    bench: Any, make_spec: Callable[..., Any], input_file: InputFile
 ) -> None:
     Path(input_file.url).write_bytes(b"short")
-    ran = bench.run(GOOD, spec(files=(input_file,)))
+    ran = bench.run(GOOD, make_spec(files=(input_file,)))
     assert failure(ran.values) == ("open", "size")
     Path(input_file.url).unlink()
-    ran = bench.run(GOOD, spec(files=(input_file,)))
+    ran = bench.run(GOOD, make_spec(files=(input_file,)))
     assert failure(ran.values) == ("open", "missing")
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ingest_stub import TOKEN, IngestStub, Reply
+from ingest_stub import TOKEN, IngestStub, StubReply
 
-from treehammer.collectors.job import ExecutionSpec
-from treehammer.collectors.service import (
-    CA_NAME,
-    PLACEHOLDER,
-    SERVICE_NAME,
-    TOKEN_NAME,
+from treehammer.collectors.job_spec import ExecutionSpec
+from treehammer.collectors.service_spec import (
+    CA_FILE,
+    SERVICE_FILE,
+    TOKEN_FILE,
+    TOKEN_PLACEHOLDER,
     ServiceSpec,
 )
 
@@ -47,9 +47,9 @@ def ingest(tmp_path: Path) -> Iterator[IngestStub]:
 
 def beside(bench: Any, ingest: IngestStub, wait_s: float = 30.0, token: str = TOKEN) -> None:
     """Lay beside the job what names the service."""
-    (bench.folder / SERVICE_NAME).write_text(ServiceSpec(ingest.url, wait_s).to_json())
-    (bench.folder / CA_NAME).write_bytes(ingest.ca.read_bytes())
-    path = bench.folder / TOKEN_NAME
+    (bench.folder / SERVICE_FILE).write_text(ServiceSpec(ingest.url, wait_s).to_json())
+    (bench.folder / CA_FILE).write_bytes(ingest.ca.read_bytes())
+    path = bench.folder / TOKEN_FILE
     path.write_text(token)
     path.chmod(0o600)
 
@@ -60,9 +60,9 @@ def holders(folder: Path) -> list[str]:
     return [str(path) for path in files if b"5ecretSignature" in path.read_bytes()]
 
 
-def test_records_are_sent_and_stay(bench: Any, spec: Spec, ingest: IngestStub) -> None:
+def test_records_are_sent_and_stay(bench: Any, make_spec: Spec, ingest: IngestStub) -> None:
     beside(bench, ingest)
-    ran = bench.run(QUICK, spec(1), spec(2))
+    ran = bench.run(QUICK, make_spec(1), make_spec(2))
     assert ran.exit_code == 0, ran.errors
     assert sorted(ingest.records) == sorted(record.id for record in ran.records)
     sent = {name: record["values"] for name, record in ingest.records.items()}
@@ -78,14 +78,16 @@ def test_records_are_sent_and_stay(bench: Any, spec: Spec, ingest: IngestStub) -
 def test_payloads_see_no_token(bench: Any, ingest: IngestStub) -> None:
     beside(bench, ingest)
     ran = bench.run(
-        f"import os; assert not os.path.exists({str(bench.folder / TOKEN_NAME)!r}); {DONE}"
+        f"import os; assert not os.path.exists({str(bench.folder / TOKEN_FILE)!r}); {DONE}"
     )
     assert ran.exit_code == 0, ran.records
 
 
-def test_nothing_is_sent_while_anything_runs(bench: Any, spec: Spec, ingest: IngestStub) -> None:
+def test_nothing_is_sent_while_anything_runs(
+    bench: Any, make_spec: Spec, ingest: IngestStub
+) -> None:
     beside(bench, ingest)
-    bench.write(NAP, *(spec(n) for n in range(1, 5)))
+    bench.write(NAP, *(make_spec(n) for n in range(1, 5)))
     done = subprocess.run([sys.executable, "-c", EAGER], cwd=bench.folder, timeout=60, check=False)
     ran = bench.read(done.returncode)
     assert ran.exit_code == 0
@@ -104,7 +106,7 @@ def test_a_dead_service_costs_its_time_and_nothing_else(
 ) -> None:
     beside(bench, ingest, wait_s=3.0)
     if hangs:
-        ingest.script = lambda _: Reply(200, after_s=20)
+        ingest.script = lambda _: StubReply(200, after_s=20)
     else:
         ingest.stop()
     bench.write(QUICK)
@@ -122,10 +124,10 @@ def test_a_dead_service_costs_its_time_and_nothing_else(
 
 
 def test_a_node_that_has_no_room_for_processes_keeps_records_at_home(
-    bench: Any, spec: Spec, ingest: IngestStub
+    bench: Any, make_spec: Spec, ingest: IngestStub
 ) -> None:
     beside(bench, ingest)
-    bench.write(NAP, *(spec(n) for n in range(1, 3)))
+    bench.write(NAP, *(make_spec(n) for n in range(1, 3)))
     full = (
         "import errno, os\ndef full(): raise BlockingIOError(errno.EAGAIN, 'no more processes')\n"
     )
@@ -137,10 +139,12 @@ def test_a_node_that_has_no_room_for_processes_keeps_records_at_home(
     assert "no more processes" in ran.attempt["upload"]["problem"]
 
 
-def test_half_of_the_time_is_kept_for_the_end(bench: Any, spec: Spec, ingest: IngestStub) -> None:
+def test_half_of_the_time_is_kept_for_the_end(
+    bench: Any, make_spec: Spec, ingest: IngestStub
+) -> None:
     beside(bench, ingest, wait_s=4.0)
-    ingest.script = lambda _: Reply(200, after_s=20)
-    bench.write(NAP, *(spec(n) for n in range(1, 5)))
+    ingest.script = lambda _: StubReply(200, after_s=20)
+    bench.write(NAP, *(make_spec(n) for n in range(1, 5)))
     done = subprocess.run([sys.executable, "-c", EAGER], cwd=bench.folder, timeout=60, check=False)
     ran = bench.read(done.returncode)
     assert (ran.exit_code, ran.attempt["upload"]["left"]) == (0, 4)
@@ -150,11 +154,11 @@ def test_half_of_the_time_is_kept_for_the_end(bench: Any, spec: Spec, ingest: In
 
 
 def test_what_stayed_behind_is_sent_by_hand(
-    bench: Any, spec: Spec, ingest: IngestStub, tmp_path: Path
+    bench: Any, make_spec: Spec, ingest: IngestStub, tmp_path: Path
 ) -> None:
     beside(bench, ingest, wait_s=1.0)
     ingest.stop()
-    ran = bench.run(QUICK, spec(1), spec(2))
+    ran = bench.run(QUICK, make_spec(1), make_spec(2))
     ingest.start()
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
@@ -183,7 +187,7 @@ def test_what_stayed_behind_is_sent_by_hand(
 
 def test_a_token_that_is_refused_is_not_tried_for_ever(bench: Any, ingest: IngestStub) -> None:
     beside(bench, ingest)
-    ingest.script = lambda _: Reply(401, {"error": "the token of this job was revoked"})
+    ingest.script = lambda _: StubReply(401, {"error": "the token of this job was revoked"})
     ran = bench.run(QUICK)
     assert ran.exit_code == 0
     assert ran.attempt["upload"]["problem"] == "the token of this job was revoked (401)"
@@ -194,12 +198,15 @@ def test_a_token_that_is_refused_is_not_tried_for_ever(bench: Any, ingest: Inges
     "files, said",
     [
         ({}, None),
-        ({SERVICE_NAME: ServiceSpec("https://127.0.0.1:9").to_json()}, "there is no token"),
+        ({SERVICE_FILE: ServiceSpec("https://127.0.0.1:9").to_json()}, "there is no token"),
         (
-            {SERVICE_NAME: ServiceSpec("https://127.0.0.1:9").to_json(), TOKEN_NAME: PLACEHOLDER},
+            {
+                SERVICE_FILE: ServiceSpec("https://127.0.0.1:9").to_json(),
+                TOKEN_FILE: TOKEN_PLACEHOLDER,
+            },
             "there is no token",
         ),
-        ({SERVICE_NAME: '{"format": 2}'}, "format 1 is expected"),
+        ({SERVICE_FILE: '{"format": 2}'}, "format 1 is expected"),
     ],
 )
 def test_a_job_alone_needs_no_service(bench: Any, files: dict[str, str], said: str | None) -> None:
@@ -218,7 +225,7 @@ def test_a_worker_that_is_asked_to_stop_is_not_kept_by_its_service(
     bench: Any, ingest: IngestStub, when: str
 ) -> None:
     beside(bench, ingest)
-    ingest.script = lambda _: Reply(200, after_s=40)
+    ingest.script = lambda _: StubReply(200, after_s=40)
     bench.write("import time; time.sleep(600)" if when == "payload" else QUICK)
     worker = subprocess.Popen(
         bench.command(), cwd=bench.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -258,6 +265,6 @@ def test_an_evicted_record_gets_home_as_well(bench: Any, ingest: IngestStub) -> 
 @pytest.mark.parametrize("name", ["https_proxy", "TREEHAMMER_HTTPS_PROXY"])
 def test_a_proxy_of_the_environment_is_used(bench: Any, ingest: IngestStub, name: str) -> None:
     beside(bench, ingest, wait_s=1.0)
-    (bench.folder / SERVICE_NAME).write_text(ServiceSpec("https://service.invalid", 1.0).to_json())
+    (bench.folder / SERVICE_FILE).write_text(ServiceSpec("https://service.invalid", 1.0).to_json())
     ran = bench.run(QUICK, env={name: "http://127.0.0.1:9", "no_proxy": ""})
     assert "Connection refused" in ran.attempt["upload"]["problem"], "the proxy was asked"

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from services import missing
+from machine_requirements import skip_or_fail
 
 from treehammer import config
-from treehammer.collectors import software
-from treehammer.collectors.job import InputFile, Limits
-from treehammer.collectors.providers.script import CVMFS_VARIABLE
-from treehammer.testbed.cvmfs import VIEW, make_view
+from treehammer.collectors.job_spec import ExecutionLimits, InputFile
+from treehammer.collectors.software import providers
+from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
+from treehammer.testbed.components.cvmfs_mount import VIEW, install_view
 
 VERSION = "6.38.00"
 PLATFORM = "x86_64-el9-gcc13-opt"
-KIT = Path(software.__file__).parent / "kit"
+KIT = Path(providers.__file__).parents[1] / "kit"
 
 MAKE_TREE = """
 import os, sys, ROOT
@@ -75,15 +75,17 @@ with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
 @pytest.fixture(scope="session")
 def release() -> Path:
     """The environment of a real release."""
-    request = software.prepare(software.parse(VERSION), config.load().software_dir)
+    request = providers.prepare_software(
+        providers.parse_software_request(VERSION), config.load_settings().software_dir
+    )
     return Path(request.location)
 
 
 @pytest.fixture(scope="session")
 def tree(release: Path, tmp_path_factory: pytest.TempPathFactory) -> InputFile:
     path = tmp_path_factory.mktemp("data") / "events.root"
-    setup = software.setup(
-        software.parse(f"path:{_thisroot(release, path.parent)}"), os.environ, KIT
+    setup = providers.setup_software(
+        providers.parse_software_request(f"path:{_thisroot(release, path.parent)}"), os.environ, KIT
     )
     command = [setup.python, "-W", "ignore", "-c", MAKE_TREE, str(path)]
     subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
@@ -105,12 +107,12 @@ def read(before: str = "") -> str:
 
 
 @pytest.fixture
-def ask(spec: Callable[..., Any], tree: InputFile) -> Callable[..., Any]:
+def ask(make_spec: Callable[..., Any], tree: InputFile) -> Callable[..., Any]:
     """An execution that reads the tree with the ROOT that ``text`` names."""
 
     def do(text: str, **variant: Any) -> Any:
-        return spec(
-            software=software.parse(text),
+        return make_spec(
+            software=providers.parse_software_request(text),
             files=(tree,),
             tree="events",
             variant={"branches": 1.0, "cache_mb": 1, "events": 1.0, **variant},
@@ -129,7 +131,7 @@ def failure(values: Mapping[str, Any]) -> tuple[Any, Any]:
 @pytest.fixture(scope="session")
 def mount(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cvmfs")
-    make_view(folder, release, VERSION, PLATFORM)
+    install_view(folder, release, VERSION, PLATFORM)
     return folder
 
 
@@ -228,7 +230,7 @@ def contained(release: Path) -> str:
     words += ["--ro-bind", base, base, "--ro-bind", str(release), "/opt/root"]
     words += ["--setenv", "PATH", "/opt/root/bin:/usr/bin:/bin", "--setenv", "INSIDE", "contained"]
     if shutil.which("bwrap") is None:
-        missing("there is no bwrap here (Debian: bubblewrap)")
+        skip_or_fail("there is no bwrap here (Debian: bubblewrap)")
     started = subprocess.run(["bwrap", *words, "true"], capture_output=True, text=True, check=False)
     if started.returncode:
         pytest.skip(f"bwrap does not start here: {started.stderr.strip()}")
@@ -289,7 +291,7 @@ def test_a_hanging_container_is_ended_with_all_in_it(
     bench: Any, ask: Callable[..., Any], contained: str
 ) -> None:
     payload = "import subprocess; subprocess.run(['sleep', '987654'])"
-    ran = bench.run(payload, ask(f"wrap:{contained}{BINDS}"), limits=Limits(3.0, 0))
+    ran = bench.run(payload, ask(f"wrap:{contained}{BINDS}"), limits=ExecutionLimits(3.0, 0))
     assert failure(ran.values) == ("payload", "timeout")
     done = subprocess.run(["pgrep", "-f", "sleep 987654"], capture_output=True, check=False)
     assert not done.stdout
@@ -316,8 +318,8 @@ def test_a_container_that_hides_the_files_says_what_to_bind(
     ],
 )
 def test_a_command_that_leads_nowhere(
-    bench: Any, spec: Callable[..., Any], prefix: str, kind: str, said: str
+    bench: Any, make_spec: Callable[..., Any], prefix: str, kind: str, said: str
 ) -> None:
-    ran = bench.run(read(), spec(software=software.parse(f"wrap:{prefix}")))
+    ran = bench.run(read(), make_spec(software=providers.parse_software_request(f"wrap:{prefix}")))
     assert failure(ran.values) == ("software setup", kind)
     assert said in ran.values["failure_message"]

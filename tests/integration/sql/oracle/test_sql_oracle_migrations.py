@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from itertools import count
 
 import pytest
-from h2_cursor import refusal
-from h2_oracle import Server
-from old_databases import EARLIER, check_all_is_kept, check_an_upgrade_keeps_all, make
-from sql_makers import full_measurement
+from h2_connection import make_oracle_error
+from h2_oracle import H2Server
+from measurement_factory import full_measurement
+from revision_databases import EARLIER_REVISIONS, check_rows_kept, check_upgrade, make_database
 
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.backends.oracle import was_done_before
-from treehammer.sql.database import make_engine, parse_url
-from treehammer.sql.store import Store, upgrade_database
+from treehammer.sql.core.backends.oracle import is_already_applied
+from treehammer.sql.core.database_engine import make_engine, parse_url
+from treehammer.sql.write.store import Store, upgrade_database
 
 _SCHEMA = (
     "SELECT table_name, column_name, data_type, character_maximum_length, numeric_precision, "
@@ -29,30 +29,30 @@ _SCHEMA = (
 )
 
 
-def schema_of(h2: Server, service: str) -> list[set[tuple[object, ...]]]:
+def schema_of(h2: H2Server, service: str) -> list[set[tuple[object, ...]]]:
     """Columns, indexes and constraints of a database."""
-    return [set(h2.ask(service, question)) for question in _SCHEMA]
+    return [set(h2.query_h2(service, question)) for question in _SCHEMA]
 
 
-@pytest.mark.parametrize("revision", EARLIER)
+@pytest.mark.parametrize("revision", EARLIER_REVISIONS)
 def test_every_earlier_database_comes_up_to_date_with_its_data(
-    h2: Server, service: str, url: str, revision: str
+    h2_server: H2Server, service: str, url: str, revision: str
 ) -> None:
-    check_an_upgrade_keeps_all(
-        url, revision, check_schema=lambda _store: is_as_if_laid_today(h2, service)
+    check_upgrade(
+        url, revision, check_schema=lambda _store: is_as_if_laid_today(h2_server, service)
     )
 
 
-def is_as_if_laid_today(h2: Server, service: str) -> None:
+def is_as_if_laid_today(h2: H2Server, service: str) -> None:
     Store.open(h2.url("today")).close()
     found, expected = schema_of(h2, service), schema_of(h2, "today")
-    h2.forget("today")
+    h2.drop_database("today")
     for one, other in zip(found, expected, strict=True):
         assert one == other
 
 
 @contextmanager
-def cut_after(h2: Server, statements: int) -> Iterator[None]:
+def cut_after(h2: H2Server, statements: int) -> Iterator[None]:
     """Let so many changing statements pass, and no more."""
     left = statements
 
@@ -61,7 +61,7 @@ def cut_after(h2: Server, statements: int) -> Iterator[None]:
         if not statement.startswith(("SELECT", "SET", "select", "begin")):
             left -= 1
         if left < 0:
-            raise refusal("ORA-03113: end-of-file on communication channel")
+            raise make_oracle_error("ORA-03113: end-of-file on communication channel")
 
     h2.watchers.append(watch)
     try:
@@ -70,7 +70,7 @@ def cut_after(h2: Server, statements: int) -> Iterator[None]:
         h2.watchers.remove(watch)
 
 
-def _upgrade_until_cut(h2: Server, url: str, statements: int) -> str:
+def _upgrade_until_cut(h2: H2Server, url: str, statements: int) -> str:
     """What was said; '' when the upgrade came to its end."""
     try:
         with cut_after(h2, statements):
@@ -80,32 +80,34 @@ def _upgrade_until_cut(h2: Server, url: str, statements: int) -> str:
     return ""
 
 
-def test_an_upgrade_goes_on_where_it_was_cut(h2: Server, service: str, url: str) -> None:
+def test_an_upgrade_goes_on_where_it_was_cut(h2_server: H2Server, service: str, url: str) -> None:
     attempts = count()
-    make(url, EARLIER[0])
+    make_database(url, EARLIER_REVISIONS[0])
     with pytest.raises(ConfigError, match=r"cannot undo(.|\n)*expdp(.|\n)*--backed-up"):
         upgrade_database(url)
     # Every time a little further than what was done before and has to be passed over.
-    said = list(iter(lambda: _upgrade_until_cut(h2, url, 5 * next(attempts)), ""))
+    said = list(iter(lambda: _upgrade_until_cut(h2_server, url, 5 * next(attempts)), ""))
     assert len(said) > 15
     assert all("was lost" in one for one in said)
     assert "What was changed stays. Then run again" in said[-1]
-    check_all_is_kept(url, EARLIER[0])
-    is_as_if_laid_today(h2, service)
+    check_rows_kept(url, EARLIER_REVISIONS[0])
+    is_as_if_laid_today(h2_server, service)
 
 
 @pytest.mark.parametrize("statements", [1, 2, 3, 10, 25])
 def test_laying_the_tables_begins_anew_where_it_was_cut(
-    h2: Server, service: str, url: str, statements: int
+    h2_server: H2Server, service: str, url: str, statements: int
 ) -> None:
-    with pytest.raises(StoreError, match="lost"), cut_after(h2, statements):
+    with pytest.raises(StoreError, match="lost"), cut_after(h2_server, statements):
         Store.open(url)
     with Store.open(url) as store:
         assert store.add([full_measurement()]).new == 1
-    is_as_if_laid_today(h2, service)
+    is_as_if_laid_today(h2_server, service)
 
 
-def test_tables_of_something_else_are_left_alone(h2: Server, service: str, url: str) -> None:
+def test_tables_of_something_else_are_left_alone(
+    h2_server: H2Server, service: str, url: str
+) -> None:
     with make_engine(parse_url(url)).connect() as connection:
         connection.exec_driver_sql("CREATE TABLE recipes (cake VARCHAR2(10 CHAR))")
     with pytest.raises(StoreError, match="other than Treehammer"):
@@ -114,11 +116,11 @@ def test_tables_of_something_else_are_left_alone(h2: Server, service: str, url: 
 
 def test_what_an_upgrade_passes_over() -> None:
     """Only what says that just this was done before."""
-    assert was_done_before("\nCREATE TABLE a (b NUMBER)", "ORA-00955: name is already used")
-    assert was_done_before("ALTER TABLE a ADD b NUMBER", "ORA-01430: column being added")
-    assert was_done_before("ALTER TABLE a DROP COLUMN b", "ORA-00904: invalid identifier")
-    assert was_done_before("ALTER TABLE a MODIFY b NOT NULL", "ORA-01442: already NOT NULL")
-    assert not was_done_before("ALTER TABLE a ADD b NUMBER", "ORA-00904: invalid identifier")
-    assert not was_done_before("ALTER TABLE a MODIFY b NUMBER", "ORA-00904: invalid identifier")
-    assert not was_done_before("CREATE TABLE a (b NUMBER)", "ORA-01653: unable to extend")
-    assert not was_done_before("UPDATE a SET b = 1", "ORA-00904: invalid identifier")
+    assert is_already_applied("\nCREATE TABLE a (b NUMBER)", "ORA-00955: name is already used")
+    assert is_already_applied("ALTER TABLE a ADD b NUMBER", "ORA-01430: column being added")
+    assert is_already_applied("ALTER TABLE a DROP COLUMN b", "ORA-00904: invalid identifier")
+    assert is_already_applied("ALTER TABLE a MODIFY b NOT NULL", "ORA-01442: already NOT NULL")
+    assert not is_already_applied("ALTER TABLE a ADD b NUMBER", "ORA-00904: invalid identifier")
+    assert not is_already_applied("ALTER TABLE a MODIFY b NUMBER", "ORA-00904: invalid identifier")
+    assert not is_already_applied("CREATE TABLE a (b NUMBER)", "ORA-01653: unable to extend")
+    assert not is_already_applied("UPDATE a SET b = 1", "ORA-00904: invalid identifier")

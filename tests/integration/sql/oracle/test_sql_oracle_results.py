@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from h2_oracle import Server
+from h2_oracle import H2Server
 from results_contract import *  # noqa: F403 - the tests that hold for every database
 
 import treehammer
 from treehammer.errors import StoreError
-from treehammer.sql.store import Store
+from treehammer.sql.write.store import Store
 
 # In place of the contract's own, which look into the process that reads from the others.
 
 
-def test_only_the_columns_asked_for_are_read(  # type: ignore[no-redef]
-    filled: Store, url: str, h2: Server
-) -> None:
+def test_only_the_columns_asked_for_are_read(filled: Store, url: str, h2_server: H2Server) -> None:
     asked: list[str] = []
-    h2.watchers.append(lambda statement, _rows: asked.append(statement))
+    h2_server.watchers.append(lambda statement, _rows: asked.append(statement))
     treehammer.results(columns="eff_job", database=url)
-    h2.watchers.pop()
+    h2_server.watchers.pop()
     assert any("eff_job" in statement for statement in asked)
     assert not any("inventory" in statement for statement in asked)
 
 
-def test_a_reader_that_fails_says_so(filled: Store, url: str) -> None:  # type: ignore[no-redef]
+def test_a_reader_that_fails_says_so(filled: Store, url: str) -> None:
     with filled._engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE extra RENAME COLUMN value TO other")
     with pytest.raises(StoreError, match="ORA-00904"):

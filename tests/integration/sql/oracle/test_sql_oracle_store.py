@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from sql_makers import make_measurement
+from measurement_factory import make_measurement
 from store_contract import *  # noqa: F403 - the tests that hold for every database
 
-from treehammer.sql.store import Store, check_database
+from treehammer.sql.write.store import Store, check_database
 
 
 # In place of the contract's own.
-def test_two_processes_make_and_fill_one_database(  # type: ignore[no-redef]
+def test_two_processes_make_and_fill_one_database(
     url: str,
 ) -> None:
     """Two threads: a database in memory is this process's alone."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from postgres import Server, postgresql  # noqa: F401 - a fixture
+from postgres_fixture import SharedPostgresServer, postgresql  # noqa: F401 - a fixture
 
-from treehammer.sql.store import Store
+from treehammer.sql.write.store import Store
 
 
 @pytest.fixture
-def url(postgresql: Server) -> Iterator[str]:  # noqa: F811
+def url(postgresql: SharedPostgresServer) -> Iterator[str]:  # noqa: F811
     name = postgresql.make_database()
     yield postgresql.url(name)
     postgresql.drop_database(name)

@@ -10,27 +10,27 @@ from pathlib import Path
 import pytest
 import uproot
 from export_contract import *  # noqa: F403 - the tests that hold for every database
-from export_contract import Export
-from postgres import GUEST, PASSWORD, Server
+from export_contract import WriteExport
+from measurement_factory import full_measurement, make_measurement
+from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
 from pyarrow import parquet
-from sql_makers import full_measurement, make_measurement
 from sqlalchemy.engine import make_url
-from store_contract import HOSTILE
+from store_contract import HOSTILE_TEXTS
 
-from treehammer.collectors.job import SoftwareRequest
-from treehammer.collectors.record import Measurement
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
-from treehammer.sql import arrow
-from treehammer.sql.export import export
-from treehammer.sql.selection import Selection
-from treehammer.sql.store import Store
+from treehammer.sql.arrow import arrow_schema
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer.export import export_file
+from treehammer.sql.write.store import Store
 
 
 def awkward() -> Iterator[Measurement]:
     whole = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
     # SQLite has no negative zero.
     real = [5e-324, -0.25, 0.1, sys.float_info.max, -sys.float_info.max]
-    for place, text in enumerate(HOSTILE):
+    for place, text in enumerate(HOSTILE_TEXTS):
         extras = {"hits": place / 3} if place % 2 else {"e": place}
         yield make_measurement(job=f"text {place}", host=text, log_excerpt=text, extras=extras)
     for place, (number, fraction) in enumerate(zip(whole, real, strict=True)):
@@ -58,13 +58,13 @@ def both(store: Store, tmp_path: Path) -> Iterator[tuple[Store, Store]]:
 
 SELECTIONS = [
     Selection(),
-    Selection.of(["campaign"], ["host!=NULL", f"retries>={-(2**63)}"]),
-    Selection.of(["campaign", "it's"], [r"host~*'; DROP*\\*"]),
-    Selection.of(wheres=["host~*%(a)s*"]),
-    Selection.of(wheres=["host~*[red]*"]),
-    Selection.of(wheres=["plausible=true", "eff_job<=0.1"]),
-    Selection.of(wheres=["plausible=no", "site="]),
-    Selection.of(wheres=["eff_job=-1.7976931348623157e308"]),
+    Selection.parse(["campaign"], ["host!=NULL", f"retries>={-(2**63)}"]),
+    Selection.parse(["campaign", "it's"], [r"host~*'; DROP*\\*"]),
+    Selection.parse(wheres=["host~*%(a)s*"]),
+    Selection.parse(wheres=["host~*[red]*"]),
+    Selection.parse(wheres=["plausible=true", "eff_job<=0.1"]),
+    Selection.parse(wheres=["plausible=no", "site="]),
+    Selection.parse(wheres=["eff_job=-1.7976931348623157e308"]),
 ]
 
 
@@ -72,7 +72,7 @@ SELECTIONS = [
 def test_the_same_rows_make_the_same_export(
     both: tuple[Store, Store], tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow, "ROWS", 5)
+    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 5)
     selection = SELECTIONS[place]
     if not [*both[0].measurements(selection)]:
         assert not [*both[1].measurements(selection)]
@@ -90,7 +90,7 @@ def test_the_same_rows_make_the_same_export(
 
 
 def _write(store: Store, selection: Selection, file: Path, software_dir: Path = Path()) -> int:
-    return export(
+    return export_file(
         store,
         selection,
         file,
@@ -107,7 +107,7 @@ def test_the_tree_is_the_same(
     found = []
     for number, store in enumerate(both):
         # No tree can hold what stands for "not known" in it.
-        selection = Selection.of(wheres=[f"retries!={-(2**63)}"])
+        selection = Selection.parse(wheres=[f"retries!={-(2**63)}"])
         file = tmp_path / f"{number}.root"
         assert _write(store, selection, file, software) == len([*awkward()]) - 1
         with uproot.open(file) as opened:
@@ -118,7 +118,7 @@ def test_the_tree_is_the_same(
 
 
 def test_a_connection_that_is_cut_leaves_no_file(
-    store: Store, postgresql: Server, write: Export, tmp_path: Path, url: str
+    store: Store, postgresql: SharedPostgresServer, write: WriteExport, tmp_path: Path, url: str
 ) -> None:
     # More than the driver and the socket hold.
     store.add(make_measurement(job=str(n), log_excerpt=f"{n:05}" * 8000) for n in range(1500))
@@ -133,10 +133,10 @@ def test_a_connection_that_is_cut_leaves_no_file(
 
 
 def test_a_password_reaches_the_reader_and_nobody_else(
-    store: Store, postgresql: Server, tmp_path: Path, url: str
+    store: Store, postgresql: SharedPostgresServer, tmp_path: Path, url: str
 ) -> None:
     store.add([make_measurement()])
     name = str(make_url(url).database)
     postgresql.grant_reading(name)
-    with Store.open(postgresql.url(name, GUEST, PASSWORD), create=False) as as_guest:
+    with Store.open(postgresql.url(name, GUEST_ROLE, GUEST_PASSWORD), create=False) as as_guest:
         assert _write(as_guest, Selection(), tmp_path / "results.csv") == 1

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from treehammer.collectors.kit.treehammer_kit import summary
-from treehammer.collectors.kit.treehammer_kit.summary import LATENCY_PARTS
-from treehammer.collectors.metrics import LATENCY_BINS
+from treehammer.collectors.kit.treehammer_kit import pass_summary
+from treehammer.collectors.kit.treehammer_kit.pass_summary import LATENCY_PARTS
+from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 
 
 def counted(latencies_us: np.ndarray) -> list[int]:
@@ -34,14 +34,14 @@ def test_percentiles_are_those_of_the_reads(reads: int, share: float, distributi
         "all in the upper half of a bin": random.uniform(14, 15.9, reads),
     }[distribution]
     true = float(np.quantile(latencies, share, method="inverted_cdf"))
-    said = summary.percentile(counted(latencies), share, 1e-6 * float(latencies.max()))
+    said = pass_summary.latency_percentile(counted(latencies), share, 1e-6 * float(latencies.max()))
     assert 1e6 * said == pytest.approx(true, rel=1 / LATENCY_PARTS)
 
 
 def test_reads_faster_than_a_microsecond_are_said_to_be() -> None:
-    said = summary.percentile(counted(np.full(100, 0.7)), 0.5, 0.8e-6)
+    said = pass_summary.latency_percentile(counted(np.full(100, 0.7)), 0.5, 0.8e-6)
     assert 1e6 * said == pytest.approx(0.7, abs=2 / LATENCY_PARTS)
 
 
 def test_no_percentile_exceeds_the_longest_read() -> None:
-    assert summary.percentile(counted(np.array([5.0, 900.0])), 1.0, 900e-6) == 900e-6
+    assert pass_summary.latency_percentile(counted(np.array([5.0, 900.0])), 1.0, 900e-6) == 900e-6

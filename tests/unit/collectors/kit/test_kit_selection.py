@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.collectors.kit.treehammer_kit import selection
-from treehammer.collectors.kit.treehammer_kit.task import Trouble
+from treehammer.collectors.kit.treehammer_kit import branch_selection
+from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 
 NAMES = ["nMuon", "Muon_pt", "Muon_eta", "Jet_pt", "odd[name]", "run"]
 COUNTERS = {"Muon_pt": ["nMuon"], "Muon_eta": ["nMuon"]}
 
 
 def chosen(request: str, folder: Path | str = "", seed: int = 1) -> list[str]:
-    positions = selection.choose(NAMES, COUNTERS, request, seed=seed, folder=str(folder))
+    positions = branch_selection.select_branches(
+        NAMES, COUNTERS, request, seed=seed, folder=str(folder)
+    )
     return [NAMES[position] for position in positions]
 
 
@@ -45,7 +47,7 @@ def test_a_list_file_holds_one_pattern_a_line(tmp_path: Path) -> None:
     [("Muon_pT", "Muon_pt"), ("Tau_*", "'Tau_*'"), (" , ", "empty"), ("@none.txt", "none.txt")],
 )
 def test_what_matches_nothing_is_a_failure_to_open(request_: str, said: str) -> None:
-    with pytest.raises(Trouble) as trouble:
+    with pytest.raises(PayloadError) as trouble:
         chosen(request_)
     assert trouble.value.document["failure_class"] == "open"
     assert said in trouble.value.document["message"]
@@ -56,13 +58,17 @@ def test_a_fraction_is_exact_and_lies_inside_a_larger_one(
     count: int, one: float, two: float, seed: int
 ) -> None:
     names = [f"b{number}" for number in range(count)]
-    small, large = (set(selection.fraction(names, share, seed)) for share in sorted((one, two)))
+    small, large = (
+        set(branch_selection.select_fraction(names, share, seed)) for share in sorted((one, two))
+    )
     assert small <= large
     share = min(one, two)
     assert abs(len(small) - max(1, share * count)) <= 0.5 or len(small) == 1
-    assert set(selection.fraction(names[::-1], share, seed)) == small
+    assert set(branch_selection.select_fraction(names[::-1], share, seed)) == small
 
 
 def test_the_seed_matters() -> None:
     names = [f"b{number}" for number in range(100)]
-    assert selection.fraction(names, 0.1, 1) != selection.fraction(names, 0.1, 2)
+    assert branch_selection.select_fraction(names, 0.1, 1) != branch_selection.select_fraction(
+        names, 0.1, 2
+    )

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors import metrics
-from treehammer.collectors.kit.treehammer_kit import summary
-from treehammer.collectors.kit.treehammer_kit.summary import COUNTERS, FileRead, PassRead
-from treehammer.collectors.kit.treehammer_kit.summary import LATENCY_PARTS as PARTS
-from treehammer.collectors.record import wrong_type
+from treehammer.collectors.kit.treehammer_kit import pass_summary
+from treehammer.collectors.kit.treehammer_kit.pass_summary import LATENCY_PARTS as PARTS
+from treehammer.collectors.kit.treehammer_kit.pass_summary import LOOP_COUNTERS, FileRead, PassRead
+from treehammer.collectors.record import metric_catalogue
+from treehammer.collectors.record.measurement_record import describe_type_error
 
 
 def one_file(
@@ -21,7 +21,7 @@ def one_file(
     **changes: Any,
 ) -> FileRead:
     figures: dict[str, Any] = {
-        "phases": {**dict.fromkeys(summary.PHASES, (0.1, 0.05, 0.01)), "loop": loop},
+        "phases": {**dict.fromkeys(pass_summary.PASS_PHASES, (0.1, 0.05, 0.01)), "loop": loop},
         "events": events,
         "unzipped_bytes": 8000,
         "file_size": 10_000,
@@ -35,7 +35,7 @@ def one_file(
         "longest_read_s": 7e-6,
         "run_queue_s": queue,
         "latencies": [0] * (2 * PARTS) + [4] + [0] * (30 * PARTS - 1),  # all in [4, 4.25) us
-        "counters": dict.fromkeys(COUNTERS, 5),
+        "counters": dict.fromkeys(LOOP_COUNTERS, 5),
     }
     return FileRead(**{**figures, **changes})
 
@@ -45,19 +45,24 @@ def one_pass(*args: Any, **kwargs: Any) -> PassRead:
 
 
 def test_phases_and_bins_are_those_of_the_catalogue() -> None:
-    assert summary.PHASES == metrics.PHASES
-    assert len(summary.values_of([one_pass()])["read_latency_hist"]) == metrics.LATENCY_BINS
+    assert pass_summary.PASS_PHASES == metric_catalogue.PASS_PHASES
+    assert (
+        len(pass_summary.summarize_tree_passes([one_pass()])["read_latency_hist"])
+        == metric_catalogue.LATENCY_BINS
+    )
 
 
 def test_every_value_is_one_of_the_payloads_and_of_its_type() -> None:
-    for name, value in summary.values_of([one_pass(), one_pass()]).items():
-        metric = metrics.BY_NAME[name]
+    for name, value in pass_summary.summarize_tree_passes([one_pass(), one_pass()]).items():
+        metric = metric_catalogue.METRICS_BY_NAME[name]
         assert metric.owner == "payload"
-        assert not wrong_type(metric, value), name
+        assert not describe_type_error(metric, value), name
 
 
 def test_the_first_pass_is_kept_but_not_counted() -> None:
-    values = summary.values_of([one_pass((50.0, 9.0, 9.0)), one_pass(), one_pass((4.0, 1.0, 1.0))])
+    values = pass_summary.summarize_tree_passes(
+        [one_pass((50.0, 9.0, 9.0)), one_pass(), one_pass((4.0, 1.0, 1.0))]
+    )
     assert values["pass_loop_wall_s"] == [50.0, 2.0, 4.0]
     assert values["loop_wall_s"] == 3.0
     assert values["loop_cpu_s"] == 1.75
@@ -65,7 +70,7 @@ def test_the_first_pass_is_kept_but_not_counted() -> None:
 
 
 def test_a_single_pass_counts() -> None:
-    values = summary.values_of([one_pass()])
+    values = pass_summary.summarize_tree_passes([one_pass()])
     assert values["passes_counted"] == 1
     assert values["cpu_per_event_s"] == pytest.approx(0.015)
     assert values["event_rate_hz"] == pytest.approx(50)
@@ -75,8 +80,8 @@ def test_a_single_pass_counts() -> None:
 
 
 def test_what_the_kernel_does_not_tell_is_left_out() -> None:
-    counters = {**dict.fromkeys(COUNTERS, 5), "kernel_read_chars": -1}
-    values = summary.values_of([one_pass(queue=-1.0, counters=counters)])
+    counters = {**dict.fromkeys(LOOP_COUNTERS, 5), "kernel_read_chars": -1}
+    values = pass_summary.summarize_tree_passes([one_pass(queue=-1.0, counters=counters)])
     for name in ("kernel_read_chars", "loop_run_queue_s", "pass_loop_run_queue_s"):
         assert name not in values
     assert "eff_loop_corrected" not in values
@@ -84,7 +89,7 @@ def test_what_the_kernel_does_not_tell_is_left_out() -> None:
 
 
 def test_files_of_a_pass_are_summed() -> None:
-    values = summary.values_of([PassRead([one_file(), one_file((1.0, 1.0, 0.0))])])
+    values = pass_summary.summarize_tree_passes([PassRead([one_file(), one_file((1.0, 1.0, 0.0))])])
     assert values["loop_wall_s"] == 3.0
     assert values["events_read"] == 200
     assert values["bytes_read"] == 10
@@ -93,17 +98,17 @@ def test_files_of_a_pass_are_summed() -> None:
 
 
 def test_without_a_cache_its_counters_are_unknown_and_all_reads_are_single() -> None:
-    values = summary.values_of([one_pass(cached=False, file_class="TNetXNGFile")])
+    values = pass_summary.summarize_tree_passes([one_pass(cached=False, file_class="TNetXNGFile")])
     assert not [name for name in values if name.startswith(("cache_missed", "cache_eff"))]
     assert (values["read_calls_single"], values["read_calls_vector"]) == (5, 0)
 
 
 def test_single_and_vector_reads_of_a_remote_cache_are_not_guessed() -> None:
-    values = summary.values_of([one_pass(file_class="TNetXNGFile")])
+    values = pass_summary.summarize_tree_passes([one_pass(file_class="TNetXNGFile")])
     assert "read_calls_single" not in values
     assert "read_calls_vector" not in values
 
 
 def test_counters_of_the_payload_are_medians_over_counted_passes() -> None:
     passes = [one_pass(reported={"seen": value}) for value in (100.0, 4.0, 6.0)]
-    assert summary.extras_of(passes) == {"seen": 5.0}
+    assert pass_summary.summarize_extras(passes) == {"seen": 5.0}

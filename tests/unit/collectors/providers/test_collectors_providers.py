@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.collectors import software
-from treehammer.collectors.failures import Fault
-from treehammer.collectors.job import SoftwareRequest
-from treehammer.collectors.providers import fetch, pins
-from treehammer.collectors.providers.script import CVMFS_VARIABLE
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.software import providers, wheel_installation, wheel_pins
+from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
 
 PLATFORM = "x86_64-el9-gcc13-opt"
 VIEWS = "sft.cern.ch/lcg/views"
@@ -36,7 +35,9 @@ VIEWS = "sft.cern.ch/lcg/views"
 )
 def test_cvmfs_is_a_view_a_release_or_any_folder(name: str, version: str, location: str) -> None:
     text = f"cvmfs:{name}"
-    assert software.parse(text) == SoftwareRequest(text, "cvmfs", version, location)
+    assert providers.parse_software_request(text) == SoftwareRequest(
+        text, "cvmfs", version, location
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,14 +59,16 @@ def test_cvmfs_is_a_view_a_release_or_any_folder(name: str, version: str, locati
 )
 def test_what_is_not_understood_says_what_would_be(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=r"ROOT|command|stands|image|asks|nowhere") as error:
-        software.parse(text)
+        providers.parse_software_request(text)
     assert said in str(error.value)
 
 
 def test_a_command_may_say_the_version() -> None:
     text = "wrap:apptainer exec --bind {folders} /images/me@home.sif@6.38.00"
     location = "apptainer exec --bind {folders} /images/me@home.sif"
-    assert software.parse(text) == SoftwareRequest(text, "wrap", "6.38.00", location)
+    assert providers.parse_software_request(text) == SoftwareRequest(
+        text, "wrap", "6.38.00", location
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,9 +82,9 @@ def test_a_machine_that_runs_the_jobs_must_have_what_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     monkeypatch.setenv(CVMFS_VARIABLE, str(tmp_path))
-    request = software.parse(text)
-    with pytest.raises(Fault) as fault:
-        software.prepare(request, tmp_path)
+    request = providers.parse_software_request(text)
+    with pytest.raises(ExecutionError) as fault:
+        providers.prepare_software(request, tmp_path)
     assert said in str(fault.value)
 
 
@@ -91,12 +94,16 @@ def test_a_folder_on_cvmfs_names_its_neighbours(
     monkeypatch.setenv(CVMFS_VARIABLE, str(tmp_path))
     for number in range(100, 112):
         (tmp_path / VIEWS / f"LCG_{number}" / PLATFORM).mkdir(parents=True)
-    with pytest.raises(Fault) as fault:
-        software.prepare(software.parse(f"cvmfs:LCG_1066/{PLATFORM}"), tmp_path)
+    with pytest.raises(ExecutionError) as fault:
+        providers.prepare_software(
+            providers.parse_software_request(f"cvmfs:LCG_1066/{PLATFORM}"), tmp_path
+        )
     assert "did you mean 'LCG_106'? it has: ..., LCG_104" in str(fault.value)
     assert "LCG_111" in str(fault.value)
-    with pytest.raises(Fault, match=r"neither setup\.sh nor bin"):
-        software.prepare(software.parse(f"cvmfs:LCG_106/{PLATFORM}"), tmp_path)
+    with pytest.raises(ExecutionError, match=r"neither setup\.sh nor bin"):
+        providers.prepare_software(
+            providers.parse_software_request(f"cvmfs:LCG_106/{PLATFORM}"), tmp_path
+        )
 
 
 @pytest.fixture
@@ -115,38 +122,42 @@ def prefix(tmp_path: Path) -> str:
 
 
 def test_placeholders_stand_for_the_folders(tmp_path: Path, prefix: str) -> None:
-    request = software.parse(f"wrap:{prefix} {{folders}}:{{work}}@6.38.00")
+    request = providers.parse_software_request(f"wrap:{prefix} {{folders}}:{{work}}@6.38.00")
     folders = {"work": str(tmp_path), "payload": "/usr", "input": "/bin"}
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": "/foreign"}
-    ready = software.setup(request, base, "/etc", folders)
+    ready = providers.setup_software(request, base, "/etc", folders)
     assert (tmp_path / "called").read_text() == f"{tmp_path},/usr,/bin,/etc:{tmp_path} "
     assert "PYTHONPATH" not in ready.env
-    command = ready.command("python", "/usr/read.py", {"NAME": "two words"})
+    command = ready.build_command("python", "/usr/read.py", {"NAME": "two words"})
     assert command[:2] == [str(tmp_path / "run it"), f"{tmp_path},/usr,/bin,/etc:{tmp_path}"]
     assert command[-4:] == ["env", "NAME=two words", "python3", "/usr/read.py"]
-    assert ready.command("macro", "/usr/x.C")[-3:] == ["-m", "treehammer_kit.macro", "/usr/x.C"]
-    assert ready.command("executable", "/usr/x")[-2:] == ["env", "/usr/x"]
+    assert ready.build_command("macro", "/usr/x.C")[-3:] == [
+        "-m",
+        "treehammer_kit.macro",
+        "/usr/x.C",
+    ]
+    assert ready.build_command("executable", "/usr/x")[-2:] == ["env", "/usr/x"]
 
 
 def test_a_work_folder_that_cannot_be_written_is_said(tmp_path: Path, prefix: str) -> None:
-    request = software.parse(f"wrap:{prefix} x")
-    with pytest.raises(Fault, match=r"nothing can be written to /proc; bind \{work\}"):
-        software.setup(request, os.environ, "/etc", {"work": "/proc"})
+    request = providers.parse_software_request(f"wrap:{prefix} x")
+    with pytest.raises(ExecutionError, match=r"nothing can be written to /proc; bind \{work\}"):
+        providers.setup_software(request, os.environ, "/etc", {"work": "/proc"})
 
 
 def test_what_the_provider_is_not_known_for_is_refused(tmp_path: Path) -> None:
     request = SoftwareRequest("x:y", "x", "", "y")
-    with pytest.raises(Fault, match="unknown software provider 'x'") as fault:
-        software.setup(request, os.environ, tmp_path)
+    with pytest.raises(ExecutionError, match="unknown software provider 'x'") as fault:
+        providers.setup_software(request, os.environ, tmp_path)
     assert fault.value.failure.failure_class == "software setup"
 
 
 def test_every_published_wheel_has_a_hash_of_its_own() -> None:
-    assert set(pins.SHA256) == set(software.WHEELS)
-    hashes = [sha for wheels in pins.SHA256.values() for sha in wheels.values()]
+    assert set(wheel_pins.WHEEL_SHA256) == set(providers.WHEELS)
+    hashes = [sha for wheels in wheel_pins.WHEEL_SHA256.values() for sha in wheels.values()]
     assert len(set(hashes)) == len(hashes)
     assert all(len(sha) == 64 and int(sha, 16) for sha in hashes)
-    assert pins.pin("6.99.00") == ""
+    assert wheel_pins.find_wheel_sha256("6.99.00") == ""
 
 
 @pytest.mark.parametrize(
@@ -162,4 +173,4 @@ def test_every_published_wheel_has_a_hash_of_its_own() -> None:
     ],
 )
 def test_pip_is_understood(said: str, reason: str) -> None:
-    assert reason in fetch._reason(said)
+    assert reason in wheel_installation._describe_download_failure(said)

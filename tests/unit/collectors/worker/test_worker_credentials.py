@@ -8,13 +8,19 @@ import time
 from pathlib import Path
 
 import pytest
-from credential_makers import SECRET, proxy, token
+from credential_factory import SECRET, write_proxy, write_token
 from hypothesis import given
 from hypothesis import strategies as st
-from services import missing
+from machine_requirements import skip_or_fail
 
-from treehammer.collectors.failures import Fault
-from treehammer.collectors.worker.credentials import PROXY, TOKEN, check, expires, settle
+from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.worker.probes.credential_checks import (
+    PROXY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    check_credentials,
+    credential_expiry,
+    resolve_credentials,
+)
 
 SOON = float(int(time.time()) + 3600)
 FAR = 4_000_000_000.0  # in 2096: told with four digits of the year
@@ -24,29 +30,31 @@ FAR = 4_000_000_000.0  # in 2096: told with four digits of the year
 def test_a_proxy_holds_as_long_as_all_that_vouch_for_it(
     tmp_path: Path, ends: tuple[float, ...]
 ) -> None:
-    assert expires(PROXY, str(proxy(tmp_path / "proxy", *ends))) == min(ends)
+    assert credential_expiry(PROXY_VARIABLE, str(write_proxy(tmp_path / "proxy", *ends))) == min(
+        ends
+    )
 
 
 def test_real_certificates(tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
-        missing("no openssl")
+        skip_or_fail("no openssl")
     path = tmp_path / "c.pem"
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 3 -subj /CN=x -keyout /dev/null -out"
     subprocess.run([*make.split(), str(path)], check=True, capture_output=True)
-    end = expires(PROXY, str(path))
+    end = credential_expiry(PROXY_VARIABLE, str(path))
     assert end is not None
     assert abs(end - time.time() - 3 * 86400) < 60
 
 
 @pytest.mark.parametrize("end", [SOON, None], ids=["ends", "endless"])
 def test_tokens_tell_their_end(tmp_path: Path, end: float | None) -> None:
-    assert expires(TOKEN, str(token(tmp_path / "t", end))) == end
+    assert credential_expiry(TOKEN_FILE_VARIABLE, str(write_token(tmp_path / "t", end))) == end
 
 
 def test_an_opaque_token_tells_nothing(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text("opaque-token\n")
-    assert expires(TOKEN, str(path)) is None
+    assert credential_expiry(TOKEN_FILE_VARIABLE, str(path)) is None
 
 
 @given(st.binary(max_size=200))
@@ -56,7 +64,9 @@ def test_what_is_none_is_one_clear_error(
     path = tmp_path_factory.mktemp("c") / "c"
     for text in (data, b"-----BEGIN CERTIFICATE-----\n" + data, b"a." + data + b".c"):
         path.write_bytes(text)
-        assert {_complaint(name, path) for name in (PROXY, TOKEN)} <= COMPLAINTS
+        assert {
+            _complaint(name, path) for name in (PROXY_VARIABLE, TOKEN_FILE_VARIABLE)
+        } <= COMPLAINTS
 
 
 COMPLAINTS = {
@@ -70,44 +80,44 @@ COMPLAINTS = {
 
 def _complaint(name: str, path: Path) -> str:
     try:
-        expires(name, str(path))
+        credential_expiry(name, str(path))
     except ValueError as error:
         return str(error)
     return ""
 
 
-@pytest.mark.parametrize("make", [proxy, token])
+@pytest.mark.parametrize("make", [write_proxy, write_token])
 def test_what_has_ended_is_refused_without_repeating_it(tmp_path: Path, make: object) -> None:
     assert callable(make)
-    name = PROXY if make is proxy else TOKEN
+    name = PROXY_VARIABLE if make is write_proxy else TOKEN_FILE_VARIABLE
     path = make(tmp_path / "c", time.time() - 10)
-    with pytest.raises(Fault) as caught:
-        check({name: str(path)})
+    with pytest.raises(ExecutionError) as caught:
+        check_credentials({name: str(path)})
     failure = caught.value.failure
     assert (failure.failure_class, failure.kind, failure.transient) == ("open", "credential", False)
     assert "expired at 20" in failure.message
     assert SECRET not in failure.message
-    check({name: str(make(tmp_path / "c", SOON))})
-    check({})
+    check_credentials({name: str(make(tmp_path / "c", SOON))})
+    check_credentials({})
 
 
 def test_what_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Fault, match="No such file"):
-        check({TOKEN: str(tmp_path / "none")})
+    with pytest.raises(ExecutionError, match="No such file"):
+        check_credentials({TOKEN_FILE_VARIABLE: str(tmp_path / "none")})
 
 
 def test_files_of_the_sandbox_are_found_from_anywhere(tmp_path: Path) -> None:
-    path = proxy(tmp_path / "x509-proxy.pem", SOON)
+    path = write_proxy(tmp_path / "x509-proxy.pem", SOON)
     path.chmod(0o644)
-    env = {PROXY: "x509-proxy.pem", TOKEN: "/absolute"}
-    settle(env, str(tmp_path))
-    assert env == {PROXY: str(path), TOKEN: "/absolute"}
+    env = {PROXY_VARIABLE: "x509-proxy.pem", TOKEN_FILE_VARIABLE: "/absolute"}
+    resolve_credentials(env, str(tmp_path))
+    assert env == {PROXY_VARIABLE: str(path), TOKEN_FILE_VARIABLE: "/absolute"}
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_what_htcondors_own_service_brings_is_used(tmp_path: Path) -> None:
-    token(tmp_path / "scitokens.use", SOON)
+    write_token(tmp_path / "scitokens.use", SOON)
     (tmp_path / "scitokens.top").write_text("")
     env = {"_CONDOR_CREDS": str(tmp_path)}
-    settle(env, "/")
-    assert env[TOKEN] == str(tmp_path / "scitokens.use")
+    resolve_credentials(env, "/")
+    assert env[TOKEN_FILE_VARIABLE] == str(tmp_path / "scitokens.use")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors.metrics import PHASES, owned_by
-from treehammer.collectors.worker import derived
+from treehammer.collectors.record.metric_catalogue import PASS_PHASES, metrics_owned_by
+from treehammer.collectors.worker.run import derived_metrics
 
 OUTSIDE = {
     "payload_wall_s": 10.0,
@@ -18,26 +18,26 @@ OUTSIDE = {
 }
 INSIDE: dict[str, Any] = {
     "events_read": 1000,
-    **{f"{phase}_wall_s": 0.2 for phase in PHASES},
-    **{f"{phase}_user_s": 0.05 for phase in PHASES},
-    **{f"{phase}_sys_s": 0.05 for phase in PHASES},
+    **{f"{phase}_wall_s": 0.2 for phase in PASS_PHASES},
+    **{f"{phase}_user_s": 0.05 for phase in PASS_PHASES},
+    **{f"{phase}_sys_s": 0.05 for phase in PASS_PHASES},
 }
 COPY = {"stagein_wall_s": 3.0, "stagein_cpu_s": 1.5}
 
 
 def test_the_copy_counts_once_beside_one_pass() -> None:
-    direct = derived.figures({**OUTSIDE, **INSIDE})
-    staged = derived.figures({**OUTSIDE, **INSIDE, **COPY})
+    direct = derived_metrics.derive_metrics({**OUTSIDE, **INSIDE})
+    staged = derived_metrics.derive_metrics({**OUTSIDE, **INSIDE, **COPY})
     assert direct["access_rate_hz"] == pytest.approx(1000 / 1.0)
     assert staged["access_rate_hz"] == pytest.approx(1000 / (3.0 + 1.0))
     assert direct["eff_access"] == pytest.approx(0.5)
     assert staged["eff_access"] == pytest.approx((1.5 + 0.5) / 4.0)
     assert direct["eff_payload"] == staged["eff_payload"] == pytest.approx(0.5)
     assert staged["eff_job"] == pytest.approx((5 + 1 + 1.5) / (10 + 2 + 3))
-    assert set(staged) <= {metric.name for metric in owned_by("worker")}
+    assert set(staged) <= {metric.name for metric in metrics_owned_by("worker")}
 
 
 @pytest.mark.parametrize("lacking", ["events_read", "open_wall_s", "loop_sys_s"])
 def test_what_lacks_a_term_is_left_out(lacking: str) -> None:
     known = {name: value for name, value in INSIDE.items() if name != lacking}
-    assert set(derived.figures({**OUTSIDE, **known})) == {"eff_payload", "eff_job"}
+    assert set(derived_metrics.derive_metrics({**OUTSIDE, **known})) == {"eff_payload", "eff_job"}

@@ -75,10 +75,10 @@ WHERE storage.id IN (:id_1_1, :id_1_2)
 ;
 
 INSERT INTO storage (id, file_name, file_url, file_size_bytes, file_class, data_server,
-    address_family, server_version, client_cache_state, client_cache_how, server_cache_state,
-    server_cache_how) VALUES (:id, :file_name, :file_url, :file_size_bytes, :file_class,
-    :data_server, :address_family, :server_version, :client_cache_state, :client_cache_how,
-    :server_cache_state, :server_cache_how)
+    address_family, server_version, client_cache_state, client_cache_method, server_cache_state,
+    server_cache_method) VALUES (:id, :file_name, :file_url, :file_size_bytes, :file_class,
+    :data_server, :address_family, :server_version, :client_cache_state, :client_cache_method,
+    :server_cache_state, :server_cache_method)
 ; -- many rows
 
 INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, repeat, round,
@@ -86,11 +86,11 @@ INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, rep
     stagein_bytes, payload_wall_s, payload_user_s, payload_sys_s, payload_run_queue_s, eff_payload,
     eff_job, access_rate_hz, eff_access, max_rss_bytes, tree_peak_rss_bytes, ctx_voluntary,
     ctx_involuntary, page_faults_minor, page_faults_major, io_read_chars, io_write_chars,
-    io_read_bytes, io_write_bytes, processes, exit_code, exit_signal, cpu_mhz, steal_s,
+    io_read_bytes, io_write_bytes, processes, exit_code, exit_signal, cpu_mhz, cpu_steal_s,
     psi_cpu_some_s, psi_io_some_s, psi_memory_some_s, cgroup_throttled_s, load1_start, load1_end,
     mem_available_start_bytes, mem_available_end_bytes, calibration_before_s, calibration_after_s,
-    slot, same_door_jobs, door_rtt_s, client_cached_fraction, failure_class, failure_kind,
-    failure_phase, failure_message, failure_transient, plausible, implausible_why, log_excerpt,
+    slot, concurrent_door_jobs, door_rtt_s, client_cached_fraction, failure_class, failure_kind,
+    failure_phase, failure_message, failure_transient, plausible, implausible_reasons, log_excerpt,
     import_wall_s, import_user_s, import_sys_s, compile_wall_s, passes_done, passes_counted,
     open_wall_s, open_user_s, open_sys_s, get_tree_wall_s, get_tree_user_s, get_tree_sys_s,
     prepare_wall_s, prepare_user_s, prepare_sys_s, loop_wall_s, loop_user_s, loop_sys_s,
@@ -99,26 +99,26 @@ INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, rep
     branches_total, branches_selected, selected_zip_bytes, loop_unzipped_bytes, bytes_read,
     bytes_read_extra, read_calls, read_calls_single, read_calls_vector, read_calls_prefetch,
     vector_chunks, read_fraction, cache_bytes, cache_efficiency, cache_efficiency_rel,
-    cache_bytes_read, cache_read_calls, cache_missed_bytes, cache_missed_calls, perf_bytes_read,
-    perf_read_calls, perf_disk_s, perf_unzip_s, perf_real_s, perf_cpu_s, ntuple_cluster_cache,
+    cache_bytes_read, cache_read_calls, cache_missed_bytes, cache_missed_calls, perfstats_bytes_read,
+    perfstats_read_calls, perfstats_read_s, perfstats_unzip_s, perfstats_wall_s, perfstats_cpu_s, ntuple_cluster_cache,
     ntuple_pages_read, ntuple_pages_unzipped, ntuple_clusters_loaded, ntuple_vector_reads,
     ntuple_ranges_read, ntuple_payload_bytes, ntuple_overhead_bytes, ntuple_unzipped_bytes,
     ntuple_read_wall_s, ntuple_read_cpu_s, ntuple_unzip_wall_s, ntuple_unzip_cpu_s,
     kernel_read_chars, kernel_read_bytes, kernel_read_calls, first_byte_s, read_latency_hist,
     read_latency_p50_s, read_latency_p95_s, read_latency_p99_s, read_latency_max_s, retries,
-    value_checksum, checksum_version, checksum_leaves, checksum_uncovered, passes, subject_id,
+    value_checksum, checksum_version, checksum_leaves, checksum_skipped_leaves, passes, subject_id,
     origin_id, software_id, inventory_id, node_id, storage_id) VALUES (:measurement_id,
     :campaign_id, :job_id, :attempt, :kind, :repeat, :round, :position, :started_us, :ended_us,
     :day, :setup_wall_s, :setup_cpu_s, :stagein_wall_s, :stagein_cpu_s, :stagein_bytes,
     :payload_wall_s, :payload_user_s, :payload_sys_s, :payload_run_queue_s, :eff_payload, :eff_job,
     :access_rate_hz, :eff_access, :max_rss_bytes, :tree_peak_rss_bytes, :ctx_voluntary,
     :ctx_involuntary, :page_faults_minor, :page_faults_major, :io_read_chars, :io_write_chars,
-    :io_read_bytes, :io_write_bytes, :processes, :exit_code, :exit_signal, :cpu_mhz, :steal_s,
+    :io_read_bytes, :io_write_bytes, :processes, :exit_code, :exit_signal, :cpu_mhz, :cpu_steal_s,
     :psi_cpu_some_s, :psi_io_some_s, :psi_memory_some_s, :cgroup_throttled_s, :load1_start,
     :load1_end, :mem_available_start_bytes, :mem_available_end_bytes, :calibration_before_s,
-    :calibration_after_s, :slot, :same_door_jobs, :door_rtt_s, :client_cached_fraction,
+    :calibration_after_s, :slot, :concurrent_door_jobs, :door_rtt_s, :client_cached_fraction,
     :failure_class, :failure_kind, :failure_phase, :failure_message, :failure_transient, :plausible,
-    :implausible_why, :log_excerpt, :import_wall_s, :import_user_s, :import_sys_s, :compile_wall_s,
+    :implausible_reasons, :log_excerpt, :import_wall_s, :import_user_s, :import_sys_s, :compile_wall_s,
     :passes_done, :passes_counted, :open_wall_s, :open_user_s, :open_sys_s, :get_tree_wall_s,
     :get_tree_user_s, :get_tree_sys_s, :prepare_wall_s, :prepare_user_s, :prepare_sys_s,
     :loop_wall_s, :loop_user_s, :loop_sys_s, :close_wall_s, :close_user_s, :close_sys_s,
@@ -127,14 +127,14 @@ INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, rep
     :selected_zip_bytes, :loop_unzipped_bytes, :bytes_read, :bytes_read_extra, :read_calls,
     :read_calls_single, :read_calls_vector, :read_calls_prefetch, :vector_chunks, :read_fraction,
     :cache_bytes, :cache_efficiency, :cache_efficiency_rel, :cache_bytes_read, :cache_read_calls,
-    :cache_missed_bytes, :cache_missed_calls, :perf_bytes_read, :perf_read_calls, :perf_disk_s,
-    :perf_unzip_s, :perf_real_s, :perf_cpu_s, :ntuple_cluster_cache, :ntuple_pages_read,
+    :cache_missed_bytes, :cache_missed_calls, :perfstats_bytes_read, :perfstats_read_calls, :perfstats_read_s,
+    :perfstats_unzip_s, :perfstats_wall_s, :perfstats_cpu_s, :ntuple_cluster_cache, :ntuple_pages_read,
     :ntuple_pages_unzipped, :ntuple_clusters_loaded, :ntuple_vector_reads, :ntuple_ranges_read,
     :ntuple_payload_bytes, :ntuple_overhead_bytes, :ntuple_unzipped_bytes, :ntuple_read_wall_s,
     :ntuple_read_cpu_s, :ntuple_unzip_wall_s, :ntuple_unzip_cpu_s, :kernel_read_chars,
     :kernel_read_bytes, :kernel_read_calls, :first_byte_s, :read_latency_hist, :read_latency_p50_s,
     :read_latency_p95_s, :read_latency_p99_s, :read_latency_max_s, :retries, :value_checksum,
-    :checksum_version, :checksum_leaves, :checksum_uncovered, :passes, :subject_id, :origin_id,
+    :checksum_version, :checksum_leaves, :checksum_skipped_leaves, :passes, :subject_id, :origin_id,
     :software_id, :inventory_id, :node_id, :storage_id)
 ; -- many rows
 
@@ -156,8 +156,8 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     n_bytes_read, s_bytes_read, q_bytes_read, n_bytes_read_extra, s_bytes_read_extra,
     q_bytes_read_extra, n_read_calls, s_read_calls, q_read_calls, n_read_fraction, s_read_fraction,
     q_read_fraction, n_kernel_read_bytes, s_kernel_read_bytes, q_kernel_read_bytes,
-    n_cache_efficiency_rel, s_cache_efficiency_rel, q_cache_efficiency_rel, n_perf_disk_s,
-    s_perf_disk_s, q_perf_disk_s, n_perf_unzip_s, s_perf_unzip_s, q_perf_unzip_s,
+    n_cache_efficiency_rel, s_cache_efficiency_rel, q_cache_efficiency_rel, n_perfstats_read_s,
+    s_perfstats_read_s, q_perfstats_read_s, n_perfstats_unzip_s, s_perfstats_unzip_s, q_perfstats_unzip_s,
     n_tree_peak_rss_bytes, s_tree_peak_rss_bytes, q_tree_peak_rss_bytes, n_retries, s_retries,
     q_retries, n_door_rtt_s, s_door_rtt_s, q_door_rtt_s, n_load1_start, s_load1_start,
     q_load1_start, read_latency_hist) VALUES (:day, :subject_id, :kind, :outcome, :measurements,
@@ -173,8 +173,8 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     :n_bytes_read_extra, :s_bytes_read_extra, :q_bytes_read_extra, :n_read_calls, :s_read_calls,
     :q_read_calls, :n_read_fraction, :s_read_fraction, :q_read_fraction, :n_kernel_read_bytes,
     :s_kernel_read_bytes, :q_kernel_read_bytes, :n_cache_efficiency_rel, :s_cache_efficiency_rel,
-    :q_cache_efficiency_rel, :n_perf_disk_s, :s_perf_disk_s, :q_perf_disk_s, :n_perf_unzip_s,
-    :s_perf_unzip_s, :q_perf_unzip_s, :n_tree_peak_rss_bytes, :s_tree_peak_rss_bytes,
+    :q_cache_efficiency_rel, :n_perfstats_read_s, :s_perfstats_read_s, :q_perfstats_read_s, :n_perfstats_unzip_s,
+    :s_perfstats_unzip_s, :q_perfstats_unzip_s, :n_tree_peak_rss_bytes, :s_tree_peak_rss_bytes,
     :q_tree_peak_rss_bytes, :n_retries, :s_retries, :q_retries, :n_door_rtt_s, :s_door_rtt_s,
     :q_door_rtt_s, :n_load1_start, :s_load1_start, :q_load1_start, :read_latency_hist)
 ; -- many rows
@@ -211,19 +211,19 @@ SELECT measurement.measurement_id, origin.record_version, origin.instrument_vers
     measurement.io_write_chars, measurement.io_read_bytes, measurement.io_write_bytes,
     measurement.processes, measurement.exit_code, measurement.exit_signal, software.root_provider,
     node.host, node.cpu_model, node.cores_online, node.cores_allowed, measurement.cpu_mhz,
-    measurement.steal_s, measurement.psi_cpu_some_s, measurement.psi_io_some_s,
+    measurement.cpu_steal_s, measurement.psi_cpu_some_s, measurement.psi_io_some_s,
     measurement.psi_memory_some_s, node.cgroup_cpu_limit, node.cgroup_memory_limit_bytes,
     measurement.cgroup_throttled_s, measurement.load1_start, measurement.load1_end,
     node.mem_total_bytes, measurement.mem_available_start_bytes,
     measurement.mem_available_end_bytes, measurement.calibration_before_s,
     measurement.calibration_after_s, node.kernel, node.os_name, node.container, measurement.slot,
-    node.worker_python, measurement.same_door_jobs, storage.file_name, storage.file_url,
+    node.worker_python, measurement.concurrent_door_jobs, storage.file_name, storage.file_url,
     storage.file_size_bytes, storage.data_server, storage.address_family, storage.server_version,
-    measurement.door_rtt_s, storage.client_cache_state, storage.client_cache_how,
-    measurement.client_cached_fraction, storage.server_cache_state, storage.server_cache_how,
+    measurement.door_rtt_s, storage.client_cache_state, storage.client_cache_method,
+    measurement.client_cached_fraction, storage.server_cache_state, storage.server_cache_method,
     measurement.failure_class, measurement.failure_kind, measurement.failure_phase,
     measurement.failure_message, measurement.failure_transient, measurement.plausible,
-    measurement.implausible_why, measurement.log_excerpt, software.root_version,
+    measurement.implausible_reasons, measurement.log_excerpt, software.root_version,
     software.root_commit, software.root_platform, software.root_compiler, software.root_flags,
     software.root_cxx_standard, software.root_features, software.zlib_version,
     software.lzma_version, software.lz4_version, software.zstd_version, software.libcore_sha256,
@@ -243,9 +243,9 @@ SELECT measurement.measurement_id, origin.record_version, origin.instrument_vers
     measurement.read_calls_vector, measurement.read_calls_prefetch, measurement.vector_chunks,
     measurement.read_fraction, measurement.cache_bytes, measurement.cache_efficiency,
     measurement.cache_efficiency_rel, measurement.cache_bytes_read, measurement.cache_read_calls,
-    measurement.cache_missed_bytes, measurement.cache_missed_calls, measurement.perf_bytes_read,
-    measurement.perf_read_calls, measurement.perf_disk_s, measurement.perf_unzip_s,
-    measurement.perf_real_s, measurement.perf_cpu_s, measurement.ntuple_cluster_cache,
+    measurement.cache_missed_bytes, measurement.cache_missed_calls, measurement.perfstats_bytes_read,
+    measurement.perfstats_read_calls, measurement.perfstats_read_s, measurement.perfstats_unzip_s,
+    measurement.perfstats_wall_s, measurement.perfstats_cpu_s, measurement.ntuple_cluster_cache,
     measurement.ntuple_pages_read, measurement.ntuple_pages_unzipped,
     measurement.ntuple_clusters_loaded, measurement.ntuple_vector_reads,
     measurement.ntuple_ranges_read, measurement.ntuple_payload_bytes,
@@ -256,7 +256,7 @@ SELECT measurement.measurement_id, origin.record_version, origin.instrument_vers
     measurement.read_latency_p50_s, measurement.read_latency_p95_s, measurement.read_latency_p99_s,
     measurement.read_latency_max_s, measurement.retries, inventory.inventory,
     measurement.value_checksum, measurement.checksum_version, measurement.checksum_leaves,
-    measurement.checksum_uncovered, measurement.passes
+    measurement.checksum_skipped_leaves, measurement.passes
 FROM measurement JOIN subject ON subject.id = measurement.subject_id JOIN origin ON origin.id =
     measurement.origin_id JOIN software ON software.id = measurement.software_id JOIN inventory ON
     inventory.id = measurement.inventory_id JOIN node ON node.id = measurement.node_id JOIN storage
@@ -356,12 +356,12 @@ UPDATE rollup_day SET measurements=(rollup_day.measurements + :more_measurements
     n_cache_efficiency_rel=(rollup_day.n_cache_efficiency_rel + :more_n_cache_efficiency_rel),
     s_cache_efficiency_rel=(rollup_day.s_cache_efficiency_rel + :more_s_cache_efficiency_rel),
     q_cache_efficiency_rel=(rollup_day.q_cache_efficiency_rel + :more_q_cache_efficiency_rel),
-    n_perf_disk_s=(rollup_day.n_perf_disk_s + :more_n_perf_disk_s),
-    s_perf_disk_s=(rollup_day.s_perf_disk_s + :more_s_perf_disk_s),
-    q_perf_disk_s=(rollup_day.q_perf_disk_s + :more_q_perf_disk_s),
-    n_perf_unzip_s=(rollup_day.n_perf_unzip_s + :more_n_perf_unzip_s),
-    s_perf_unzip_s=(rollup_day.s_perf_unzip_s + :more_s_perf_unzip_s),
-    q_perf_unzip_s=(rollup_day.q_perf_unzip_s + :more_q_perf_unzip_s),
+    n_perfstats_read_s=(rollup_day.n_perfstats_read_s + :more_n_perf_disk_s),
+    s_perfstats_read_s=(rollup_day.s_perfstats_read_s + :more_s_perf_disk_s),
+    q_perfstats_read_s=(rollup_day.q_perfstats_read_s + :more_q_perf_disk_s),
+    n_perfstats_unzip_s=(rollup_day.n_perfstats_unzip_s + :more_n_perf_unzip_s),
+    s_perfstats_unzip_s=(rollup_day.s_perfstats_unzip_s + :more_s_perf_unzip_s),
+    q_perfstats_unzip_s=(rollup_day.q_perfstats_unzip_s + :more_q_perf_unzip_s),
     n_tree_peak_rss_bytes=(rollup_day.n_tree_peak_rss_bytes + :more_n_tree_peak_rss_bytes),
     s_tree_peak_rss_bytes=(rollup_day.s_tree_peak_rss_bytes + :more_s_tree_peak_rss_bytes),
     q_tree_peak_rss_bytes=(rollup_day.q_tree_peak_rss_bytes + :more_q_tree_peak_rss_bytes),
@@ -461,19 +461,19 @@ SELECT measurement.measurement_id, origin.record_version, origin.instrument_vers
     measurement.io_write_chars, measurement.io_read_bytes, measurement.io_write_bytes,
     measurement.processes, measurement.exit_code, measurement.exit_signal, software.root_provider,
     node.host, node.cpu_model, node.cores_online, node.cores_allowed, measurement.cpu_mhz,
-    measurement.steal_s, measurement.psi_cpu_some_s, measurement.psi_io_some_s,
+    measurement.cpu_steal_s, measurement.psi_cpu_some_s, measurement.psi_io_some_s,
     measurement.psi_memory_some_s, node.cgroup_cpu_limit, node.cgroup_memory_limit_bytes,
     measurement.cgroup_throttled_s, measurement.load1_start, measurement.load1_end,
     node.mem_total_bytes, measurement.mem_available_start_bytes,
     measurement.mem_available_end_bytes, measurement.calibration_before_s,
     measurement.calibration_after_s, node.kernel, node.os_name, node.container, measurement.slot,
-    node.worker_python, measurement.same_door_jobs, storage.file_name, storage.file_url,
+    node.worker_python, measurement.concurrent_door_jobs, storage.file_name, storage.file_url,
     storage.file_size_bytes, storage.data_server, storage.address_family, storage.server_version,
-    measurement.door_rtt_s, storage.client_cache_state, storage.client_cache_how,
-    measurement.client_cached_fraction, storage.server_cache_state, storage.server_cache_how,
+    measurement.door_rtt_s, storage.client_cache_state, storage.client_cache_method,
+    measurement.client_cached_fraction, storage.server_cache_state, storage.server_cache_method,
     measurement.failure_class, measurement.failure_kind, measurement.failure_phase,
     measurement.failure_message, measurement.failure_transient, measurement.plausible,
-    measurement.implausible_why, measurement.log_excerpt, software.root_version,
+    measurement.implausible_reasons, measurement.log_excerpt, software.root_version,
     software.root_commit, software.root_platform, software.root_compiler, software.root_flags,
     software.root_cxx_standard, software.root_features, software.zlib_version,
     software.lzma_version, software.lz4_version, software.zstd_version, software.libcore_sha256,
@@ -493,9 +493,9 @@ SELECT measurement.measurement_id, origin.record_version, origin.instrument_vers
     measurement.read_calls_vector, measurement.read_calls_prefetch, measurement.vector_chunks,
     measurement.read_fraction, measurement.cache_bytes, measurement.cache_efficiency,
     measurement.cache_efficiency_rel, measurement.cache_bytes_read, measurement.cache_read_calls,
-    measurement.cache_missed_bytes, measurement.cache_missed_calls, measurement.perf_bytes_read,
-    measurement.perf_read_calls, measurement.perf_disk_s, measurement.perf_unzip_s,
-    measurement.perf_real_s, measurement.perf_cpu_s, measurement.ntuple_cluster_cache,
+    measurement.cache_missed_bytes, measurement.cache_missed_calls, measurement.perfstats_bytes_read,
+    measurement.perfstats_read_calls, measurement.perfstats_read_s, measurement.perfstats_unzip_s,
+    measurement.perfstats_wall_s, measurement.perfstats_cpu_s, measurement.ntuple_cluster_cache,
     measurement.ntuple_pages_read, measurement.ntuple_pages_unzipped,
     measurement.ntuple_clusters_loaded, measurement.ntuple_vector_reads,
     measurement.ntuple_ranges_read, measurement.ntuple_payload_bytes,
@@ -506,7 +506,7 @@ SELECT measurement.measurement_id, origin.record_version, origin.instrument_vers
     measurement.read_latency_p50_s, measurement.read_latency_p95_s, measurement.read_latency_p99_s,
     measurement.read_latency_max_s, measurement.retries, inventory.inventory,
     measurement.value_checksum, measurement.checksum_version, measurement.checksum_leaves,
-    measurement.checksum_uncovered, measurement.passes
+    measurement.checksum_skipped_leaves, measurement.passes
 FROM measurement JOIN subject ON subject.id = measurement.subject_id JOIN origin ON origin.id =
     measurement.origin_id JOIN software ON software.id = measurement.software_id JOIN inventory ON
     inventory.id = measurement.inventory_id JOIN node ON node.id = measurement.node_id JOIN storage
@@ -603,27 +603,27 @@ WHERE measurement.subject_id IN (SELECT subject.id
 FROM subject
 WHERE subject.dataset_hash = :dataset_hash_1 AND subject.site = :site_1 AND subject.door = :door_1)
     AND measurement.started_us > :started_us_1 AND measurement.started_us <= :started_us_2 AND
-    (measurement.implausible_why IS NULL OR measurement.implausible_why NOT LIKE :param_1 ESCAPE
+    (measurement.implausible_reasons IS NULL OR measurement.implausible_reasons NOT LIKE :param_1 ESCAPE
     '\')
 ;
 
-UPDATE measurement SET plausible=:plausible, implausible_why=(substr(measurement.implausible_why,
+UPDATE measurement SET plausible=:plausible, implausible_reasons=(substr(measurement.implausible_reasons,
     :substr_1, :substr_2) || :substr_3 || :param_1) WHERE measurement.subject_id IN (SELECT
     subject.id
 FROM subject
 WHERE subject.dataset_hash = :dataset_hash_1 AND subject.site = :site_1 AND subject.door = :door_1)
     AND measurement.started_us > :started_us_1 AND measurement.started_us <= :started_us_2 AND
-    (measurement.implausible_why IS NULL OR measurement.implausible_why NOT LIKE :param_2 ESCAPE
-    '\') AND measurement.implausible_why IS NOT NULL
+    (measurement.implausible_reasons IS NULL OR measurement.implausible_reasons NOT LIKE :param_2 ESCAPE
+    '\') AND measurement.implausible_reasons IS NOT NULL
 ;
 
-UPDATE measurement SET plausible=:plausible, implausible_why=:implausible_why WHERE
+UPDATE measurement SET plausible=:plausible, implausible_reasons=:implausible_reasons WHERE
     measurement.subject_id IN (SELECT subject.id
 FROM subject
 WHERE subject.dataset_hash = :dataset_hash_1 AND subject.site = :site_1 AND subject.door = :door_1)
     AND measurement.started_us > :started_us_1 AND measurement.started_us <= :started_us_2 AND
-    (measurement.implausible_why IS NULL OR measurement.implausible_why NOT LIKE :param_1 ESCAPE
-    '\') AND measurement.implausible_why IS NULL
+    (measurement.implausible_reasons IS NULL OR measurement.implausible_reasons NOT LIKE :param_1 ESCAPE
+    '\') AND measurement.implausible_reasons IS NULL
 ;
 
 DELETE FROM rollup_day WHERE rollup_day.day = :day_1 AND rollup_day.subject_id = :subject_id_1
@@ -641,8 +641,8 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     n_bytes_read, s_bytes_read, q_bytes_read, n_bytes_read_extra, s_bytes_read_extra,
     q_bytes_read_extra, n_read_calls, s_read_calls, q_read_calls, n_read_fraction, s_read_fraction,
     q_read_fraction, n_kernel_read_bytes, s_kernel_read_bytes, q_kernel_read_bytes,
-    n_cache_efficiency_rel, s_cache_efficiency_rel, q_cache_efficiency_rel, n_perf_disk_s,
-    s_perf_disk_s, q_perf_disk_s, n_perf_unzip_s, s_perf_unzip_s, q_perf_unzip_s,
+    n_cache_efficiency_rel, s_cache_efficiency_rel, q_cache_efficiency_rel, n_perfstats_read_s,
+    s_perfstats_read_s, q_perfstats_read_s, n_perfstats_unzip_s, s_perfstats_unzip_s, q_perfstats_unzip_s,
     n_tree_peak_rss_bytes, s_tree_peak_rss_bytes, q_tree_peak_rss_bytes, n_retries, s_retries,
     q_retries, n_door_rtt_s, s_door_rtt_s, q_door_rtt_s, n_load1_start, s_load1_start,
     q_load1_start, read_latency_hist) SELECT measurement.day AS day, measurement.subject_id AS
@@ -874,28 +874,28 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END * CASE WHEN
     (CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) BETWEEN :param_81 AND :param_82) THEN
     CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END END), :coalesce_42) AS
-    q_cache_efficiency_rel, count(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN
-    :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END) AS
-    n_perf_disk_s, coalesce(sum(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN
-    :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END), :coalesce_43)
-    AS s_perf_disk_s, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS
+    q_cache_efficiency_rel, count(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN
+    :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END) AS
+    n_perfstats_read_s, coalesce(sum(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN
+    :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END), :coalesce_43)
+    AS s_perfstats_read_s, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS
     BINARY_DOUBLE) END BETWEEN :param_87 AND :param_88) THEN NULL ELSE CASE WHEN
-    (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN
-    CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) END END), :coalesce_44) AS q_perf_disk_s, count(CASE WHEN
-    (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
-    CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END) AS n_perf_unzip_s, coalesce(sum(CASE WHEN
-    (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
-    CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END), :coalesce_45) AS s_perf_unzip_s,
-    coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN
-    :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END BETWEEN
-    :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN
-    :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END END),
-    :coalesce_46) AS q_perf_unzip_s, count(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS
+    (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN
+    CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) END END), :coalesce_44) AS q_perfstats_read_s, count(CASE WHEN
+    (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
+    CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END) AS n_perfstats_unzip_s, coalesce(sum(CASE WHEN
+    (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
+    CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END), :coalesce_45) AS s_perfstats_unzip_s,
+    coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN
+    :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END BETWEEN
+    :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN
+    :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END END),
+    :coalesce_46) AS q_perfstats_unzip_s, count(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) BETWEEN :param_93 AND :param_94) THEN CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) END) AS n_tree_peak_rss_bytes, coalesce(sum(CASE WHEN
     (CAST(measurement.tree_peak_rss_bytes AS BINARY_DOUBLE) BETWEEN :param_93 AND :param_94) THEN
@@ -1300,9 +1300,9 @@ SELECT rollup_day.day, rollup_day.subject_id, rollup_day.kind, rollup_day.outcom
     rollup_day.s_read_fraction, rollup_day.q_read_fraction, rollup_day.n_kernel_read_bytes,
     rollup_day.s_kernel_read_bytes, rollup_day.q_kernel_read_bytes,
     rollup_day.n_cache_efficiency_rel, rollup_day.s_cache_efficiency_rel,
-    rollup_day.q_cache_efficiency_rel, rollup_day.n_perf_disk_s, rollup_day.s_perf_disk_s,
-    rollup_day.q_perf_disk_s, rollup_day.n_perf_unzip_s, rollup_day.s_perf_unzip_s,
-    rollup_day.q_perf_unzip_s, rollup_day.n_tree_peak_rss_bytes, rollup_day.s_tree_peak_rss_bytes,
+    rollup_day.q_cache_efficiency_rel, rollup_day.n_perfstats_read_s, rollup_day.s_perfstats_read_s,
+    rollup_day.q_perfstats_read_s, rollup_day.n_perfstats_unzip_s, rollup_day.s_perfstats_unzip_s,
+    rollup_day.q_perfstats_unzip_s, rollup_day.n_tree_peak_rss_bytes, rollup_day.s_tree_peak_rss_bytes,
     rollup_day.q_tree_peak_rss_bytes, rollup_day.n_retries, rollup_day.s_retries,
     rollup_day.q_retries, rollup_day.n_door_rtt_s, rollup_day.s_door_rtt_s, rollup_day.q_door_rtt_s,
     rollup_day.n_load1_start, rollup_day.s_load1_start, rollup_day.q_load1_start,
@@ -1549,28 +1549,28 @@ SELECT measurement.day AS day, measurement.subject_id AS subject_id, coalesce(me
     CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END * CASE WHEN
     (CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) BETWEEN :param_81 AND :param_82) THEN
     CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END END), :coalesce_42) AS
-    q_cache_efficiency_rel, count(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN
-    :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END) AS
-    n_perf_disk_s, coalesce(sum(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN
-    :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END), :coalesce_43)
-    AS s_perf_disk_s, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS
+    q_cache_efficiency_rel, count(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN
+    :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END) AS
+    n_perfstats_read_s, coalesce(sum(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN
+    :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END), :coalesce_43)
+    AS s_perfstats_read_s, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS
     BINARY_DOUBLE) END BETWEEN :param_87 AND :param_88) THEN NULL ELSE CASE WHEN
-    (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN
-    CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) END END), :coalesce_44) AS q_perf_disk_s, count(CASE WHEN
-    (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
-    CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END) AS n_perf_unzip_s, coalesce(sum(CASE WHEN
-    (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
-    CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END), :coalesce_45) AS s_perf_unzip_s,
-    coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN
-    :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END BETWEEN
-    :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN
-    :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END END),
-    :coalesce_46) AS q_perf_unzip_s, count(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS
+    (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN
+    CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) END END), :coalesce_44) AS q_perfstats_read_s, count(CASE WHEN
+    (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
+    CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END) AS n_perfstats_unzip_s, coalesce(sum(CASE WHEN
+    (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
+    CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END), :coalesce_45) AS s_perfstats_unzip_s,
+    coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN
+    :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END BETWEEN
+    :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN
+    :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END END),
+    :coalesce_46) AS q_perfstats_unzip_s, count(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) BETWEEN :param_93 AND :param_94) THEN CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) END) AS n_tree_peak_rss_bytes, coalesce(sum(CASE WHEN
     (CAST(measurement.tree_peak_rss_bytes AS BINARY_DOUBLE) BETWEEN :param_93 AND :param_94) THEN
@@ -1700,8 +1700,8 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     n_bytes_read, s_bytes_read, q_bytes_read, n_bytes_read_extra, s_bytes_read_extra,
     q_bytes_read_extra, n_read_calls, s_read_calls, q_read_calls, n_read_fraction, s_read_fraction,
     q_read_fraction, n_kernel_read_bytes, s_kernel_read_bytes, q_kernel_read_bytes,
-    n_cache_efficiency_rel, s_cache_efficiency_rel, q_cache_efficiency_rel, n_perf_disk_s,
-    s_perf_disk_s, q_perf_disk_s, n_perf_unzip_s, s_perf_unzip_s, q_perf_unzip_s,
+    n_cache_efficiency_rel, s_cache_efficiency_rel, q_cache_efficiency_rel, n_perfstats_read_s,
+    s_perfstats_read_s, q_perfstats_read_s, n_perfstats_unzip_s, s_perfstats_unzip_s, q_perfstats_unzip_s,
     n_tree_peak_rss_bytes, s_tree_peak_rss_bytes, q_tree_peak_rss_bytes, n_retries, s_retries,
     q_retries, n_door_rtt_s, s_door_rtt_s, q_door_rtt_s, n_load1_start, s_load1_start,
     q_load1_start, read_latency_hist) SELECT measurement.day AS day, measurement.subject_id AS
@@ -1933,28 +1933,28 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END * CASE WHEN
     (CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) BETWEEN :param_81 AND :param_82) THEN
     CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END END), :coalesce_42) AS
-    q_cache_efficiency_rel, count(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN
-    :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END) AS
-    n_perf_disk_s, coalesce(sum(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN
-    :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END), :coalesce_43)
-    AS s_perf_disk_s, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS
+    q_cache_efficiency_rel, count(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN
+    :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END) AS
+    n_perfstats_read_s, coalesce(sum(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN
+    :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END), :coalesce_43)
+    AS s_perfstats_read_s, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS
     BINARY_DOUBLE) END BETWEEN :param_87 AND :param_88) THEN NULL ELSE CASE WHEN
-    (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN
-    CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) END END), :coalesce_44) AS q_perf_disk_s, count(CASE WHEN
-    (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
-    CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END) AS n_perf_unzip_s, coalesce(sum(CASE WHEN
-    (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
-    CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END), :coalesce_45) AS s_perf_unzip_s,
-    coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN
-    :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END BETWEEN
-    :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN
-    :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END END),
-    :coalesce_46) AS q_perf_unzip_s, count(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS
+    (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN
+    CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) END END), :coalesce_44) AS q_perfstats_read_s, count(CASE WHEN
+    (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
+    CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END) AS n_perfstats_unzip_s, coalesce(sum(CASE WHEN
+    (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
+    CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END), :coalesce_45) AS s_perfstats_unzip_s,
+    coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN
+    :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END BETWEEN
+    :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN
+    :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END END),
+    :coalesce_46) AS q_perfstats_unzip_s, count(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) BETWEEN :param_93 AND :param_94) THEN CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) END) AS n_tree_peak_rss_bytes, coalesce(sum(CASE WHEN
     (CAST(measurement.tree_peak_rss_bytes AS BINARY_DOUBLE) BETWEEN :param_93 AND :param_94) THEN
@@ -2094,7 +2094,7 @@ FROM software ORDER BY software.id
 
 SELECT storage.id, storage.file_name, storage.file_url, storage.file_size_bytes, storage.file_class,
     storage.data_server, storage.address_family, storage.server_version, storage.client_cache_state,
-    storage.client_cache_how, storage.server_cache_state, storage.server_cache_how
+    storage.client_cache_method, storage.server_cache_state, storage.server_cache_method
 FROM storage ORDER BY storage.id
 ;
 
@@ -2128,14 +2128,14 @@ SELECT measurement.measurement_id, measurement.campaign_id, measurement.job_id, 
     measurement.ctx_involuntary, measurement.page_faults_minor, measurement.page_faults_major,
     measurement.io_read_chars, measurement.io_write_chars, measurement.io_read_bytes,
     measurement.io_write_bytes, measurement.processes, measurement.exit_code,
-    measurement.exit_signal, measurement.cpu_mhz, measurement.steal_s, measurement.psi_cpu_some_s,
+    measurement.exit_signal, measurement.cpu_mhz, measurement.cpu_steal_s, measurement.psi_cpu_some_s,
     measurement.psi_io_some_s, measurement.psi_memory_some_s, measurement.cgroup_throttled_s,
     measurement.load1_start, measurement.load1_end, measurement.mem_available_start_bytes,
     measurement.mem_available_end_bytes, measurement.calibration_before_s,
-    measurement.calibration_after_s, measurement.slot, measurement.same_door_jobs,
+    measurement.calibration_after_s, measurement.slot, measurement.concurrent_door_jobs,
     measurement.door_rtt_s, measurement.client_cached_fraction, measurement.failure_class,
     measurement.failure_kind, measurement.failure_phase, measurement.failure_message,
-    measurement.failure_transient, measurement.plausible, measurement.implausible_why,
+    measurement.failure_transient, measurement.plausible, measurement.implausible_reasons,
     measurement.log_excerpt, measurement.import_wall_s, measurement.import_user_s,
     measurement.import_sys_s, measurement.compile_wall_s, measurement.passes_done,
     measurement.passes_counted, measurement.open_wall_s, measurement.open_user_s,
@@ -2152,9 +2152,9 @@ SELECT measurement.measurement_id, measurement.campaign_id, measurement.job_id, 
     measurement.read_calls_vector, measurement.read_calls_prefetch, measurement.vector_chunks,
     measurement.read_fraction, measurement.cache_bytes, measurement.cache_efficiency,
     measurement.cache_efficiency_rel, measurement.cache_bytes_read, measurement.cache_read_calls,
-    measurement.cache_missed_bytes, measurement.cache_missed_calls, measurement.perf_bytes_read,
-    measurement.perf_read_calls, measurement.perf_disk_s, measurement.perf_unzip_s,
-    measurement.perf_real_s, measurement.perf_cpu_s, measurement.ntuple_cluster_cache,
+    measurement.cache_missed_bytes, measurement.cache_missed_calls, measurement.perfstats_bytes_read,
+    measurement.perfstats_read_calls, measurement.perfstats_read_s, measurement.perfstats_unzip_s,
+    measurement.perfstats_wall_s, measurement.perfstats_cpu_s, measurement.ntuple_cluster_cache,
     measurement.ntuple_pages_read, measurement.ntuple_pages_unzipped,
     measurement.ntuple_clusters_loaded, measurement.ntuple_vector_reads,
     measurement.ntuple_ranges_read, measurement.ntuple_payload_bytes,
@@ -2164,7 +2164,7 @@ SELECT measurement.measurement_id, measurement.campaign_id, measurement.job_id, 
     measurement.kernel_read_calls, measurement.first_byte_s, measurement.read_latency_hist,
     measurement.read_latency_p50_s, measurement.read_latency_p95_s, measurement.read_latency_p99_s,
     measurement.read_latency_max_s, measurement.retries, measurement.value_checksum,
-    measurement.checksum_version, measurement.checksum_leaves, measurement.checksum_uncovered,
+    measurement.checksum_version, measurement.checksum_leaves, measurement.checksum_skipped_leaves,
     measurement.passes, measurement.subject_id, measurement.origin_id, measurement.software_id,
     measurement.inventory_id, measurement.node_id, measurement.storage_id
 FROM measurement ORDER BY measurement.measurement_id
@@ -2192,9 +2192,9 @@ SELECT rollup_day.day, rollup_day.subject_id, rollup_day.kind, rollup_day.outcom
     rollup_day.s_read_fraction, rollup_day.q_read_fraction, rollup_day.n_kernel_read_bytes,
     rollup_day.s_kernel_read_bytes, rollup_day.q_kernel_read_bytes,
     rollup_day.n_cache_efficiency_rel, rollup_day.s_cache_efficiency_rel,
-    rollup_day.q_cache_efficiency_rel, rollup_day.n_perf_disk_s, rollup_day.s_perf_disk_s,
-    rollup_day.q_perf_disk_s, rollup_day.n_perf_unzip_s, rollup_day.s_perf_unzip_s,
-    rollup_day.q_perf_unzip_s, rollup_day.n_tree_peak_rss_bytes, rollup_day.s_tree_peak_rss_bytes,
+    rollup_day.q_cache_efficiency_rel, rollup_day.n_perfstats_read_s, rollup_day.s_perfstats_read_s,
+    rollup_day.q_perfstats_read_s, rollup_day.n_perfstats_unzip_s, rollup_day.s_perfstats_unzip_s,
+    rollup_day.q_perfstats_unzip_s, rollup_day.n_tree_peak_rss_bytes, rollup_day.s_tree_peak_rss_bytes,
     rollup_day.q_tree_peak_rss_bytes, rollup_day.n_retries, rollup_day.s_retries,
     rollup_day.q_retries, rollup_day.n_door_rtt_s, rollup_day.s_door_rtt_s, rollup_day.q_door_rtt_s,
     rollup_day.n_load1_start, rollup_day.s_load1_start, rollup_day.q_load1_start,

@@ -160,9 +160,9 @@ CREATE TABLE storage (
   address_family VARCHAR2(4000 BYTE),
   server_version VARCHAR2(4000 BYTE),
   client_cache_state VARCHAR2(4000 BYTE),
-  client_cache_how VARCHAR2(4000 BYTE),
+  client_cache_method VARCHAR2(4000 BYTE),
   server_cache_state VARCHAR2(4000 BYTE),
-  server_cache_how VARCHAR2(4000 BYTE),
+  server_cache_method VARCHAR2(4000 BYTE),
   CONSTRAINT pk_storage PRIMARY KEY (id)
 )
 ;
@@ -310,7 +310,7 @@ CREATE TABLE measurement (
   exit_code NUMBER(19),
   exit_signal NUMBER(19),
   cpu_mhz BINARY_DOUBLE,
-  steal_s BINARY_DOUBLE,
+  cpu_steal_s BINARY_DOUBLE,
   psi_cpu_some_s BINARY_DOUBLE,
   psi_io_some_s BINARY_DOUBLE,
   psi_memory_some_s BINARY_DOUBLE,
@@ -322,7 +322,7 @@ CREATE TABLE measurement (
   calibration_before_s BINARY_DOUBLE,
   calibration_after_s BINARY_DOUBLE,
   slot VARCHAR2(4000 BYTE),
-  same_door_jobs NUMBER(19),
+  concurrent_door_jobs NUMBER(19),
   door_rtt_s BINARY_DOUBLE,
   client_cached_fraction BINARY_DOUBLE,
   failure_class VARCHAR2(64 CHAR),
@@ -331,7 +331,7 @@ CREATE TABLE measurement (
   failure_message CLOB,
   failure_transient SMALLINT,
   plausible SMALLINT NOT NULL,
-  implausible_why CLOB,
+  implausible_reasons CLOB,
   log_excerpt CLOB,
   import_wall_s BINARY_DOUBLE,
   import_user_s BINARY_DOUBLE,
@@ -382,12 +382,12 @@ CREATE TABLE measurement (
   cache_read_calls NUMBER(19),
   cache_missed_bytes NUMBER(19),
   cache_missed_calls NUMBER(19),
-  perf_bytes_read NUMBER(19),
-  perf_read_calls NUMBER(19),
-  perf_disk_s BINARY_DOUBLE,
-  perf_unzip_s BINARY_DOUBLE,
-  perf_real_s BINARY_DOUBLE,
-  perf_cpu_s BINARY_DOUBLE,
+  perfstats_bytes_read NUMBER(19),
+  perfstats_read_calls NUMBER(19),
+  perfstats_read_s BINARY_DOUBLE,
+  perfstats_unzip_s BINARY_DOUBLE,
+  perfstats_wall_s BINARY_DOUBLE,
+  perfstats_cpu_s BINARY_DOUBLE,
   ntuple_cluster_cache SMALLINT,
   ntuple_pages_read NUMBER(19),
   ntuple_pages_unzipped NUMBER(19),
@@ -414,7 +414,7 @@ CREATE TABLE measurement (
   value_checksum VARCHAR2(4000 BYTE),
   checksum_version NUMBER(19),
   checksum_leaves NUMBER(19),
-  checksum_uncovered CLOB,
+  checksum_skipped_leaves CLOB,
   passes BLOB,
   subject_id NUMBER(19) NOT NULL,
   origin_id NUMBER(19) NOT NULL,
@@ -517,12 +517,12 @@ CREATE TABLE rollup_day (
   n_cache_efficiency_rel NUMBER(19) NOT NULL,
   s_cache_efficiency_rel BINARY_DOUBLE NOT NULL,
   q_cache_efficiency_rel BINARY_DOUBLE NOT NULL,
-  n_perf_disk_s NUMBER(19) NOT NULL,
-  s_perf_disk_s BINARY_DOUBLE NOT NULL,
-  q_perf_disk_s BINARY_DOUBLE NOT NULL,
-  n_perf_unzip_s NUMBER(19) NOT NULL,
-  s_perf_unzip_s BINARY_DOUBLE NOT NULL,
-  q_perf_unzip_s BINARY_DOUBLE NOT NULL,
+  n_perfstats_read_s NUMBER(19) NOT NULL,
+  s_perfstats_read_s BINARY_DOUBLE NOT NULL,
+  q_perfstats_read_s BINARY_DOUBLE NOT NULL,
+  n_perfstats_unzip_s NUMBER(19) NOT NULL,
+  s_perfstats_unzip_s BINARY_DOUBLE NOT NULL,
+  q_perfstats_unzip_s BINARY_DOUBLE NOT NULL,
   n_tree_peak_rss_bytes NUMBER(19) NOT NULL,
   s_tree_peak_rss_bytes BINARY_DOUBLE NOT NULL,
   q_tree_peak_rss_bytes BINARY_DOUBLE NOT NULL,
@@ -648,9 +648,9 @@ SELECT rollup_day.day, rollup_day.subject_id, rollup_day.kind, rollup_day.outcom
     rollup_day.s_read_fraction, rollup_day.q_read_fraction, rollup_day.n_kernel_read_bytes,
     rollup_day.s_kernel_read_bytes, rollup_day.q_kernel_read_bytes,
     rollup_day.n_cache_efficiency_rel, rollup_day.s_cache_efficiency_rel,
-    rollup_day.q_cache_efficiency_rel, rollup_day.n_perf_disk_s, rollup_day.s_perf_disk_s,
-    rollup_day.q_perf_disk_s, rollup_day.n_perf_unzip_s, rollup_day.s_perf_unzip_s,
-    rollup_day.q_perf_unzip_s, rollup_day.n_tree_peak_rss_bytes, rollup_day.s_tree_peak_rss_bytes,
+    rollup_day.q_cache_efficiency_rel, rollup_day.n_perfstats_read_s, rollup_day.s_perfstats_read_s,
+    rollup_day.q_perfstats_read_s, rollup_day.n_perfstats_unzip_s, rollup_day.s_perfstats_unzip_s,
+    rollup_day.q_perfstats_unzip_s, rollup_day.n_tree_peak_rss_bytes, rollup_day.s_tree_peak_rss_bytes,
     rollup_day.q_tree_peak_rss_bytes, rollup_day.n_retries, rollup_day.s_retries,
     rollup_day.q_retries, rollup_day.n_door_rtt_s, rollup_day.s_door_rtt_s, rollup_day.q_door_rtt_s,
     rollup_day.n_load1_start, rollup_day.s_load1_start, rollup_day.q_load1_start,
@@ -897,28 +897,28 @@ SELECT measurement.day AS day, measurement.subject_id AS subject_id, coalesce(me
     CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END * CASE WHEN
     (CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) BETWEEN :param_81 AND :param_82) THEN
     CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END END), :coalesce_42) AS
-    q_cache_efficiency_rel, count(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN
-    :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END) AS
-    n_perf_disk_s, coalesce(sum(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN
-    :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END), :coalesce_43)
-    AS s_perf_disk_s, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS
+    q_cache_efficiency_rel, count(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN
+    :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END) AS
+    n_perfstats_read_s, coalesce(sum(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN
+    :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END), :coalesce_43)
+    AS s_perfstats_read_s, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS
     BINARY_DOUBLE) END BETWEEN :param_87 AND :param_88) THEN NULL ELSE CASE WHEN
-    (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN
-    CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) END END), :coalesce_44) AS q_perf_disk_s, count(CASE WHEN
-    (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
-    CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END) AS n_perf_unzip_s, coalesce(sum(CASE WHEN
-    (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
-    CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END), :coalesce_45) AS s_perf_unzip_s,
-    coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN
-    :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END BETWEEN
-    :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN
-    :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END END),
-    :coalesce_46) AS q_perf_unzip_s, count(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS
+    (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN
+    CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) END END), :coalesce_44) AS q_perfstats_read_s, count(CASE WHEN
+    (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
+    CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END) AS n_perfstats_unzip_s, coalesce(sum(CASE WHEN
+    (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN
+    CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END), :coalesce_45) AS s_perfstats_unzip_s,
+    coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN
+    :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END BETWEEN
+    :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN
+    :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END END),
+    :coalesce_46) AS q_perfstats_unzip_s, count(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) BETWEEN :param_93 AND :param_94) THEN CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) END) AS n_tree_peak_rss_bytes, coalesce(sum(CASE WHEN
     (CAST(measurement.tree_peak_rss_bytes AS BINARY_DOUBLE) BETWEEN :param_93 AND :param_94) THEN
@@ -1111,7 +1111,7 @@ CREATE TABLE measurement (
   cores_online NUMBER(19),
   cores_allowed NUMBER(19),
   cpu_mhz BINARY_DOUBLE,
-  steal_s BINARY_DOUBLE,
+  cpu_steal_s BINARY_DOUBLE,
   psi_cpu_some_s BINARY_DOUBLE,
   psi_io_some_s BINARY_DOUBLE,
   psi_memory_some_s BINARY_DOUBLE,
@@ -1130,7 +1130,7 @@ CREATE TABLE measurement (
   container VARCHAR2(4000 BYTE),
   slot VARCHAR2(4000 BYTE),
   worker_python VARCHAR2(4000 BYTE),
-  same_door_jobs NUMBER(19),
+  concurrent_door_jobs NUMBER(19),
   file_name VARCHAR2(4000 BYTE),
   file_url VARCHAR2(4000 BYTE),
   file_size_bytes NUMBER(19),
@@ -1139,17 +1139,17 @@ CREATE TABLE measurement (
   server_version VARCHAR2(4000 BYTE),
   door_rtt_s BINARY_DOUBLE,
   client_cache_state VARCHAR2(4000 BYTE),
-  client_cache_how VARCHAR2(4000 BYTE),
+  client_cache_method VARCHAR2(4000 BYTE),
   client_cached_fraction BINARY_DOUBLE,
   server_cache_state VARCHAR2(4000 BYTE),
-  server_cache_how VARCHAR2(4000 BYTE),
+  server_cache_method VARCHAR2(4000 BYTE),
   failure_class VARCHAR2(4000 BYTE),
   failure_kind VARCHAR2(4000 BYTE),
   failure_phase VARCHAR2(4000 BYTE),
   failure_message CLOB,
   failure_transient SMALLINT,
   plausible SMALLINT NOT NULL,
-  implausible_why CLOB,
+  implausible_reasons CLOB,
   log_excerpt CLOB,
   root_version VARCHAR2(4000 BYTE),
   root_commit VARCHAR2(4000 BYTE),
@@ -1229,12 +1229,12 @@ CREATE TABLE measurement (
   cache_read_calls NUMBER(19),
   cache_missed_bytes NUMBER(19),
   cache_missed_calls NUMBER(19),
-  perf_bytes_read NUMBER(19),
-  perf_read_calls NUMBER(19),
-  perf_disk_s BINARY_DOUBLE,
-  perf_unzip_s BINARY_DOUBLE,
-  perf_real_s BINARY_DOUBLE,
-  perf_cpu_s BINARY_DOUBLE,
+  perfstats_bytes_read NUMBER(19),
+  perfstats_read_calls NUMBER(19),
+  perfstats_read_s BINARY_DOUBLE,
+  perfstats_unzip_s BINARY_DOUBLE,
+  perfstats_wall_s BINARY_DOUBLE,
+  perfstats_cpu_s BINARY_DOUBLE,
   ntuple_cluster_cache SMALLINT,
   ntuple_pages_read NUMBER(19),
   ntuple_pages_unzipped NUMBER(19),
@@ -1262,7 +1262,7 @@ CREATE TABLE measurement (
   value_checksum VARCHAR2(4000 BYTE),
   checksum_version NUMBER(19),
   checksum_leaves NUMBER(19),
-  checksum_uncovered CLOB,
+  checksum_skipped_leaves CLOB,
   CONSTRAINT pk_measurement PRIMARY KEY (measurement_id)
 )
 ;
@@ -1323,7 +1323,7 @@ SELECT measurement.measurement_id, measurement.series, measurement.test_name, me
     measurement.worker_python, measurement.file_name, measurement.file_url,
     measurement.file_size_bytes, measurement.file_class, measurement.data_server,
     measurement.address_family, measurement.server_version, measurement.client_cache_state,
-    measurement.client_cache_how, measurement.server_cache_state, measurement.server_cache_how,
+    measurement.client_cache_method, measurement.server_cache_state, measurement.server_cache_method,
     measurement.pass_open_wall_s, measurement.pass_open_user_s, measurement.pass_open_sys_s,
     measurement.pass_get_tree_wall_s, measurement.pass_get_tree_user_s,
     measurement.pass_get_tree_sys_s, measurement.pass_prepare_wall_s,
@@ -1396,10 +1396,10 @@ WHERE storage.id IN (:id_1_1, :id_1_2, :id_1_3)
 ;
 
 INSERT INTO storage (id, file_name, file_url, file_size_bytes, file_class, data_server,
-    address_family, server_version, client_cache_state, client_cache_how, server_cache_state,
-    server_cache_how) VALUES (:id, :file_name, :file_url, :file_size_bytes, :file_class,
-    :data_server, :address_family, :server_version, :client_cache_state, :client_cache_how,
-    :server_cache_state, :server_cache_how)
+    address_family, server_version, client_cache_state, client_cache_method, server_cache_state,
+    server_cache_method) VALUES (:id, :file_name, :file_url, :file_size_bytes, :file_class,
+    :data_server, :address_family, :server_version, :client_cache_state, :client_cache_method,
+    :server_cache_state, :server_cache_method)
 ; -- many rows
 
 UPDATE measurement SET passes=:passes, subject_id=:subject_id, origin_id=:origin_id,
@@ -1426,7 +1426,7 @@ SELECT measurement.measurement_id, measurement.series, measurement.test_name, me
     measurement.worker_python, measurement.file_name, measurement.file_url,
     measurement.file_size_bytes, measurement.file_class, measurement.data_server,
     measurement.address_family, measurement.server_version, measurement.client_cache_state,
-    measurement.client_cache_how, measurement.server_cache_state, measurement.server_cache_how,
+    measurement.client_cache_method, measurement.server_cache_state, measurement.server_cache_method,
     measurement.pass_open_wall_s, measurement.pass_open_user_s, measurement.pass_open_sys_s,
     measurement.pass_get_tree_wall_s, measurement.pass_get_tree_user_s,
     measurement.pass_get_tree_sys_s, measurement.pass_prepare_wall_s,
@@ -1626,13 +1626,13 @@ ALTER TABLE measurement DROP COLUMN server_version
 ALTER TABLE measurement DROP COLUMN client_cache_state
 ;
 
-ALTER TABLE measurement DROP COLUMN client_cache_how
+ALTER TABLE measurement DROP COLUMN client_cache_method
 ;
 
 ALTER TABLE measurement DROP COLUMN server_cache_state
 ;
 
-ALTER TABLE measurement DROP COLUMN server_cache_how
+ALTER TABLE measurement DROP COLUMN server_cache_method
 ;
 
 ALTER TABLE measurement DROP COLUMN pass_open_wall_s
@@ -1755,8 +1755,8 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     n_bytes_read, s_bytes_read, q_bytes_read, n_bytes_read_extra, s_bytes_read_extra,
     q_bytes_read_extra, n_read_calls, s_read_calls, q_read_calls, n_read_fraction, s_read_fraction,
     q_read_fraction, n_kernel_read_bytes, s_kernel_read_bytes, q_kernel_read_bytes,
-    n_cache_efficiency_rel, s_cache_efficiency_rel, q_cache_efficiency_rel, n_perf_disk_s,
-    s_perf_disk_s, q_perf_disk_s, n_perf_unzip_s, s_perf_unzip_s, q_perf_unzip_s,
+    n_cache_efficiency_rel, s_cache_efficiency_rel, q_cache_efficiency_rel, n_perfstats_read_s,
+    s_perfstats_read_s, q_perfstats_read_s, n_perfstats_unzip_s, s_perfstats_unzip_s, q_perfstats_unzip_s,
     n_tree_peak_rss_bytes, s_tree_peak_rss_bytes, q_tree_peak_rss_bytes, n_retries, s_retries,
     q_retries, n_door_rtt_s, s_door_rtt_s, q_door_rtt_s, n_load1_start, s_load1_start,
     q_load1_start, read_latency_hist) SELECT measurement.day, measurement.subject_id,
@@ -1979,26 +1979,26 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     :param_81 AND :param_82) THEN CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END * CASE
     WHEN (CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) BETWEEN :param_81 AND :param_82)
     THEN CAST(measurement.cache_efficiency_rel AS BINARY_DOUBLE) END END), :coalesce_86) AS
-    coalesce_85, count(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN :param_85
-    AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END) AS count_23,
-    coalesce(sum(CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN :param_85 AND
-    :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END), :coalesce_88) AS
-    coalesce_87, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE)
-    BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END BETWEEN
-    :param_87 AND :param_88) THEN NULL ELSE CASE WHEN (CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perf_disk_s AS
-    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_disk_s AS BINARY_DOUBLE) BETWEEN :param_85
-    AND :param_86) THEN CAST(measurement.perf_disk_s AS BINARY_DOUBLE) END END), :coalesce_90) AS
-    coalesce_89, count(CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89
-    AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END) AS count_24,
-    coalesce(sum(CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND
-    :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END), :coalesce_92) AS
-    coalesce_91, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE)
-    BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END
-    BETWEEN :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS
-    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) BETWEEN
-    :param_89 AND :param_90) THEN CAST(measurement.perf_unzip_s AS BINARY_DOUBLE) END END),
+    coalesce_85, count(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN :param_85
+    AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END) AS count_23,
+    coalesce(sum(CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN :param_85 AND
+    :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END), :coalesce_88) AS
+    coalesce_87, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE)
+    BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END BETWEEN
+    :param_87 AND :param_88) THEN NULL ELSE CASE WHEN (CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) BETWEEN :param_85 AND :param_86) THEN CAST(measurement.perfstats_read_s AS
+    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) BETWEEN :param_85
+    AND :param_86) THEN CAST(measurement.perfstats_read_s AS BINARY_DOUBLE) END END), :coalesce_90) AS
+    coalesce_89, count(CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89
+    AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END) AS count_24,
+    coalesce(sum(CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN :param_89 AND
+    :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END), :coalesce_92) AS
+    coalesce_91, coalesce(sum(CASE WHEN (CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE)
+    BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END
+    BETWEEN :param_91 AND :param_92) THEN NULL ELSE CASE WHEN (CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) BETWEEN :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS
+    BINARY_DOUBLE) END * CASE WHEN (CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) BETWEEN
+    :param_89 AND :param_90) THEN CAST(measurement.perfstats_unzip_s AS BINARY_DOUBLE) END END),
     :coalesce_94) AS coalesce_93, count(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) BETWEEN :param_93 AND :param_94) THEN CAST(measurement.tree_peak_rss_bytes AS
     BINARY_DOUBLE) END) AS count_25, coalesce(sum(CASE WHEN (CAST(measurement.tree_peak_rss_bytes AS

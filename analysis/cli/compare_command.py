@@ -1,0 +1,147 @@
+"""The verb ``compare``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.attribution import attribute_rows
+from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis_value
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, RELEASE_SCOPE, SERIES_SCOPE
+from treehammer.config import Settings
+from treehammer.errors import ExitCode, NothingToDoError
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.terminal import TABLE, OutputColumn, on_interrupt, output_options, print_rows
+
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.comparison import Comparison
+
+
+@click.command("compare")
+@click.argument("a")
+@click.argument("b")
+@click.option("--axis", default="root", show_default=True, help="What A and B are values of.")
+@click.option("--campaign", metavar="ID|last", help="Only this campaign [default: all].")
+@click.option(
+    "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."
+)
+@click.option(
+    "--delta",
+    type=float,
+    default=DEFAULT_DELTA,
+    show_default=True,
+    help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
+)
+@output_options
+@click.pass_obj
+@on_interrupt("nothing half-made was stored")
+def compare_command(
+    settings: Settings,
+    a: str,
+    b: str,
+    axis: str,
+    campaign: str | None,
+    wheres: tuple[str, ...],
+    delta: float,
+    form: str,
+) -> int:
+    """Say whether B is faster or slower than A, where, and how certain that is.
+
+    A and B are ROOT releases, or values of another axis of the test; site, door and campaign (by
+    name, too) can be compared as well.  Leaves with 1 when something is slower, with 3 when
+    nothing can be compared.
+
+    \b
+    Example: treehammer compare 6.38.00 6.40.00
+             treehammer compare 0 30 --axis cache_mb --campaign last
+    """
+    # scipy and statsmodels take a second to load: only this verb waits for them.
+    from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+
+    with Store.open(settings.database, create=False) as store:
+        selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
+        samples = [Sample.from_row(row) for row in store.measurements(selection, SAMPLE_COLUMNS)]
+        if not samples:
+            raise NothingToDoError("no measurement is selected", where=str(selection))
+        if axis == "campaign":
+            a, b = (campaign_queries.resolve_campaign(store, one) for one in (a, b))
+        question = ComparisonQuery(
+            axis=axis,
+            a=find_axis_value(samples, axis, a),
+            b=find_axis_value(samples, axis, b),
+            delta=delta,
+            selection=selection,
+        )
+        found = compare_samples(samples, question, now_us=time.time_ns() // 1000)
+        store.replace_comparison(question.id, found.pairs, found.verdicts)
+        names = campaign_queries.fetch_distinct_names(store, {a, b}) if axis == "campaign" else {}
+    print_comparison(found, names, form=form)
+    return ExitCode.REGRESSION if found.regressed else ExitCode.DONE
+
+
+def print_comparison(
+    found: Comparison, names: Mapping[str, str] = MappingProxyType({}), *, form: str = TABLE
+) -> None:
+    """Print the comparison; with JSON and CSV the notes go to standard error.
+
+    Args:
+        found: the comparison.
+        names: of the campaigns that are compared, by identity.
+        form: table, JSON or CSV.
+    """
+    if form == TABLE:
+        first = found.verdicts[0]
+        title, columns = (
+            verdict_text.comparison_title(first, names),
+            _verdict_columns(*verdict_text.side_names(first, names)),
+        )
+        _print_verdicts(found.verdicts_of_scope(SERIES_SCOPE), columns, f"{title}, by site")
+        releases = found.verdicts_of_scope(RELEASE_SCOPE)
+        click.echo()
+        if pooled := [row for row in releases if row.effect is not None]:
+            shown = [c for c in columns if c.key not in ("site", "a_value", "b_value")]
+            _print_verdicts(pooled, shown, f"{title}, all sites")
+            click.echo()
+        for line in verdict_text.explain_not_pooled(releases):
+            click.echo(line)
+    else:
+        print_rows([verdict_text.flatten_verdict(row) for row in found.verdicts], (), form=form)
+    for line in (*attribute_rows(found.verdicts, names), *found.notes):
+        click.echo(line, err=form != TABLE)
+
+
+def _verdict_columns(a: str, b: str) -> list[OutputColumn]:
+    unit = "ms/event"
+    return [
+        OutputColumn("label", "variant"),
+        OutputColumn("site", "site"),
+        OutputColumn("metric", "time", verdict_text.METRIC_TITLES.__getitem__),
+        OutputColumn("jobs", "jobs", align_right=True),
+        OutputColumn("hosts", "hosts", align_right=True),
+        OutputColumn("a_value", f"{a}\n{unit}", verdict_text.format_milliseconds, align_right=True),
+        OutputColumn("b_value", f"{b}\n{unit}", verdict_text.format_milliseconds, align_right=True),
+        OutputColumn("effect", "change", verdict_text.format_effect, align_right=True),
+        OutputColumn("interval", "interval", align_right=True),
+        OutputColumn("shown_verdict", "verdict"),
+    ]
+
+
+def _print_verdicts(
+    rows: Sequence[VerdictRow], columns: Sequence[OutputColumn], title: str
+) -> None:
+    def row(one: VerdictRow) -> dict[str, Any]:
+        shown = {
+            "interval": verdict_text.format_interval(one) or None,
+            "shown_verdict": verdict_text.format_verdict(one),
+        }
+        return {**verdict_text.flatten_verdict(one), **shown}
+
+    print_rows([row(one) for one in rows], columns, title=title)

@@ -1,0 +1,311 @@
+"""The verb ``summary``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.samples.sample import matches_value
+from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.hctests.matrix.definition import Scalar
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
+
+if TYPE_CHECKING:
+    from treehammer.analysis.descriptive.group_summary import ExecutionGroup, MeanWithInterval, Row
+
+#: What is shown of a campaign unless something else is asked for.
+DEFAULT_QUANTITIES = "access_rate_hz,eff_access"
+#: What else is asked of the store: what executions are told apart, chosen and counted by.
+_REQUIRED_COLUMNS = (
+    "measurement_id",
+    "kind",
+    "job_id",
+    "attempt",
+    "host",
+    "site",
+    "door",
+    "campaign_id",
+    "test_hash",
+    "dataset_hash",
+    "instrument_version",
+    "variant",
+    "failure_class",
+    "failure_kind",
+    "plausible",
+)
+#: What differs between series beside their variants.
+_CONTEXT_COLUMNS = (
+    "campaign_id",
+    "test_hash",
+    "dataset_hash",
+    "instrument_version",
+    "site",
+    "door",
+)
+
+
+@click.command("summary")
+@click.option(
+    "--campaign", default="last", show_default=True, metavar="ID|last|all", help="What to sum up."
+)
+@click.option(
+    "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."
+)
+@click.option("--by", metavar="NAMES", help="Axes or columns to group by [default: all that vary].")
+@click.option(
+    "--show", default=DEFAULT_QUANTITIES, show_default=True, metavar="NAMES", help="Quantities."
+)
+@click.option(
+    "--against", metavar="NAME=VALUE", help="Ratio to the group that differs in this alone."
+)
+@output_options
+@click.pass_obj
+def summary_command(
+    settings: Settings,
+    campaign: str,
+    wheres: tuple[str, ...],
+    by: str | None,
+    show: str,
+    against: str | None,
+    form: str,
+) -> None:
+    """Sum a campaign up: the mean over jobs of what was measured, with 95 % intervals, by group.
+
+    NAMES are separated by commas: axes of the test or columns of the catalogue for --by, quantities
+    of the catalogue or of the test's own [metrics] for --show.
+
+    \b
+    Example: treehammer summary --by site,door,access,cache_mb
+             treehammer summary --show event_rate_hz,eff_job --against access=direct
+    """
+    # scipy and statsmodels take a second to load: only this verb waits for them.
+    from treehammer.analysis.descriptive.group_summary import (
+        find_distinguishing_names,
+        group_executions,
+        lookup_value,
+    )
+
+    shown, wanted = _split_names(show), _split_names(by or "")
+    with Store.open(settings.database, create=False) as store:
+        asked = None if campaign == "all" else store.campaign(campaign)
+        selection = Selection.parse((asked.id,) if asked else (), wheres)
+        rows = _load_rows(store, selection, shown, wanted)
+    wanted = wanted or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
+    _check_axes(rows, wanted)
+    groups = group_executions(rows, lambda row: tuple(lookup_value(row, name) for name in wanted))
+    table = _SummaryTable(
+        wanted, shown, _RatioBase.parse(against, wanted, groups) if against else None
+    )
+    lines = [table.line(group, groups) for group in groups]
+    if form == TABLE:
+        print_rows(lines, table.columns(lines), title=asked.name if asked else "all campaigns")
+    else:
+        print_rows([_flatten_line(line) for line in lines], (), form=form)
+    for note in _summary_notes(groups, table):
+        click.echo(note, err=form != TABLE)
+
+
+def _split_names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _load_rows(
+    store: Store, selection: Selection, shown: Sequence[str], by: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The selected timed measurements, with metrics that tests define beside the catalogue's."""
+    own = [name for name in shown if name not in METRICS_BY_NAME]
+    columns = [name for name in (*_REQUIRED_COLUMNS, *shown, *by) if name in METRICS_BY_NAME]
+    with store.snapshot() as snapshot:
+        found = snapshot.measurements(selection, tuple(dict.fromkeys(columns)))
+        rows: list[dict[str, Any]] = [row for row in found if row["kind"] == "timed"]
+        if not rows:
+            raise NothingToDoError("no timed measurement is selected", where=str(selection))
+        if own:
+            nothing = dict.fromkeys(own)
+            rows = [{**row, **nothing} for row in rows]
+            by_id = {row["measurement_id"]: row for row in rows}
+            for one in snapshot.extras(selection):
+                if one.name in own and one.measurement_id in by_id:
+                    by_id[one.measurement_id][one.name] = one.value
+    for name in shown:
+        _check_quantity(name, rows)
+    return rows
+
+
+def _check_quantity(name: str, rows: Sequence[Row]) -> None:
+    metric = METRICS_BY_NAME.get(name)
+    if metric and metric.type not in ("int", "float"):
+        raise ConfigError(f"{name} is no number", where="--show")
+    if not metric and all(row[name] is None for row in rows):
+        numbers = [one.name for one in METRICS_BY_NAME.values() if one.type in ("int", "float")]
+        raise ConfigError(
+            f"there is no quantity {name!r} in the catalogue, nor did the test report one",
+            where="--show",
+            hint=f"{suggest_word(name, numbers)}The page 'What is recorded' of the documentation lists them.",
+        )
+
+
+def _check_axes(rows: Sequence[Row], names: Sequence[str]) -> None:
+    from treehammer.analysis.descriptive.group_summary import list_axes
+
+    axes = list_axes(rows)
+    for name in names:
+        metric = METRICS_BY_NAME.get(name)
+        whole = metric and metric.type in ("int", "float", "text", "bool")
+        if name not in axes and (not whole or name in LONG_TEXT_METRICS):
+            raise ConfigError(
+                f"{name!r} is neither an axis of these measurements nor a column to group by",
+                where="--by",
+                hint=f"{suggest_word(name, (*axes, *METRICS_BY_NAME))}Axes: {', '.join(axes)}.",
+            )
+
+
+@dataclass(frozen=True)
+class _RatioBase:
+    """What ratios are to: the groups that have ``value`` at ``place`` of their keys."""
+
+    key_index: int
+    value: Scalar
+    text: str
+
+    @classmethod
+    def parse(cls, text: str, by: Sequence[str], groups: Sequence[ExecutionGroup]) -> _RatioBase:
+        name, _, typed = text.partition("=")
+        if name not in by:
+            raise ConfigError(
+                f"{name!r} is none of what is grouped by", where="--against", hint=", ".join(by)
+            )
+        place = by.index(name)
+        values = {group.key[place]: None for group in groups if group.key[place] is not None}
+        for value in values:
+            if value is not None and matches_value(typed, value):
+                return cls(place, value, text)
+        raise ConfigError(
+            f"no group has {text}",
+            where="--against",
+            hint=f"It has: {', '.join(str(value) for value in values)}.",
+        )
+
+    def find_base_group(
+        self, group: ExecutionGroup, groups: Sequence[ExecutionGroup]
+    ) -> ExecutionGroup | None:
+        """The group that a ratio is to; None for such a group itself, and where there is none."""
+        key = (*group.key[: self.key_index], self.value, *group.key[self.key_index + 1 :])
+        return next((one for one in groups if one.key == key and one is not group), None)
+
+
+@dataclass(frozen=True)
+class _SummaryTable:
+    """What is printed of groups."""
+
+    by: Sequence[str]
+    shown: Sequence[str]
+    base: _RatioBase | None
+
+    def line(self, group: ExecutionGroup, groups: Sequence[ExecutionGroup]) -> dict[str, Any]:
+        """One group: its key, how much there is of it, and its figures."""
+        counted = {name.replace(" ", "_"): group.outcomes.get(name, 0) for name in _outcome_names()}
+        line: dict[str, Any] = {
+            **dict(zip(self.by, group.key, strict=True)),
+            "jobs": group.jobs,
+            "hosts": group.hosts,
+            **counted,
+        }
+        base = self.base.find_base_group(group, groups) if self.base else None
+        for name in self.shown:
+            line[f"figure of {name}"] = group.mean_over_jobs(name)
+            if self.base:
+                line[f"ratio of {name}"] = group.ratio_over_jobs(base, name) if base else None
+        return line
+
+    def columns(self, lines: Sequence[Mapping[str, Any]]) -> list[OutputColumn]:
+        """What people read; a column for what is not counted only where there is some."""
+        found = [OutputColumn(name, name) for name in self.by]
+        found += [
+            OutputColumn("jobs", "jobs", align_right=True),
+            OutputColumn("hosts", "hosts", align_right=True),
+        ]
+        for name in self.shown:
+            found.append(
+                OutputColumn(
+                    f"figure of {name}", _column_title(name), _format_mean, align_right=True
+                )
+            )
+            if self.base:
+                title = f"times that of\n{self.base.text}"
+                found.append(
+                    OutputColumn(f"ratio of {name}", title, _format_ratio, align_right=True)
+                )
+        for fate in _outcome_names()[1:]:
+            key = fate.replace(" ", "_")
+            if any(line[key] for line in lines):
+                found.append(OutputColumn(key, fate, align_right=True))
+        return found
+
+
+def _outcome_names() -> tuple[str, ...]:
+    from treehammer.analysis.descriptive.group_summary import OUTCOMES
+
+    return OUTCOMES
+
+
+def _column_title(name: str) -> str:
+    unit = METRICS_BY_NAME[name].unit if name in METRICS_BY_NAME else ""
+    return f"{name}\n({unit})" if unit not in ("", "1") else name
+
+
+def _format_mean(figure: MeanWithInterval) -> str:
+    return verdict_text.format_mean(figure.mean, figure.low, figure.high)
+
+
+def _format_ratio(figure: MeanWithInterval) -> str:
+    return verdict_text.format_ratio(figure.mean, figure.low, figure.high)
+
+
+def _flatten_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line for programs: every figure as three plain values."""
+    flat: dict[str, Any] = {}
+    for key, value in line.items():
+        what, _, name = key.partition(" of ")
+        if not name:
+            flat[key] = value
+            continue
+        name = name if what == "figure" else f"{name}_ratio"
+        flat[name] = value.mean if value else None
+        flat[f"{name}_low"], flat[f"{name}_high"] = (
+            (value.low, value.high) if value else (None, None)
+        )
+    return flat
+
+
+def _summary_notes(groups: Sequence[ExecutionGroup], table: _SummaryTable) -> Iterator[str]:
+    from treehammer.analysis.descriptive.group_summary import find_distinguishing_names
+    from treehammer.analysis.samples.sample import select_known_hosts
+
+    yield (
+        "Means over jobs ± half of their 95 % t intervals; a job counts by the median of its "
+        "executions (of its last attempt)."
+    )
+    if table.base:
+        yield (
+            "Ratios, with 95 % intervals, are of geometric means over jobs that were not paired (Welch's "
+            "t on ln): other times and other nodes are part of them."
+        )
+    mixed = {
+        name for group in groups for name in find_distinguishing_names(group.rows, _CONTEXT_COLUMNS)
+    } - {*table.by}
+    if mixed:
+        yield (
+            f"Mixed in one group: {', '.join(sorted(mixed))}. A mean over a mixture depends on what "
+            "is in it: name these in --by, or choose with --where."
+        )
+    if len(select_known_hosts(row["host"] for group in groups for row in group.rows)) == 1:
+        yield "One host: the intervals tell how its jobs scattered, not what other hosts would give."

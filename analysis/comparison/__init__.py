@@ -1,0 +1,1 @@
+"""Comparison of two values of an axis: series, sites, attribution and wording."""

@@ -1,0 +1,187 @@
+"""Whether two sides may be compared at all: are the builds alike, and did both read the same values?"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from treehammer.analysis.samples.sample import BUILD_FACTS, Sample
+from treehammer.collectors.job_spec import CHECKSUM
+
+#: Where a distributor writes its package into GCC's version: "14.2.1 20250110 (Red Hat 14.2.1-7)".
+_DISTRIBUTOR_PACKAGE = re.compile(r"(?<=\d) \([^()]*\)$")
+
+_RELEASE_FACTS = ("root_version", "root_commit")
+_LIBRARY_FACTS = {
+    "zlib_version": "zlib",
+    "lzma_version": "lzma",
+    "lz4_version": "lz4",
+    "zstd_version": "zstd",
+}
+
+
+@dataclass(frozen=True)
+class BuildDifference:
+    """What tells two builds apart beside the compared axis; all text is for people.
+
+    ``differing`` (fact -> its change) forbids crediting the axis.  ``bundled`` names libraries that
+    both builds bring along in ROOT's own sources: their change belongs to the release.
+    ``repackaged`` names compilers of the same version and snapshot from another package of a
+    distributor.  ``unknown`` names facts that one side recorded and the other did not.
+    """
+
+    differing: Mapping[str, str]
+    bundled: tuple[str, ...]
+    repackaged: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Every fact that differs, with its change."""
+        return tuple(f"{fact} {change}" for fact, change in self.differing.items())
+
+
+def compare_builds(a: Iterable[Sample], b: Iterable[Sample], axis: str) -> BuildDifference:
+    """Compare the ROOT builds of both sides; on the axis ``root`` version and commit may differ.
+
+    They may differ between the sides: a side that holds two of them is no one release.
+    """
+    a, b = list(a), list(b)
+    facts = BUILD_FACTS if axis == "root" else (*_RELEASE_FACTS, *BUILD_FACTS)
+    builtin = _collect_features(a) & _collect_features(b)
+    differing, bundled, repackaged, unknown = dict(_find_mixed_releases(a, b, axis)), [], [], []
+    for fact in facts:
+        left, right = _fact_values(a, fact), _fact_values(b, fact)
+        name = _LIBRARY_FACTS.get(fact, fact.removeprefix("root_").replace("_", " "))
+        if left == right:
+            continue
+        if not left or not right:
+            unknown.append(name)
+        elif fact == "root_features":
+            differing[name] = _describe_feature_changes(a, b)
+        elif fact == "root_compiler" and _strip_package(left) == _strip_package(right):
+            repackaged.append(f"{_join_values(left)} → {_join_values(right)}")
+        elif f"builtin_{name}" in builtin:
+            bundled.append(f"{name} {_join_values(left)} → {_join_values(right)}")
+        else:
+            differing[name] = f"{_join_values(left)} → {_join_values(right)}"
+    return BuildDifference(differing, tuple(bundled), tuple(repackaged), tuple(unknown))
+
+
+def _find_mixed_releases(
+    a: Sequence[Sample], b: Sequence[Sample], axis: str
+) -> Iterator[tuple[str, str]]:
+    if axis == "root":
+        for side, samples in (("A", a), ("B", b)):
+            for fact in _RELEASE_FACTS:
+                if len(found := _fact_values(samples, fact)) > 1:
+                    yield f"{fact.removeprefix('root_')} within side {side}", _join_values(found)
+
+
+def _fact_values(samples: Sequence[Sample], fact: str) -> frozenset[str]:
+    return frozenset(sample.build[fact] for sample in samples if sample.build[fact])
+
+
+def _strip_package(compilers: Iterable[str]) -> frozenset[str]:
+    """GCC's own name, version and snapshot, without the distributor's package behind it."""
+    return frozenset(_DISTRIBUTOR_PACKAGE.sub("", compiler) for compiler in compilers)
+
+
+def _join_values(values: Iterable[str]) -> str:
+    return " and ".join(sorted(values))
+
+
+def _collect_features(samples: Sequence[Sample]) -> set[str]:
+    return {word for text in _fact_values(samples, "root_features") for word in text.split()}
+
+
+def _describe_feature_changes(a: Sequence[Sample], b: Sequence[Sample]) -> str:
+    before, after = _collect_features(a), _collect_features(b)
+    changes = [f"-{word}" for word in sorted(before - after)]
+    changes += [f"+{word}" for word in sorted(after - before)]
+    return " ".join(changes) or "differ between nodes"
+
+
+class DataComparison(Enum):
+    """What the value checksums say of both sides."""
+
+    PROVEN = "same data proven"
+    DIFFERS = "values differ"
+    ALTERED = "not the dataset's content"
+    UNCHECKED = "not checked"
+
+    @property
+    def forbids_comparison(self) -> bool:
+        """Whether nothing may be compared."""
+        return self in (DataComparison.DIFFERS, DataComparison.ALTERED)
+
+
+#: Dataset hash, ROOT asked for, site and door: one untimed checksum execution covers each.
+ChecksumSlot = tuple[str, str, str, str]
+#: The digest, and what it is of: its version and the leaves that it leaves out.
+ValueDigest = tuple[str, tuple[int, frozenset[str]]]
+ChecksumsBySlot = Mapping[ChecksumSlot, frozenset[ValueDigest]]
+
+#: Stands for the checksum of values that were not even read: the file is not the dataset's.
+_ALTERED: ValueDigest = ("altered", (0, frozenset()))
+
+
+def collect_checksums(samples: Iterable[Sample]) -> ChecksumsBySlot:
+    """The value checksums, with the leaves they do not cover, of every slot that has one.
+
+    A checksum execution of class ``sanity`` found other content than the dataset's.
+    """
+    found: dict[ChecksumSlot, set[ValueDigest]] = defaultdict(set)
+    for sample in samples:
+        if sample.value_checksum and not sample.failure_class:
+            found[_checksum_slot(sample)].add((sample.value_checksum, _checksum_coverage(sample)))
+        elif sample.kind == CHECKSUM and sample.failure_class == "sanity":
+            found[_checksum_slot(sample)].add(_ALTERED)
+    return {slot: frozenset(values) for slot, values in found.items()}
+
+
+def compare_data(
+    a: Iterable[Sample], b: Iterable[Sample], known: ChecksumsBySlot
+) -> DataComparison:
+    """Whether both sides are proven to have read the same values.
+
+    ``ALTERED`` when one of them met another file: both releases may agree on its wrong values.
+    ``UNCHECKED`` when a side has no checksum, when both share one execution (the axis changes
+    neither release nor door), or when the checksums cover different leaves or are of two versions.
+    """
+    slots_a, slots_b = {_checksum_slot(s) for s in a}, {_checksum_slot(s) for s in b}
+    found = {value for slot in slots_a | slots_b for value in known.get(slot, ())}
+    if _ALTERED in found:
+        return DataComparison.ALTERED
+    if slots_a & slots_b:
+        return DataComparison.UNCHECKED
+    if len({extent for _, extent in found}) > 1:
+        return DataComparison.UNCHECKED
+    if len({digest for digest, _ in found}) > 1:
+        return DataComparison.DIFFERS
+    complete = all(slot in known for slot in slots_a | slots_b)
+    return DataComparison.PROVEN if complete and found else DataComparison.UNCHECKED
+
+
+def _checksum_coverage(sample: Sample) -> tuple[int, frozenset[str]]:
+    """Version and names of the leaves that are left out; a TTree and an RNTuple name types, and
+    where a branch has a dot its field has an underscore, each in its own way."""
+    try:
+        leaves = [str(leaf) for leaf in json.loads(sample.checksum_skipped_leaves or "[]")]
+    except (ValueError, TypeError):  # the payload's own writing
+        leaves = [sample.checksum_skipped_leaves]
+    names = (leaf.split(" (", 1)[0].replace(".", "_") for leaf in leaves)
+    return sample.checksum_version, frozenset(names)
+
+
+def _checksum_slot(sample: Sample) -> ChecksumSlot:
+    return (
+        sample.dataset_hash,
+        str(sample.axis_value("root") or ""),
+        sample.site,
+        sample.door,
+    )

@@ -1,0 +1,105 @@
+"""The same test at every site: one effect of a release, pooled over sites."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from treehammer.analysis.comparison.series_effects import (
+    SeriesEffect,
+    SeriesSides,
+    common_values,
+    estimate_effect,
+)
+from treehammer.analysis.statistics.estimates import PooledEstimate, pool_estimates
+from treehammer.analysis.statistics.verdict import ONE_SIDED_VERDICTS, Verdict
+
+
+@dataclass(frozen=True)
+class PooledEffect:
+    """One test variant and metric over sites.
+
+    ``series`` is one of its series, for its name.  ``refused`` stands instead of a statistical
+    verdict, with ``why``; None where the rule applies.  ``pooled`` is None with fewer than two
+    sites.  Only the jobs of ``sites`` are counted.  ``of_a`` and ``of_b`` are columns in which the
+    executions of a side agree at all sites, with their values.
+    """
+
+    series: SeriesSides
+    metric: str
+    sites: tuple[str, ...]
+    jobs: int
+    hosts: int
+    jobs_per_site: int
+    pooled: PooledEstimate | None
+    refused: Verdict | None
+    why: str
+    of_a: Mapping[str, str | int]
+    of_b: Mapping[str, str | int]
+
+
+def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
+    """Pool what may be pooled: one release for every release key and metric, in order of label.
+
+    One that no site measured on both sides has no row.
+    Series without enough data, with loops too short or with other values stay outside.  Where no
+    series may enter a verdict, those whose builds differ are pooled for information.
+    """
+    groups: dict[tuple[str, str], list[SeriesEffect]] = defaultdict(list)
+    for one in effects:
+        groups[one.series.release, one.metric].append(one)
+    return [
+        _pool_group(group)
+        for group in groups.values()
+        if any(one.refused not in ONE_SIDED_VERDICTS for one in group)
+    ]
+
+
+def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
+    entering = [one for one in group if one.refused is None]
+    refused, why = _find_refusal(group, entering)
+    chosen = entering or [one for one in group if one.refused is Verdict.BUILD_DIFFERS]
+    sites = _group_by_site(chosen)
+    # The doors of one site share its nodes: together they are one site's answer.
+    estimates = [found for one in sites.values() if (found := estimate_effect(one)) is not None]
+    return PooledEffect(
+        series=group[0].series,
+        metric=group[0].metric,
+        sites=tuple(sites),
+        jobs=sum(one.jobs for one in chosen),
+        hosts=sum(len(set[str]().union(*(e.host_names for e in one))) for one in sites.values()),
+        jobs_per_site=int(median(sum(e.jobs for e in one) for one in sites.values()))
+        if sites
+        else 0,
+        pooled=pool_estimates(estimates),
+        refused=refused,
+        why=why,
+        of_a=common_values([sample for one in group for sample in one.series.a]),
+        of_b=common_values([sample for one in group for sample in one.series.b]),
+    )
+
+
+def _find_refusal(
+    group: Sequence[SeriesEffect], entering: Sequence[SeriesEffect]
+) -> tuple[Verdict | None, str]:
+    outside = {one.series.site: one.refused for one in group if one.refused is not None}
+    counts = Counter(verdict.value for verdict in outside.values())
+    left = ", ".join(f"{count} × {verdict}" for verdict, count in sorted(counts.items()))
+    if not entering:
+        verdicts = set(outside.values()) - set(ONE_SIDED_VERDICTS)
+        same = verdicts.pop() if len(verdicts) == 1 else Verdict.NOT_ENOUGH
+        return same, f"no site enters the verdict ({left})"
+    sites = sorted(_group_by_site(entering))
+    beside = f"; outside: {left}" if left else ""
+    if len(sites) == 1:
+        return Verdict.NOT_ENOUGH, f"one site ({sites[0]}); two needed{beside}"
+    return None, beside.removeprefix("; ")
+
+
+def _group_by_site(effects: Sequence[SeriesEffect]) -> Mapping[str, list[SeriesEffect]]:
+    sites: dict[str, list[SeriesEffect]] = defaultdict(list)
+    for one in effects:
+        sites[one.series.site].append(one)
+    return dict(sorted(sites.items()))

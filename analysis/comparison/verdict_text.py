@@ -1,0 +1,163 @@
+"""How a comparison is put into words, for the terminal and for pages alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from treehammer.analysis.samples.sample import SELECTION_AXIS
+from treehammer.analysis.statistics.verdict import (
+    DEFAULT_DELTA,
+    MAX_JOBS_NAMED,
+    Verdict,
+    VerdictEvidence,
+)
+from treehammer.errors import ConfigError
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.measurement_selection import parse_alternatives
+
+#: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
+MAX_SHOWN_EFFECT = math.log(1e4)
+
+#: Headline metric -> what a table calls it.
+METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
+
+
+def format_delta(delta: float | None) -> str:
+    """The band of effects (ln) that count as none, e.g. ``±2 %``."""
+    return f"±{100 * (delta or 0.0):g} %"
+
+
+def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """What the row's comparison is of, e.g. ``root 6.40.00 against 6.38.00, site=SITE_A, ±5 %``.
+
+    Args:
+        row: any of it.
+        names: of campaigns, by identity.
+    """
+    evidence = VerdictEvidence.from_json(row.evidence)
+    a, b = side_names(row, names)
+    what = f"{b} against {a}"
+    words = [what if row.axis == SELECTION_AXIS else f"{row.axis} {what}"]
+    words.append(describe_selection(evidence, names, sides=row.axis != SELECTION_AXIS))
+    if evidence.delta not in (None, DEFAULT_DELTA):
+        words.append(format_delta(evidence.delta))
+    return ", ".join(words)
+
+
+def side_names(row: VerdictRow, names: Mapping[str, str]) -> tuple[str, str]:
+    """What A and B of a comparison are called; ``names`` are those of campaigns, by identity."""
+    a, b = (names.get(one, one) if row.axis == "campaign" else one for one in (row.a, row.b))
+    return a, b
+
+
+def describe_selection(
+    asked: VerdictEvidence, names: Mapping[str, str] = MappingProxyType({}), *, sides: bool = True
+) -> str:
+    """Of which measurements a comparison is, e.g. ``campaign nightly and site=SITE_A``.
+
+    Args:
+        asked: evidence of any of its rows.
+        names: of campaigns, by identity.
+        sides: whether to name the conditions on one side alone.
+    """
+    if asked.campaigns is None:
+        return "selection not recorded"
+    found = [names.get(one, one) for one in asked.campaigns]
+    words = [f"campaign {' or '.join(found)}"] if found else []
+    words += _format_conditions(asked.where)
+    if sides:
+        words += [f"A: {text}" for text in _format_conditions(asked.where_a)]
+        words += [f"B: {text}" for text in _format_conditions(asked.where_b)]
+    return " and ".join(words) or "all measurements"
+
+
+def _format_conditions(texts: Sequence[str] | None) -> list[str]:
+    try:
+        return [str(where) for where in parse_alternatives(texts or ())]
+    except ConfigError:
+        # Asked in another version, of a column that this one does not know.
+        return [*(texts or ())]
+
+
+def format_effect(effect: float) -> str:
+    """An effect in ln as a signed change of B against A in per cent, e.g. ``+3.1 %``."""
+    return f"{_format_change(effect)} %"
+
+
+def format_interval(row: VerdictRow) -> str:
+    """The row's interval in per cent, e.g. ``−0.4 … +2.2 %``; '' without one."""
+    if row.low is None or row.high is None:
+        return ""
+    return f"{_format_change(row.low)} … {_format_change(row.high)} %"
+
+
+def _format_change(effect: float) -> str:
+    if effect > MAX_SHOWN_EFFECT:
+        return f">+{100 * math.expm1(MAX_SHOWN_EFFECT):.0f}"
+    return f"{100 * math.expm1(effect):+.1f}".replace("-", "−")
+
+
+def format_milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds with three significant digits."""
+    return f"{1000 * seconds:#.3g}".rstrip(".")
+
+
+def digits_for_error(error: float) -> int:
+    """Digits after the point that show an error (above 0) to its second digit."""
+    return max(1 - math.floor(math.log10(error)), 0)
+
+
+def format_mean(mean: float, low: float | None, high: float | None) -> str:
+    """A mean with half of its interval to the second digit of that, e.g. ``24.2 ± 1.3``."""
+    plain = f"{mean:.0f}" if abs(mean) >= 1e4 else f"{mean:.4g}"
+    if low is None or high is None:
+        return plain
+    error = (high - low) / 2
+    if error <= 1e-3 * abs(mean):
+        return f"{plain} ± {error:.1g}"
+    digits = digits_for_error(error)
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def format_ratio(value: float, low: float | None, high: float | None) -> str:
+    """A ratio and its interval, e.g. ``0.58 (0.43 … 0.77)``."""
+    if low is None or high is None:
+        return f"{value:.3g}"
+    return f"{value:.2f} ({low:.2f} … {high:.2f})"
+
+
+def format_verdict(row: VerdictRow) -> str:
+    """The verdict with what is still needed, e.g. ``undecided, 4 more jobs needed``."""
+    words = [row.verdict]
+    evidence = VerdictEvidence.from_json(row.evidence)
+    if row.verdict == Verdict.NOT_ENOUGH and row.hosts == 1:
+        words.append("one host")
+    elif evidence.sites_needed is not None:
+        words.append(f"{_format_more(evidence.sites_needed, 'site')} needed")
+    elif row.jobs_needed is not None:
+        words.append(f"{_format_more(row.jobs_needed, 'job')} needed")
+    elif row.verdict == Verdict.UNDECIDED:
+        words.append(f"more than {MAX_JOBS_NAMED} needed")
+    if evidence.unpaired:
+        words.append("unpaired")
+    return ", ".join(words)
+
+
+def _format_more(count: int, what: str) -> str:
+    return f"{count} more {what}{'' if count == 1 else 's'}"
+
+
+def explain_not_pooled(rows: Sequence[VerdictRow]) -> list[str]:
+    """Why release rows have no effect over sites, each reason once."""
+    reasons = [VerdictEvidence.from_json(row.evidence).why for row in rows if row.effect is None]
+    return list(dict.fromkeys(f"Over sites: {why}." for why in reasons))
+
+
+def flatten_verdict(row: VerdictRow) -> dict[str, Any]:
+    """The row with its evidence as one level of plain values, for tables, JSON and CSV."""
+    values = dict(vars(row))
+    evidence = VerdictEvidence.from_json(values.pop("evidence"))
+    return {**values, **vars(evidence)}

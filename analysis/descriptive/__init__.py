@@ -1,0 +1,1 @@
+"""Summaries, peer comparison and the status of a day."""

@@ -1,0 +1,83 @@
+"""What a day at a site was: good, warning or failing, by the outcomes of its measurements.
+
+The rule is that of the daily storage monitoring of CMS (study S1): failing when nothing worked,
+a warning when failures are more than 6 % of what worked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from treehammer.sql.write.rollups import GOOD, IMPLAUSIBLE, UNSUPPORTED
+
+#: More failures than this for each good measurement are a warning.
+TOLERATED_FAILURE_RATIO = 0.06
+#: The rule in words.
+STATUS_RULE_TEXT = (
+    "Failing: no measurement of that day is good. "
+    f"Warning: failed and implausible ones are more than {TOLERATED_FAILURE_RATIO:.0%} of the good ones. "
+    "Good: fewer. No data: nothing was measured. "
+    "What a release does not support at all counts for neither side."
+)
+
+
+class DayStatus(StrEnum):
+    """What a day was."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    FAILING = "failing"
+    NO_DATA = "no data"
+
+    @property
+    def letter(self) -> str:
+        """What a small cell shows."""
+        return "–" if self is DayStatus.NO_DATA else self.value[0].upper()
+
+
+@dataclass(frozen=True)
+class DayOutcomes:
+    """Measurements by what became of them, and the status that follows."""
+
+    good: int
+    failed: int
+    implausible: int
+    unsupported: int = 0
+
+    @classmethod
+    def from_outcomes(cls, outcomes: Mapping[str, int]) -> DayOutcomes:
+        """Sum up outcomes of roll-ups."""
+        good, implausible = outcomes.get(GOOD, 0), outcomes.get(IMPLAUSIBLE, 0)
+        unsupported = sum(outcomes.get(name, 0) for name in UNSUPPORTED.values())
+        failed = sum(outcomes.values()) - good - implausible - unsupported
+        return cls(good, failed, implausible, unsupported)
+
+    @cached_property
+    def total(self) -> int:
+        """How many there are."""
+        return self.assessed + self.unsupported
+
+    @property
+    def assessed(self) -> int:
+        """How many say something of the site."""
+        return self.good + self.failed + self.implausible
+
+    @cached_property
+    def status(self) -> DayStatus:
+        """By the rule."""
+        if not self.assessed:
+            return DayStatus.NO_DATA
+        if not self.good:
+            return DayStatus.FAILING
+        bad = self.failed + self.implausible
+        return DayStatus.WARNING if bad > TOLERATED_FAILURE_RATIO * self.good else DayStatus.GOOD
+
+    def __str__(self) -> str:
+        parts = [f"{self.good} of {self.assessed} good"] if self.assessed else []
+        parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{self.implausible} implausible"] if self.implausible else []
+        parts += [f"{self.unsupported} not supported"] if self.unsupported else []
+        return ", ".join(parts) if self.total else "nothing was measured"

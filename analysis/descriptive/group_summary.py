@@ -1,0 +1,184 @@
+"""Executions summed up: groups of those that agree in some axes and columns, and their figures.
+
+Only what is usable enters a figure; what failed, cannot be true or is not supported is counted beside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from treehammer.analysis.samples.job_pairs import select_last_attempts
+from treehammer.analysis.samples.sample import (
+    find_varying_axes,
+    natural_sort_key,
+    parse_variant,
+    select_known_hosts,
+)
+from treehammer.analysis.statistics.estimates import estimate_paired, estimate_unpaired
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.failures import NOT_SUPPORTED
+from treehammer.hctests.matrix.definition import Scalar
+
+Row = Mapping[str, Any]
+Key = tuple[Scalar | None, ...]
+
+#: What may become of a timed execution.
+OUTCOMES = USABLE, FAILED, IMPLAUSIBLE, UNSUPPORTED = (
+    "usable",
+    "failed",
+    "implausible",
+    "not supported",
+)
+
+
+@dataclass(frozen=True)
+class MeanAndRms:
+    """Mean of repeated executions and their RMS deviation from it, in the metric's unit."""
+
+    n: int
+    mean: float
+    rms: float
+
+    @classmethod
+    def from_values(cls, values: Sequence[float]) -> MeanAndRms:
+        """Sum up at least one value; the RMS divides by n, as study S0's error bars do."""
+        mean = math.fsum(values) / len(values)
+        square = math.fsum((value - mean) ** 2 for value in values) / len(values)
+        return cls(len(values), mean, math.sqrt(square))
+
+
+@dataclass(frozen=True)
+class MeanWithInterval:
+    """A mean over jobs with its 95 % t interval, in the metric's unit.
+
+    A job counts by the median of its executions.  ``low`` and ``high`` are None where fewer than two
+    jobs, or jobs without any spread, say nothing of certainty.
+    """
+
+    jobs: int
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class ExecutionGroup:
+    """Timed executions that agree in their key.
+
+    ``rows`` are the usable ones, ``fates`` counts all by what became of them.
+    """
+
+    key: Key
+    rows: tuple[Row, ...]
+    outcomes: Mapping[str, int]
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs the usable executions belong to."""
+        return len({row["job_id"] for row in self.rows})
+
+    @property
+    def hosts(self) -> int:
+        """How many known hosts they ran on."""
+        return len(select_known_hosts(row["host"] for row in self.rows))
+
+    def mean_and_rms(self, metric: str) -> MeanAndRms | None:
+        """Over executions; None where none recorded the metric."""
+        values = [row[metric] for row in self.rows if row[metric] is not None]
+        return MeanAndRms.from_values(values) if values else None
+
+    def mean_over_jobs(self, metric: str) -> MeanWithInterval | None:
+        """Over jobs; None where none recorded the metric."""
+        values = self.job_values(metric)
+        if not values:
+            return None
+        estimate = estimate_paired(values)
+        if estimate is None:
+            return MeanWithInterval(len(values), math.fsum(values) / len(values))
+        return MeanWithInterval(len(values), estimate.mean, *estimate.interval())
+
+    def ratio_over_jobs(self, other: ExecutionGroup, metric: str) -> MeanWithInterval | None:
+        """How many times as much as in another group, the geometric mean over jobs.
+
+        Unpaired (Welch's t on the logarithms); None where either has no positive values, without an
+        interval where either has fewer than two jobs.
+        """
+        here, there = self.job_values(metric), other.job_values(metric)
+        if not here or not there or min(*here, *there) <= 0:
+            return None
+        jobs = len(here)
+        estimate = estimate_unpaired(there, here)
+        if estimate is None:
+            return MeanWithInterval(jobs, math.exp(_mean_of_logs(here) - _mean_of_logs(there)))
+        return MeanWithInterval(jobs, math.exp(estimate.mean), *map(math.exp, estimate.interval()))
+
+    def job_values(self, metric: str) -> list[float]:
+        """One value a job: the median over its executions in its last attempt that has one."""
+        known = (row for row in self.rows if row[metric] is not None)
+        jobs = select_last_attempts(known, lambda row: (row["job_id"], row["attempt"]))
+        return [float(median(row[metric] for row in found)) for found in jobs.values()]
+
+
+def classify_execution(row: Row) -> str:
+    """What became of a timed execution: one of :data:`FATES`."""
+    if row["failure_kind"] == NOT_SUPPORTED:
+        return UNSUPPORTED
+    if row["failure_class"]:
+        return FAILED
+    return USABLE if row["plausible"] else IMPLAUSIBLE
+
+
+def is_usable(row: Row) -> bool:
+    """Whether a row may be averaged: timed, not failed and plausible."""
+    return row["kind"] == TIMED and classify_execution(row) == USABLE
+
+
+def group_executions(rows: Iterable[Row], key: Callable[[Row], Key]) -> list[ExecutionGroup]:
+    """Group the timed executions by a key, in natural order of its parts."""
+    groups: dict[Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["kind"] == TIMED:
+            groups[key(row)].append(row)
+    return [_make_group(key_, groups[key_]) for key_ in sorted(groups, key=_group_sort_key)]
+
+
+def _make_group(key: Key, rows: Sequence[Row]) -> ExecutionGroup:
+    fates = [classify_execution(row) for row in rows]
+    usable = tuple(row for row, what in zip(rows, fates, strict=True) if what == USABLE)
+    return ExecutionGroup(key, usable, Counter(fates))
+
+
+def list_axes(rows: Iterable[Row]) -> tuple[str, ...]:
+    """The axes of the rows' variants."""
+    names = (name for row in rows for name, _ in parse_variant(row["variant"]).values)
+    return tuple(dict.fromkeys(names))
+
+
+def lookup_value(row: Row, name: str) -> Scalar | None:
+    """What a row holds under the name of an axis of its variant, or of a column."""
+    found = dict(parse_variant(row["variant"]).values)
+    value: Scalar | None = found[name] if name in found else row.get(name)
+    return value
+
+
+def find_distinguishing_names(
+    rows: Iterable[Row], beside: Collection[str] = ("site", "door")
+) -> tuple[str, ...]:
+    """The names that tell groups apart which hold no mixture: varying axes, and these columns."""
+    timed = [row for row in rows if row["kind"] == TIMED]
+    varying = find_varying_axes(parse_variant(row["variant"]) for row in timed)
+    columns = [name for name in beside if len({row[name] for row in timed}) > 1]
+    return (*columns, *varying)
+
+
+def _group_sort_key(key: Key) -> tuple[Any, ...]:
+    return tuple((2,) if value is None else natural_sort_key(value) for value in key)
+
+
+def _mean_of_logs(values: Sequence[float]) -> float:
+    return math.fsum(map(math.log, values)) / len(values)

@@ -1,0 +1,173 @@
+"""A site beside similar ones: its series, and the median of what others got from the same work."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from treehammer.sql.read.figure_query import Moments
+from treehammer.sql.read.site_history import DailySums
+
+#: What similar means, in words.
+SIMILAR_SITES_TEXT = (
+    "Similar sites are those that did the same work at the same time: the same test, variant, "
+    "ROOT release and dataset, read through a door of the same protocol. "
+    "Of each work the median of their means is taken, and weighted as this site's measurements are, "
+    "so that both lines stand for the same mix. Work that nobody else did has no part in the comparison."
+)
+
+_WorkKey = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class PeerComparison:
+    """A site at one time, beside the others.
+
+    Attributes:
+        time: the day, or the Monday of the week (UTC, YYYYMMDD).
+        number: good measurements that have the metric.
+        mean: of all of them, in the metric's unit.
+        compared: those of work that others did, too.
+        own: their mean; None without any.
+        rms: the scatter of what is shown, each measurement about the mean of its own work.
+        error: the standard error of what is shown, were all measurements independent.
+        median: of similar sites, weighted by this site's work; None without any.
+        sites: how many similar sites there were.
+    """
+
+    time: int
+    count: int
+    mean: float
+    compared_count: int
+    own_mean: float | None
+    rms: float
+    standard_error: float | None
+    peer_median: float | None
+    peer_count: int
+
+    @property
+    def displayed_mean(self) -> float:
+        """What stands beside the median; all of the site's work when there is none."""
+        return self.mean if self.own_mean is None else self.own_mean
+
+    @property
+    def difference(self) -> float | None:
+        """The site's own over the median, minus 1; None where there is nothing to compare."""
+        if self.own_mean is None or not self.peer_median:
+            return None
+        return self.own_mean / self.peer_median - 1
+
+
+def compare_over_time(
+    dailies: Iterable[DailySums], site: str, time: Callable[[int], int | None]
+) -> list[PeerComparison]:
+    """The series of a site beside the others, in order of time.
+
+    Args:
+        dailies: sums of one metric, of all sites.
+        site: the site in question.
+        time: the day or week that a day (YYYYMMDD) belongs to; None where it is no day.
+    """
+    own: dict[int, dict[_WorkKey, Moments]] = defaultdict(dict)
+    found: dict[tuple[int, _WorkKey], dict[str, tuple[int, float]]] = defaultdict(dict)
+    times: dict[int, int | None] = {}
+    for day, of_site, work, number, total, squares in dailies:
+        when = times[day] if day in times else times.setdefault(day, time(day))
+        if when is None or not number:
+            continue
+        if of_site == site:
+            mine, more = own[when], Moments(number, total, squares)
+            mine[work] = mine[work] + more if work in mine else more
+        else:
+            sums = found[when, work]
+            before = sums.get(of_site)
+            sums[of_site] = (before[0] + number, before[1] + total) if before else (number, total)
+    others = {
+        (when, work): {name: total / number for name, (number, total) in found[when, work].items()}
+        for when, works in own.items()
+        for work in works
+        if (when, work) in found
+    }
+    return [_compare_with_peers(when, works, others) for when, works in sorted(own.items())]
+
+
+def compare_sites(sums: Iterable[tuple[str, _WorkKey, Moments]]) -> dict[str, PeerComparison]:
+    """Every site beside the others over the whole time that sums are of; their ``time`` is 0.
+
+    Args:
+        sums: site, work, and a metric of some of its good measurements.
+    """
+    own: dict[str, dict[_WorkKey, Moments]] = defaultdict(dict)
+    means: dict[_WorkKey, dict[str, float]] = defaultdict(dict)
+    for site, work, moments in sums:
+        if moments.mean is not None:
+            mine = own[site]
+            mine[work] = whole = mine[work] + moments if work in mine else moments
+            assert whole.mean is not None
+            means[work][site] = whole.mean
+    return {
+        site: _compare_with_peers(
+            0,
+            works,
+            {
+                (0, work): {name: mean for name, mean in means[work].items() if name != site}
+                for work in works
+                if len(means[work]) > 1
+            },
+        )
+        for site, works in own.items()
+    }
+
+
+def _compare_with_peers(
+    when: int,
+    works: Mapping[_WorkKey, Moments],
+    others: Mapping[tuple[int, _WorkKey], Mapping[str, float]],
+) -> PeerComparison:
+    everything = _sum_moments(works.values())
+    peers = {work: others[when, work] for work in works if (when, work) in others}
+    compared = _sum_moments(works[work] for work in peers)
+    median = None
+    if peers:
+        weighed = (
+            works[work].value_count * statistics.median(means.values())
+            for work, means in peers.items()
+        )
+        median = math.fsum(weighed) / compared.value_count
+    assert everything.mean is not None
+    rms, error = _pooled_scatter([works[work] for work in peers] or list(works.values()))
+    return PeerComparison(
+        time=when,
+        count=everything.value_count,
+        mean=everything.mean,
+        compared_count=compared.value_count,
+        own_mean=compared.mean,
+        rms=rms,
+        standard_error=error,
+        peer_median=median,
+        peer_count=len(set(_iter_site_names(peers.values()))),
+    )
+
+
+def _iter_site_names(found: Iterable[Mapping[str, float]]) -> Iterator[str]:
+    for means in found:
+        yield from means
+
+
+def _sum_moments(found: Iterable[Moments]) -> Moments:
+    return sum(found, Moments())
+
+
+def _pooled_scatter(works: Iterable[Moments]) -> tuple[float, float | None]:
+    """RMS and standard error of a mean over works: each scatters about its own mean, not about all."""
+    variance, number, freedom = 0.0, 0, 0
+    for one in works:
+        rms = one.rms or 0.0
+        variance += one.value_count * rms * rms
+        number += one.value_count
+        freedom += one.value_count - 1
+    error = math.sqrt(variance / freedom / number) if freedom > 0 else None
+    return math.sqrt(variance / number), error

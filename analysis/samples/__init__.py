@@ -1,0 +1,1 @@
+"""Executions as samples, and the pairs made from them."""

@@ -1,0 +1,298 @@
+"""What analysis knows of one execution, and the keys that say what may be compared with what."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.matrix import identity
+from treehammer.hctests.matrix.definition import Scalar, Variant
+
+#: The metrics that releases are judged on, all in seconds per event: lower is better.
+HEADLINE_METRICS = ("cpu_per_event_s", "wall_per_event_s")
+
+#: What lies outside is no time that reading an event or a loop takes (seconds: a picosecond, eleven
+#: days); as ratios and powers such numbers would also leave what a computer can hold.
+POSSIBLE_RANGE_S = (1e-12, 1e6)
+
+#: Facts of a ROOT build beside its version and commit.
+BUILD_FACTS = (
+    "root_platform",
+    "root_compiler",
+    "root_flags",
+    "root_cxx_standard",
+    "root_features",
+    "zlib_version",
+    "lzma_version",
+    "lz4_version",
+    "zstd_version",
+)
+
+#: Where an execution ran, and what it read, can be compared like an axis, though a variant does not hold it.
+CONTEXT_AXES: Mapping[str, str] = {
+    "site": "site",
+    "door": "door",
+    "campaign": "campaign_id",
+    "dataset": "dataset",
+}
+
+#: Two selections that someone made are compared on this axis; what they have in common is the series.
+SELECTION_AXIS = "selection"
+
+_TEXT_COLUMNS = (
+    "measurement_id",
+    "kind",
+    "job_id",
+    "campaign_id",
+    "test_name",
+    "test_hash",
+    "dataset",
+    "dataset_hash",
+    "site",
+    "door",
+    "door_protocol",
+    "host",
+    "failure_class",
+    "implausible_reasons",
+    "value_checksum",
+    "checksum_skipped_leaves",
+    "root_version",
+    "root_commit",
+)
+
+#: The columns a :class:`Sample` is made of, to ask the store for.
+SAMPLE_COLUMNS: tuple[str, ...] = (
+    *_TEXT_COLUMNS,
+    *BUILD_FACTS,
+    *HEADLINE_METRICS,
+    "variant",
+    "attempt",
+    "round",
+    "instrument_version",
+    "checksum_version",
+    "content_hash",
+    "dirty",
+    "plausible",
+    "loop_wall_s",
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement as analysis sees it.
+
+    Text that is not known is ``''``.  ``metrics`` holds the headline metrics that were recorded,
+    ``loop_wall_s`` is None where no loop was timed, ``build`` the facts of the ROOT build
+    (:data:`BUILD_FACTS` with version and commit).  ``side`` names the selection that it belongs to
+    where two selections are compared.
+    """
+
+    measurement_id: str
+    kind: str
+    job_id: str
+    campaign_id: str
+    test_name: str
+    test_hash: str
+    dataset: str
+    dataset_hash: str
+    site: str
+    door: str
+    door_protocol: str
+    host: str
+    failure_class: str
+    implausible_reasons: str
+    value_checksum: str
+    checksum_skipped_leaves: str
+    variant: Variant
+    attempt: int
+    round: int
+    instrument_version: int
+    dirty: bool
+    plausible: bool
+    loop_wall_s: float | None
+    metrics: Mapping[str, float]
+    build: Mapping[str, str]
+    checksum_version: int = 0
+    content_hash: str = ""
+    side: str = ""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Sample:
+        """Build one from a row of the store that holds :data:`COLUMNS`."""
+        text = {name: row.get(name) or "" for name in _TEXT_COLUMNS}
+        build = {name: text.pop(name) for name in ("root_version", "root_commit")}
+        build |= {name: row.get(name) or "" for name in BUILD_FACTS}
+        return cls(
+            **text,
+            variant=parse_variant(row["variant"]),
+            attempt=row["attempt"],
+            round=row["round"],
+            instrument_version=row["instrument_version"],
+            dirty=bool(row["dirty"]),
+            plausible=bool(row["plausible"]),
+            loop_wall_s=row.get("loop_wall_s"),
+            metrics={name: row[name] for name in HEADLINE_METRICS if row.get(name) is not None},
+            build=build,
+            checksum_version=row.get("checksum_version") or 0,
+            content_hash=row.get("content_hash") or "",
+        )
+
+    def axis_value(self, axis: str) -> Scalar | None:
+        """The value on an axis of the variant or of :data:`CONTEXT_AXES`; None where it has none."""
+        if axis == SELECTION_AXIS:
+            return self.side or None
+        values = dict(self.variant.values)
+        if axis in values:
+            return values[axis]
+        field = CONTEXT_AXES.get(axis)
+        return getattr(self, field) if field else None
+
+    def reason_unusable(self, metric: str) -> str:
+        """Why this execution says nothing about ``metric``; '' when it does."""
+        if self.failure_class:
+            return f"failed: {self.failure_class}"
+        if not self.plausible:
+            return "implausible"
+        return "" if is_possible_time(self.metrics.get(metric)) else f"no {metric}"
+
+
+def is_possible_time(seconds: float | None) -> bool:
+    """Whether this can be a time that was measured; NaN and infinity cannot."""
+    low, high = POSSIBLE_RANGE_S
+    return seconds is not None and low <= seconds <= high
+
+
+def comparison_key(sample: Sample, axis: str) -> str:
+    """Fingerprint of what ``sample`` may be paired with: everything of the series but ``axis``."""
+    return _fingerprint_by_protocol(sample, axis) if axis == "site" else _fingerprint(sample, axis)
+
+
+def release_key(sample: Sample, axis: str) -> str:
+    """Fingerprint of what is pooled over sites: the comparison key without site and door's name."""
+    return (
+        _fingerprint(sample, "site", "door")
+        if axis == "door"
+        else _fingerprint_by_protocol(sample, axis)
+    )
+
+
+def _fingerprint_by_protocol(sample: Sample, axis: str) -> str:
+    """Sites name their doors as they like: what they have in common is the protocol."""
+    return f"{_fingerprint(sample, axis, 'site', 'door')}/{sample.door_protocol}"
+
+
+def _fingerprint(sample: Sample, *without: str) -> str:
+    return identity.compute_comparison_key(
+        {
+            "test_hash": sample.test_hash,
+            "variant": sample.variant.canonical_json,
+            "dataset_hash": sample.dataset_hash,
+            "content_hash": sample.content_hash,
+            "site": sample.site,
+            "door": sample.door,
+            "instrument_version": sample.instrument_version,
+        },
+        without=without,
+    )
+
+
+def parse_variant(text: str) -> Variant:
+    """The variant that a measurement holds as canonical JSON."""
+    return Variant(tuple(json.loads(text).items()))
+
+
+def find_varying_axes(variants: Iterable[Variant]) -> dict[str, list[Scalar]]:
+    """The axes that have several values among ``variants``, and these in natural order."""
+    values: dict[str, set[Scalar]] = {}
+    for variant in variants:
+        for axis, value in variant.values:
+            values.setdefault(axis, set()).add(value)
+    return {
+        axis: sorted(found, key=natural_sort_key)
+        for axis, found in values.items()
+        if len(found) > 1
+    }
+
+
+def find_bundled_axes(samples: Iterable[Sample]) -> tuple[str, ...]:
+    """The axes that vary inside one job: those whose values can be compared pair by pair."""
+    jobs: dict[str, list[Variant]] = {}
+    for sample in samples:
+        jobs.setdefault(sample.job_id, []).append(sample.variant)
+    return tuple(dict.fromkeys(axis for job in jobs.values() for axis in find_varying_axes(job)))
+
+
+def select_known_hosts(hosts: Iterable[str | None]) -> set[str]:
+    """The hosts that can be told apart: who does not know its own is on none of them."""
+    return {host for host in hosts if host}
+
+
+def natural_sort_key(value: Scalar) -> tuple[Any, ...]:
+    """Sort key that puts 6.9 before 6.10, and numbers before text."""
+    if not isinstance(value, str):
+        return 0, value
+    parts = [part for part in re.split(r"(\d+)", value) if part]
+    return 1, tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
+
+
+def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
+    """The value of ``axis`` that a user wrote as ``text``.
+
+    Numbers compare as numbers (``30`` is 30.0), text as text (``6.4`` is not ``6.40``).
+
+    Raises:
+        ConfigError: no sample has such an axis.
+        NothingToDo: no sample has this value.
+    """
+    present: set[Scalar] = set()
+    axes: set[str] = set(CONTEXT_AXES)
+    for sample in samples:
+        axes.update(name for name, _ in sample.variant.values)
+        value = sample.axis_value(axis)
+        if value is not None:
+            present.add(value)
+    if axis not in axes:
+        raise ConfigError(
+            f"no measurement has an axis {axis!r}",
+            where="--axis",
+            hint=f"Axes present: {', '.join(sorted(axes))}.",
+        )
+    for value in present:
+        if matches_value(text, value):
+            return value
+    known = ", ".join(str(value) for value in sorted(present, key=natural_sort_key))
+    raise NothingToDoError(
+        f"no measurement has {axis}={text}",
+        where="compare",
+        hint=f"Values present: {known or 'none'}.",
+    )
+
+
+def matches_value(text: str, value: Scalar) -> bool:
+    """Whether a user wrote this value: numbers compare as numbers, text as text."""
+    if isinstance(value, bool):
+        return text.lower() == str(value).lower()
+    if isinstance(value, str):
+        return text == value
+    try:
+        return float(text) == value
+    except ValueError:
+        return False
+
+
+def possible_values(text: str) -> Iterator[Scalar]:
+    """Every value that a user may mean who writes this, see :func:`means`; the text itself first."""
+    yield text
+    if text.lower() in ("true", "false"):
+        yield text.lower() == "true"
+    try:
+        number = float(text)
+    except ValueError:
+        return
+    if number.is_integer():
+        yield int(number)
+    yield number

@@ -1,0 +1,1 @@
+"""Estimates, intervals, verdict rules and the power table."""

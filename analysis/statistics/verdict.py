@@ -1,0 +1,122 @@
+"""The answers a comparison can give, and the evidence that is kept with each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+#: Scopes of a verdict: one series at one site, or a release pooled over sites.
+SERIES_SCOPE, RELEASE_SCOPE = "series", "release"
+#: Effects within ±DELTA (in ln, so about 2 %) are too small to matter.
+DEFAULT_DELTA = 0.02
+#: More jobs than this are not worth naming.
+MAX_JOBS_NAMED = 10_000
+#: Raised when a rule changes: a verdict is only as good as the rule that gave it.
+RULE_VERSION = 1
+
+
+class Verdict(StrEnum):
+    """What a comparison concludes of B, seen from A."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    UNDECIDED = "undecided"
+    NOT_ENOUGH = "not enough data"
+    TOO_SHORT = "loop too short"
+    BUILD_DIFFERS = "build differs"
+    VALUES_DIFFER = "values differ"
+    LOST = "lost"
+    NEW = "new"
+    FAILED = "failed"
+
+    @property
+    def is_statistical(self) -> bool:
+        """Whether the statistical rule was applied, rather than refused."""
+        return self in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNDECIDED)
+
+
+#: Verdicts that say one side has nothing to compare.
+ONE_SIDED_VERDICTS = (Verdict.LOST, Verdict.NEW, Verdict.FAILED)
+
+
+@dataclass(frozen=True)
+class VerdictEvidence:
+    """What a verdict rests on; kept as JSON beside it.
+
+    Attributes:
+        why: the reason in words, where it is not the numbers alone.
+        remedy: what to do about it.
+        power: how many jobs found a slowdown among recorded A/A jobs, where more could decide.
+        test: the statistical test, '' where none was made.
+        unpaired: whether separate jobs were compared, for want of jobs that hold both sides.
+        a_value, b_value: the metric on either side, in its unit: geometric means over jobs, whose
+            ratio is the effect.
+        jobs_a, jobs_b: jobs on either side (equal for pairs).
+        p, p_adjusted: of 'no effect', alone and within the family.
+        level: error rate of the row's interval; 0.05 where it stands outside every family.
+        delta: effects within ±delta (in ln) count as none.
+        loop_s: median wall time of the shorter side's loop.
+        same_data: what the value checksums say.
+        build: what else differs between the builds.
+        bundled: libraries that changed with the release because ROOT brings them along.
+        repackaged: compilers that differ in the distributor's package alone.
+        unknown: build facts that one side did not record.
+        left_out: executions that were not used, by reason.
+        sites: sites that were pooled, and tau, the spread between them (ln).
+        sites_needed: more sites that make a decision likely.
+        campaigns: identities of the campaigns that were asked, of all when empty.
+        where: conditions on the measurements of both sides, as ``export --where`` takes them; of
+            several ``=`` on one column any one will do.
+        where_a, where_b: conditions on one side alone.
+        of_a, of_b: columns and the values that single out the executions of either side.
+
+    ``campaigns`` is None in what was recorded before these last ones were: then the selection is
+    not known, and ``a_value`` and ``b_value`` are medians over jobs.
+    """
+
+    why: str = ""
+    remedy: str = ""
+    power: str = ""
+    test: str = ""
+    unpaired: bool = False
+    a_value: float | None = None
+    b_value: float | None = None
+    jobs_a: int = 0
+    jobs_b: int = 0
+    p: float | None = None
+    p_adjusted: float | None = None
+    level: float | None = None
+    delta: float | None = None
+    loop_s: float | None = None
+    same_data: str = ""
+    build: tuple[str, ...] = ()
+    bundled: tuple[str, ...] = ()
+    repackaged: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    sites: tuple[str, ...] = ()
+    tau: float | None = None
+    sites_needed: int | None = None
+    campaigns: tuple[str, ...] | None = None
+    where: tuple[str, ...] | None = None
+    where_a: tuple[str, ...] | None = None
+    where_b: tuple[str, ...] | None = None
+    of_a: Mapping[str, str | int] = field(default_factory=dict)
+    of_b: Mapping[str, str | int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The text kept in the verdict's row."""
+        return json.dumps(asdict(self), sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> VerdictEvidence:
+        """Read what :meth:`to_json` wrote."""
+        document: dict[str, Any] = json.loads(text)
+        for name, value in document.items():
+            if isinstance(value, list):
+                document[name] = tuple(value)
+        return cls(**document)

@@ -1,0 +1,1 @@
+"""Benchmarks of verdicts and of ROOT releases."""

@@ -1,0 +1,119 @@
+"""Plots of the A/A jobs and of what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure as Canvas
+from scipy import stats
+
+from benchmarks.harness.ratio_figures import RESULTS_FOLDER
+from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
+from treehammer.analysis.statistics.estimates import TARGET_POWER
+from treehammer.analysis.statistics.power_table import PowerCell
+
+#: Up to so many jobs apart, correlation is looked at.
+MAX_LAG = 20
+
+
+def autocorrelation(values: npt.ArrayLike, lags: int) -> npt.NDArray[np.float64]:
+    """Correlation of a series with itself, 1 … ``lags`` places later (fewer where it is short)."""
+    found: npt.NDArray[np.float64] = np.asarray(values, dtype=np.float64)
+    centred = found - found.mean()
+    total = float(centred @ centred) or 1.0
+    lags = min(lags, len(centred) - 1)
+    return np.array([centred[:-lag] @ centred[lag:] / total for lag in range(1, lags + 1)])
+
+
+def plot_spread(effects: Mapping[str, Sequence[float]]) -> None:
+    """Distribution, course and autocorrelation of d, a row for each metric: ``results/aa.svg``."""
+    if any(len(d) < 3 for d in effects.values()):
+        return
+    canvas = Canvas(figsize=(10, 2.6 * len(effects)), layout="constrained")
+    grid = canvas.subplots(len(effects), 3, squeeze=False)
+    for row, (title, found) in zip(grid, effects.items(), strict=True):
+        d = 100 * np.asarray(found)
+        spread = d.std(ddof=1)
+        row[0].hist(d, bins="auto", density=True, color="tab:blue", alpha=0.5)
+        at = np.linspace(d.min(), d.max(), 200)
+        row[0].plot(at, stats.norm.pdf(at, d.mean(), spread), color="tab:red")
+        row[0].set_xlabel("100 ln(B/A)")
+        row[0].set_title(f"{title}: {len(d)} jobs, sd {spread:.2g} %", fontsize="medium")
+        row[1].axhline(0, color="0.6", linewidth=1)
+        row[1].plot(d, ".", color="tab:blue", alpha=0.5)
+        row[1].set_xlabel("job, in order of time")
+        row[1].set_ylabel("100 ln(B/A)")
+        found_at = autocorrelation(d, MAX_LAG)
+        edge = 1.96 / np.sqrt(len(d))
+        row[2].axhspan(-edge, edge, color="0.9")
+        row[2].vlines(range(1, len(found_at) + 1), 0, found_at, color="tab:blue")
+        row[2].set_ylim(-1, 1)
+        row[2].set_xlabel("jobs apart")
+        row[2].set_ylabel("correlation")
+    save_plot(canvas, "aa")
+
+
+def save_plot(canvas: Canvas, name: str) -> None:
+    """Write ``results/NAME.svg``."""
+    RESULTS_FOLDER.mkdir(exist_ok=True)
+    # Without a date: the same data give the same file.
+    canvas.savefig(RESULTS_FOLDER / f"{name}.svg", metadata={"Date": None})
+
+
+def plot_error_rates(shares: Mapping[str, tuple[float, float, float]], at_most: float) -> None:
+    """Shares of false verdicts with their intervals against what is allowed: ``verdicts.svg``."""
+    start = "comparisons with a false verdict, "
+    shown = {what.removeprefix(start): v for what, v in shares.items() if what.startswith(start)}
+    canvas = Canvas(figsize=(8, 1.2 + 0.28 * len(shown)), layout="constrained")
+    axes = canvas.subplots()
+    axes.axvline(100 * at_most, color="tab:red", linewidth=1)
+    for place, (share, low, high) in enumerate(shown.values()):
+        axes.plot([100 * low, 100 * high], [place, place], color="tab:blue")
+        axes.plot(100 * share, place, "o", color="tab:blue", markersize=4)
+    axes.set_yticks(range(len(shown)), list(shown), fontsize="small")
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("% of comparisons, with 95 % intervals; the line is what may be")
+    axes.set_title("False verdicts where nothing differs", loc="left", fontsize="medium")
+    save_plot(canvas, "verdicts")
+
+
+def plot_power(table: Sequence[PowerCell]) -> None:
+    """Share of slowdowns that are found against the number of jobs: ``power.svg``."""
+    metrics = list(dict.fromkeys(cell.metric for cell in table))
+    canvas = Canvas(figsize=(4.5 * len(metrics), 3.4), layout="constrained")
+    for axes, metric in zip(
+        canvas.subplots(1, len(metrics), squeeze=False, sharey=True)[0], metrics, strict=True
+    ):
+        mine = [cell for cell in table if cell.metric == metric]
+        for slowdown in sorted({cell.slowdown for cell in mine}):
+            line = [cell for cell in mine if cell.slowdown == slowdown]
+            jobs = [cell.jobs for cell in line]
+            (drawn,) = axes.plot(
+                jobs,
+                [100 * cell.detection_rate for cell in line],
+                "o-",
+                label=f"{100 * slowdown:g} %",
+            )
+            axes.fill_between(
+                jobs,
+                [100 * cell.low for cell in line],
+                [100 * cell.high for cell in line],
+                color=drawn.get_color(),
+                alpha=0.2,
+            )
+        axes.axhline(100 * TARGET_POWER, color="0.6", linewidth=1)
+        axes.set_xscale("log")
+        axes.set_xticks(jobs, [str(count) for count in jobs])
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("jobs of a series")
+        axes.set_title(
+            f"{METRIC_TITLES[metric]}, spread {100 * mine[0].spread:.2g} %",
+            loc="left",
+            fontsize="medium",
+        )
+        axes.legend(title="slower by", frameon=False)
+    canvas.axes[0].set_ylabel("% found")
+    save_plot(canvas, "power")

@@ -1,0 +1,115 @@
+"""Campaigns made of recorded A/A jobs: the jobs are real, what is called a site or a host is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from benchmarks.analysis.aa_jobs import TWIN_COMPARISON, TwinJob
+from treehammer.analysis.comparison.comparison import Comparison, compare_samples
+from treehammer.analysis.comparison.series_effects import MIN_HOSTS
+from treehammer.analysis.samples.sample import BUILD_FACTS, HEADLINE_METRICS, Sample
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
+from treehammer.hctests.matrix.definition import Variant
+
+#: Neighbours in time among which a series takes its jobs.
+NEIGHBOR_WINDOW = 24
+
+
+class SamplingScheme(Enum):
+    """How a series gets its jobs out of those that were recorded.
+
+    Either way no job is twice in a series, while several series may share one.
+    """
+
+    SCATTERED = "scattered"
+    """At random: what neighbours in time have in common is spread over all series."""
+    NEIGHBORS = "neighbours"
+    """At random among :data:`WINDOW` that ran one after the other: a drift stays within a series.
+
+    (Blocks without a choice would be 200 different series at most, and one unlucky block would be
+    in every sixth campaign.)
+    """
+
+
+@dataclass(frozen=True)
+class CampaignShape:
+    """A campaign: ``jobs`` for each of ``variants`` at each of ``sites``."""
+
+    sites: int
+    variants: int
+    jobs: int
+
+
+def resample_campaign(
+    recorded: Sequence[TwinJob],
+    shape: CampaignShape,
+    dealing: SamplingScheme,
+    seed: Sequence[int],
+    slowdown: float = 0.0,
+) -> Comparison:
+    """Deal a campaign, slow its side B down by a ratio less 1, and compare."""
+    dice = np.random.default_rng(list(seed))
+    samples: list[Sample] = []
+    for site in range(shape.sites):
+        for variant in range(shape.variants):
+            jobs = _draw_jobs(recorded, shape.jobs, dealing, dice)
+            samples += _build_executions(jobs, site, variant, 1 + slowdown)
+    return compare_samples(samples, TWIN_COMPARISON, now_us=0)
+
+
+def _draw_jobs(
+    recorded: Sequence[TwinJob], count: int, dealing: SamplingScheme, dice: np.random.Generator
+) -> list[TwinJob]:
+    if dealing is SamplingScheme.SCATTERED:
+        places = dice.choice(len(recorded), count, replace=False)
+    else:
+        # In a ring, so that every job is drawn equally often.
+        start = dice.integers(len(recorded))
+        places = (start + dice.choice(max(NEIGHBOR_WINDOW, count), count, replace=False)) % len(
+            recorded
+        )
+    return [recorded[place] for place in places]
+
+
+def _build_executions(
+    jobs: Sequence[TwinJob], site: int, variant: int, factor: float
+) -> Iterator[Sample]:
+    for number, job in enumerate(jobs):
+        both = [job.twin_values(metric) for metric in HEADLINE_METRICS]
+        for side, (twin, times) in enumerate((("a", 1.0), ("b", factor))):
+            yield Sample(
+                measurement_id=f"{site}-{variant}-{number}-{twin}",
+                kind=TIMED,
+                job_id=f"{site}-{variant}-{number}",
+                campaign_id="resampled",
+                test_name="aa",
+                test_hash="aa",
+                dataset=job.setup_name,
+                dataset_hash="",
+                site=f"site{site}",
+                door="file",
+                door_protocol="file",
+                # In turn, as a batch system would spread them; the node was always the same.
+                host=f"site{site}-host{number % MIN_HOSTS}",
+                failure_class="",
+                implausible_reasons="",
+                value_checksum="",
+                checksum_skipped_leaves="",
+                variant=Variant(((TWIN_COMPARISON.axis, twin), ("variant", variant))),
+                attempt=1,
+                round=1,
+                instrument_version=INSTRUMENT_VERSION,
+                dirty=False,
+                plausible=True,
+                loop_wall_s=job.loop_s,
+                metrics={
+                    metric: values[side] * times
+                    for metric, values in zip(HEADLINE_METRICS, both, strict=True)
+                },
+                build=dict.fromkeys(("root_version", "root_commit", *BUILD_FACTS), ""),
+            )

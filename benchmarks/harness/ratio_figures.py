@@ -1,0 +1,132 @@
+"""What all benchmarks share: the figures they give, their intervals, raw data and plots."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+from scipy import stats
+
+from treehammer.collectors.worker.probes import node_facts
+from treehammer.collectors.worker.probes.cgroup import Cgroup
+
+RESULTS_FOLDER = Path(__file__).parents[1] / "results"
+
+#: Of the resampling: the same raw data always give the same interval.
+SEED = 1
+
+
+@dataclass(frozen=True)
+class RatioFigure:
+    """One ratio.
+
+    Attributes:
+        what: what was measured, against what.
+        value: the ratio (1 is 'the same').
+        low: lower bound of the 95 % interval; NaN where one run gives no interval.
+        high: upper bound.
+        pairs: over how many pairs the median was taken.
+        at_most: what ``high``, or the value where there is no interval, must not exceed.
+    """
+
+    title: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    pairs: int = 1
+    upper_bound: float | None = None
+
+    @property
+    def within_bound(self) -> bool:
+        """Whether the figure stays within its bound, if it has one."""
+        bound = self.value if math.isnan(self.high) else self.high
+        return self.upper_bound is None or bound <= self.upper_bound
+
+    def __str__(self) -> str:
+        interval = "" if math.isnan(self.low) else f"  95 % in [{self.low:.4g}, {self.high:.4g}]"
+        pairs = f"  ({self.pairs} pairs)" if self.pairs > 1 else ""
+        kept = "" if self.upper_bound is None else f"  at most {self.upper_bound:g}: "
+        verdict = "" if self.upper_bound is None else "kept" if self.within_bound else "BROKEN"
+        return f"{self.title}: {self.value:.4g}{interval}{pairs}{kept}{verdict}"
+
+    def summary_row(self, host: str) -> dict[str, Any]:
+        """For the summary."""
+        return {**asdict(self), "machine": host}
+
+
+def median_ratio(
+    what: str, ours: Sequence[float], peer: Sequence[float], *, at_most: float | None = None
+) -> RatioFigure:
+    """Median of ours / peer over pairs measured one right after the other.
+
+    The interval is a percentile bootstrap of the median; it needs at least six pairs.
+    """
+    logs = np.log(np.asarray(ours) / np.asarray(peer))
+    middle = float(np.exp(np.median(logs)))
+    if len(logs) < 6:
+        return RatioFigure(what, middle, pairs=len(logs), upper_bound=at_most)
+    interval = stats.bootstrap(
+        (logs,), np.median, method="percentile", rng=np.random.default_rng(SEED)
+    ).confidence_interval
+    low, high = float(np.exp(interval.low)), float(np.exp(interval.high))
+    return RatioFigure(what, middle, low, high, len(logs), at_most)
+
+
+def describe_machine() -> str:
+    """The machine, in one line."""
+    facts = node_facts.collect_node_facts(Cgroup())
+    memory = float(facts["mem_total_bytes"] or 0) / 1e9
+    return (
+        f"{facts['cpu_model']}, {facts['cores_allowed']} cores, {memory:.0f} GB, "
+        f"{facts['container'] or 'bare metal'}, {facts['os_name']}, Linux {facts['kernel']}, "
+        f"Python {facts['worker_python']}"
+    )
+
+
+def write_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write raw data as ``results/NAME.csv``."""
+    RESULTS_FOLDER.mkdir(exist_ok=True)
+    with (RESULTS_FOLDER / f"{name}.csv").open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def plot_points(
+    name: str,
+    title: str,
+    label: str,
+    series: Mapping[str, Sequence[float]],
+    *,
+    reference: float | None = 1.0,
+) -> None:
+    """Draw every point and the median of each series as ``results/NAME.svg``.
+
+    Args:
+        name: of the file.
+        title: what the plot shows.
+        label: of the value axis.
+        series: name -> values; one row each, from top to bottom.
+        reference: where a line marks 'the same', if anywhere.
+    """
+    canvas = Canvas(figsize=(7.2, 1.2 + 0.45 * len(series)), layout="constrained")
+    axes = canvas.subplots()
+    if reference is not None:
+        axes.axvline(reference, color="0.6", linewidth=1)
+    for position, values in enumerate(series.values()):
+        spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else [0.0]
+        axes.plot(values, position + np.asarray(spread), ".", color="tab:blue", alpha=0.5)
+        axes.plot([float(np.median(values))] * 2, [position - 0.3, position + 0.3], color="tab:red")
+    axes.set_yticks(range(len(series)), list(series))
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.set_title(title, loc="left", fontsize="medium")
+    RESULTS_FOLDER.mkdir(exist_ok=True)
+    # Without a date: the same data give the same file.
+    canvas.savefig(RESULTS_FOLDER / f"{name}.svg", metadata={"Date": None})

@@ -1,0 +1,46 @@
+"""Runs a script of ours under a ROOT release with the payload kit at hand, outside any worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from treehammer import config
+from treehammer.collectors.software import providers
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
+
+
+def dataset_file(dataset: str) -> str:
+    """Path of the dataset's one file; it is made when it is missing."""
+    settings = config.load_settings()
+    ensure_dataset(dataset, settings)
+    return FolderCatalogue(settings.datasets_dir).files(dataset)[0].url
+
+
+def run_in_root(script: str, release: str, task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The documents that a script printed, one JSON object a line.
+
+    Args:
+        script: name of a file beside this module; it gets ``task`` as JSON in its first argument.
+        release: of ROOT, made when it is missing.
+        task: what the script is to do.
+    """
+    settings = config.load_settings()
+    request = providers.prepare_software(
+        providers.parse_software_request(release), settings.software_dir
+    )
+    setup = providers.setup_software(
+        request, os.environ, Path(providers.__file__).parents[1] / "kit"
+    )
+    done = subprocess.run(
+        [setup.python, Path(__file__).parents[1] / "worker" / script, json.dumps(task)],
+        env=dict(setup.env),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

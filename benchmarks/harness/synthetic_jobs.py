@@ -1,0 +1,177 @@
+"""What stands beside the measurements of :mod:`benchmarks.harness.synthetic_measurements`: jobs, attempts and comparisons.
+
+Large databases are filled with measurements alone; pages also show what this adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from benchmarks.harness import synthetic_measurements
+from benchmarks.harness.ratio_figures import SEED
+from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
+from treehammer.analysis.samples.sample import BUILD_FACTS, HEADLINE_METRICS, Sample, parse_variant
+from treehammer.collectors.job_spec import TIMED
+from treehammer.sql.core.day_numbers import DAY_US
+from treehammer.sql.core.rows import AttemptRow, JobRow
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import JobState
+
+#: The newest campaigns that get jobs, and how many jobs of the newest one still run.
+CAMPAIGN_COUNT, RUNNING_JOBS = 30, 40
+#: Stored comparisons of two releases, and jobs of each series in them.
+COMPARISON_COUNT, JOBS_PER_COMPARISON = 60, 6
+#: A job of which the first attempt is held, so that it has another: one in so many.
+HELD_JOB_PERIOD = 50
+RELEASES = synthetic_measurements.RELEASES[-2:]
+
+_FIRST_US = round(
+    datetime.combine(synthetic_measurements.FIRST_DAY, datetime.min.time(), UTC).timestamp() * 1e6
+)
+_US_PER_S = 1_000_000
+
+
+def add_missing_records(store: Store, seed: synthetic_measurements.SyntheticCampaigns) -> None:
+    """Add what is missing.
+
+    Args:
+        store: a database that was filled.
+        seed: whose measurements it was filled with.
+    """
+    if store.jobs(synthetic_measurements.campaign_id(synthetic_measurements.DAYS - 1)):
+        return
+    for day in range(synthetic_measurements.DAYS - CAMPAIGN_COUNT, synthetic_measurements.DAYS):
+        jobs = [
+            *_job_rows(
+                seed.jobs_on_day(day % seed.days),
+                day,
+                newest=day == synthetic_measurements.DAYS - 1,
+            )
+        ]
+        store.set_jobs(jobs)
+        store.set_attempts(attempt for job in jobs for attempt in _attempt_rows(job, day))
+    for number, found in enumerate(_build_comparisons()):
+        pairs = found.pairs if number == 0 else ()  # no page lists them
+        store.replace_comparison(comparison_id(number), pairs, found.verdicts)
+
+
+def comparison_id(comparison: int) -> str:
+    """Of a comparison, from the newest on."""
+    return f"comparison-{comparison:02}"
+
+
+def _job_rows(count: int, day: int, *, newest: bool) -> Iterator[JobRow]:
+    for number in range(count):
+        site = number % len(synthetic_measurements.SITE_NAMES)
+        variant = synthetic_measurements.variant_of_job(day, number)
+        running = newest and number >= count - RUNNING_JOBS
+        yield JobRow(
+            id=synthetic_measurements.job_id(day, number),
+            campaign_id=synthetic_measurements.campaign_id(day),
+            site=synthetic_measurements.SITE_NAMES[site],
+            door=synthetic_measurements.subject_columns(site, variant, 0)["door"],
+            kind=TIMED,
+            repeat=synthetic_measurements.repeat_of_job(number),
+            label=synthetic_measurements.variant_label(variant),
+            batch_system="htcondor",
+            batch_id=f"{1000 + day}.{number}",
+            planned_measurements=synthetic_measurements.MEASUREMENTS_PER_JOB,
+            state=(JobState.RUNNING if running else JobState.DONE).value,
+        )
+
+
+def _attempt_rows(job: JobRow, day: int) -> Iterator[AttemptRow]:
+    values = Random(f"{SEED} attempts {job.id}")
+    start = _FIRST_US + day * DAY_US + values.randrange(DAY_US // 2)
+    number = 1
+    if values.randrange(HELD_JOB_PERIOD) == 0:
+        yield AttemptRow(
+            job.id,
+            number,
+            JobState.HELD.value,
+            start,
+            start + 600 * _US_PER_S,
+            None,
+            "held",
+            "the job was held: disk usage is above what was asked for",
+        )
+        start, number = start + 900 * _US_PER_S, 2
+    if job.state == JobState.RUNNING.value:
+        yield AttemptRow(job.id, number, job.state, start, 0, None, "", "")
+    else:
+        yield AttemptRow(job.id, number, job.state, start, start + 240 * _US_PER_S, 0, "", "")
+
+
+def _build_comparisons() -> Iterator[Comparison]:
+    """All variants at all sites, compared once and kept under many identities, a day apart."""
+    last = _FIRST_US + synthetic_measurements.DAYS * DAY_US
+    one = compare_samples(_build_samples(), ComparisonQuery("root", *RELEASES), now_us=0)
+    for number in range(COMPARISON_COUNT):
+        name = comparison_id(number)
+        judged_us = last - round(timedelta(days=number).total_seconds()) * _US_PER_S
+        yield replace(
+            one,
+            pairs=tuple(replace(row, comparison_id=name) for row in one.pairs),
+            verdicts=tuple(
+                replace(row, comparison_id=name, created_us=judged_us) for row in one.verdicts
+            ),
+        )
+
+
+def _build_samples() -> Iterator[Sample]:
+    values = Random(f"{SEED} samples")
+    for site in range(len(synthetic_measurements.SITE_NAMES)):
+        for variant in range(synthetic_measurements.VARIANT_COUNT):
+            slower = 0.05 if variant % 7 == 0 else 0.0
+            for job in range(JOBS_PER_COMPARISON):
+                for place, release in enumerate(RELEASES):
+                    yield _build_sample(
+                        site, variant, job, place, release, values, 1 + place * slower
+                    )
+
+
+def _build_sample(
+    site: int,
+    variant: int,
+    job: int,
+    place: int,
+    release: str,
+    values: Random,
+    factor: float,
+) -> Sample:
+    asked = synthetic_measurements.subject_columns(
+        site, variant, synthetic_measurements.RELEASES.index(release)
+    )
+    return Sample(
+        measurement_id=f"{site}-{variant}-{job}-{place}",
+        kind=TIMED,
+        job_id=f"{site}-{variant}-{job}",
+        campaign_id=synthetic_measurements.campaign_id(0),
+        test_name=asked["test_name"],
+        test_hash="a" * 64,
+        dataset=asked["dataset"],
+        dataset_hash=asked["dataset_hash"],
+        site=asked["site"],
+        door=asked["door"],
+        door_protocol=asked["door_protocol"],
+        host=f"node{job:03}",
+        failure_class="",
+        implausible_reasons="",
+        value_checksum="",
+        checksum_skipped_leaves="",
+        variant=parse_variant(asked["variant"]),
+        attempt=1,
+        round=1,
+        instrument_version=1,
+        dirty=False,
+        plausible=True,
+        loop_wall_s=60.0,
+        metrics={
+            metric: 0.01 * factor * values.lognormvariate(0, 0.01) for metric in HEADLINE_METRICS
+        },
+        build=dict.fromkeys(("root_version", "root_commit", *BUILD_FACTS), ""),
+        content_hash=asked["content_hash"],
+    )

@@ -1,0 +1,304 @@
+"""A year of made-up measurements at forty sites, in any number: what large databases are filled with.
+
+Every day, the last of them yesterday, a campaign runs three variants of one test at every site, each
+with two releases.  Texts, numbers and what is missing look as in real campaigns: what a node, a door
+or a release is called repeats, times are to the microsecond, and most of what fails fails at one site
+for a day.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from benchmarks.harness.ratio_figures import SEED
+from treehammer.collectors.record.failures import FAILURE_CLASSES
+from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, LATENCY_BINS
+from treehammer.sql.core.day_numbers import DAY_US, day_to_number
+from treehammer.sql.core.packing import PACKED_COLUMNS
+
+#: The days there are; the last one is over, and recent enough for pages that look back from today.
+DAYS = 400
+FIRST_DAY = datetime.now(UTC).date() - timedelta(days=DAYS)
+SITE_NAMES = tuple(f"SITE-{number:02}" for number in range(1, 41))
+VARIANT_COUNT = 24
+RELEASES = ("6.34.08", "6.36.00", "6.38.00", "6.40.00")
+#: What runs on one day.
+VARIANTS_PER_DAY, RELEASES_PER_DAY = 3, 2
+HOSTS_PER_SITE = 20
+#: Executions of a job: two releases, two rounds.
+MEASUREMENTS_PER_JOB = 4
+PASSES_PER_MEASUREMENT = 3
+#: Characters of an inventory, the longest text of a real record.
+INVENTORY_CHARS = 6_500
+#: Share of days on which something is wrong with a site, and of its jobs that fail then.
+BAD_DAY_SHARE, BAD_DAY_FAILURE_SHARE = 0.03, 0.6
+IMPLAUSIBLE_SHARE = 0.002
+#: From the beginning of an execution to that of the next one.
+MEASUREMENT_US = 60_000_000
+
+#: What a TTree read does not have.
+_ABSENT_PREFIXES = (
+    "ntuple_",
+    "checksum_",
+    "stagein_",
+    "failure_",
+    "cgroup_",
+    "value_checksum",
+    "exit_",
+)
+#: The sizes of numbers, by the end of their names; of others 1.
+_TYPICAL_SIZES = {"_bytes": 5e8, "_chars": 5e8, "_hz": 900.0, "_mhz": 2600.0, "_calls": 3000.0}
+_RARE_VALUE_PERIOD = 500
+_INVENTORIES = [
+    json.dumps({"libraries": Random(release).randbytes(INVENTORY_CHARS // 2).hex()})
+    for release in RELEASES
+]
+
+
+@dataclass(frozen=True)
+class SyntheticCampaigns:
+    """The campaigns of a number of days, and how many measurements they have in all."""
+
+    days: int
+    total_measurements: int
+
+    def __iter__(self) -> Iterator[Measurement]:
+        """The measurements, day by day and job by job."""
+        for day in range(self.days):
+            for job in range(self.jobs_on_day(day)):
+                yield from self._job_measurements(day, job)
+
+    def jobs_on_day(self, day: int) -> int:
+        """How many jobs run on a day."""
+        return (self.total_measurements * (day + 1) // self.days // MEASUREMENTS_PER_JOB) - (
+            self.total_measurements * day // self.days // MEASUREMENTS_PER_JOB
+        )
+
+    def _job_measurements(self, day: int, job: int) -> Iterator[Measurement]:
+        values = Random(f"{SEED} {day} {job}")
+        site = job % len(SITE_NAMES)
+        variant = variant_of_job(day, job)
+        releases = releases_of_variant(variant)
+        host = values.randrange(HOSTS_PER_SITE)
+        bad = Random(f"{SEED} bad {day} {site}")
+        failure = bad.choice(FAILURE_CLASSES) if bad.random() < BAD_DAY_SHARE else ""
+        identity = job_id(day, job)
+        start = datetime.combine(FIRST_DAY + timedelta(days=day), datetime.min.time(), UTC)
+        # A job that begins before midnight ends before it.
+        since_us = min(values.randrange(DAY_US), DAY_US - MEASUREMENTS_PER_JOB * MEASUREMENT_US)
+        started_us = round(start.timestamp() * 1e6) + since_us
+        for place in range(MEASUREMENTS_PER_JOB):
+            release = releases[place % len(releases)]
+            found = self._number_values(values, 1.0 + 0.02 * site + 0.1 * variant - 0.03 * release)
+            found |= _text_values(site, variant, release, host)
+            failed = failure if failure and values.random() < BAD_DAY_FAILURE_SHARE else ""
+            if failed:
+                found = _failed_values(found, failed)
+            if not failed and values.random() < IMPLAUSIBLE_SHARE:
+                found |= {"plausible": False, "implausible_reasons": "more CPU than wall time"}
+            yield Measurement(
+                found
+                | {
+                    "measurement_id": make_measurement_id(
+                        identity, 1, place // 2 + 1, place % 2 + 1
+                    ),
+                    "campaign_id": campaign_id(day),
+                    "campaign_name": f"daily {day:03}",
+                    "job_id": identity,
+                    "attempt": 1,
+                    "repeat": repeat_of_job(job),
+                    "round": place // 2 + 1,
+                    "position": place % 2 + 1,
+                    "started_us": started_us + MEASUREMENT_US * place,
+                    "ended_us": started_us + MEASUREMENT_US * place + 55_000_000,
+                    "day": day_number(day),
+                }
+            )
+
+    def _number_values(self, values: Random, scale: float) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, kind, size in self._measured_metrics:
+            number = size * scale * values.lognormvariate(0, 0.08)
+            found[name] = round(number) if kind == "int" else round(number, 6)
+        for name in PACKED_COLUMNS:
+            found[name] = [
+                round(scale * values.lognormvariate(0, 0.05), 6)
+                for _ in range(PASSES_PER_MEASUREMENT)
+            ]
+        found["eff_job"] = round(min(0.999, 0.85 / scale**0.3 * values.lognormvariate(0, 0.05)), 6)
+        found["read_latency_hist"] = self._random_histograms[values.randrange(_RARE_VALUE_PERIOD)]
+        return found | {"plausible": True, "retries": 0, "slot": f"slot1_{values.randrange(64)}"}
+
+    @cached_property
+    def _measured_metrics(self) -> Sequence[tuple[str, str, float]]:
+        fixed = _text_values(0, 0, 0, 0)
+        return [
+            (metric.name, metric.type, _typical_size(metric.name))
+            for metric in CATALOGUE
+            if metric.type in ("int", "float")
+            and metric.name not in fixed
+            and not metric.name.startswith(_ABSENT_PREFIXES)
+        ]
+
+    @cached_property
+    def _random_histograms(self) -> Sequence[list[int]]:
+        values = Random(SEED)
+        found = []
+        for _ in range(_RARE_VALUE_PERIOD):
+            histogram = [0] * LATENCY_BINS
+            for _ in range(300):
+                histogram[min(LATENCY_BINS - 1, int(values.gauss(9, 2)))] += 10
+            found.append(histogram)
+        return found
+
+
+def day_number(day: int) -> int:
+    """YYYYMMDD of a day of the world."""
+    return day_to_number(FIRST_DAY + timedelta(days=day))
+
+
+def campaign_id(day: int) -> str:
+    """Identity of the campaign of a day."""
+    return f"campaign-{day:03}"
+
+
+def job_id(day: int, job: int) -> str:
+    """Identity of a job of that campaign."""
+    return f"{day:03}-{job:06}"
+
+
+def variant_of_job(day: int, job: int) -> int:
+    """What a job of a day runs: the next job another one, and so does the next one at its site."""
+    return variant_days_later(job % VARIANTS_PER_DAY, day)
+
+
+def repeat_of_job(job: int) -> int:
+    """Which repeat of its site and variant a job of a day is, from 1."""
+    return 1 + job // (len(SITE_NAMES) * VARIANTS_PER_DAY)
+
+
+def releases_of_variant(variant: int) -> range:
+    """Those that a variant runs with, of which one follows the other; as many variants have each pair."""
+    first = variant % (len(RELEASES) - RELEASES_PER_DAY + 1)
+    return range(first, first + RELEASES_PER_DAY)
+
+
+def variant_days_later(variant: int, days: int) -> int:
+    """What runs some days later in the place of a variant."""
+    return (variant + VARIANTS_PER_DAY * days) % VARIANT_COUNT
+
+
+def variant_label(variant: int) -> str:
+    """Display name of a variant."""
+    return f"branches={4 * variant + 4} %"
+
+
+def subject_columns(site: int, variant: int, release: int) -> dict[str, Any]:
+    """What was asked for: the columns of the dimension of that name."""
+    axes = {
+        "branches": f"{variant / 25 + 0.04:.2f}",
+        "cache_mb": 30.0,
+        "root": RELEASES[release],
+    }
+    return {
+        "series": f"{site:02}{variant:02}{release:02}".ljust(64, "e"),
+        "test_name": "ttree-read",
+        "variant": json.dumps(axes, sort_keys=True),
+        "variant_label": variant_label(variant),
+        "site": SITE_NAMES[site],
+        "door": ("root", "https")[variant % 2],
+        "door_protocol": ("root", "https")[variant % 2],
+        "dataset": "reference-750mb",
+        "dataset_hash": "d" * 64,
+        "content_hash": "c" * 64,
+        "axis_root": RELEASES[release],
+        "axis_branches": axes["branches"],
+        "axis_cache_mb": 30.0,
+        "axis_events": 1.0,
+        "axis_access": "direct",
+        "axis_cache": "warm",
+        "passes_planned": PASSES_PER_MEASUREMENT,
+    }
+
+
+def _text_values(site: int, variant: int, release: int, host: int) -> dict[str, Any]:
+    """What stays from one execution to the next."""
+    name = f"{SITE_NAMES[site].lower()}.example.org"
+    return {
+        **subject_columns(site, variant, release),
+        "kind": "timed",
+        "record_version": 1,
+        "instrument_version": 1,
+        "repository": "https://git.example.org/io/tests.git",
+        "ref": "main",
+        "commit_id": "b" * 40,
+        "dirty": False,
+        "test_path": "hctests/ttree-read",
+        "test_hash": "a" * 64,
+        "payload_hash": "9" * 64,
+        "treehammer_version": "1.0",
+        "root_provider": "cvmfs",
+        "root_version": RELEASES[release],
+        "root_commit": f"{release}" * 40,
+        "root_platform": "x86_64-el9-gcc14-opt",
+        "root_compiler": "gcc 14.2.0",
+        "root_flags": "-O3 -DNDEBUG",
+        "root_cxx_standard": "20",
+        "root_features": "cxx20 ssl xrootd " * 20,
+        "zlib_version": "1.3.1",
+        "lzma_version": "5.6.2",
+        "lz4_version": "1.10.0",
+        "zstd_version": "1.5.6",
+        "libcore_sha256": f"{release}" * 64,
+        "inventory": _INVENTORIES[release],
+        "host": f"node{host:03}.{name}",
+        "cpu_model": ("AMD EPYC 7763", "AMD EPYC 9654", "Intel Xeon 6338")[(site + host) % 3],
+        "cores_online": 64,
+        "cores_allowed": 1,
+        "mem_total_bytes": 256_000_000_000,
+        "kernel": "5.14.0-503.el9.x86_64",
+        "os_name": "AlmaLinux 9.5",
+        "container": "apptainer",
+        "worker_python": "3.9.21",
+        "file_name": "reference-750mb.root",
+        "file_url": f"root://storage.{name}//data/reference-750mb.root",
+        "file_size_bytes": 750_000_000,
+        "file_class": "TNetXNGFile",
+        "data_server": f"pool{host % 5}.{name}",
+        "address_family": "IPv6",
+        "server_version": f"v5.{site % 8}.1",
+        "client_cache_state": "warmed",
+        "client_cache_method": "an execution before",
+        "server_cache_state": "unknown",
+        "server_cache_method": "nobody said",
+        "events_total": 12_000,
+        "events_read": 12_000,
+        "branches_total": 3_000,
+        "passes_done": PASSES_PER_MEASUREMENT,
+        "passes_counted": PASSES_PER_MEASUREMENT - 1,
+        "processes": 1,
+    }
+
+
+def _failed_values(values: dict[str, Any], failure: str) -> dict[str, Any]:
+    """Without what a payload that fails does not tell."""
+    told = {m.name: m.owner != "payload" or m.name.startswith("root_") for m in CATALOGUE}
+    return {name: value for name, value in values.items() if told[name]} | {
+        "failure_class": failure,
+        "failure_kind": "exit",
+        "failure_phase": "loop",
+        "failure_message": f"the payload ended with exit code 1 ({failure})",
+        "failure_transient": True,
+        "log_excerpt": "Error in <TNetXNGFile::ReadBuffer>: [ERROR] Operation expired\n" * 30,
+    }
+
+
+def _typical_size(name: str) -> float:
+    return next((size for end, size in _TYPICAL_SIZES.items() if name.endswith(end)), 1.0)

@@ -1,0 +1,1 @@
+"""Benchmarks of the results service and its database."""

@@ -1,0 +1,246 @@
+"""What the store costs the results service: requests a second and their tail, with it and without.
+
+One process serves; clients of another send requests that were made before, packed as workers pack
+them, over connections that they keep.  The peer is the same service with its store switched off: it
+unpacks, parses, checks the token, validates every field, and says that all is new.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+import logging
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+
+from benchmarks.harness.filled_databases import DURABLE_SETTINGS, run_postgres
+from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
+from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.tokens import SUBMIT
+from treehammer.sql.write.recording import AddResult
+from treehammer.sql.write.store import check_database, open_engine
+from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.live_database import LiveDatabase
+from treehammer.web.service.app import create_app
+from treehammer.web.service.http_connection import BoundedHttpProtocol
+
+#: Measurements of one round, unless the command line says otherwise.
+ROW_COUNT = 3000
+ROUNDS = 6
+#: Measurements of one request -> connections that send such requests at once.
+CONNECTIONS_BY_BATCH = {1: 32, 20: 8}
+STORE_OFF = "store off"
+MASTER_KEY = b"m" * 32
+
+
+class _NullStore:
+    """Stands for a store that takes no time."""
+
+    def add(self, measurements: Iterable[Measurement]) -> AddResult:
+        """Say that all is new."""
+        return AddResult(sum(1 for _ in measurements), 0)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark."""
+    parser.add_argument(
+        "--ingest",
+        type=int,
+        default=ROW_COUNT,
+        help=f"ingest: measurements of a round ({ROW_COUNT})",
+    )
+
+
+def measure(options: argparse.Namespace) -> list[RatioFigure]:
+    """Send as many measurements to each kind of store in turn, and to none."""
+    count = int(options.ingest)
+    rows: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="treehammer-") as name,
+        run_postgres(Path(name) / "postgresql", DURABLE_SETTINGS) as server,
+    ):
+        for size, connections in CONNECTIONS_BY_BATCH.items():
+            for round_ in range(ROUNDS):
+                stores = {
+                    STORE_OFF: f"sqlite:///{name}/off.db",
+                    "SQLite": f"sqlite:///{name}/{size}-{round_}.db",
+                    "PostgreSQL": server.url(f"ingest_{size}_{round_}"),
+                }
+                server.create_database(f"ingest_{size}_{round_}")
+                order = list(stores)
+                random.Random(round_).shuffle(order)
+                for kind in order:
+                    spent = _measure_round(
+                        stores[kind], kind == STORE_OFF, count, size, connections
+                    )
+                    rows.append({"store": kind, "size": size, "round": round_, **spent})
+    write_rows("ingest", rows)
+    return _build_figures(rows)
+
+
+def _measure_round(
+    url: str, off: bool, count: int, size: int, connections: int
+) -> dict[str, float]:
+    engine = open_engine(url, create=True)
+    try:
+        key = Keyring(engine).create_key(MASTER_KEY, SUBMIT, "benchmark", now_us=1)
+        requests = list(_build_requests(count, size, key.text))
+        with _run_service(url, off) as port:
+            # A few before, so that nothing is loaded or opened while time counts.
+            before = max(1, len(requests) // 20)
+            asyncio.run(_time_requests(port, requests[:before], 2))
+            start = time.monotonic()
+            latencies = asyncio.run(_time_requests(port, requests[before:], connections))
+            wall = time.monotonic() - start
+    finally:
+        engine.dispose()
+    if not off:
+        stored, expected = check_database(url)["measurement"], size * len(requests)
+        if stored != expected:
+            raise RuntimeError(f"{stored} of {expected} measurements are in the database")
+    return {
+        "rows_per_s": size * len(latencies) / wall,
+        "p50_s": float(np.percentile(latencies, 50)),
+        "p99_s": float(np.percentile(latencies, 99)),
+        "load": os.getloadavg()[0],
+    }
+
+
+def _build_requests(count: int, size: int, token: str) -> Iterator[bytes]:
+    """Requests of ``size`` measurements each, of three days at forty sites."""
+    waiting = iter(SyntheticCampaigns(3, count))
+    while documents := [_to_document(m) for m in islice(waiting, size)]:
+        body = gzip.compress(json.dumps({"measurements": documents}).encode(), 6)
+        head = (
+            "POST /api/v1/measurements HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+            f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        yield head.encode() + body
+
+
+def _to_document(measurement: Measurement) -> dict[str, Any]:
+    return {"values": dict(measurement.values), "extras": dict(measurement.extras)}
+
+
+async def _time_requests(port: int, requests: Sequence[bytes], connections: int) -> list[float]:
+    """Seconds from the first byte sent to the last received, of every request."""
+    waiting = iter(requests)
+    latencies: list[float] = []
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for request in waiting:
+            start = time.monotonic()
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            if not head.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(head.decode(errors="replace"))
+            fields = head.decode().lower().split("\r\n")
+            length = next(f for f in fields if f.startswith("content-length:")).partition(":")[2]
+            await reader.readexactly(int(length))
+            latencies.append(time.monotonic() - start)
+        writer.close()
+        await writer.wait_closed()
+
+    await asyncio.gather(*(client() for _ in range(connections)))
+    return latencies
+
+
+@contextmanager
+def _run_service(url: str, off: bool) -> Iterator[int]:
+    """The service in a process of its own, on the port that it is given."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+        command = [sys.executable, "-m", "benchmarks.ingest_cost", url, str(listening.fileno())]
+        process = subprocess.Popen(
+            [*command, STORE_OFF if off else "on"], pass_fds=[listening.fileno()]
+        )
+        try:
+            _wait_for_service(listening.getsockname()[1])
+            yield listening.getsockname()[1]
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _wait_for_service(port: int) -> None:
+    until = time.monotonic() + 30
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/health", timeout=30).close()
+            return
+        except urllib.error.URLError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def _serve_process(url: str, listening: int, kind: str) -> None:
+    logging.getLogger("treehammer").setLevel(logging.WARNING)
+    database = LiveDatabase(url)
+    doorkeeper = AccessControl(database.load_access, MASTER_KEY)
+    store = _NullStore() if kind == STORE_OFF else database
+    app = create_app(
+        store, doorkeeper, mark=None if kind == STORE_OFF else database.mark_bad_replicas
+    )
+    config = uvicorn.Config(
+        app, http=BoundedHttpProtocol, log_config=None, access_log=False, ws="none", lifespan="on"
+    )
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=listening)])
+
+
+def _build_figures(rows: list[dict[str, Any]]) -> list[RatioFigure]:
+    def column(name: str, store: str, size: int) -> list[float]:
+        mine = [row for row in rows if (row["store"], row["size"]) == (store, size)]
+        return [row[name] for row in sorted(mine, key=lambda row: row["round"])]
+
+    figures = []
+    points: dict[str, list[float]] = {}
+    for size in CONNECTIONS_BY_BATCH:
+        for store in ("SQLite", "PostgreSQL"):
+            what = f"measurements/s, {size} a request, {store} / {STORE_OFF}"
+            figures.append(
+                median_ratio(
+                    what, column("rows_per_s", store, size), column("rows_per_s", STORE_OFF, size)
+                )
+            )
+            points[f"{store}, {size} a request"] = [
+                one / off
+                for one, off in zip(
+                    column("rows_per_s", store, size),
+                    column("rows_per_s", STORE_OFF, size),
+                    strict=True,
+                )
+            ]
+        for store in ("SQLite", "PostgreSQL", STORE_OFF):
+            rate = column("rows_per_s", store, size)
+            p99 = column("p99_s", store, size)
+            figures.append(
+                RatioFigure(f"measurements/s, {size} a request, {store}", float(np.median(rate)))
+            )
+            figures.append(RatioFigure(f"p99 s, {size} a request, {store}", float(np.median(p99))))
+    plot_points("ingest", "Ingest with the store, against the store switched off", "ratio", points)
+    return figures
+
+
+if __name__ == "__main__":
+    _serve_process(sys.argv[1], int(sys.argv[2]), sys.argv[3])

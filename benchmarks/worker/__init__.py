@@ -1,0 +1,1 @@
+"""Benchmarks of the worker, the kit and the batch systems."""

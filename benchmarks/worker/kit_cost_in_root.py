@@ -1,0 +1,104 @@
+"""Runs inside ROOT's Python: loops with and without the kit, alternated; prints JSON lines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+from treehammer_kit import root_engine
+from treehammer_kit.read_passes import open_tree, raise_on_failure
+
+BARE_LOOP_SOURCE = """
+#pragma cling optimize(2)
+namespace bare {
+// The kit's order of calls without its instruments: nothing but what reads the tree.
+class Reader {
+   std::unique_ptr<TFile> file;
+   TTree *tree = nullptr;
+
+public:
+   Long64_t bytes = 0;
+
+   void Prepare(const std::string &url, const std::string &name, Long64_t cache)
+   {
+      file.reset(TFile::Open(url.c_str()));
+      tree = file->Get<TTree>(name.c_str());
+      tree->SetCacheSize(cache);
+      if (cache > 0) {
+         tree->SetCacheEntryRange(0, tree->GetEntries());
+         tree->AddBranchToCache("*", true);
+         tree->StopCacheLearningPhase();
+      }
+   }
+   void Run(Long64_t end)
+   {
+      for (Long64_t entry = 0; entry < end; ++entry)
+         bytes += tree->GetEntry(entry);
+   }
+   void Close() { file.reset(); }
+};
+}
+"""
+
+CpuAndWall = tuple[float, float]
+
+
+def time_call(run: Any) -> CpuAndWall:
+    """CPU and wall seconds of a call: its loop and, with the kit, all accounts around it."""
+    before, start = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    run()
+    wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu, wall
+
+
+def run_with_kit(root: Any, url: str, tree: str, cache: int, events: int) -> tuple[CpuAndWall, int]:
+    reader = open_tree(root, url, tree)
+    reader.ChooseEvents(1.0, 1)
+    reader.current.entries = root.treehammer.Entries(events)
+    raise_on_failure(reader, reader.Prepare(cache, True, []), "prepare", url)
+    account = time_call(reader.Run)
+    reader.Close()
+    return account, int(reader.current.bytes)
+
+
+def run_bare_loop(
+    root: Any, url: str, tree: str, cache: int, events: int
+) -> tuple[CpuAndWall, int]:
+    reader = root.bare.Reader()
+    reader.Prepare(url, tree, cache)
+    account = time_call(lambda: reader.Run(events))
+    reader.Close()
+    return account, int(reader.bytes)
+
+
+def main() -> None:
+    task = json.loads(sys.argv[1])
+    root, _ = root_engine.load_root()
+    root_engine.compile_header(root, "kit.hpp")
+    root_engine.compile_loop(
+        root, "void read(treehammer::Pass &p) { treehammer::ReadAll(p); }", "read"
+    )
+    root.gInterpreter.Declare(BARE_LOOP_SOURCE)
+    arms = {"kit": run_with_kit, "bare": run_bare_loop, "bare again": run_bare_loop}
+    orders = list(itertools.permutations(arms))
+    for cache_mb in task["caches_mb"]:
+        for number in range(-1, task["rounds"]):
+            for arm in orders[number % len(orders)]:
+                cache = cache_mb * 1_000_000
+                account, read = arms[arm](root, task["url"], task["tree"], cache, task["events"])
+                if number < 0:
+                    continue  # warms up
+                row = {"cache_mb": cache_mb, "round": number, "arm": arm, "unzipped_bytes": read}
+                row.update(cpu_s=account[0], wall_s=account[1])
+                print(json.dumps(row), flush=True)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+main()

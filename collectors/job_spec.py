@@ -1,0 +1,144 @@
+"""What the batch system hands the worker, and the worker hands the payload.
+
+``submit`` builds a :class:`JobSpec` and writes it as ``job.json``; the worker reads it on the
+node.  Standard library only, Python 3.9 and later: this module is packed into the worker.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Mapping, Tuple, Union
+
+#: Version of the layout of ``job.json``; the worker refuses others.
+JOB_FORMAT = 1
+
+#: Kinds of executions: one that is measured, and the untimed one that hashes the values read.
+EXECUTION_KINDS = TIMED, CHECKSUM = "timed", "checksum"
+
+#: Variable that every process of a job inherits; its value is the batch system's, to find them by.
+JOB_MARK_VARIABLE = "TREEHAMMER_BATCH_JOB"
+
+#: Exit code of a worker that could not go on where it was, e.g. on a full disk: another attempt
+#: can help.  (EX_TEMPFAIL of sysexits.h.)
+RETRY_EXIT_CODE = 75
+
+Scalar = Union[str, int, float, bool]
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file of a dataset as seen through one door.
+
+    ``url`` is what ROOT opens; ``size`` in bytes and ``adler32`` (8 hex digits) come from the
+    dataset's manifest.
+    """
+
+    name: str
+    url: str
+    size: int
+    adler32: str
+
+
+@dataclass(frozen=True)
+class SoftwareRequest:
+    """Which ROOT is asked for.
+
+    ``provider`` is ``wheel``, ``path``, ``cvmfs``, ``wrap``, ``current`` or ``none``.  ``version``
+    is what gROOT must report ('' when nothing was asked).  ``location`` is what the provider starts
+    from: the cached environment of a wheel (filled in at planning), the build tree or folder of
+    thisroot.sh of a path, the folder below the mount of CVMFS, the command prefix of a wrap.
+    """
+
+    request: str
+    provider: str
+    version: str
+    location: str
+
+
+@dataclass(frozen=True)
+class ExecutionSpec:
+    """One execution of one variant: what the payload is asked to do.
+
+    ``identity`` holds the plan-owned catalogue values of the measurement except
+    ``measurement_id`` and ``attempt``, which only the worker knows.
+    """
+
+    round: int
+    position: int
+    kind: str
+    variant: Mapping[str, Scalar]
+    software: SoftwareRequest
+    files: Tuple[InputFile, ...]
+    tree: str
+    passes: int
+    seed: int
+    identity: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PayloadSpec:
+    """The test's own files: ``kind`` is ``python``, ``macro`` or ``executable``.
+
+    ``folder`` is relative to job.json; ``entry`` is relative to ``folder``.  ``settings`` is the
+    test's ``[settings]`` table, handed on as it is.  ``metrics`` declares what the payload may report
+    beyond the catalogue: name -> {"unit", "better", "meaning"}.
+    """
+
+    kind: str
+    entry: str
+    folder: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExecutionLimits:
+    """Bounds of one execution; 0 means none."""
+
+    wall_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job: executions that run one after the other on the same slot."""
+
+    campaign_id: str
+    job_id: str
+    site: str
+    door: str
+    payload: PayloadSpec
+    limits: ExecutionLimits
+    executions: Tuple[ExecutionSpec, ...]
+    format: int = JOB_FORMAT
+
+    def to_json(self) -> str:
+        """The text of ``job.json``."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSpec:
+        """Read ``job.json``.
+
+        Raises:
+            ValueError: not JSON, another format, or a key is missing or unknown.
+        """
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.get("format") != JOB_FORMAT:
+            raise ValueError(f"job.json: format {JOB_FORMAT} expected")
+        try:
+            executions = tuple(_parse_execution(item) for item in document.pop("executions"))
+            payload = PayloadSpec(**document.pop("payload"))
+            limits = ExecutionLimits(**document.pop("limits"))
+            return cls(payload=payload, limits=limits, executions=executions, **document)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"job.json: {error}") from error
+
+
+def _parse_execution(document: Dict[str, Any]) -> ExecutionSpec:
+    files: List[Dict[str, Any]] = document.pop("files")
+    software = SoftwareRequest(**document.pop("software"))
+    return ExecutionSpec(
+        files=tuple(InputFile(**item) for item in files), software=software, **document
+    )

@@ -1,0 +1,87 @@
+"""Which branches are read: a seeded fraction, patterns, or a list in a file."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import hashlib
+import math
+import os
+from typing import Dict, List, Mapping, Sequence, Union
+
+from .payload_task import PayloadError
+
+
+def select_branches(
+    names: Sequence[str],
+    counters: Mapping[str, Sequence[str]],
+    request: Union[float, str],
+    *,
+    seed: int,
+    folder: str,
+) -> List[int]:
+    """Positions of the branches to read, ascending.
+
+    Args:
+        names: top-level branches in the tree's order.
+        counters: branch -> branches that hold the sizes of its arrays; they are read with it.
+        request: fraction in (0, 1], patterns (``Muon_*,Jet_pt``) or ``@file`` with one pattern a
+            line.
+        seed: of the choice of a fraction.
+        folder: that ``@file`` is relative to.
+
+    Raises:
+        Trouble: a pattern matches nothing, or the list cannot be read (class ``open``).
+    """
+    if isinstance(request, str):
+        chosen = _match_patterns(names, _load_patterns(request, folder))
+    else:
+        chosen = select_fraction(names, request, seed)
+    for name in list(chosen):
+        chosen.update(dict.fromkeys(counters.get(name, ())))
+    return [position for position, name in enumerate(names) if name in chosen]
+
+
+def select_fraction(names: Sequence[str], share: float, seed: int) -> Dict[str, None]:
+    """The ``max(1, round(share * n))`` names with the smallest seeded hashes.
+
+    The choice depends on names alone, and a smaller share always lies inside a larger one.
+    """
+    count = min(len(names), max(1, math.floor(share * len(names) + 0.5)))
+    ranked = sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+    return dict.fromkeys(ranked[:count])
+
+
+def _load_patterns(request: str, folder: str) -> List[str]:
+    if not request.startswith("@"):
+        return [part.strip() for part in request.split(",") if part.strip()]
+    path = os.path.join(folder, request[1:])
+    try:
+        with open(path, encoding="utf-8") as stream:
+            lines = [line.split("#", 1)[0].strip() for line in stream]
+    except (OSError, UnicodeDecodeError) as error:
+        raise PayloadError(
+            "open", "branch-list", "prepare", f"{path} cannot be read: {error}"
+        ) from error
+    return [line for line in lines if line]
+
+
+def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> Dict[str, None]:
+    if not patterns:
+        raise PayloadError("open", "branch", "prepare", "the list of branches is empty")
+    chosen: Dict[str, None] = {}
+    known = set(names)
+    for pattern in patterns:
+        # A literal name comes first: names may hold brackets.
+        found = [pattern] if pattern in known else fnmatch.filter(names, pattern)
+        if not found:
+            near = difflib.get_close_matches(pattern, names, n=3)
+            hint = f"; near: {', '.join(near)}" if near else ""
+            raise PayloadError(
+                "open",
+                "branch",
+                "prepare",
+                f"no branch matches {pattern!r}{hint} (the tree has {len(names)})",
+            )
+        chosen.update(dict.fromkeys(found))
+    return chosen

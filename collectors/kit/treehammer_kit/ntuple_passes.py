@@ -1,0 +1,125 @@
+"""Steps the C++ reader through RNTuples: same phases and choices as of TTrees, counters of their own."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from .pass_summary import FileRead, PassRead, drop_warm_up, median_or_none, summarize_times
+from .payload_task import PayloadError
+from .read_passes import (
+    BranchChoice,
+    ReadPasses,
+    collect_shared_figures,
+    list_contents,
+    raise_on_failure,
+)
+
+#: Counter of the reader -> catalogue entry; times are in nanoseconds there.
+_CATALOGUE_NAMES: Mapping[str, str] = {
+    "nReadV": "ntuple_vector_reads",
+    "nRead": "ntuple_ranges_read",
+    "szReadPayload": "ntuple_payload_bytes",
+    "szReadOverhead": "ntuple_overhead_bytes",
+    "szUnzip": "ntuple_unzipped_bytes",
+    "nClusterLoaded": "ntuple_clusters_loaded",
+    "nPageRead": "ntuple_pages_read",
+    "nPageUnsealed": "ntuple_pages_unzipped",
+    "timeWallRead": "ntuple_read_wall_s",
+    "timeCpuRead": "ntuple_read_cpu_s",
+    "timeWallUnzip": "ntuple_unzip_wall_s",
+    "timeCpuUnzip": "ntuple_unzip_cpu_s",
+}
+_KERNEL_COUNTERS = ("kernel_read_chars", "kernel_read_bytes", "kernel_read_calls")
+_SECONDS_PER_NS = 1e-9
+
+
+class NTuplePasses(ReadPasses):
+    """The passes of one execution over RNTuples."""
+
+    def _open_file(self, url: str) -> Any:
+        reader = self._root.treehammer.NTupleReader()
+        raise_on_failure(reader, reader.Open(url), "open", url)
+        wanted = self._task.tree
+        _check_is_ntuple(list_contents(reader), url, wanted)
+        raise_on_failure(
+            reader, reader.GetTree(wanted, self._task.cache_bytes > 0), "get_tree", url
+        )
+        return reader
+
+    def _list_branches(self, reader: Any) -> Any:
+        return reader.Survey()
+
+    def _sum_zip_bytes(self, reader: Any, positions: List[int]) -> int:
+        return int(reader.ZipBytes(positions))
+
+    def _prepare(self, reader: Any, choice: BranchChoice) -> bool:
+        return bool(reader.Prepare(choice.positions))
+
+    def _collect_figures(self, reader: Any) -> FileRead:
+        counters: Dict[str, float] = {name: getattr(reader, name) for name in _KERNEL_COUNTERS}
+        for item in reader.counters:
+            amount, name = int(item.second), _CATALOGUE_NAMES[str(item.first)]
+            counters[name] = (
+                amount * _SECONDS_PER_NS if name.endswith("_s") and amount >= 0 else amount
+            )
+        return FileRead(
+            **collect_shared_figures(reader), cached=bool(reader.cluster_cache), counters=counters
+        )
+
+
+def _check_is_ntuple(contents: Mapping[str, str], url: str, wanted: str) -> None:
+    if contents.get(wanted) == "ROOT::RNTuple":
+        return
+    if wanted in contents:
+        said = f"{wanted!r} is of class {contents[wanted]}, not an RNTuple of the released format"
+        raise PayloadError("open", "tree", "get_tree", f"{url}: {said}")
+    found = [name for name, kind in contents.items() if kind == "ROOT::RNTuple"]
+    near = difflib.get_close_matches(wanted, found, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    listed = ", ".join(found) or "none"
+    raise PayloadError(
+        "open", "tree", "get_tree", f"{url} holds no RNTuple {wanted!r}{hint} (RNTuples: {listed})"
+    )
+
+
+def summarize_ntuple_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
+    """Catalogue values of RNTuples: medians over the counted passes, and every pass in order."""
+    values = {**summarize_times(passes), **_summarize_ntuple_counters(drop_warm_up(passes))}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _summarize_ntuple_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
+    names = (*_CATALOGUE_NAMES.values(), *_KERNEL_COUNTERS)
+    values: Dict[str, Any] = {
+        name: median_or_none(
+            [item.sum_counter(name) for item in kept], whole=not name.endswith("_s")
+        )
+        for name in names
+    }
+    payload, overhead = values["ntuple_payload_bytes"], values["ntuple_overhead_bytes"]
+    values.update(bytes_read=payload, bytes_read_extra=overhead)
+    size = sum(file.file_size for file in kept[0].files)
+    if payload is not None and overhead is not None and size:
+        values["read_fraction"] = (payload + overhead) / size
+    values.update(_derive_read_counts([file for item in kept for file in item.files], values))
+    values["ntuple_cluster_cache"] = kept[0].files[0].cached
+    return values
+
+
+def _derive_read_counts(
+    files: Sequence[FileRead], values: Mapping[str, Any]
+) -> Dict[str, Optional[float]]:
+    """Reads as a TTree's are counted: a local file has no vector reads, one range is one read."""
+    ranges, vectors = values["ntuple_ranges_read"], values["ntuple_vector_reads"]
+    if ranges is None or vectors is None:
+        return {}
+    if {file.file_class for file in files} == {"TFile"} or not files[0].cached:
+        return {"read_calls": ranges, "read_calls_single": ranges, "read_calls_vector": 0}
+    chunks = ranges / vectors if vectors else None
+    return {
+        "read_calls": vectors,
+        "read_calls_single": 0,
+        "read_calls_vector": vectors,
+        "vector_chunks": chunks,
+    }

@@ -1,0 +1,116 @@
+"""What the payload is asked to do, and how it says what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Union
+
+TASK_FORMAT = 1
+
+#: What the files of a dataset hold, as values of the axis ``format``.
+TTREE, RNTUPLE = "ttree", "rntuple"
+
+
+class PayloadError(Exception):
+    """A failure that is already understood: class, kind and phase as in the record."""
+
+    def __init__(
+        self, failure_class: str, kind: str, phase: str, message: str, *, transient: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.document: Dict[str, Any] = {
+            "failure_class": failure_class,
+            "kind": kind,
+            "phase": phase,
+            "message": message,
+            "transient": transient,
+        }
+
+
+@dataclass(frozen=True)
+class PayloadTask:
+    """One execution.
+
+    Attributes:
+        kind: ``timed`` or ``checksum``.
+        urls: what ROOT opens, in order.
+        adler32s: of each file, 8 hex digits, '' where it is not known.
+        passes: of the loop; a cold execution has exactly one.
+        branches: fraction (a number), or patterns or ``@file`` (text).
+        cache_bytes: size of the TTreeCache; 0 is off.  The cluster cache of an RNTuple has no size: it
+            is on with any but 0.
+        events: fraction of the events.
+        settings: the test's ``[settings]``.
+        format: of the files, ``ttree`` or ``rntuple``: the test's own axis of that name.
+        folder: of the payload; ``@file`` is relative to it.
+    """
+
+    kind: str
+    tree: str
+    urls: List[str]
+    adler32s: List[str]
+    passes: int
+    seed: int
+    branches: Union[float, str]
+    cache_bytes: int
+    events: float
+    settings: Mapping[str, Any]
+    folder: str
+    format: str = TTREE
+
+    @classmethod
+    def read(cls, path: str, folder: str) -> PayloadTask:
+        """Read the payload's ``job.json``.
+
+        Raises:
+            Trouble: it is not there, or not of this format.
+        """
+        try:
+            with open(path, encoding="utf-8") as stream:
+                document = json.load(stream)
+            if document["format"] != TASK_FORMAT:
+                raise ValueError(f"format {TASK_FORMAT} expected, not {document['format']}")
+            execution = document["execution"]
+            variant = execution["variant"]
+            cold = variant.get("cache") == "cold"
+            return cls(
+                kind=execution["kind"],
+                tree=execution["tree"],
+                urls=[item["url"] for item in execution["files"]],
+                adler32s=[item["adler32"] for item in execution["files"]],
+                passes=1 if cold else max(1, int(execution["passes"])),
+                seed=int(execution["seed"]),
+                branches=variant.get("branches", 1.0),
+                cache_bytes=round(1e6 * float(variant.get("cache_mb", 30))),
+                events=float(variant.get("events", 1.0)),
+                settings=document["settings"],
+                folder=folder,
+                format=_parse_format(variant.get("format", TTREE)),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise PayloadError("payload", "bad-job", "setup", f"{path}: {reason}") from error
+
+
+def _parse_format(value: Any) -> str:
+    if value not in (TTREE, RNTUPLE):
+        raise ValueError(f"the axis 'format' is {value!r} (expected 'ttree' or 'rntuple')")
+    return str(value)
+
+
+def write_result(
+    path: str,
+    values: Mapping[str, Any],
+    extras: Mapping[str, float],
+    failure: Optional[Mapping[str, Any]],
+) -> None:
+    """Write ``result.json`` so that a reader sees either nothing or all of it."""
+    document = {"format": TASK_FORMAT, "values": values, "extras": extras, "failure": failure}
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "w", encoding="utf-8") as stream:
+        json.dump(document, stream, allow_nan=False)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,197 @@
+"""Steps the C++ reader through the files of a pass; every pass opens them anew."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, List, Tuple
+
+from . import branch_selection
+from .pass_summary import LOOP_COUNTERS, PASS_PHASES, FileRead, PassRead
+from .payload_task import PayloadError, PayloadTask
+
+
+@dataclass(frozen=True)
+class BranchChoice:
+    """What is read of one file; the same in every pass."""
+
+    branches_total: int
+    all_branches: bool
+    positions: List[int]
+    zip_bytes: int
+
+
+class ReadPasses:
+    """The passes of one execution."""
+
+    def __init__(self, root: Any, task: PayloadTask) -> None:
+        self._root = root
+        self._task = task
+        self._choices: Dict[str, BranchChoice] = {}
+        self._entries: Dict[str, int] = {}
+        for url in task.urls:
+            root.treehammer.Reader.LoadPlugin(url)
+
+    def run_pass(self) -> PassRead:
+        """Read every file once.
+
+        Raises:
+            Trouble: a file, tree or branch is not there, or a read failed.
+        """
+        return PassRead([self._read_file(url) for url in self._task.urls])
+
+    def totals(self) -> Dict[str, int]:
+        """Catalogue values that are the same in every pass; branches are those of the first file."""
+        choices = [self._choices[url] for url in self._task.urls]
+        return {
+            "events_total": sum(self._entries[url] for url in self._task.urls),
+            "branches_total": choices[0].branches_total,
+            "branches_selected": len(choices[0].positions),
+            "selected_zip_bytes": sum(choice.zip_bytes for choice in choices),
+        }
+
+    def _read_file(self, url: str) -> FileRead:
+        task = self._task
+        reader = self._open_file(url)
+        self._entries[url] = int(reader.entries_total)
+        # Untimed, between two timed steps.
+        if url not in self._choices:
+            self._choices[url] = self._choose_branches(reader)
+        choice = self._choices[url]
+        reader.ChooseEvents(task.events, task.seed)
+        raise_on_failure(reader, self._prepare(reader, choice), "prepare", url)
+        for name, value in task.settings.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            reader.current.settings[name] = text
+        raise_on_failure(reader, reader.Run(), "loop", url)
+        reader.Close()
+        return self._collect_figures(reader)
+
+    def _choose_branches(self, reader: Any) -> BranchChoice:
+        task = self._task
+        found = [
+            (str(item.name), [str(name) for name in item.counters])
+            for item in self._list_branches(reader)
+        ]
+        names = [name for name, _ in found]
+        everything = task.branches == 1
+        positions = list(range(len(names)))
+        if not everything:
+            positions = branch_selection.select_branches(
+                names, dict(found), task.branches, seed=task.seed, folder=task.folder
+            )
+        return BranchChoice(
+            len(names), everything, positions, self._sum_zip_bytes(reader, positions)
+        )
+
+    # What differs between the formats.
+
+    def _open_file(self, url: str) -> Any:
+        """A reader that has opened the file and got what lies in it."""
+        reader = open_file(self._root, url)
+        get_tree(reader, url, self._task.tree)
+        return reader
+
+    def _list_branches(self, reader: Any) -> Any:
+        """The branches, or what stands for them."""
+        return self._root.treehammer.Survey(reader.current.tree)
+
+    def _sum_zip_bytes(self, reader: Any, positions: List[int]) -> int:
+        found = [int(item.zip_bytes) for item in self._list_branches(reader)]
+        return sum(found[position] for position in positions)
+
+    def _prepare(self, reader: Any, choice: BranchChoice) -> bool:
+        return bool(reader.Prepare(self._task.cache_bytes, choice.all_branches, choice.positions))
+
+    def _collect_figures(self, reader: Any) -> FileRead:
+        return collect_tree_figures(reader)
+
+
+def open_file(root: Any, url: str) -> Any:
+    """A reader that has opened the file.
+
+    Raises:
+        Trouble: the file cannot be opened, or is truncated.
+    """
+    reader = root.treehammer.Reader()
+    raise_on_failure(reader, reader.Open(url), "open", url)
+    return reader
+
+
+def is_ntuple(reader: Any, name: str) -> bool:
+    """Whether what lies in the file under this name is an RNTuple."""
+    folder, _, own = name.rpartition("/")
+    directory = reader.current.file.GetDirectory(folder)
+    key: Any = directory.GetKey(own) if directory else None
+    return bool(key) and str(key.GetClassName()) == "ROOT::RNTuple"
+
+
+def get_tree(reader: Any, url: str, tree: str) -> None:
+    """Let a reader get the tree from its file.
+
+    Raises:
+        Trouble: there is no such tree, or it cannot be read.
+    """
+    good = reader.GetTree(tree)
+    if not good and reader.kind == "tree":
+        raise PayloadError("open", "tree", "get_tree", _describe_missing_tree(reader, url, tree))
+    raise_on_failure(reader, good, "get_tree", url)
+
+
+def raise_on_failure(reader: Any, good: bool, phase: str, url: str) -> None:
+    """Turn a step that failed into an exception; a server may do better when asked again."""
+    if not good:
+        failure, kind = str(reader.failure_class), str(reader.kind)
+        transient = "://" in url and kind in ("file", "error", "entry")
+        raise PayloadError(failure, kind, phase, str(reader.message), transient=transient)
+
+
+def list_contents(reader: Any) -> Dict[str, str]:
+    """Name -> class of what lies at the top of the file."""
+    return {str(item.first): str(item.second) for item in reader.Contents()}
+
+
+def _describe_missing_tree(reader: Any, url: str, wanted: str) -> str:
+    contents = list_contents(reader)
+    if wanted in contents:
+        hint = "; the axis format = 'rntuple' reads it" if is_ntuple(reader, wanted) else ""
+        return f"{url}: {wanted!r} is of class {contents[wanted]}, not a TTree{hint}"
+    trees = [name for name, kind in contents.items() if kind in ("TTree", "TNtuple")]
+    near = difflib.get_close_matches(wanted, trees, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{url} holds no tree {wanted!r}{hint} (trees: {', '.join(trees) or 'none'})"
+
+
+def collect_shared_figures(reader: Any) -> Dict[str, Any]:
+    """What is known of a file read once, whatever its format."""
+
+    def clock(phase: str) -> Tuple[float, float, float]:
+        one = getattr(reader, phase)
+        return float(one.wall), float(one.user), float(one.sys)
+
+    return {
+        "phases": {phase: clock(phase) for phase in PASS_PHASES},
+        "events": int(reader.current.events),
+        "unzipped_bytes": int(reader.current.bytes),
+        "file_size": int(reader.file_size),
+        "file_class": str(reader.file_class),
+        "first_byte_s": float(reader.first_byte_s),
+        "run_queue_s": float(reader.run_queue_s),
+        "reported": {str(item.first): float(item.second) for item in reader.current.reported},
+    }
+
+
+def collect_tree_figures(reader: Any) -> FileRead:
+    """What is known of a file whose TTree was read once."""
+    return FileRead(
+        **collect_shared_figures(reader),
+        cached=bool(reader.cached),
+        prefetching=bool(reader.prefetching),
+        cache_size=int(reader.cache_size),
+        cache_efficiency=float(reader.cache_efficiency),
+        cache_efficiency_rel=float(reader.cache_efficiency_rel),
+        longest_read_s=float(reader.longest_read_s),
+        latencies=[int(count) for count in reader.latencies],
+        counters={name: getattr(reader, name) for name in LOOP_COUNTERS},
+    )

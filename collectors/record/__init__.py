@@ -1,0 +1,1 @@
+"""The measurement record: metric catalogue, plausibility rules and failure classes."""

@@ -1,0 +1,316 @@
+"""The metric catalogue: every column a measurement can have, declared once.
+
+Database columns, TTree branches, page labels, the record's JSON Schema and the reference
+page are generated from :data:`CATALOGUE`.  Standard library only, Python 3.9 and later: this
+module is packed into the worker.
+
+Each metric has exactly one *owner*, the part that writes it:
+
+``plan``
+    known when the job is planned (identity, axes); copied by the worker from the job.
+``worker``
+    measured outside the payload's process (kernel accounting, node facts, failures).
+``payload``
+    measured inside the payload's process (ROOT's own counters, phases of the loop).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Tuple, Union
+
+#: Raised whenever our own timing changes; part of every series' fingerprint.
+INSTRUMENT_VERSION = 1
+
+Value = Union[int, float, str, bool, List[int], List[float], None]
+
+METRIC_TYPES = ("int", "float", "text", "bool", "ints", "floats")
+METRIC_OWNERS = ("plan", "worker", "payload")
+
+#: The phases of one pass, in order, each timed as wall, user and system seconds.
+PASS_PHASES = ("open", "get_tree", "prepare", "loop", "close")
+
+#: Bins of the read-latency histogram: bin i counts reads of [2**i, 2**(i+1)) microseconds, the
+#: first also faster ones and the last also slower ones.
+LATENCY_BINS = 32
+
+#: The axes with a meaning of their own; a test may add others, kept in ``variant``.
+CATALOGUE_AXES = ("root", "branches", "cache_mb", "events", "door", "access", "cache")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One column.
+
+    Attributes:
+        name: lower-case identifier, at most 30 characters (Oracle's old limit).
+        type: one of :data:`TYPES`.
+        unit: SI unit, ``1`` for counts and ratios, empty for text.
+        better: ``lower``, ``higher`` or empty when neither is better.
+        meaning: one sentence for people.
+        source: where the number comes from.
+        owner: one of :data:`OWNERS`.
+        required: whether a record without it is invalid.
+    """
+
+    name: str
+    type: str
+    unit: str
+    better: str
+    meaning: str
+    source: str
+    owner: str
+    required: bool = False
+
+
+# One line a metric, as a table: the formatter would make five of each.
+# fmt: off
+def _plan_metrics() -> List[Metric]:
+    def text(name: str, meaning: str, required: bool = True) -> Metric:
+        return Metric(name, "text", "", "", meaning, "plan", "plan", required)
+
+    def count(name: str, meaning: str, required: bool = True) -> Metric:
+        return Metric(name, "int", "1", "", meaning, "plan", "plan", required)
+
+    return [
+        text("measurement_id", "Identity of this measurement: hash of job, attempt, round, position."),
+        count("record_version", "Version of the record's layout."),
+        count("instrument_version", "Version of our timing; raised when it changes."),
+        text("campaign_id", "Identity of the campaign."),
+        text("campaign_name", "Display name of the campaign."),
+        text("job_id", "Identity of the job."),
+        count("attempt", "Which execution of the job this was, from 1."),
+        text("kind", "'timed', or 'checksum' for the untimed execution that hashes values."),
+        count("repeat", "Which repeat of the job, from 1."),
+        count("round", "Which AB/BA order inside the job, from 1."),
+        count("position", "Position within the round, from 1."),
+        text("test_name", "Name of the test."),
+        text("repository", "Repository the test came from, without credentials."),
+        text("ref", "Ref that was asked for; empty text is stored as NULL.", False),
+        text("commit_id", "Commit the test was pinned to.", False),
+        Metric("dirty", "bool", "1", "", "The working tree differed from the commit.", "git", "plan", True),
+        text("test_path", "Path of the test inside its repository."),
+        text("test_hash", "Hash of what the test does: every file it names and its definition without matrix, counts and names."),
+        text("payload_hash", "Hash of the payload file alone."),
+        text("treehammer_version", "Version of Treehammer that planned the job."),
+        text("series", "Fingerprint of the series."),
+        text("variant", "The variant as canonical JSON: every axis and its value."),
+        text("variant_label", "The variant for people."),
+        text("site", "Site the job was sent to."),
+        text("door", "Name of the door the data were read through."),
+        text("door_protocol", "Protocol of that door (file, root, https)."),
+        text("dataset", "Name of the dataset.", False),
+        text("dataset_hash", "Hash of the dataset's manifest.", False),
+        text("content_hash", "Hash of the dataset that the test names first: twins in other formats have its content, and it is theirs too.", False),
+        text("axis_root", "ROOT release or build that was asked for."),
+        text("axis_branches", "Branches asked for: a fraction, a pattern or a list file."),
+        Metric("axis_cache_mb", "float", "MB", "", "TTreeCache size asked for (10^6 bytes); 0 is off.", "plan", "plan"),
+        Metric("axis_events", "float", "1", "", "Fraction of events asked for.", "plan", "plan"),
+        text("axis_access", "'direct' or 'staged'."),
+        text("axis_cache", "Page-cache state asked for: 'warm' or 'cold'."),
+        count("passes_planned", "Passes of the loop that were asked for."),
+    ]
+
+
+def _worker_metrics() -> List[Metric]:
+    def m(name: str, type_: str, unit: str, better: str, meaning: str, source: str) -> Metric:
+        return Metric(name, type_, unit, better, meaning, source, "worker")
+
+    tree = "wait4 of every process of the tree"
+    node = "node"
+    return [
+        Metric("started_us", "int", "us", "", "Start of the execution, microseconds since 1970 UTC.", "clock", "worker", True),
+        Metric("ended_us", "int", "us", "", "End of the execution, microseconds since 1970 UTC.", "clock", "worker", True),
+        Metric("day", "int", "1", "", "UTC day of the start as YYYYMMDD.", "clock", "worker", True),
+        m("setup_wall_s", "float", "s", "lower", "Setting up the software, also loading that which copies.", "monotonic clock"),
+        m("setup_cpu_s", "float", "s", "lower", "CPU of setting up the software.", tree),
+        m("stagein_wall_s", "float", "s", "lower", "Copying the files to the node before the payload, and verifying the copies; without loading the software that copies.", "monotonic clock"),
+        m("stagein_cpu_s", "float", "s", "lower", "CPU of that copy.", "getrusage"),
+        m("stagein_bytes", "int", "B", "", "Bytes copied to the node before the payload, as verified.", "copy"),
+        m("payload_wall_s", "float", "s", "lower", "Payload from process start to exit.", "monotonic clock"),
+        m("payload_user_s", "float", "s", "lower", "User CPU of the payload's process tree.", tree),
+        m("payload_sys_s", "float", "s", "lower", "System CPU of the payload's process tree.", tree),
+        m("payload_run_queue_s", "float", "s", "lower", "Time the tree was runnable but not running; misses what threads and grandchildren waited after their last sample (every 0.2 s).", "/proc/PID/schedstat, sampled"),
+        m("eff_payload", "float", "1", "higher", "CPU efficiency from process start to exit.", "payload CPU / wall"),
+        m("eff_job", "float", "1", "higher", "CPU efficiency with set-up and stage-in.", "(payload + setup + stage-in CPU) / wall"),
+        m("access_rate_hz", "float", "Hz", "higher", "Events per second of getting at the data as asked and reading them once: stage-in, if any, and one whole pass from open to close, the median of each phase over counted passes.", "events_read / (stage-in + phases of one pass)"),
+        m("eff_access", "float", "1", "higher", "CPU efficiency of the same: stage-in, if any, and one whole pass.", "CPU / wall of stage-in and phases of one pass"),
+        m("max_rss_bytes", "int", "B", "lower", "Largest resident size of one process; never below the worker's own (20 MB), which the kernel passes on.", "wait4 ru_maxrss"),
+        m("tree_peak_rss_bytes", "int", "B", "lower", "Peak of the summed resident size of the tree.", "/proc, sampled"),
+        m("ctx_voluntary", "int", "1", "lower", "Voluntary context switches.", tree),
+        m("ctx_involuntary", "int", "1", "lower", "Involuntary context switches.", tree),
+        m("page_faults_minor", "int", "1", "lower", "Page faults without I/O.", tree),
+        m("page_faults_major", "int", "1", "lower", "Page faults with I/O.", tree),
+        m("io_read_chars", "int", "B", "", "Bytes the tree asked read() for.", "/proc/PID/io of every process of the tree at its end"),
+        m("io_write_chars", "int", "B", "", "Bytes the tree gave to write().", "/proc/PID/io of every process of the tree at its end"),
+        m("io_read_bytes", "int", "B", "", "Bytes the tree had fetched from block devices.", "/proc/PID/io of every process of the tree at its end"),
+        m("io_write_bytes", "int", "B", "", "Bytes the tree caused to be written to block devices.", "/proc/PID/io of every process of the tree at its end"),
+        m("processes", "int", "1", "", "Processes of the tree that were seen.", "/proc, sampled"),
+        m("exit_code", "int", "1", "", "Exit code of the payload.", "wait4"),
+        m("exit_signal", "int", "1", "", "Signal that ended the payload, if any.", "wait4"),
+        m("root_provider", "text", "", "", "Provider that set up ROOT.", "software provider"),
+        m("host", "text", "", "", "Name of the node.", node),
+        m("cpu_model", "text", "", "", "CPU model.", "/proc/cpuinfo"),
+        m("cores_online", "int", "1", "", "Cores of the node.", node),
+        m("cores_allowed", "int", "1", "", "Cores this job may run on.", "sched_getaffinity"),
+        m("cpu_mhz", "float", "MHz", "", "Mean core frequency where readable.", "/proc/cpuinfo"),
+        m("cpu_steal_s", "float", "s", "lower", "CPU time stolen by the hypervisor meanwhile, all cores.", "/proc/stat"),
+        m("psi_cpu_some_s", "float", "s", "lower", "Time some task waited for CPU meanwhile.", "/proc/pressure/cpu"),
+        m("psi_io_some_s", "float", "s", "lower", "Time some task waited for I/O meanwhile.", "/proc/pressure/io"),
+        m("psi_memory_some_s", "float", "s", "lower", "Time some task waited for memory meanwhile.", "/proc/pressure/memory"),
+        m("cgroup_cpu_limit", "float", "1", "", "CPUs the cgroup allows.", "cgroup"),
+        m("cgroup_memory_limit_bytes", "int", "B", "", "Memory the cgroup allows.", "cgroup"),
+        m("cgroup_throttled_s", "float", "s", "lower", "Time the cgroup was throttled meanwhile.", "cgroup"),
+        m("load1_start", "float", "1", "", "One-minute load at the start.", "/proc/loadavg"),
+        m("load1_end", "float", "1", "", "One-minute load at the end.", "/proc/loadavg"),
+        m("mem_total_bytes", "int", "B", "", "Memory of the node.", "/proc/meminfo"),
+        m("mem_available_start_bytes", "int", "B", "", "Available memory at the start.", "/proc/meminfo"),
+        m("mem_available_end_bytes", "int", "B", "", "Available memory at the end.", "/proc/meminfo"),
+        m("calibration_before_s", "float", "s", "lower", "CPU time of a fixed loop before the execution.", "thread CPU clock"),
+        m("calibration_after_s", "float", "s", "lower", "CPU time of the same loop after the execution.", "thread CPU clock"),
+        m("kernel", "text", "", "", "Kernel release.", "uname"),
+        m("os_name", "text", "", "", "Operating system.", "/etc/os-release"),
+        m("container", "text", "", "", "Container or virtual machine, where recognised.", node),
+        m("slot", "text", "", "", "Batch slot.", "batch system"),
+        m("worker_python", "text", "", "", "Python that ran the worker.", "sys.version"),
+        m("concurrent_door_jobs", "int", "1", "", "Other jobs of ours seen at the same door on this node at the start.", "lock files of the worker"),
+        m("file_name", "text", "", "", "Logical name of the first file read.", "job"),
+        m("file_url", "text", "", "", "URL the payload was given for it.", "job"),
+        m("file_size_bytes", "int", "B", "", "Size of all files read, from the manifest.", "manifest"),
+        m("data_server", "text", "", "", "Data server reached after redirection.", "client"),
+        m("address_family", "text", "", "", "'IPv4', 'IPv6' or 'local'.", "client"),
+        m("server_version", "text", "", "", "Version the door's server reports.", "client"),
+        m("door_rtt_s", "float", "s", "lower", "Round-trip time to the door.", "TCP connect"),
+        m("client_cache_state", "text", "", "", "Client page cache before the first pass: first touch, evicted, warmed, unknown.", "worker"),
+        m("client_cache_method", "text", "", "", "How that state was reached.", "worker"),
+        m("client_cached_fraction", "float", "1", "", "Share of the file's pages in the node's page cache before the payload.", "mincore"),
+        m("server_cache_state", "text", "", "", "Server's cache: first touch, warmed, unknown.", "worker"),
+        m("server_cache_method", "text", "", "", "How that state was reached.", "worker"),
+        m("failure_class", "text", "", "", "Class of the failure; NULL when there was none.", "worker"),
+        m("failure_kind", "text", "", "", "Finer: exit, signal, timeout, memory, no-result, bad-result, version, …", "worker"),
+        m("failure_phase", "text", "", "", "Phase it happened in.", "worker"),
+        m("failure_message", "text", "", "", "What was said.", "worker"),
+        m("failure_transient", "bool", "1", "", "Whether trying again can help.", "worker"),
+        Metric("plausible", "bool", "1", "", "False when the numbers cannot be true; such rows are never averaged.", "plausibility rules", "worker", True),
+        m("implausible_reasons", "text", "", "", "Which rules were broken.", "plausibility rules"),
+        m("log_excerpt", "text", "", "", "End of the payload's output.", "worker"),
+    ]
+
+
+def _payload_metrics() -> List[Metric]:
+    def m(name: str, type_: str, unit: str, better: str, meaning: str, source: str) -> Metric:
+        return Metric(name, type_, unit, better, meaning, source, "payload")
+
+    rows = [
+        m("root_version", "text", "", "", "Version ROOT reports.", "gROOT.GetVersion"),
+        m("root_commit", "text", "", "", "Commit ROOT was built from.", "gROOT.GetGitCommit"),
+        m("root_platform", "text", "", "", "Architecture ROOT was built for.", "gSystem.GetBuildArch"),
+        m("root_compiler", "text", "", "", "Compiler ROOT was built with.", "gSystem.GetBuildCompilerVersion"),
+        m("root_flags", "text", "", "", "Optimisation flags ROOT was built with.", "gSystem.GetFlagsOpt"),
+        m("root_cxx_standard", "text", "", "", "C++ standard ROOT was built with.", "gROOT.GetConfigFeatures"),
+        m("root_features", "text", "", "", "Features ROOT was built with.", "gROOT.GetConfigFeatures"),
+        m("zlib_version", "text", "", "", "zlib in that build.", "library"),
+        m("lzma_version", "text", "", "", "liblzma in that build.", "library"),
+        m("lz4_version", "text", "", "", "LZ4 in that build.", "library"),
+        m("zstd_version", "text", "", "", "Zstandard in that build.", "library"),
+        m("libcore_sha256", "text", "", "", "Hash of libCore.", "file"),
+        m("file_class", "text", "", "", "TFile class that opened the file.", "TFile::ClassName"),
+        m("import_wall_s", "float", "s", "lower", "Loading ROOT.", "monotonic clock"),
+        m("import_user_s", "float", "s", "lower", "User CPU of loading ROOT.", "getrusage"),
+        m("import_sys_s", "float", "s", "lower", "System CPU of loading ROOT.", "getrusage"),
+        m("compile_wall_s", "float", "s", "lower", "Compiling the loop (outside every timed phase).", "monotonic clock"),
+        m("passes_done", "int", "1", "", "Passes that completed.", "payload"),
+        m("passes_counted", "int", "1", "", "Passes the medians below are taken over.", "payload"),
+    ]
+    for phase in PASS_PHASES:
+        for clock, word in (("wall", "Wall time"), ("user", "User CPU"), ("sys", "System CPU")):
+            source = "monotonic clock" if clock == "wall" else "getrusage"
+            rows.append(m(f"{phase}_{clock}_s", "float", "s", "lower", f"{word} of the phase '{phase}', median over counted passes.", source))
+            rows.append(m(f"pass_{phase}_{clock}_s", "floats", "s", "lower", f"{word} of the phase '{phase}', every pass in order.", source))
+    rows += [
+        m("loop_cpu_s", "float", "s", "lower", "User and system CPU of the loop, median over counted passes.", "getrusage"),
+        m("loop_run_queue_s", "float", "s", "lower", "Time the loop's thread was runnable but not running, median over counted passes.", "/proc/thread-self/schedstat"),
+        m("pass_loop_run_queue_s", "floats", "s", "lower", "The same, every pass in order.", "/proc/thread-self/schedstat"),
+        m("cpu_per_event_s", "float", "s", "lower", "CPU of the loop per event, median over counted passes.", "getrusage"),
+        m("wall_per_event_s", "float", "s", "lower", "Wall time of the loop per event, median over counted passes.", "monotonic clock"),
+        m("event_rate_hz", "float", "Hz", "higher", "Events per second of the loop.", "1 / wall_per_event_s"),
+        m("eff_loop", "float", "1", "higher", "CPU efficiency of the loop: CPU / wall, median over counted passes.", "getrusage"),
+        m("eff_loop_corrected", "float", "1", "higher", "CPU / (wall - run-queue wait of the loop's thread); stands beside eff_loop, never instead.", "getrusage, schedstat"),
+        m("events_total", "int", "1", "", "Entries of the tree.", "TTree::GetEntries"),
+        m("events_read", "int", "1", "", "Entries read in one pass.", "loop"),
+        m("branches_total", "int", "1", "", "Top-level branches of the tree.", "TTree"),
+        m("branches_selected", "int", "1", "", "Top-level branches read.", "TTree"),
+        m("selected_zip_bytes", "int", "B", "", "Compressed bytes of the selected branches in the file; of fields of an RNTuple, their pages with checksums, each once.", "TBranch::GetZipBytes, RNTupleDescriptor"),
+        m("loop_unzipped_bytes", "int", "B", "", "Sum of what GetEntry returned in one pass; an RNTuple's reader does not tell.", "TTree::GetEntry"),
+        m("bytes_read", "int", "B", "lower", "Wanted bytes read from the file in the loop, median over counted passes; gaps that one read spans are in bytes_read_extra.", "TFile::GetBytesRead, RNTupleMetrics"),
+        m("bytes_read_extra", "int", "B", "lower", "Bytes read in the loop beside the wanted ones, in gaps between them.", "TFile::GetBytesReadExtra, RNTupleMetrics"),
+        m("read_calls", "int", "1", "lower", "Read calls on the file in the loop.", "TFile::GetReadCalls, RNTupleMetrics"),
+        m("read_calls_single", "int", "1", "lower", "Of these, reads of one block.", "read events"),
+        m("read_calls_vector", "int", "1", "lower", "Of these, vector reads.", "read events"),
+        m("read_calls_prefetch", "int", "1", "", "Reads by the prefetch thread.", "TFilePrefetch"),
+        m("vector_chunks", "float", "1", "", "Mean number of chunks per vector read.", "TTreeCache"),
+        m("read_fraction", "float", "1", "lower", "Bytes fetched in the loop / file size; above 1 where bytes are fetched twice.", "(bytes_read + bytes_read_extra) / size"),
+        m("cache_bytes", "int", "B", "", "TTreeCache size in force.", "TTree::GetCacheSize"),
+        m("cache_efficiency", "float", "1", "higher", "Share of cached blocks that were used.", "TTreeCache::GetEfficiency"),
+        m("cache_efficiency_rel", "float", "1", "higher", "Share of used blocks that came from the cache.", "TTreeCache::GetEfficiencyRel"),
+        m("cache_bytes_read", "int", "B", "", "Bytes the cache read.", "TTreeCache"),
+        m("cache_read_calls", "int", "1", "", "Calls the cache made.", "TTreeCache"),
+        m("cache_missed_bytes", "int", "B", "lower", "Bytes read past the cache.", "TTreeCache::GetNoCacheBytesRead"),
+        m("cache_missed_calls", "int", "1", "lower", "Reads past the cache.", "TTreeCache::GetNoCacheReadCalls"),
+        m("perfstats_bytes_read", "int", "B", "", "Bytes of the read events that reached TTreePerfStats in the loop; counted apart from bytes_read + bytes_read_extra.", "TTreePerfStats::FileReadEvent"),
+        m("perfstats_read_calls", "int", "1", "", "Read events that reached TTreePerfStats in the loop; counted apart from read_calls.", "TTreePerfStats::FileReadEvent"),
+        m("perfstats_read_s", "float", "s", "lower", "Time in reads.", "TTreePerfStats::GetDiskTime"),
+        m("perfstats_unzip_s", "float", "s", "lower", "Time in decompression.", "TTreePerfStats::GetUnzipTime"),
+        m("perfstats_wall_s", "float", "s", "", "Wall time of preparing and loop, as TTreePerfStats saw it.", "TTreePerfStats"),
+        m("perfstats_cpu_s", "float", "s", "", "CPU time of preparing and loop, as TTreePerfStats saw it, in steps of 10 ms.", "TTreePerfStats"),
+        m("ntuple_cluster_cache", "bool", "1", "", "The cluster cache of the RNTuple's reader was on (cache_mb above 0): it fetches all chosen pages of a cluster at once, ahead of the loop.", "RNTupleReadOptions"),
+        m("ntuple_pages_read", "int", "1", "lower", "Pages of an RNTuple read in the loop.", "RNTupleMetrics: nPageRead"),
+        m("ntuple_pages_unzipped", "int", "1", "lower", "Pages decompressed in the loop.", "RNTupleMetrics: nPageUnsealed"),
+        m("ntuple_clusters_loaded", "int", "1", "", "Clusters that the cluster cache fetched in the loop.", "RNTupleMetrics: nClusterLoaded"),
+        m("ntuple_vector_reads", "int", "1", "lower", "Vector reads in the loop; each fetches clusters.", "RNTupleMetrics: nReadV"),
+        m("ntuple_ranges_read", "int", "1", "lower", "Ranges of bytes read in the loop; pages that lie near each other share one.", "RNTupleMetrics: nRead"),
+        m("ntuple_payload_bytes", "int", "B", "lower", "Bytes of wanted pages read in the loop, with their checksums; bytes_read is the same.", "RNTupleMetrics: szReadPayload"),
+        m("ntuple_overhead_bytes", "int", "B", "lower", "Bytes read beside them, in gaps that a range spans; bytes_read_extra is the same.", "RNTupleMetrics: szReadOverhead"),
+        m("ntuple_unzipped_bytes", "int", "B", "", "Bytes of the decompressed pages.", "RNTupleMetrics: szUnzip"),
+        m("ntuple_read_wall_s", "float", "s", "lower", "Wall time of reads, most of it in a thread ahead of the loop.", "RNTupleMetrics: timeWallRead"),
+        m("ntuple_read_cpu_s", "float", "s", "lower", "CPU time of the whole process during reads, the loop's own beside it.", "RNTupleMetrics: timeCpuRead"),
+        m("ntuple_unzip_wall_s", "float", "s", "lower", "Wall time of decompressing pages.", "RNTupleMetrics: timeWallUnzip"),
+        m("ntuple_unzip_cpu_s", "float", "s", "lower", "CPU time of the whole process during that.", "RNTupleMetrics: timeCpuUnzip"),
+        m("kernel_read_chars", "int", "B", "", "Bytes read() returned in the loop.", "/proc/self/io"),
+        m("kernel_read_bytes", "int", "B", "", "Bytes fetched from block devices in the loop.", "/proc/self/io"),
+        m("kernel_read_calls", "int", "1", "", "read() calls in the loop.", "/proc/self/io"),
+        m("first_byte_s", "float", "s", "lower", "Start of the open to the end of the first read of the pass.", "read events"),
+        m("read_latency_hist", "ints", "1", "", "Reads by latency, bin i = [2^i, 2^(i+1)) microseconds (bin 0 from 0), counted passes summed.", "read events"),
+        m("read_latency_p50_s", "float", "s", "lower", "Median read latency over all counted passes, to within 6 %.", "read events"),
+        m("read_latency_p95_s", "float", "s", "lower", "95th percentile of read latency, to within 6 %.", "read events"),
+        m("read_latency_p99_s", "float", "s", "lower", "99th percentile of read latency, to within 6 %.", "read events"),
+        m("read_latency_max_s", "float", "s", "lower", "Longest read of all counted passes.", "read events"),
+        m("retries", "int", "1", "lower", "Reads that were tried again.", "client"),
+        m("inventory", "text", "", "", "JSON: loaded libraries, relevant environment, packages; to diff two runs by cause.", "/proc/self/maps, environment"),
+        m("value_checksum", "text", "", "", "SHA-256 of all covered values, branch by branch (checksum executions only); equal for a TTree and an RNTuple of the same values.", "payload"),
+        m("checksum_version", "int", "1", "", "Version of what is hashed and how; checksums of two versions say nothing about each other.", "payload"),
+        m("checksum_leaves", "int", "1", "", "Leaves the checksum covers.", "payload"),
+        m("checksum_skipped_leaves", "text", "", "", "JSON list of leaves it cannot cover.", "payload"),
+    ]
+    return rows
+
+# fmt: on
+
+
+CATALOGUE: Tuple[Metric, ...] = tuple(_plan_metrics() + _worker_metrics() + _payload_metrics())
+METRICS_BY_NAME: Dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}
+
+#: Texts that may be long: large objects in the database, so never indexed.
+LONG_TEXT_METRICS = (
+    "failure_message",
+    "implausible_reasons",
+    "log_excerpt",
+    "root_features",
+    "inventory",
+    "checksum_skipped_leaves",
+)
+
+
+def metrics_owned_by(owner: str) -> Tuple[Metric, ...]:
+    """The metrics that ``owner`` (one of :data:`OWNERS`) writes, in catalogue order."""
+    return tuple(metric for metric in CATALOGUE if metric.owner == owner)

@@ -1,0 +1,209 @@
+"""Rules that a measurement must not break: numbers that cannot be true are kept, never averaged.
+
+Each rule takes the catalogue values of one measurement and returns what is wrong, or ``''``.  A
+rule whose figures are missing has nothing to say: payloads may report little.  Standard library
+only, Python 3.9 and later: this module is packed into the worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Mapping, Optional, Tuple
+
+from ..job_spec import TIMED
+from .metric_catalogue import CATALOGUE, PASS_PHASES
+
+Values = Mapping[str, Any]
+Rule = Callable[[Values], str]
+
+#: Relative and absolute slack between two clocks or accounts of the same thing.
+RELATIVE_SLACK = 0.02
+ABSOLUTE_SLACK_S = 0.05
+#: Slack of byte counts: what ROOT keeps in the tree's own header is counted in the branches.
+BYTE_SLACK = 0.05
+#: Share of the file that may be cached in a cold execution.
+MAX_COLD_CACHED = 0.1
+#: Share of the bytes that a cold execution must fetch from a device; opening may fetch the slack.
+MIN_COLD_FETCHED = 0.5
+COLD_SLACK_BYTES = 1_000_000
+
+
+def find_implausibilities(values: Values) -> List[str]:
+    """What is implausible about a measurement, one sentence a broken rule; empty when all is well."""
+    return [said for said in (rule(values) for rule in RULES) if said]
+
+
+def _get_numbers(values: Values, *names: str) -> Optional[Tuple[float, ...]]:
+    """These values, or None when one of them is missing."""
+    found = [values.get(name) for name in names]
+    return None if None in found else tuple(float(value) for value in found if value is not None)
+
+
+def _exceeds(what: float, bound: float) -> bool:
+    return what > bound * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK_S
+
+
+def _sum_payload_seconds(values: Values, clocks: Tuple[str, ...]) -> float:
+    """Seconds the payload says it spent in loading ROOT and in every phase of every pass."""
+    total = 0.0
+    for clock in clocks:
+        total += values.get(f"import_{clock}_s") or 0.0
+        for phase in PASS_PHASES:
+            total += sum(values.get(f"pass_{phase}_{clock}_s") or ())
+    return total
+
+
+def check_not_negative(values: Values) -> str:
+    """Times, counts, sizes, rates and ratios are never negative."""
+    wrong = []
+    for metric in CATALOGUE:
+        value = values.get(metric.name)
+        if metric.owner == "plan" or not metric.unit or value is None:
+            continue
+        if min(value, default=0) < 0 if isinstance(value, list) else value < 0:
+            wrong.append(metric.name)
+    return f"negative: {', '.join(wrong)}" if wrong else ""
+
+
+def check_efficiency_bound(values: Values) -> str:
+    """CPU time cannot exceed wall time times the cores the job may run on."""
+    pairs = (
+        ("eff_loop", "loop_wall_s"),
+        ("eff_payload", "payload_wall_s"),
+        ("eff_job", "payload_wall_s"),
+        ("eff_access", "loop_wall_s"),
+    )
+    for name, wall in pairs:
+        numbers = _get_numbers(values, name, wall, "cores_allowed")
+        if numbers and _exceeds(numbers[0] * numbers[1], numbers[2] * numbers[1]):
+            return f"{name} is {numbers[0]:.3g} on {numbers[2]:.0f} cores"
+    return ""
+
+
+def check_something_read(values: Values) -> str:
+    """A timed execution that read no events or no bytes measured nothing.
+
+    No byte is left to fetch where all selected baskets lie in the tree's own header, as those of
+    small branches in small files do.
+    """
+    if values.get("kind") != TIMED:
+        return ""
+    names = ["events_read", "loop_unzipped_bytes"]
+    if values.get("selected_zip_bytes") != 0:
+        names.append("bytes_read")
+    wrong = [name for name in names if values.get(name) == 0]
+    return f"zero: {', '.join(wrong)}" if wrong else ""
+
+
+def check_within_totals(values: Values) -> str:
+    """No more events or branches can be read than the tree has."""
+    for part, whole in (("events_read", "events_total"), ("branches_selected", "branches_total")):
+        numbers = _get_numbers(values, part, whole)
+        if numbers and numbers[0] > numbers[1]:
+            return f"{part} is {numbers[0]:.0f} of {numbers[1]:.0f}"
+    return ""
+
+
+def check_baskets_read(values: Values) -> str:
+    """Reading all events of a branch fetches all its baskets: every pass opens the file anew."""
+    numbers = _get_numbers(
+        values, "bytes_read", "selected_zip_bytes", "events_read", "events_total"
+    )
+    if not numbers or values.get("kind") != TIMED:
+        return ""
+    read, held, events, total = numbers
+    if events == total and read < held * (1 - BYTE_SLACK):
+        return f"bytes_read is {read:.0f}, the selected branches hold {held:.0f}"
+    return ""
+
+
+def check_kernel_bytes(values: Values) -> str:
+    """What ROOT read from a local file, the kernel must have handed out."""
+    numbers = _get_numbers(values, "kernel_read_chars", "bytes_read")
+    if not numbers or values.get("address_family") != "local":
+        return ""
+    if numbers[0] < numbers[1] * (1 - BYTE_SLACK):
+        return f"ROOT read {numbers[1]:.0f} bytes, the kernel handed out {numbers[0]:.0f}"
+    return ""
+
+
+def check_phase_cpu(values: Values) -> str:
+    """The phases of all passes cannot have used more CPU than the whole process tree."""
+    outside = _get_numbers(values, "payload_user_s", "payload_sys_s")
+    inside = _sum_payload_seconds(values, ("user", "sys"))
+    if outside and _exceeds(inside, sum(outside)):
+        return f"the payload's phases used {inside:.3f} s of CPU, its process tree {sum(outside):.3f} s"
+    return ""
+
+
+def check_phase_wall(values: Values) -> str:
+    """The phases of all passes cannot have taken longer than the payload ran."""
+    outside = _get_numbers(values, "payload_wall_s")
+    inside = _sum_payload_seconds(values, ("wall",))
+    if outside and _exceeds(inside, outside[0]):
+        return f"the payload's phases took {inside:.3f} s, the payload {outside[0]:.3f} s"
+    return ""
+
+
+def check_pass_times(values: Values) -> str:
+    """There is one loop time per completed pass, and their median lies among them."""
+    walls = values.get("pass_loop_wall_s")
+    done = values.get("passes_done")
+    if walls is not None and done is not None and len(walls) != done:
+        return f"{len(walls)} loop times for {done} passes"
+    counted = _get_numbers(values, "passes_counted", "passes_done")
+    if counted and counted[0] > counted[1]:
+        return f"{counted[0]:.0f} of {counted[1]:.0f} passes counted"
+    median = values.get("loop_wall_s")
+    if walls and median is not None and not min(walls) <= median <= max(walls):
+        return f"loop_wall_s is {median:.6g}, outside its passes"
+    return ""
+
+
+def check_event_rate(values: Values) -> str:
+    """The event rate is the inverse of the wall time per event."""
+    numbers = _get_numbers(values, "event_rate_hz", "wall_per_event_s")
+    if numbers and abs(numbers[0] * numbers[1] - 1) > RELATIVE_SLACK:
+        return f"event_rate_hz is {numbers[0]:.6g}, 1 / wall_per_event_s is not"
+    return ""
+
+
+def check_cold_start(values: Values) -> str:
+    """A cold execution starts with its file out of the node's page cache."""
+    fraction = values.get("client_cached_fraction")
+    if values.get("axis_cache") == "cold" and fraction is not None and fraction > MAX_COLD_CACHED:
+        return f"cold was asked for, but {fraction:.0%} of the file was cached"
+    return ""
+
+
+def check_cold_fetch(values: Values) -> str:
+    """What a cold execution reads once comes from a device: nobody has read the file meanwhile."""
+    names = ("kernel_read_bytes", "bytes_read", "bytes_read_extra", "selected_zip_bytes")
+    numbers = _get_numbers(values, *names)
+    cold = values.get("axis_cache") == "cold" and values.get("client_cache_state") == "evicted"
+    if not cold or not numbers:
+        return ""
+    fetched, wanted, gaps, held = numbers
+    read = min(wanted + gaps, held)  # what is read again may come from the cache
+    if fetched + COLD_SLACK_BYTES < MIN_COLD_FETCHED * read:
+        return (
+            f"cold was asked for, but of {read:.0f} bytes only {fetched:.0f} came from a device: "
+            "somebody else read the file meanwhile"
+        )
+    return ""
+
+
+#: Every rule, in the order they are judged.
+RULES: Tuple[Rule, ...] = (
+    check_not_negative,
+    check_efficiency_bound,
+    check_something_read,
+    check_within_totals,
+    check_baskets_read,
+    check_kernel_bytes,
+    check_phase_cpu,
+    check_phase_wall,
+    check_pass_times,
+    check_event_rate,
+    check_cold_start,
+    check_cold_fetch,
+)

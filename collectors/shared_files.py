@@ -1,0 +1,70 @@
+"""Files that several processes share: written whole or not at all, locked as long as one lives.
+
+Standard library only, Python 3.9 and later: this module is packed into the worker.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import contextmanager, suppress
+from typing import Callable, Iterator, Optional, Union
+
+#: ``errno`` of an error when there is no room for more on a disk or in a quota.
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def write_atomically(path: PathLike, text: str) -> None:
+    """Write ``path`` so that a reader sees either nothing or the whole text, even after a crash.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is.
+    """
+    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        # On a full disk it would hold room that the next try may need.
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def is_locked(path: PathLike) -> bool:
+    """Whether a process holds the lock of this file; one that does not exist nobody holds."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+@contextmanager
+def hold_lock(path: PathLike, on_wait: Optional[Callable[[], object]] = None) -> Iterator[int]:
+    """Hold an exclusive lock while the block runs; it ends with the process, however that ends.
+
+    Yields the lock's file descriptor: a child that inherits it holds the lock as long as it lives.
+
+    Args:
+        path: the lock's file, which is made with its folder and stays.
+        on_wait: is called when another process holds the lock, before waiting for it.
+    """
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "a", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield stream.fileno()

@@ -1,0 +1,87 @@
+"""What all providers share: refusing, running a tool, and an environment without foreign ROOTs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Dict, List, Mapping, NoReturn
+
+from ..record.failures import ExecutionError, Failure
+
+SETUP_TIMEOUT_S = 120
+#: What pip says before it shows its traceback; the reason is in the traceback's last line.
+_EMPTY_ERROR = "ERROR: Exception:"
+
+
+def raise_setup_error(kind: str, message: str, *, transient: bool = False) -> NoReturn:
+    """Give up.
+
+    Raises:
+        Fault: class ``software setup``, of this kind.
+    """
+    raise ExecutionError(Failure("software setup", kind, "setup", message, transient))
+
+
+def run_tool(command: List[str], env: Mapping[str, str], what: str) -> str:
+    """Run a tool with this environment and return its output.
+
+    Raises:
+        Fault: kind ``broken``; the message begins with ``what`` and holds the tool's own reason.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(env),
+            cwd=os.sep,  # a stray ROOT.py in the current folder must not be found
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SETUP_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise_setup_error("broken", f"{what} took longer than {SETUP_TIMEOUT_S} s", transient=True)
+    except OSError as error:
+        raise_setup_error("broken", f"{what} failed: {error}")
+    if done.returncode:
+        raise_setup_error("broken", f"{what} failed: {extract_error_line(done.stderr)}")
+    return done.stdout
+
+
+def extract_error_line(output: str) -> str:
+    """The line of a tool's output that says what was wrong."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error") and line != _EMPTY_ERROR]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def check_root_importable(python: str, env: Mapping[str, str], origin: str) -> None:
+    """Find out before any payload runs whether this Python finds a ROOT.
+
+    Raises:
+        Fault: kind ``missing`` (it does not) or ``broken`` (it does not even start).
+    """
+    query = "import importlib.util as u; print(u.find_spec('ROOT') is not None)"
+    if run_tool([python, "-c", query], env, origin).strip() != "True":
+        raise_setup_error("missing", f"{python} finds no module ROOT")
+
+
+def drop_foreign_python(env: Mapping[str, str]) -> Dict[str, str]:
+    """Drop what would make a Python load another's modules."""
+    foreign = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+    clean = {name: value for name, value in env.items() if name not in foreign}
+    clean["PYTHONNOUSERSITE"] = "1"
+    return clean
+
+
+def drop_foreign_root(env: Mapping[str, str]) -> Dict[str, str]:
+    """Drop what would make one ROOT load another's libraries, headers or modules."""
+    clean = drop_foreign_python(env)
+    for name in ("ROOTSYS", "ROOT_INCLUDE_PATH", "CLING_STANDARD_PCH", "LD_PRELOAD"):
+        clean.pop(name, None)
+    folders = clean.pop("LD_LIBRARY_PATH", "").split(os.pathsep)
+    kept = [f for f in folders if f and not os.path.exists(os.path.join(f, "libCore.so"))]
+    if kept:
+        clean["LD_LIBRARY_PATH"] = os.pathsep.join(kept)
+    return clean

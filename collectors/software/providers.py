@@ -1,0 +1,274 @@
+"""Software providers: which ROOT an execution is given, and how it is set up.
+
+``wheel``
+    a released ROOT from PyPI in a cached environment of its own; :func:`prepare` makes it before
+    any job is sent, since a job itself never downloads anything.
+``path``
+    an installation, a build tree or any set-up script: patched and development builds.
+``cvmfs``
+    a view of the LCG releases or a release of ROOT itself, as the node has them on CVMFS.
+``wrap``
+    a ROOT behind a command prefix such as ``apptainer exec IMAGE``.
+``current``
+    the ROOT that is already in the environment of the worker.
+``none``
+    no ROOT at all, for payloads that bring what they need.
+
+Standard library only, Python 3.9 and later: this module is packed into the worker.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from typing import Callable, Dict, List, Mapping, Optional, Tuple
+
+from ..job_spec import SoftwareRequest
+from ..record.failures import ExecutionError
+from ..shared_files import PathLike, hold_lock
+from . import command_wrapper, setup_scripts, wheel_environments, wheel_installation
+from .provider_tools import check_root_importable, raise_setup_error
+
+#: ROOT release -> version of the package ``ROOT`` on PyPI that holds it.
+WHEELS = wheel_environments.WHEELS
+
+RUNNABLE_PAYLOAD_KINDS = ("python", "macro", "executable")
+
+_RELEASE_PATTERN = re.compile(r"\d+\.\d+[./]\d+")
+_PROVIDER_PREFIXES = ("wheel", "path", "cvmfs", "wrap")
+_VERSIONED_REQUEST = re.compile(r"(?P<rest>.+?)(?:@(?P<version>\d+\.\d+[./]\d+))?")
+
+Progress = Callable[[str], None]
+
+
+def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareRequest:
+    """Read a value of the ``root`` axis.
+
+    Args:
+        text: ``6.40.00`` or ``wheel:6.40.00``; ``path:FOLDER``, ``cvmfs:VIEW/PLATFORM`` or
+            ``wrap:COMMAND``, each optionally with ``@6.40.01`` for the version it must report;
+            ``current``; ``none``.
+        base: folder that a relative ``path:`` starts from.
+
+    Raises:
+        ValueError: not one of these; the message names what is near.
+    """
+    text = text.strip()
+    provider, _, rest = text.partition(":")
+    if text in ("current", "none"):
+        return SoftwareRequest(text, text, "", "")
+    if provider in _PROVIDER_PREFIXES[1:] and rest:
+        match = _VERSIONED_REQUEST.fullmatch(rest)
+        assert match is not None  # any non-empty text matches
+        version = (match["version"] or "").replace("/", ".")
+        if provider == "cvmfs":
+            return setup_scripts.parse_cvmfs(text, match["rest"], version)
+        if provider == "wrap":
+            return command_wrapper.parse_wrap(text, match["rest"], version)
+        folder = os.path.join(os.fspath(base), os.path.expanduser(match["rest"]))
+        return SoftwareRequest(text, "path", version, os.path.abspath(folder))
+    release = rest if provider == "wheel" else text
+    if release in WHEELS:
+        return SoftwareRequest(text, "wheel", release, "")
+    raise ValueError(_describe_unknown_request(text, release))
+
+
+def _describe_unknown_request(text: str, release: str) -> str:
+    known = ", ".join(WHEELS)
+    provider, colon, _ = text.partition(":")
+    if colon and provider not in _PROVIDER_PREFIXES:
+        near = difflib.get_close_matches(provider, _PROVIDER_PREFIXES, n=1)
+    else:
+        near = difflib.get_close_matches(release, [*WHEELS, "current", "none"], n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    if _RELEASE_PATTERN.fullmatch(release):
+        return (
+            f"there is no wheel of ROOT {release}; {hint}wheels: {known}; "
+            f"an installed build is asked for as 'path:/its/folder@{release}', one on CVMFS as "
+            f"'cvmfs:ROOT/{release.replace('/', '.')}/PLATFORM'"
+        )
+    return (
+        f"{text!r} names no ROOT; {hint}known: a release ({known}), 'path:/folder' "
+        "of an installation or build tree, 'cvmfs:VIEW/PLATFORM', 'wrap:COMMAND', 'current' or "
+        "'none'"
+    )
+
+
+# --- Preparing: on the submitting side, never in a job --------------------------------------
+
+
+def prepare_software(
+    request: SoftwareRequest,
+    software_dir: PathLike,
+    progress: Optional[Progress] = None,
+) -> SoftwareRequest:
+    """Make what is missing on this machine, and fill in where it is.
+
+    Two processes may prepare the same release at once: one makes it, the other waits.  An
+    environment whose making was interrupted, or that was damaged since, is made again.
+
+    Args:
+        request: from :func:`parse`.
+        software_dir: folder of the cached environments.
+        progress: receives one short sentence at a time.
+
+    Raises:
+        Fault: it cannot be made (class ``software setup``); the message says what to do.
+    """
+    say = progress or (lambda _note: None)
+    if request.provider == "path":
+        setup_scripts.find_path_script(request.location)
+    elif request.provider == "cvmfs":
+        setup_scripts.find_cvmfs_script(request.location)
+    elif request.provider == "wrap":
+        command_wrapper.check_wrap(request)
+    elif request.provider == "wheel":
+        return replace(request, location=_prepare_wheel(request.version, software_dir, say))
+    return request
+
+
+def _prepare_wheel(version: str, software_dir: PathLike, say: Progress) -> str:
+    folder = wheel_environments.environment_folder(version, os.fspath(software_dir))
+    if wheel_environments.is_usable(folder, version):
+        return folder
+    try:
+        with hold_lock(f"{folder}.lock", lambda: say(f"waiting for ROOT {version}")) as lock:
+            if not wheel_environments.is_usable(folder, version):
+                if wheel_environments.is_installed(folder, version):
+                    say(
+                        f"ROOT {version} is damaged: {wheel_environments.find_damage(folder, version)}"
+                    )
+                wheel_installation.install_release(folder, version, say, lock)
+    except OSError as error:
+        raise_setup_error("broken", f"cannot make ROOT {version} in {folder}: {error}")
+    return folder
+
+
+def list_prepared_releases(software_dir: PathLike) -> Dict[str, str]:
+    """Releases that are ready in ``software_dir``: version -> folder, oldest first."""
+    folders = {
+        v: wheel_environments.environment_folder(v, os.fspath(software_dir)) for v in sorted(WHEELS)
+    }
+    return {v: folder for v, folder in folders.items() if wheel_environments.is_usable(folder, v)}
+
+
+# --- Setting up: on the node ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SoftwareSetup:
+    """A ROOT that is ready to run payloads.
+
+    Attributes:
+        provider: of the request.
+        python: interpreter that can import this ROOT.
+        env: full environment of the payload.
+        wrapper: what to run payloads behind.
+    """
+
+    provider: str
+    python: str
+    env: Mapping[str, str]
+    wrapper: Optional[command_wrapper.CommandWrapper] = None
+
+    def build_command(
+        self, kind: str, entry: str, variables: Optional[Mapping[str, str]] = None
+    ) -> List[str]:
+        """Arguments that run a payload.
+
+        Args:
+            kind: one of :data:`PAYLOAD_KINDS`.
+            entry: path of the payload's file.
+            variables: what the payload must find in its environment, even behind a command that
+                lets nothing through.
+
+        Raises:
+            Fault: a macro is to run without ROOT.
+        """
+        command = self._payload_command(kind, entry)
+        return self.wrapper.build_command(command, variables or {}) if self.wrapper else command
+
+    def _payload_command(self, kind: str, entry: str) -> List[str]:
+        if kind == "python":
+            return [self.python, entry]
+        if kind == "macro":
+            if self.provider == "none":
+                raise_setup_error(
+                    "missing", f"{entry} is a ROOT macro, but root = 'none' was asked for"
+                )
+            return [self.python, "-m", "treehammer_kit.macro", entry]
+        if kind == "executable":
+            return [entry]
+        raise ValueError(
+            f"unknown kind of payload {kind!r}; known: {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
+        )
+
+
+def setup_software(
+    request: SoftwareRequest,
+    base_env: Mapping[str, str],
+    kit: PathLike,
+    folders: Optional[Mapping[str, str]] = None,
+) -> SoftwareSetup:
+    """Set the requested ROOT up; nothing is installed here.
+
+    Neither the user's site-packages nor a foreign ``PYTHONPATH`` or ROOT leaks into any but
+    ``current`` and ``none``.
+
+    Args:
+        request: with its location filled in by :func:`prepare`.
+        base_env: environment to start from.
+        kit: folder that holds the package ``treehammer_kit``.
+        folders: what a wrapped payload must see besides: ``work`` (its current folder),
+            ``payload`` and ``input``; by default the current folder.
+
+    Raises:
+        Fault: class ``software setup``; kind ``missing`` (not there) or ``broken`` (unusable).
+    """
+    kit = os.path.abspath(os.fspath(kit))
+    if request.provider == "wrap":
+        wrapper, outside = command_wrapper.setup_wrap(request, base_env, kit, folders or {})
+        return SoftwareSetup("wrap", command_wrapper.WRAPPED_PYTHON, outside, wrapper)
+    if request.provider not in _PROVIDERS:
+        raise_setup_error("missing", f"unknown software provider {request.provider!r}")
+    python, env = _PROVIDERS[request.provider](request, base_env)
+    env["PYTHONPATH"] = os.pathsep.join(path for path in (kit, env.get("PYTHONPATH", "")) if path)
+    env["PYTHONNOUSERSITE"] = "1"
+    return SoftwareSetup(request.provider, python, env)
+
+
+def _setup_current(
+    request: SoftwareRequest, base_env: Mapping[str, str]
+) -> Tuple[str, Dict[str, str]]:
+    env = dict(base_env)
+    candidates = [sys.executable, shutil.which("python3", path=env.get("PATH"))]
+    reasons = []
+    for python in dict.fromkeys(item for item in candidates if item):
+        try:
+            check_root_importable(python, env, python)
+        except ExecutionError as error:
+            reasons.append(str(error))
+        else:
+            return python, env
+    return raise_setup_error(
+        "missing", "root = 'current' was asked for, but: " + "; ".join(reasons)
+    )
+
+
+def _setup_none(
+    request: SoftwareRequest, base_env: Mapping[str, str]
+) -> Tuple[str, Dict[str, str]]:
+    return sys.executable, dict(base_env)
+
+
+_PROVIDERS = {
+    "wheel": wheel_environments.setup_wheel,
+    "path": setup_scripts.setup_path,
+    "cvmfs": setup_scripts.setup_cvmfs,
+    "current": _setup_current,
+    "none": _setup_none,
+}

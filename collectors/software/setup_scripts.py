@@ -1,0 +1,191 @@
+"""ROOTs that a shell script sets up: builds of one's own (``path``) and releases on CVMFS."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import subprocess
+from typing import Dict, Mapping, Tuple
+
+from ..job_spec import SoftwareRequest
+from .provider_tools import (
+    SETUP_TIMEOUT_S,
+    check_root_importable,
+    drop_foreign_root,
+    extract_error_line,
+    raise_setup_error,
+    run_tool,
+)
+
+#: Where CVMFS is mounted on this machine, when that is not :data:`CVMFS`.
+CVMFS_VARIABLE = "TREEHAMMER_CVMFS"
+CVMFS = "/cvmfs"
+
+_VIEWS_FOLDER = "sft.cern.ch/lcg/views"
+_RELEASES_FOLDER = "sft.cern.ch/lcg/app/releases/ROOT"
+_CVMFS_FORMS = (
+    "'cvmfs:LCG_106/x86_64-el9-gcc13-opt' for a view, 'cvmfs:ROOT/6.38.00/PLATFORM' for a release, "
+    "or 'cvmfs:REPOSITORY/FOLDER' for any other, each with @VERSION if it must report that one"
+)
+#: Names of a folder's neighbours that a message lists.
+_MAX_LISTED = 8
+
+#: A status other than 0 is no sign: only what ROOT the environment then holds tells.
+_SOURCE_COMMAND = 'source "$1" 1>&2; status=$?; exec /usr/bin/env -0 TREEHAMMER_SOURCED="$status"'
+_SOURCED_VARIABLE = "TREEHAMMER_SOURCED"
+
+
+# --- A build of one's own -------------------------------------------------------------------
+
+
+def setup_path(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
+    """Interpreter and environment of an installation, a build tree or a set-up script."""
+    script = find_path_script(request.location)
+    env, said, status = _source_script(script, base)
+    if status:
+        raise_setup_error("broken", f"sourcing {script} failed: {extract_error_line(said)}")
+    return _find_python(script, env, ""), env
+
+
+def find_path_script(location: str) -> str:
+    """The script to source: given itself, or ``bin/thisroot.sh`` of an installation or build.
+
+    Raises:
+        Fault: kind ``missing``.
+    """
+    if os.path.isfile(location):
+        return location
+    script = os.path.join(location, "bin", "thisroot.sh")
+    if not os.path.isfile(script):
+        what = "has no bin/thisroot.sh" if os.path.isdir(location) else "does not exist"
+        raise_setup_error(
+            "missing",
+            f"{location} {what}; name the folder of a ROOT installation or build tree, "
+            "or the script that sets it up",
+        )
+    return script
+
+
+# --- CVMFS ----------------------------------------------------------------------------------
+
+
+def parse_cvmfs(text: str, name: str, version: str) -> SoftwareRequest:
+    """A request for what ``name`` says after ``cvmfs:``; its location is relative to the mount.
+
+    Raises:
+        ValueError: it names no view, release or folder.
+    """
+    parts = name.strip("/").split("/")
+    if len(parts) < 2 or not all(re.fullmatch(r"[\w.+-]+", part) for part in parts):
+        raise ValueError(f"{text!r} names no ROOT on CVMFS; write {_CVMFS_FORMS}")
+    if any(set(part) == {"."} for part in parts):
+        raise ValueError(f"{text!r} names no ROOT on CVMFS: '.' and '..' lead nowhere")
+    if parts[0] == "ROOT":
+        if len(parts) != 3:
+            raise ValueError(f"{text!r} names no release of ROOT on CVMFS; write {_CVMFS_FORMS}")
+        if version and version != parts[1]:
+            raise ValueError(f"{text!r} asks for {parts[1]} and for {version}")
+        return SoftwareRequest(text, "cvmfs", parts[1], f"{_RELEASES_FOLDER}/{parts[1]}/{parts[2]}")
+    # Names of CVMFS repositories are domain names; those of views hold no dot.
+    folder = "/".join(parts) if "." in parts[0] else f"{_VIEWS_FOLDER}/{'/'.join(parts)}"
+    return SoftwareRequest(text, "cvmfs", version, folder)
+
+
+def setup_cvmfs(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
+    """Interpreter and environment of a ROOT on CVMFS."""
+    script = find_cvmfs_script(request.location)
+    # A view's script goes on after commands that failed: for all its packages, not for ROOT alone.
+    env, said, _ = _source_script(script, base)
+    return _find_python(script, env, said), env
+
+
+def find_cvmfs_script(location: str) -> str:
+    """The script to source on this machine.
+
+    Raises:
+        Fault: kind ``missing``; transient when the repository is not mounted here.
+    """
+    mount = os.environ.get(CVMFS_VARIABLE) or CVMFS
+    repository, *parts = location.split("/")
+    here = os.path.join(mount, repository)
+    if not os.path.isdir(here):  # looking at it is what mounts it where autofs does so
+        raise_setup_error(
+            "missing",
+            f"the CVMFS repository {repository} is not mounted at {mount} on this machine; mount "
+            f"it, or set {CVMFS_VARIABLE} to the folder that it is mounted in",
+            transient=True,
+        )
+    for part in parts:
+        if not os.path.exists(os.path.join(here, part)):
+            raise_setup_error("missing", f"{here} has no {part!r}; {_list_neighbors(here, part)}")
+        here = os.path.join(here, part)
+    scripts = (here, os.path.join(here, "setup.sh"), os.path.join(here, "bin", "thisroot.sh"))
+    found = next((script for script in scripts if os.path.isfile(script)), None)
+    if found is None:
+        raise_setup_error("missing", f"{here} has neither setup.sh nor bin/thisroot.sh")
+    return found
+
+
+def _list_neighbors(folder: str, missing: str) -> str:
+    try:
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        return f"it cannot be listed ({error.strerror})"
+    near = difflib.get_close_matches(missing, names, n=1)
+    more = "..., " if len(names) > _MAX_LISTED else ""  # the newest come last
+    listed = f"it has: {more}{', '.join(names[-_MAX_LISTED:])}" if names else "it is empty"
+    return (f"did you mean {near[0]!r}? " if near else "") + listed
+
+
+# --- Both -----------------------------------------------------------------------------------
+
+
+def _source_script(script: str, base: Mapping[str, str]) -> Tuple[Dict[str, str], str, int]:
+    """The environment after sourcing, what the script complained about, and its status."""
+    try:
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-c", _SOURCE_COMMAND, "treehammer", script],
+            env=drop_foreign_root(base),
+            cwd=os.sep,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=SETUP_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise_setup_error(
+            "broken", f"sourcing {script} took longer than {SETUP_TIMEOUT_S} s", transient=True
+        )
+    except OSError as error:
+        raise_setup_error("broken", f"sourcing {script} failed: {error}")
+    env = dict(item.split("=", 1) for item in done.stdout.split("\0") if "=" in item)
+    if _SOURCED_VARIABLE not in env:
+        raise_setup_error(
+            "broken", f"sourcing {script} ended the shell: {extract_error_line(done.stderr)}"
+        )
+    return env, done.stderr, int(env.pop(_SOURCED_VARIABLE))
+
+
+def _find_python(script: str, env: Mapping[str, str], said: str) -> str:
+    """The interpreter that the ROOT of this environment was built for."""
+    config = shutil.which("root-config", path=env.get("PATH"))
+    if config is None:
+        reason = f": {extract_error_line(said)}" if said.strip() else ""
+        raise_setup_error(
+            "broken", f"after sourcing {script} there is no root-config on PATH{reason}"
+        )
+    wanted = run_tool([config, "--python-version"], env, config).strip()
+    name = "python" + ".".join(wanted.split(".")[:2])
+    python = shutil.which(name, path=env.get("PATH")) if wanted else None
+    if python is None:
+        raise_setup_error(
+            "broken",
+            f"the ROOT of {script} was built for Python {wanted or '(none)'}, but there is no "
+            f"{name} on PATH",
+        )
+    check_root_importable(python, env, script)
+    return python

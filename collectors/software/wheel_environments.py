@@ -1,0 +1,117 @@
+"""Released ROOTs from PyPI: a cached environment for each, found whole or not used at all."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import os
+from typing import Dict, Mapping, Tuple
+
+from ..job_spec import SoftwareRequest
+from ..shared_files import write_atomically
+from .provider_tools import drop_foreign_root, raise_setup_error, run_tool
+
+#: ROOT release -> version of the package ``ROOT`` on PyPI that holds it.
+WHEELS: Dict[str, str] = {
+    "6.37.01": "0.1a8",
+    "6.38.00": "0.1a10",
+    "6.39.01": "0.1a9",
+    "6.40.00": "0.1a12",
+}
+
+MARKER_NAME = ".treehammer.json"
+
+#: Compiled code and what the interpreter reads of it: some 220 of a wheel's 4700 files, checked in
+#: a few milliseconds.  (The wheels' byte code is made anew at installation: it never fits.)
+_CHECKED_SUFFIXES = (".so", ".pcm", ".pch", ".rootmap")
+
+
+def environment_folder(version: str, software_dir: str) -> str:
+    """Where the environment of a release is, or would be."""
+    return os.path.abspath(os.path.join(software_dir, f"root-{version}"))
+
+
+def environment_python(folder: str) -> str:
+    """The interpreter of an environment."""
+    return os.path.join(folder, "bin", "python")
+
+
+def write_marker(folder: str, version: str) -> None:
+    """The last step of making an environment."""
+    write_atomically(os.path.join(folder, MARKER_NAME), json.dumps(_marker_document(version)))
+
+
+def _marker_document(version: str) -> Dict[str, str]:
+    return {"root": version, "wheel": WHEELS.get(version, "")}
+
+
+def is_installed(folder: str, version: str) -> bool:
+    """Whether the environment was completed, and its interpreter is still there."""
+    try:
+        with open(os.path.join(folder, MARKER_NAME), encoding="utf-8") as stream:
+            document = json.load(stream)
+    except (OSError, ValueError):
+        return False
+    # The interpreter is a link to the Python that made the environment, which can disappear.
+    return document == _marker_document(version) and os.access(environment_python(folder), os.X_OK)
+
+
+def find_damage(folder: str, version: str) -> str:
+    """What of a made environment is not as it was installed; '' when nothing is.
+
+    Compares sizes with the wheel's own list of files: hashing 670 MB before each job would cost
+    more than many a job.
+    """
+    pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
+    name = f"root-{WHEELS.get(version, '')}.dist-info"
+    records = [
+        r for r in glob.glob(pattern) if os.path.basename(os.path.dirname(r)).lower() == name
+    ]
+    if not records:
+        return "the list of installed files is gone"
+    packages = os.path.dirname(os.path.dirname(records[0]))
+    try:
+        with open(records[0], encoding="utf-8", newline="") as stream:
+            lines = [line for line in stream if any(part in line for part in _CHECKED_SUFFIXES)]
+    except (OSError, ValueError) as error:
+        return f"the list of installed files cannot be read: {error}"
+    for path, _, size in csv.reader(lines):
+        try:
+            found = os.stat(os.path.join(packages, path)).st_size
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        if size and found != int(size):
+            return f"{path} has {found} bytes instead of {size}"
+    return ""
+
+
+def is_usable(folder: str, version: str) -> bool:
+    """Whether a job can use the environment."""
+    return is_installed(folder, version) and not find_damage(folder, version)
+
+
+def setup_wheel(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
+    """Interpreter and environment of a release that was prepared."""
+    folder, version = request.location, request.version
+    if not is_installed(folder, version):
+        raise_setup_error(
+            "missing",
+            f"ROOT {version} is not ready in {folder or 'any folder'}; "
+            "it is made when the job is planned, never in a job",
+        )
+    damaged = find_damage(folder, version)
+    if damaged:
+        raise_setup_error(
+            "broken",
+            f"ROOT {version} in {folder} is damaged ({damaged}); submit again: it is made anew "
+            "when a job is planned, never in a job",
+        )
+    env = drop_foreign_root(base)
+    python = environment_python(folder)
+    query = "import sysconfig; print(sysconfig.get_path('platlib'))"
+    packages = run_tool([python, "-c", query], env, f"the Python of {folder}").strip()
+    folders = [os.path.dirname(python), os.path.join(packages, "ROOT", "bin"), env.get("PATH", "")]
+    env["PATH"] = os.pathsep.join(folder for folder in folders if folder)
+    env["VIRTUAL_ENV"] = folder
+    return python, env

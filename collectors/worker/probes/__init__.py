@@ -1,0 +1,1 @@
+"""Probes of the node, its processes, page cache, credentials and storage."""

@@ -1,0 +1,148 @@
+"""What a job shows to the storage: an x509 proxy, a bearer token; where they lie and how long they hold.
+
+Their content goes nowhere: messages name files and times alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import calendar
+import json
+import os
+import time
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+
+from ...record.failures import ExecutionError, Failure
+
+#: Variables that name the files.
+PROXY_VARIABLE, TOKEN_FILE_VARIABLE = "X509_USER_PROXY", "BEARER_TOKEN_FILE"
+_CREDENTIAL_NAMES = {PROXY_VARIABLE: "x509 proxy", TOKEN_FILE_VARIABLE: "bearer token"}
+
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_UTC_TIME_TAG, _GENERALIZED_TIME_TAG, _VERSION_TAG = 0x17, 0x18, 0xA0
+#: No credential is larger.
+_MAX_BYTES = 1_000_000
+
+
+def resolve_credentials(env: Dict[str, str], job_folder: str) -> None:
+    """Make what ``env`` says of credentials right for payloads, which run in folders of their own.
+
+    A path that is relative is one of the job's sandbox.  What HTCondor's own services bring is found
+    where no file is named, when there is one alone.
+    """
+    creds = env.get("_CONDOR_CREDS", "")
+    if TOKEN_FILE_VARIABLE not in env and os.path.isdir(creds):
+        tokens = sorted(name for name in os.listdir(creds) if name.endswith(".use"))
+        if len(tokens) == 1:
+            env[TOKEN_FILE_VARIABLE] = os.path.join(creds, tokens[0])
+    for name in _CREDENTIAL_NAMES:
+        if env.get(name) and not os.path.isabs(env[name]):
+            env[name] = os.path.join(job_folder, env[name])
+            try:
+                os.chmod(env[name], 0o600)  # clients refuse one that others can read
+            except OSError:
+                pass  # the check says what is wrong with it
+
+
+def check_credentials(env: Mapping[str, str]) -> None:
+    """See that the credentials that ``env`` names can be used now.
+
+    Raises:
+        Fault: class ``open``, kind ``credential``: one is missing, is none, or holds no longer.
+    """
+    for name, what in _CREDENTIAL_NAMES.items():
+        path = env.get(name)
+        if not path:
+            continue
+        try:
+            end = credential_expiry(name, path)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            _raise_credential_error(
+                f"The {what} {path} cannot be used: {reason}. Submit with another one."
+            )
+        if end is not None and end <= time.time():
+            _raise_credential_error(
+                f"The {what} {path} expired at {format_time(end)}. Renew it, then resume the campaign."
+            )
+
+
+def _raise_credential_error(message: str) -> None:
+    raise ExecutionError(Failure("open", "credential", "setup", message))
+
+
+def format_time(seconds: float) -> str:
+    """A time, seconds since 1970, for messages."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def credential_expiry(name: str, path: str) -> Optional[float]:
+    """When a credential ends, in seconds since 1970; None when it does not say.
+
+    Args:
+        name: :data:`PROXY` or :data:`TOKEN`.
+        path: its file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is none; the message repeats nothing of it.
+    """
+    with open(path, "rb") as stream:
+        text = stream.read(_MAX_BYTES).decode("ascii", "replace")
+    return _proxy_expiry(text) if name == PROXY_VARIABLE else token_expiry(text.strip())
+
+
+def token_expiry(text: str) -> Optional[float]:
+    """When a token ends, in seconds since 1970; None when it does not say.
+
+    Raises:
+        ValueError: it is none; the message repeats nothing of it.
+    """
+    parts = text.split(".")
+    if not text or any(c.isspace() for c in text):
+        raise ValueError("it is empty or not a single token")
+    if len(parts) != 3:
+        return None  # opaque: only who gave it out knows
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        end = claims.get("exp")
+        return None if end is None else float(end)
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError("its claims cannot be read") from None
+
+
+def _proxy_expiry(text: str) -> float:
+    """The earliest end of its certificates: the proxy itself and those that vouch for it."""
+    ends: List[float] = []
+    for part in text.split(_BEGIN)[1:]:
+        try:
+            ends.append(_certificate_expiry(base64.b64decode(part.split(_END)[0])))
+        except (ValueError, IndexError, StopIteration):
+            raise ValueError("it holds a certificate that cannot be read") from None
+    if not ends:
+        raise ValueError("it holds no certificate")
+    return min(ends)
+
+
+def _certificate_expiry(der: bytes) -> float:
+    """The end of a certificate's validity (RFC 5280, 4.1)."""
+    (_, certificate) = next(_parse_der_elements(der))
+    (_, signed) = next(_parse_der_elements(certificate))
+    fields = [item for item in _parse_der_elements(signed) if item[0] != _VERSION_TAG]
+    _, (tag, end) = _parse_der_elements(fields[3][1])  # serial number, signature, issuer, validity
+    form = {_UTC_TIME_TAG: "%y%m%d%H%M%SZ", _GENERALIZED_TIME_TAG: "%Y%m%d%H%M%SZ"}.get(tag, "")
+    return float(calendar.timegm(time.strptime(end.decode("ascii"), form)))
+
+
+def _parse_der_elements(der: bytes) -> Iterator[Tuple[int, bytes]]:
+    """Tag and content of each element of a DER sequence."""
+    at = 0
+    while at < len(der):
+        tag, size, at = der[at], der[at + 1], at + 2
+        if size & 0x80:
+            count = size & 0x7F
+            size, at = int.from_bytes(der[at : at + count], "big"), at + count
+        if at + size > len(der):
+            raise ValueError("cut off")
+        yield tag, der[at : at + size]
+        at += size

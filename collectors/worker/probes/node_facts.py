@@ -1,0 +1,143 @@
+"""Facts of the node, and what happened on it while an execution ran."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Union
+
+from .cgroup import Cgroup
+from .process_stats import read_text
+
+NodeFacts = Dict[str, Union[int, float, str, None]]
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def collect_node_facts(cgroup: Cgroup) -> NodeFacts:
+    """What does not change while a job runs, by catalogue name."""
+    cpuinfo = read_text("/proc/cpuinfo").splitlines()
+    return {
+        "host": socket.gethostname(),
+        "cpu_model": next(iter(_read_cpu_values(cpuinfo, "model name")), None),
+        "cores_online": os.sysconf("SC_NPROCESSORS_ONLN"),
+        "cores_allowed": len(os.sched_getaffinity(0)),
+        "cgroup_cpu_limit": cgroup.cpu_limit(),
+        "cgroup_memory_limit_bytes": cgroup.memory_limit(),
+        "mem_total_bytes": _read_memory("MemTotal"),
+        "kernel": platform.release(),
+        "os_name": _read_os_name(),
+        "container": detect_container(),
+        "slot": os.environ.get("TREEHAMMER_BATCH_SLOT") or os.environ.get("_CONDOR_SLOT"),
+        "worker_python": platform.python_version(),
+    }
+
+
+@dataclass(frozen=True)
+class NodeSnapshot:
+    """Counters of the node at one moment; seconds since boot unless said otherwise."""
+
+    load1: Optional[float]
+    available_bytes: Optional[int]
+    cpu_steal_s: Optional[float]
+    pressure_s: Dict[str, Optional[float]]
+    throttled_s: Optional[float]
+    mhz: Optional[float]
+
+    @classmethod
+    def take(cls, cgroup: Cgroup) -> NodeSnapshot:
+        """Read them all now."""
+        load = read_text("/proc/loadavg").split()
+        return cls(
+            load1=float(load[0]) if load else None,
+            available_bytes=_read_memory("MemAvailable"),
+            cpu_steal_s=_read_steal_s(),
+            pressure_s={name: _read_pressure_s(name) for name in ("cpu", "io", "memory")},
+            throttled_s=cgroup.throttled_s(),
+            mhz=_read_mean_mhz(),
+        )
+
+
+def compare_snapshots(before: NodeSnapshot, after: NodeSnapshot) -> NodeFacts:
+    """What happened between two snapshots, by catalogue name."""
+    return {
+        "cpu_mhz": after.mhz,
+        "cpu_steal_s": _counter_increase(before.cpu_steal_s, after.cpu_steal_s),
+        "psi_cpu_some_s": _counter_increase(before.pressure_s["cpu"], after.pressure_s["cpu"]),
+        "psi_io_some_s": _counter_increase(before.pressure_s["io"], after.pressure_s["io"]),
+        "psi_memory_some_s": _counter_increase(
+            before.pressure_s["memory"], after.pressure_s["memory"]
+        ),
+        "cgroup_throttled_s": _counter_increase(before.throttled_s, after.throttled_s),
+        "load1_start": before.load1,
+        "load1_end": after.load1,
+        "mem_available_start_bytes": before.available_bytes,
+        "mem_available_end_bytes": after.available_bytes,
+    }
+
+
+def now_us() -> int:
+    """Microseconds since 1970 UTC."""
+    return time.time_ns() // 1000
+
+
+def detect_container() -> Optional[str]:
+    """The container or virtual machine around us, where it shows."""
+    for variable in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+        if os.environ.get(variable):
+            return f"apptainer {os.environ[variable]}"
+    for path, name in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
+        if os.path.exists(path):
+            return name
+    named = read_text("/run/systemd/container").strip()
+    if named:
+        return named
+    if " hypervisor" in read_text("/proc/cpuinfo"):
+        product = read_text("/sys/class/dmi/id/product_name").strip()
+        return f"virtual machine {product}".strip()
+    return None
+
+
+def _counter_increase(before: Optional[float], after: Optional[float]) -> Optional[float]:
+    """None as well where a counter went backwards: steal time does so on some kernels."""
+    return None if before is None or after is None or after < before else after - before
+
+
+def _read_cpu_values(cpuinfo: List[str], key: str) -> List[str]:
+    return [line.partition(":")[2].strip() for line in cpuinfo if line.startswith(key)]
+
+
+def _read_mean_mhz() -> Optional[float]:
+    values = [
+        float(v) for v in _read_cpu_values(read_text("/proc/cpuinfo").splitlines(), "cpu MHz")
+    ]
+    return sum(values) / len(values) if values else None
+
+
+def _read_memory(name: str) -> Optional[int]:
+    for line in read_text("/proc/meminfo").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _read_steal_s() -> Optional[float]:
+    fields = read_text("/proc/stat").partition("\n")[0].split()
+    return int(fields[8]) / _TICKS_PER_SECOND if len(fields) > 8 else None
+
+
+def _read_pressure_s(name: str) -> Optional[float]:
+    for line in read_text(f"/proc/pressure/{name}").splitlines():
+        if line.startswith("some"):
+            return int(line.rpartition("total=")[2]) / 1e6
+    return None
+
+
+def _read_os_name() -> Optional[str]:
+    for line in read_text("/etc/os-release").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip('"')
+    return None

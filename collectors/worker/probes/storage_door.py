@@ -1,0 +1,146 @@
+"""The storage door seen from the node: who else of ours uses it, and how far away it is."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import socket
+import stat
+import tempfile
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Mapping, Optional, Tuple, Type
+from urllib.parse import SplitResult, urlsplit
+
+from ..run.input_files import local_path
+from .storage_server import query_server
+
+_DEFAULT_PORTS = {"root": 1094, "roots": 1094, "xroot": 1094, "xroots": 1094, "http": 80}
+_HTTPS_PORT = 443
+_CONNECT_TRIES = 3
+_CONNECT_TIMEOUT_S = 3.0
+_FAMILIES = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
+
+
+@dataclass(frozen=True)
+class DoorReachability:
+    """How a door is reached: ``IPv4``, ``IPv6`` or ``local``, and the shortest of a few connects.
+
+    ``error`` says why a door does not answer.
+    """
+
+    address_family: Optional[str]
+    rtt_s: Optional[float]
+    error: str = field(default="", compare=False)
+
+
+def measure_reachability(url: str) -> DoorReachability:
+    """Connect to the door of ``url`` a few times; a door that does not answer has no round trip."""
+    if local_path(url) is not None:
+        return DoorReachability("local", None)
+    parts = urlsplit(url)
+    family, times, why = None, [], ""
+    for _ in range(_CONNECT_TRIES):
+        start = time.monotonic()
+        try:
+            with socket.create_connection(
+                _parse_address(parts), timeout=_CONNECT_TIMEOUT_S
+            ) as connection:
+                times.append(time.monotonic() - start)
+                family = _FAMILIES.get(connection.family)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            break
+    return DoorReachability(family, min(times, default=None), why)
+
+
+def _parse_address(parts: SplitResult) -> Tuple[str, int]:
+    """Host and port; ValueError where the port is no number."""
+    return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, _HTTPS_PORT)
+
+
+def identify_door_server(url: str) -> Mapping[str, Optional[str]]:
+    """What the server of a door says of itself, by catalogue name; nothing of a local file.
+
+    The data server is known where the door is one itself, and redirects nobody.
+    """
+    parts = urlsplit(url)
+    try:
+        host, port = _parse_address(parts)
+    except ValueError:
+        return {}
+    if local_path(url) is not None:
+        return {}
+    server = query_server(parts.scheme, host, port)
+    data_server = f"{host}:{port}" if server.is_data_server else None
+    return {"server_version": server.version, "data_server": data_server}
+
+
+class DoorLock:
+    """Tells other jobs of the same user on this node that this one uses a door.
+
+    A file of our own below a folder of the user's in /tmp (TMPDIR may be each job's own), locked
+    as long as we live: the kernel lets go of it however we end.  It gets its name only when it is
+    locked, so a file that nobody holds is a dead job's and is removed by who comes next.
+    """
+
+    def __init__(self, site: str, door: str, base: str = "") -> None:
+        key = hashlib.sha256(f"{site}/{door}".encode()).hexdigest()[:16]
+        base = base or ("/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir())
+        self._private = os.path.join(base, f"treehammer-{os.geteuid()}")
+        self._folder = os.path.join(self._private, key)
+        self._path = ""
+        self._fd = -1
+
+    def __enter__(self) -> DoorLock:
+        try:
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            found = os.lstat(self._private)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                return self  # somebody else's: trust nothing in it
+            self._fd, temporary = tempfile.mkstemp(suffix=".new", dir=self._folder)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._path = temporary[: -len(".new")] + ".lock"
+            os.rename(temporary, self._path)
+        except OSError:
+            self._path = ""
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        if self._path:
+            os.unlink(self._path)
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def count_others(self) -> Optional[int]:
+        """How many other jobs hold the door now; None when that cannot be told."""
+        if not self._path:
+            return None
+        names = (name for name in os.listdir(self._folder) if name.endswith(".lock"))
+        paths = (os.path.join(self._folder, name) for name in names)
+        return sum(path != self._path and _is_held(path) for path in paths)
+
+
+def _is_held(path: str) -> bool:
+    """Whether somebody holds the lock; a file that nobody holds is removed."""
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False

@@ -1,0 +1,1 @@
+"""Execution of a job: input, payload, limits, result."""

@@ -1,0 +1,364 @@
+"""One execution from its folder to its record: set-up, input, page cache, payload, judgement."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import time
+from dataclasses import asdict, replace
+from typing import Any, Dict, List, Mapping, Optional, Union
+
+from ...job_spec import JOB_MARK_VARIABLE, ExecutionSpec, JobSpec, Scalar
+from ...record import plausibility
+from ...record.failures import ExecutionError, Failure
+from ...record.measurement_record import Measurement, make_measurement_id, max_length
+from ...record.metric_catalogue import METRICS_BY_NAME
+from ...shared_files import DISK_FULL_ERRNOS, write_atomically
+from ...software import providers
+from ..bounded_log import BoundedLog
+from ..probes import credential_checks, node_facts, page_cache, storage_door
+from ..probes.cgroup import Cgroup
+from ..stop_signals import StopSignals
+from . import derived_metrics, input_files, payload_process, payload_result, remote_copy
+from .payload_failures import attribute_to_full_disk, check_root_version, classify_failure
+
+#: Version of the layout of the payload's own ``job.json``.
+PAYLOAD_JOB_FORMAT = 1
+
+#: Characters of the payload's output that a record of a failed execution keeps.
+LOG_EXCERPT_CHARACTERS = 2000
+
+
+class JobContext:
+    """What all executions of a job share.
+
+    Attributes:
+        job: the whole job.
+        job_folder: absolute folder of ``job.json``; the payload's folder is relative to it.
+        output: absolute folder for ``work/``, ``logs/`` and ``records/``.
+        kit: absolute folder that holds the payload kit.
+        attempt: which execution of the job this is, from 1.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        job_folder: str,
+        output: str,
+        kit: str,
+        attempt: int,
+        signals: StopSignals,
+    ) -> None:
+        self.job = job
+        self.job_folder = job_folder
+        self.output = output
+        self.kit = kit
+        self.attempt = attempt
+        self.signals = signals
+        self.cgroup = Cgroup()
+        self.facts = node_facts.collect_node_facts(self.cgroup)
+        self.payload_folder = os.path.join(job_folder, job.payload.folder)
+        # The worker's own settings (a database's password among them) are no business of a payload.
+        self.base_env = {
+            name: value
+            for name, value in os.environ.items()
+            if name == JOB_MARK_VARIABLE or not name.startswith("TREEHAMMER_")
+        }
+        credential_checks.resolve_credentials(self.base_env, os.path.abspath(job_folder))
+        for name in ("work", "logs", "records"):
+            os.makedirs(os.path.join(output, name), exist_ok=True)
+
+
+class Execution:
+    """One :class:`ExecutionSpec`: :meth:`run` it, then take its :meth:`measurement`."""
+
+    def __init__(self, context: JobContext, spec: ExecutionSpec) -> None:
+        self._context = context
+        self._spec = spec
+        self._values: Dict[str, Any] = {}
+        self._extras: Mapping[str, float] = {}
+        self._failure: Optional[Failure] = None
+        self._phase = "setup"
+        self._name = f"{spec.round}-{spec.position}"
+        self._folder = os.path.join(context.output, "work", self._name)
+        self._input = os.path.join(self._folder, "input")
+
+    def run(self) -> None:
+        """Run it; a failure becomes part of the measurement."""
+        started_us, start = node_facts.now_us(), time.monotonic()
+        before = node_facts.NodeSnapshot.take(self._context.cgroup)
+        try:
+            self._run_steps()
+            # Who asks the worker to stop may well have reached the processes below it first.
+            if self._failure:
+                self._context.signals.raise_if_stopped(self._phase)
+        except ExecutionError as fault:
+            self._failure = fault.failure
+        except OSError as error:
+            message = f"The node does not let the worker go on: {error}."
+            where = "software setup" if self._phase == "setup" else self._phase
+            kind = "disk-full" if error.errno in DISK_FULL_ERRNOS else "node"
+            self._failure = Failure(where, kind, self._phase, message, transient=True)
+        after = node_facts.NodeSnapshot.take(self._context.cgroup)
+        self._values.update(node_facts.compare_snapshots(before, after))
+        # From the monotonic clock: the calendar may be set meanwhile.
+        ended_us = started_us + round((time.monotonic() - start) * 1e6)
+        self._values.update(
+            started_us=started_us,
+            ended_us=ended_us,
+            day=int(time.strftime("%Y%m%d", time.gmtime(started_us / 1e6))),
+        )
+        self._clean_folder()
+
+    def _run_steps(self) -> None:
+        context = self._context
+        shutil.rmtree(self._folder, ignore_errors=True)  # of an attempt that was cut short
+        os.makedirs(self._folder)
+        setup = self._setup_root()
+        spec = self._prepare_inputs(setup)
+        self._probe_door(spec)
+        self._prepare_page_cache(spec)
+        context.signals.raise_if_stopped(self._phase)
+        self._phase = "payload"
+        entry = os.path.join(context.payload_folder, context.job.payload.entry)
+        variables = self._payload_environment(spec)
+        command = setup.build_command(context.job.payload.kind, entry, variables)
+        self._write_payload_job(spec)
+        self._run_payload(command, {**setup.env, **variables})
+
+    # -- before the payload
+
+    def _setup_root(self) -> providers.SoftwareSetup:
+        start, cpu = time.monotonic(), _own_and_children_cpu_s()
+        try:
+            return providers.setup_software(
+                self._spec.software,
+                self._context.base_env,
+                self._context.kit,
+                self._visible_folders(),
+            )
+        finally:
+            self._values["setup_wall_s"] = time.monotonic() - start
+            self._values["setup_cpu_s"] = _own_and_children_cpu_s() - cpu
+
+    def _visible_folders(self) -> Dict[str, str]:
+        """What a payload in a container must see besides the kit."""
+        return {
+            "work": self._folder,
+            "payload": self._context.payload_folder,
+            # What is staged lies below the work folder.
+            "input": input_files.find_common_folder(self._spec.files) or self._folder,
+        }
+
+    def _prepare_inputs(self, setup: providers.SoftwareSetup) -> ExecutionSpec:
+        """The execution as the payload will see it: its files checked, or copied here."""
+        spec = self._spec
+        if spec.variant.get("access") == "staged":
+            self._phase = "stage-in"
+            input_files.check_sizes(spec.files, "stage-in")
+            # Else the first of a bundle's executions would copy from disk and the others from memory.
+            page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
+            self._check_credentials()
+            signals = self._context.signals
+            staged = input_files.stage_files(
+                spec.files,
+                self._input,
+                signals,
+                lambda url, target: remote_copy.fetch_remote_file(setup, url, target, signals),
+            )
+            # What copies is software as well.
+            self._values["setup_wall_s"] += staged.software_loading.wall_s
+            self._values["setup_cpu_s"] += staged.software_loading.cpu_s
+            self._values.update(
+                stagein_wall_s=staged.wall_s,
+                stagein_cpu_s=staged.cpu_s,
+                stagein_bytes=staged.bytes,
+            )
+            return replace(spec, files=staged.files)
+        self._phase = "open"
+        input_files.check_sizes(spec.files)
+        self._check_credentials()
+        return spec
+
+    def _check_credentials(self) -> None:
+        """What is read from this node alone needs none."""
+        if any(input_files.local_path(file.url) is None for file in self._spec.files):
+            credential_checks.check_credentials(self._context.base_env)
+
+    def _probe_door(self, spec: ExecutionSpec) -> None:
+        if not spec.files:
+            return
+        first = spec.files[0]
+        # The door is where the data come from, also when the payload is given a copy.
+        reach = storage_door.measure_reachability(self._spec.files[0].url)
+        self._values.update(
+            file_name=first.name,
+            file_url=first.url,
+            file_size_bytes=sum(file.size for file in spec.files),
+            address_family=reach.address_family,
+            door_rtt_s=reach.rtt_s,
+            # Who does not answer is not asked.
+            **(
+                storage_door.identify_door_server(self._spec.files[0].url)
+                if reach.rtt_s is not None
+                else {}
+            ),
+        )
+        if reach.address_family != "local":
+            self._values.update(
+                server_cache_state="unknown", server_cache_method="not in the worker's hands"
+            )
+
+    def _prepare_page_cache(self, spec: ExecutionSpec) -> None:
+        self._phase = "open"
+        state = page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
+        self._values.update(
+            client_cache_state=state.state,
+            client_cache_method=state.method,
+            client_cached_fraction=state.fraction,
+        )
+
+    # -- the payload
+
+    def _payload_environment(self, spec: ExecutionSpec) -> Dict[str, str]:
+        urls = [file.url for file in spec.files]
+        env = {
+            "TREEHAMMER_JOB": os.path.join(self._folder, "job.json"),
+            "TREEHAMMER_RESULT": os.path.join(self._folder, "result.json"),
+            "TREEHAMMER_URL": urls[0] if urls else "",
+            "TREEHAMMER_URLS": "\n".join(urls),
+            "TREEHAMMER_TREE": spec.tree,
+            "TREEHAMMER_KIT": self._context.kit,
+            "TREEHAMMER_PASSES": str(spec.passes),
+            "TREEHAMMER_KIND": spec.kind,
+        }
+        if JOB_MARK_VARIABLE in self._context.base_env:
+            env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
+        for axis, value in spec.variant.items():
+            env[f"TREEHAMMER_AXIS_{axis.upper()}"] = _decode_text(value)
+        return env
+
+    def _write_payload_job(self, spec: ExecutionSpec) -> None:
+        document = {
+            "format": PAYLOAD_JOB_FORMAT,
+            "execution": asdict(spec),
+            "settings": dict(self._context.job.payload.settings),
+            "kit": self._context.kit,
+        }
+        path = os.path.join(self._folder, "job.json")
+        write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
+
+    def _run_payload(self, command: List[str], env: Mapping[str, str]) -> None:
+        context = self._context
+        kills = context.cgroup.oom_kills()
+        log = os.path.join(context.output, "logs", self._name)
+        with BoundedLog(f"{log}.out") as out, BoundedLog(f"{log}.err") as err:
+            outcome = payload_process.run_payload(
+                command, env, self._folder, context.job.limits, context.signals, out, err
+            )
+            excerpt = err.read_tail(LOG_EXCERPT_CHARACTERS) or out.read_tail(LOG_EXCERPT_CHARACTERS)
+            if outcome.survivors:
+                err.write(f"\n[{outcome.survivors} processes outlived the payload]\n".encode())
+        self._values.update(_outcome_metrics(outcome), root_provider=self._spec.software.provider)
+        reported = payload_result.read_payload_result(
+            os.path.join(self._folder, "result.json"), context.job.payload.metrics
+        )
+        self._values.update(reported.values)
+        self._values.update(derived_metrics.derive_metrics(self._values))
+        self._extras = reported.extras
+        out_of_memory = context.cgroup.oom_kills() > kills
+        self._failure = classify_failure(
+            outcome, reported, context.job.limits, out_of_memory
+        ) or check_root_version(self._spec.software.version, reported.values.get("root_version"))
+        if self._failure:
+            self._failure = attribute_to_full_disk(self._failure, self._folder)
+            self._values["log_excerpt"] = excerpt
+
+    # -- after the payload
+
+    def _clean_folder(self) -> None:
+        """Leave the payload's folder only where it helps to find out what went wrong."""
+        shutil.rmtree(self._input if self._failure else self._folder, ignore_errors=True)
+
+    def remove_files(self) -> None:
+        """Remove everything but logs and records, to make room."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def build_measurement(self, **beside: Union[int, float, None]) -> Measurement:
+        """The record, judged.
+
+        Args:
+            beside: worker-owned values taken around the execution rather than in it.
+        """
+        context, spec = self._context, self._spec
+        values: Dict[str, Any] = {
+            **spec.identity,
+            "measurement_id": make_measurement_id(
+                context.job.job_id, context.attempt, spec.round, spec.position
+            ),
+            "attempt": context.attempt,
+            **context.facts,
+            **beside,
+            **self._values,
+        }
+        if self._failure:
+            values.update(
+                {
+                    f"failure_{k.replace('failure_', '')}": v
+                    for k, v in asdict(self._failure).items()
+                }
+            )
+        why = plausibility.find_implausibilities(values)
+        values["plausible"] = not why
+        values["implausible_reasons"] = "; ".join(why)
+        present = {name: _clean_text(name, v) for name, v in values.items() if _has_value(name, v)}
+        return Measurement(present, self._extras)
+
+
+def _has_value(name: str, value: Any) -> bool:
+    """Whether a value goes into the record: text that says nothing is left out."""
+    return value is not None and (value != "" or METRICS_BY_NAME[name].required)
+
+
+def _own_and_children_cpu_s() -> float:
+    total = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        total += usage.ru_utime + usage.ru_stime
+    return total
+
+
+def _decode_text(value: Scalar) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _clean_text(name: str, value: Any) -> Any:
+    """Text from the node or a payload's failure, made fit for a record."""
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+    return text[: max_length(METRICS_BY_NAME[name])]
+
+
+def _outcome_metrics(outcome: payload_process.ProcessOutcome) -> Dict[str, Any]:
+    """The outcome by catalogue name."""
+    figures: Dict[str, Any] = {
+        "payload_wall_s": outcome.wall_s,
+        "payload_user_s": outcome.user_s,
+        "payload_sys_s": outcome.sys_s,
+        "payload_run_queue_s": outcome.run_queue_s,
+        "max_rss_bytes": outcome.max_rss_bytes,
+        "tree_peak_rss_bytes": outcome.tree_peak_rss_bytes,
+        "ctx_voluntary": outcome.ctx_voluntary,
+        "ctx_involuntary": outcome.ctx_involuntary,
+        "page_faults_minor": outcome.page_faults_minor,
+        "page_faults_major": outcome.page_faults_major,
+        "processes": outcome.processes,
+        "exit_code": outcome.exit_code,
+        "exit_signal": outcome.exit_signal,
+    }
+    if outcome.io is not None:
+        figures.update({f"io_{name}": value for name, value in asdict(outcome.io).items()})
+    return figures

@@ -1,0 +1,145 @@
+"""Reads ``job.json`` and finds what would spoil it before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any, Dict, List, Mapping
+
+from ...job_spec import EXECUTION_KINDS, ExecutionSpec, JobSpec
+from ...record.measurement_record import RECORD_VERSION, describe_type_error, find_record_problems
+from ...record.metric_catalogue import INSTRUMENT_VERSION, METRICS_BY_NAME, metrics_owned_by
+from ...software.providers import RUNNABLE_PAYLOAD_KINDS
+
+#: Plan-owned values that only the worker knows.
+_WORKER_FIELDS = ("measurement_id", "attempt")
+#: How job.py declares its fields, and what JSON gives for them.
+_JSON_TYPES: Dict[str, Any] = {"str": str, "int": int, "float": (int, float), "Mapping": dict}
+_TYPE_DESCRIPTIONS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "Mapping": "an object",
+}
+
+
+class JobFileError(Exception):
+    """``job.json`` cannot be run; the message names file, key and remedy."""
+
+
+def load_job(path: str) -> JobSpec:
+    """Read and check ``job.json``.
+
+    Raises:
+        UnusableJob: it cannot be read, or something in it is wrong.
+    """
+    try:
+        with open(path, encoding="utf-8") as stream:
+            job = JobSpec.from_json(stream.read())
+    except OSError as error:
+        raise JobFileError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise JobFileError(
+            f"{path}: {error}\n  Plan the job again with this Treehammer."
+        ) from error
+    problems = _find_problems(job)
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise JobFileError(
+            f"{path}: cannot be run; plan the job again with this Treehammer\n{lines}"
+        )
+    return job
+
+
+def _find_problems(job: JobSpec) -> List[str]:
+    # With a wrong type somewhere, nothing that follows would make sense.
+    return _find_type_errors(job, "") or _find_value_errors(job)
+
+
+def _find_type_errors(item: Any, where: str) -> List[str]:
+    """Keys below a dataclass of :mod:`..job` whose values have another type than declared."""
+    problems: List[str] = []
+    for field in fields(item):
+        value, key = getattr(item, field.name), f"{where}{field.name}"
+        if is_dataclass(value):
+            problems += _find_type_errors(value, f"{key}.")
+        elif isinstance(value, tuple):
+            for index, member in enumerate(value):
+                problems += _find_type_errors(member, f"{key}[{index}].")
+        else:
+            name = str(field.type).partition("[")[0]
+            if not isinstance(value, _JSON_TYPES[name]) or isinstance(value, bool):
+                problems.append(f"{key}: {_TYPE_DESCRIPTIONS[name]} is expected, not {value!r}")
+    return problems
+
+
+def _find_value_errors(job: JobSpec) -> List[str]:
+    problems = []
+    if job.payload.kind not in RUNNABLE_PAYLOAD_KINDS:
+        problems.append(
+            f"payload.kind: {job.payload.kind!r} is none of {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
+        )
+    if not job.executions:
+        problems.append("executions: there is none")
+    names = dict.fromkeys(job.payload.metrics, 0.0)
+    problems += [
+        f"payload.metrics: {text}" for text in find_record_problems({}, names) if "extra" in text
+    ]
+    seen = set()
+    for index, spec in enumerate(job.executions):
+        where = f"executions[{index}]"
+        if (spec.round, spec.position) in seen:
+            problems.append(f"{where}: round {spec.round}, position {spec.position} comes twice")
+        seen.add((spec.round, spec.position))
+        wrong = (
+            _find_spec_errors(spec)
+            + _find_identity_errors(spec.identity)
+            + _find_contradictions(spec)
+        )
+        problems += [f"{where}.{text}" for text in wrong]
+    return problems
+
+
+def _find_spec_errors(spec: ExecutionSpec) -> List[str]:
+    problems = []
+    for name in ("round", "position", "passes"):
+        value = getattr(spec, name)
+        if value < 1:
+            problems.append(f"{name}: must be at least 1, not {value}")
+    if spec.kind not in EXECUTION_KINDS:
+        problems.append(f"kind: {spec.kind!r} is none of {', '.join(EXECUTION_KINDS)}")
+    return problems
+
+
+def _find_identity_errors(identity: Mapping[str, Any]) -> List[str]:
+    problems = []
+    for name, value in identity.items():
+        metric = METRICS_BY_NAME.get(name)
+        if metric is None or metric.owner != "plan" or name in _WORKER_FIELDS:
+            problems.append(f"identity.{name}: is not the plan's to say")
+        elif value is not None and describe_type_error(metric, value):
+            problems.append(f"identity.{name}: {describe_type_error(metric, value)}")
+    for metric in metrics_owned_by("plan"):
+        if (
+            metric.required
+            and metric.name not in _WORKER_FIELDS
+            and identity.get(metric.name) is None
+        ):
+            problems.append(f"identity.{metric.name}: is missing")
+    return problems
+
+
+def _find_contradictions(spec: ExecutionSpec) -> List[str]:
+    """Where the identity says something else than the worker does."""
+    ours = {
+        "record_version": RECORD_VERSION,
+        "instrument_version": INSTRUMENT_VERSION,
+        "round": spec.round,
+        "position": spec.position,
+        "kind": spec.kind,
+        "passes_planned": spec.passes,
+    }
+    return [
+        f"identity.{name}: is {spec.identity[name]!r}, but this worker does {value!r}"
+        for name, value in ours.items()
+        if spec.identity.get(name, value) != value
+    ]

@@ -1,0 +1,180 @@
+"""Runs a job: one execution after the other, a record of each, and the account of the attempt."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+from ...job_spec import JobSpec
+from ...record.failures import FAILURE_CLASSES
+from ...record.measurement_record import Measurement
+from ...shared_files import write_atomically
+from ..bounded_log import print_line
+from ..probes import node_facts
+from ..probes.cpu_calibration import measure_calibration
+from ..probes.storage_door import DoorLock
+from ..stop_signals import StopSignals
+from ..upload.uploader import Uploader
+from . import execution_table, payload_process
+from .execution import Execution, JobContext
+
+#: Version of the layout of ``attempt.json``.
+ATTEMPT_FORMAT = 1
+
+
+def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
+    """Run the job's executions in order; True when each ended without failure.
+
+    Leaves ``records/``, ``logs/`` and ``attempt.json`` in ``output``, whatever happens.  Where a results
+    service lies beside the job, records are sent there as well.
+
+    Raises:
+        OSError: ``output`` cannot be written.
+    """
+    output = os.path.abspath(output)
+    os.makedirs(output, exist_ok=True)
+    payload_process.become_subreaper()
+    with StopSignals() as signals, DoorLock(job.site, job.door) as lock:
+        kit = locate_kit(os.path.join(output, "work", "kit"))
+        context = JobContext(job, os.path.abspath(job_folder), output, kit, attempt, signals)
+        account = AttemptReport(context)
+        account.write()
+        uploader = Uploader(context.job_folder, output, signals)
+        labels = [
+            execution_table.execution_label({**spec.identity, "kind": spec.kind})
+            for spec in job.executions
+        ]
+        print_line(execution_table.format_heading(labels))
+        calibration: Optional[float] = measure_calibration()
+        for spec in job.executions:
+            if signals.stopped_by:
+                break
+            uploader.upload_if_due()
+            execution = Execution(context, spec)
+            others, before = lock.count_others(), calibration
+            execution.run()
+            # Neighbours share one figure.  Asked to stop, there is no time for another.
+            calibration = None if signals.stopped_by else measure_calibration()
+            measurement = execution.build_measurement(
+                calibration_before_s=before,
+                calibration_after_s=calibration,
+                concurrent_door_jobs=others,
+            )
+            try:
+                _write_record(measurement, output)
+            except OSError:  # the payload may have filled the disk
+                execution.remove_files()
+                _write_record(measurement, output)
+            account.add_measurement(measurement)
+            account.write()
+            print_line(execution_table.format_measurement(measurement.values, labels))
+        # Closed before the rest is sent: whoever ends us meanwhile ends a job that is complete.
+        good = account.finish()
+        uploader.upload_remaining()
+        account.record_upload(uploader.summarize())
+        return good
+
+
+def locate_kit(target: str) -> str:
+    """The folder of the payload kit: as installed, or copied out of the zipapp to ``target``."""
+    package = __package__.rpartition(".")[0]
+    kit = importlib.resources.files(package).joinpath("kit")
+    if isinstance(kit, Path):
+        return os.path.abspath(kit)
+    _extract_folder(kit, target)
+    return target
+
+
+def _extract_folder(source: Any, target: str) -> None:
+    os.makedirs(target, exist_ok=True)
+    for item in source.iterdir():
+        path = os.path.join(target, item.name)
+        if item.is_dir():
+            _extract_folder(item, path)
+        else:
+            with open(path, "wb") as stream:
+                stream.write(item.read_bytes())
+
+
+def _write_record(measurement: Measurement, output: str) -> None:
+    path = os.path.join(output, "records", f"{measurement.id}.json")
+    write_atomically(path, measurement.to_json() + "\n")
+
+
+def describe_upload_problems(upload: Mapping[str, Any]) -> str:
+    """What did not get to the results service, and why; '' when all did."""
+    said = [f"{name} is refused: {why}" for name, why in upload.get("refused", {}).items()]
+    if upload.get("left"):
+        said.append(f"not sent: {upload['left']} (they stay here and come back with the job)")
+    if upload["problem"]:
+        said.append(upload["problem"])
+    return f"results service {upload.get('service', '')}: {'; '.join(said)}" if said else ""
+
+
+class AttemptReport:
+    """``attempt.json``: what became of this attempt so far.
+
+    It is there from the start, so that an attempt that was cut down shows where it ran.
+    """
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._path = os.path.join(context.output, "attempt.json")
+        self._started_us = node_facts.now_us()
+        self._ended_us: Optional[int] = None
+        self._records: List[str] = []
+        self._failures: Counter[str] = Counter()
+        self._upload: Optional[Dict[str, Any]] = None
+
+    def add_measurement(self, measurement: Measurement) -> None:
+        """Count a measurement."""
+        self._records.append(measurement.id)
+        failure = measurement.values.get("failure_class")
+        if failure is not None:
+            self._failures[str(failure)] += 1
+
+    def finish(self) -> bool:
+        """Close the account; True when everything ran and nothing failed."""
+        self._ended_us = node_facts.now_us()
+        self.write()
+        return not self._failures and len(self._records) == len(self._context.job.executions)
+
+    def record_upload(self, upload: Optional[Dict[str, Any]]) -> None:
+        """Note what became of the records at the results service, and say what did not arrive."""
+        if upload is None:
+            return
+        self._upload = upload
+        with suppress(OSError):  # complete without it
+            self.write()
+        line = describe_upload_problems(upload)
+        if line:
+            print_line(line, "stderr")
+
+    def write(self) -> None:
+        """Write the file as things stand."""
+        job, planned = self._context.job, len(self._context.job.executions)
+        document: Dict[str, Any] = {
+            "format": ATTEMPT_FORMAT,
+            "campaign_id": job.campaign_id,
+            "job_id": job.job_id,
+            "attempt": self._context.attempt,
+            "host": self._context.facts["host"],
+            "started_us": self._started_us,
+            "ended_us": self._ended_us,
+            "planned": planned,
+            "done": len(self._records),
+            "failed": sum(self._failures.values()),
+            "not_started": planned - len(self._records),
+            "failures": {
+                name: self._failures[name] for name in FAILURE_CLASSES if name in self._failures
+            },
+            "stopped_by": self._context.signals.stopped_by or None,
+            "records": self._records,
+            "upload": self._upload,
+        }
+        write_atomically(self._path, json.dumps(document, indent=1) + "\n")

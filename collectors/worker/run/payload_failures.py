@@ -1,0 +1,97 @@
+"""What the end of a payload means: the failure that it stands for, or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from typing import Optional
+
+from ...job_spec import ExecutionLimits
+from ...record.failures import Failure
+from . import payload_process, payload_result
+
+#: With less bytes free, a disk is called full: some are kept back, and files take whole blocks.
+MIN_FREE_BYTES = 65536
+
+
+def classify_failure(
+    outcome: payload_process.ProcessOutcome,
+    reported: payload_result.PayloadResult,
+    limits: ExecutionLimits,
+    out_of_memory: bool,
+) -> Optional[Failure]:
+    """The failure of a payload that was run, or None.
+
+    What the worker did to the payload comes first, then what the payload itself reports, then how
+    it ended.  ``out_of_memory``: the kernel ended a process for want of memory meanwhile.
+    """
+
+    def failure(kind: str, message: str, *, transient: bool = False) -> Failure:
+        return Failure("payload", kind, "payload", message, transient)
+
+    if outcome.ended_by == "stop":
+        message = "The worker was asked to stop and ended the payload."
+        return Failure("evicted", "stopped", "payload", message, transient=True)
+    if outcome.ended_by == "timeout":
+        message = (
+            f"The payload ran longer than its wall limit of {limits.wall_s:g} s and was ended. "
+            "Raise wall_limit_s in test.toml or read less."
+        )
+        return failure("timeout", message, transient=True)
+    if outcome.ended_by == "memory":
+        message = (
+            f"The payload's processes used more than their limit of {limits.memory_bytes} bytes "
+            "and were ended. Raise memory_limit_mb in test.toml or use less."
+        )
+        return failure("memory", message)
+    # A shell tells of a child that was killed by its exit code.
+    killed = outcome.exit_signal == signal.SIGKILL or outcome.exit_code == 128 + signal.SIGKILL
+    if killed and out_of_memory:
+        message = (
+            "The kernel ended the payload for want of memory (its OOM counter rose meanwhile)."
+        )
+        return failure("memory", message, transient=True)
+    if reported.failure:
+        return reported.failure
+    if outcome.exit_signal is not None:
+        core = ", core dumped" if outcome.core_dumped else ""
+        message = f"The payload was ended by {_signal_name(outcome.exit_signal)}{core}."
+        return failure("signal", message)
+    if outcome.exit_code:
+        return failure("exit", f"The payload ended with exit code {outcome.exit_code}.")
+    return reported.problem
+
+
+def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:
+    """The failure of a payload, with a full disk named as its cause where its folder has no room."""
+    full = shutil.disk_usage(folder).free < MIN_FREE_BYTES
+    if not full or failure.failure_class != "payload" or failure.kind == "memory":
+        return failure
+    disk = os.path.realpath(folder)
+    while not os.path.ismount(disk):
+        disk = os.path.dirname(disk)
+    message = (
+        f"{failure.message} Its work folder is on a disk that is full, {disk}: make room there, or "
+        "let the payload write less."
+    )
+    return replace(failure, kind="disk-full", message=message, transient=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def check_root_version(asked: str, found: Optional[str]) -> Optional[Failure]:
+    """The refusal of a measurement whose ROOT is not the one that was asked for."""
+    if not asked or found is None or found == asked:
+        return None
+    message = (
+        f"ROOT {asked} was asked for, but the payload ran with ROOT {found}: the measurement is "
+        "refused. Check what the set-up of this ROOT puts on the path."
+    )
+    return Failure("software setup", "version", "payload", message)

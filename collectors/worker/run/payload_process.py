@@ -1,0 +1,336 @@
+"""Runs one payload and accounts for every process that comes of it.
+
+The worker is a child sub-reaper: whatever the payload leaves behind becomes the worker's own child
+instead of init's.  So each process is waited for either by its parent, whose account then holds it,
+or by the worker - and the sum over what the worker waits for is the kernel's own account of the
+whole tree.  (A parent that ignores SIGCHLD makes the kernel drop its children's account.)
+
+CPU, faults, switches and I/O come from that account and are exact.  Sizes and run-queue waits
+exist only while a process lives and are sampled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import selectors
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Set
+
+from ...job_spec import ExecutionLimits
+from ...record.failures import ExecutionError, Failure
+from ..bounded_log import BoundedLog
+from ..probes import process_stats
+from ..stop_signals import StopSignals
+
+#: Seconds between two looks at the tree.
+SAMPLING_INTERVAL_S = 0.2
+#: Children waited for in a row: orphans that fork without end must not keep the worker busy.
+MAX_REAPED_AT_ONCE = 100
+#: Seconds a payload is given to end after SIGTERM.
+TERMINATION_GRACE_S = 5.0
+#: Seconds the worker tries to get rid of what a payload left behind.
+CLEANUP_TIMEOUT_S = 10.0
+
+#: ``errno`` of an error when the node has no room for another process.
+FORK_FAILURE_ERRNOS = (errno.EAGAIN, errno.ENOMEM)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class ProcessOutcome:
+    """What a payload's process tree did.
+
+    ``ended_by`` tells why the worker ended the payload: ``timeout``, ``memory``, ``stop``, or
+    empty when it ended by itself.  ``exit_code`` or ``exit_signal`` is set, never both.
+    ``survivors`` counts processes that outlived the payload and were ended.
+    """
+
+    wall_s: float
+    user_s: float
+    sys_s: float
+    max_rss_bytes: int
+    tree_peak_rss_bytes: int
+    ctx_voluntary: int
+    ctx_involuntary: int
+    page_faults_minor: int
+    page_faults_major: int
+    io: Optional[process_stats.IoCounters]
+    run_queue_s: Optional[float]
+    processes: int
+    exit_code: Optional[int]
+    exit_signal: Optional[int]
+    core_dumped: bool
+    ended_by: str
+    survivors: int
+
+
+def become_subreaper() -> None:
+    """Let orphans of the tree below become children of this process.
+
+    Raises:
+        OSError: the kernel refuses (before Linux 3.4).
+    """
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def die_with_parent() -> None:
+    """In the new process: end it when the worker is killed with no chance to do so."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def run_payload(
+    command: List[str],
+    env: Mapping[str, str],
+    folder: str,
+    limits: ExecutionLimits,
+    signals: StopSignals,
+    out: BoundedLog,
+    err: BoundedLog,
+) -> ProcessOutcome:
+    """Run ``command`` in a session of its own until nothing of it is left.
+
+    Raises:
+        Fault: the command cannot be started.
+        OSError: the node lets no process be started; it is in :data:`NO_PROCESS`.
+    """
+    start = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - the worker has one thread
+        )
+    except OSError as error:
+        if error.errno in FORK_FAILURE_ERRNOS:
+            raise
+        raise ExecutionError(
+            Failure(
+                "payload",
+                "start",
+                "start",
+                f"{command[0]} cannot be started: {error.strerror}. Check that it exists on this "
+                "node and is executable, and that its first line names an interpreter.",
+            )
+        ) from error
+    return _ProcessSupervisor(process, start, limits, signals, out, err).run()
+
+
+class _ProcessSupervisor:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        start: float,
+        limits: ExecutionLimits,
+        signals: StopSignals,
+        out: BoundedLog,
+        err: BoundedLog,
+    ) -> None:
+        self._process = process
+        self._start = start
+        self._limits = limits
+        self._signals = signals
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(signals.fd, selectors.EVENT_READ, None)
+        for stream, log in ((process.stdout, out), (process.stderr, err)):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, log)
+        self._end: Optional[float] = None
+        self._status = 0
+        self._ended_by = ""
+        self._kill_at: Optional[float] = None
+        self._user = self._sys = 0.0
+        self._max_rss = self._peak_rss = 0
+        self._switches = [0, 0]
+        self._faults = [0, 0]
+        self._io: Optional[process_stats.IoCounters] = process_stats.IoCounters()
+        self._waits: Dict[int, int] = {}
+        self._seen: Set[int] = {process.pid}
+
+    def run(self) -> ProcessOutcome:
+        try:
+            self._watch_payload()
+        finally:
+            # Also when our own log could not be written: nothing may run on unattended.
+            survivors = self._kill_survivors()
+        self._drain_output()
+        return self._build_outcome(survivors)
+
+    def _watch_payload(self) -> None:
+        """Watch the payload until it has ended."""
+        next_sample = self._start
+        while self._end is None:
+            self._wait_for_events(max(0.0, next_sample - time.monotonic()))
+            self._reap_children()
+            now = time.monotonic()
+            if self._end is None and now >= next_sample:
+                self._sample_tree()
+                next_sample = now + SAMPLING_INTERVAL_S
+            if self._end is None:
+                self._enforce_limits(now)
+
+    # -- waiting and output
+
+    def _wait_for_events(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                self._signals.drain()
+            else:
+                self._copy_output(key)
+
+    def _copy_output(self, key: selectors.SelectorKey) -> bool:
+        """Move what is there into the log; False when there is nothing (now, or any more)."""
+        try:
+            data = os.read(key.fd, 65536)
+        except BlockingIOError:
+            return False
+        if data:
+            key.data.write(data)
+            return True
+        self._selector.unregister(key.fileobj)
+        return False
+
+    def _drain_output(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            while key.data is not None and self._copy_output(key):
+                pass
+        self._selector.close()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    # -- accounting
+
+    def _reap_children(self, at_most: int = MAX_REAPED_AT_ONCE) -> None:
+        """Wait for children that have ended, after a last look at what is lost with them."""
+        for _ in range(at_most):
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            now = time.monotonic()
+            io = process_stats.read_io(ended.si_pid)
+            self._io = self._io + io if self._io is not None and io is not None else None
+            self._waits.update(process_stats.read_run_queue_waits(ended.si_pid))
+            pid, status, usage = os.wait4(ended.si_pid, 0)
+            self._seen.add(pid)
+            self._user += usage.ru_utime
+            self._sys += usage.ru_stime
+            self._max_rss = max(self._max_rss, usage.ru_maxrss * 1024)
+            self._switches[0] += usage.ru_nvcsw
+            self._switches[1] += usage.ru_nivcsw
+            self._faults[0] += usage.ru_minflt
+            self._faults[1] += usage.ru_majflt
+            if pid == self._process.pid:
+                self._end, self._status = now, status
+                self._process.returncode = status  # it is waited for: Popen must not try again
+
+    def _list_tree(self) -> List[int]:
+        tree = process_stats.list_descendants(os.getpid())
+        self._seen.update(tree)
+        return tree
+
+    def _sample_tree(self) -> None:
+        tree = self._list_tree()
+        for pid in tree:
+            self._waits.update(process_stats.read_run_queue_waits(pid))
+        resident = sum(map(process_stats.read_resident_bytes, tree))
+        self._peak_rss = max(self._peak_rss, resident)
+        limit = self._limits.memory_bytes
+        # Shared pages count once in the verdict: forked workers must not fail for what they share.
+        over = (
+            0 < limit < resident and sum(map(process_stats.read_proportional_bytes, tree)) > limit
+        )
+        if over and not self._ended_by:
+            self._ended_by = "memory"
+            self._signal_tree(signal.SIGKILL, tree)
+
+    # -- ending
+
+    def _enforce_limits(self, now: float) -> None:
+        limit = self._limits.wall_s
+        if not self._ended_by and (self._signals.stopped_by or 0 < limit < now - self._start):
+            self._ended_by = "stop" if self._signals.stopped_by else "timeout"
+            self._signal_tree(signal.SIGTERM, self._list_tree())
+            self._kill_at = now + TERMINATION_GRACE_S
+        if self._kill_at is not None and now >= self._kill_at:
+            self._signal_tree(signal.SIGKILL, self._list_tree())
+
+    def _signal_tree(self, number: signal.Signals, tree: List[int]) -> None:
+        for pid in tree:
+            try:
+                os.kill(pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def _kill_survivors(self) -> int:
+        """End whatever outlived the payload; how many processes that were."""
+        survivors: Set[int] = set()
+        deadline = time.monotonic() + CLEANUP_TIMEOUT_S
+        self._reap_children()
+        while time.monotonic() < deadline:
+            tree = self._list_tree()
+            if not tree:
+                break
+            survivors.update(tree)
+            self._kill_groups(tree)
+            self._reap_children(len(tree))
+            time.sleep(0.005)
+        return len(survivors)
+
+    def _kill_groups(self, tree: List[int]) -> None:
+        """Kill by process group: no member can fork its way out of that.
+
+        Each group once: a kill visits every member, and there may be many thousands.
+        """
+        groups: Set[int] = set()
+        for pid in tree:
+            try:
+                groups.add(os.getpgid(pid))
+            except ProcessLookupError:
+                pass
+        for group in groups:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def _build_outcome(self, survivors: int) -> ProcessOutcome:
+        assert self._end is not None
+        signalled = os.WIFSIGNALED(self._status)
+        return ProcessOutcome(
+            wall_s=self._end - self._start,
+            user_s=self._user,
+            sys_s=self._sys,
+            max_rss_bytes=self._max_rss,
+            tree_peak_rss_bytes=max(self._peak_rss, self._max_rss),
+            ctx_voluntary=self._switches[0],
+            ctx_involuntary=self._switches[1],
+            page_faults_minor=self._faults[0],
+            page_faults_major=self._faults[1],
+            io=self._io,
+            run_queue_s=sum(self._waits.values()) / 1e9 if self._waits else None,
+            processes=len(self._seen),
+            exit_code=None if signalled else os.WEXITSTATUS(self._status),
+            exit_signal=os.WTERMSIG(self._status) if signalled else None,
+            core_dumped=signalled and os.WCOREDUMP(self._status),
+            ended_by=self._ended_by,
+            survivors=survivors,
+        )

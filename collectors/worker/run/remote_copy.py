@@ -1,0 +1,142 @@
+"""Copies files of storage doors to the node: xroot's by the ROOT of the job, the web's by Python."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from typing import List, Mapping
+from urllib.parse import urlsplit
+
+from ...record.failures import NOT_SUPPORTED, ExecutionError, Failure
+from ...software.providers import SoftwareSetup
+from ..probes.credential_checks import PROXY_VARIABLE, TOKEN_FILE_VARIABLE
+from ..stop_signals import StopSignals
+from .input_files import TimeSpent
+
+#: Seconds without a byte after which the web's servers are given up.
+_STALL_TIMEOUT_S = 120.0
+#: Seconds between two looks at whether the worker is to stop.
+_POLL_INTERVAL_S = 0.2
+_CHUNK = 4 * 1024 * 1024
+#: Characters of what a copy said that its failure keeps.
+_MAX_ERROR_LENGTH = 500
+
+#: Copies once all is loaded that copies, and says when that was and what it cost.  The first call, in
+#: vain, makes the JIT emit the function.  ROOT's teardown is no copying either.
+_COPY_SCRIPT = """import os, sys, time
+import ROOT
+copy, level = ROOT.TFile.Cp, ROOT.gErrorIgnoreLevel
+handler = ROOT.gROOT.GetPluginManager().FindHandler("TFile", sys.argv[1])
+if handler:
+    handler.LoadPlugin()
+ROOT.gErrorIgnoreLevel = ROOT.kFatal
+copy(sys.argv[3], sys.argv[3], False, 1024)
+ROOT.gErrorIgnoreLevel = level
+with open(sys.argv[3], "w") as stream:
+    stream.write(f"{time.monotonic()} {time.process_time()}")
+good = copy(sys.argv[1], sys.argv[2], False, 16 * 1024 * 1024)
+sys.stdout.flush()
+os._exit(not good)
+"""
+
+
+def fetch_remote_file(
+    setup: SoftwareSetup, url: str, target: str, signals: StopSignals
+) -> TimeSpent:
+    """Copy ``url`` to the file ``target``.
+
+    Returns:
+        what loading the ROOT took that copies.
+
+    Raises:
+        Fault: class ``stage-in``, kind ``not-supported`` or ``copy``; class ``evicted``.
+        OSError: the node or a web server does not let us go on.
+    """
+    if urlsplit(url).scheme in ("http", "https"):
+        try:
+            _fetch_http_file(setup.env, url, target, signals)
+        except http.client.HTTPException as error:
+            reason = f"{type(error).__name__}: {error}"
+            _raise_stage_in_error(
+                f"{url} cannot be copied to the node: the server's answer is broken ({reason})"
+            )
+        return TimeSpent()
+    if setup.provider == "none":
+        message = f"{url} cannot be staged without ROOT, and root = 'none' was asked for."
+        raise ExecutionError(Failure("stage-in", NOT_SUPPORTED, "stage-in", message))
+    script, loaded = (os.path.join(os.path.dirname(target), name) for name in ("copy.py", "loaded"))
+    with open(script, "w", encoding="utf-8") as stream:
+        stream.write(_COPY_SCRIPT)
+    start = time.monotonic()
+    _run_copy(
+        [*setup.build_command("python", script), url, target, loaded], setup.env, url, signals
+    )
+    with open(loaded, encoding="utf-8") as stream:
+        at, cpu = map(float, stream.read().split())
+    os.unlink(script)
+    os.unlink(loaded)
+    return TimeSpent(at - start, cpu)
+
+
+def _run_copy(command: List[str], env: Mapping[str, str], url: str, signals: StopSignals) -> None:
+    process = subprocess.Popen(
+        command,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    said = b""
+    try:
+        while True:
+            signals.raise_if_stopped("stage-in")
+            try:
+                said, _ = process.communicate(timeout=_POLL_INTERVAL_S)
+                break
+            except subprocess.TimeoutExpired:
+                pass
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    if process.returncode:
+        tail = said.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
+        _raise_stage_in_error(
+            f"{url} cannot be copied to the node: {tail or 'ROOT does not say why'}"
+        )
+
+
+def _fetch_http_file(env: Mapping[str, str], url: str, target: str, signals: StopSignals) -> None:
+    request = urllib.request.Request(url)
+    context = None
+    if urlsplit(url).scheme == "https":
+        context = ssl.create_default_context(capath=env.get("X509_CERT_DIR"))
+        if env.get(PROXY_VARIABLE):
+            context.load_cert_chain(env[PROXY_VARIABLE])
+        if env.get(TOKEN_FILE_VARIABLE):
+            with open(env[TOKEN_FILE_VARIABLE], encoding="ascii") as stream:
+                # Not sent on to whom the server redirects: that would be anybody.
+                bearer = f"Bearer {stream.read().strip()}"
+                request.add_unredirected_header("Authorization", bearer)
+    try:
+        answer = urllib.request.urlopen(request, timeout=_STALL_TIMEOUT_S, context=context)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise OSError(str(error)) from None
+    with answer, open(target, "wb") as writer:
+        while True:
+            signals.raise_if_stopped("stage-in")
+            chunk = answer.read(_CHUNK)
+            if not chunk:
+                return
+            writer.write(chunk)
+
+
+def _raise_stage_in_error(message: str) -> None:
+    raise ExecutionError(Failure("stage-in", "copy", "stage-in", message, transient=True))

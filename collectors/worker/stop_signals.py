@@ -1,0 +1,68 @@
+"""Signals that reach the worker: asked to stop, or woken because a child ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Dict, Optional, Type
+
+from ..record.failures import ExecutionError, Failure
+
+#: Signals with which a batch system, a terminal or a person ends the worker.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class StopSignals:
+    """While entered, remembers the first stopping signal and makes ``fd`` readable at each signal.
+
+    Nothing is interrupted: the worker looks at :attr:`stopped_by` where it can stop in order.
+    """
+
+    def __init__(self) -> None:
+        self.stopped_by = ""
+        self.fd, self._write_end = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._write_end, False)
+        self._before: Dict[int, Any] = {}
+        self._fd_before = -1
+
+    def __enter__(self) -> StopSignals:
+        self._fd_before = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        for number in (*STOP_SIGNALS, signal.SIGCHLD):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._fd_before)
+        os.close(self.fd)
+        os.close(self._write_end)
+
+    def _handle(self, number: int, frame: Optional[FrameType]) -> None:
+        if number in STOP_SIGNALS and not self.stopped_by:
+            self.stopped_by = signal.Signals(number).name
+
+    def raise_if_stopped(self, phase: str) -> None:
+        """Go no further in ``phase`` once the worker was asked to stop.
+
+        Raises:
+            Fault: class ``evicted``.
+        """
+        if self.stopped_by:
+            message = f"{self.stopped_by} reached the worker in the phase '{phase}'."
+            raise ExecutionError(Failure("evicted", "stopped", phase, message, transient=True))
+
+    def drain(self) -> None:
+        """Make ``fd`` unreadable until the next signal."""
+        try:
+            while os.read(self.fd, 4096):
+                pass
+        except BlockingIOError:
+            pass

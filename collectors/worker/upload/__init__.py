@@ -1,0 +1,1 @@
+"""Delivery of measurements to the results service."""

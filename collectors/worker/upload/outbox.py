@@ -1,0 +1,120 @@
+"""The outbox: records on disk that wait for the results service, and what became of each.
+
+``outbox.json`` beside ``records/`` notes what the service has acknowledged, so that nobody sends it
+again, and what it refused.  It is a note alone: without it everything is sent once more, which is
+harmless, and every record stays where it is and comes home with the sandbox.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from typing import Any, Dict, List, Mapping, Set
+
+from ...record.measurement_record import Measurement, RecordError
+from ...service_spec import OUTBOX_FILE
+from ...shared_files import write_atomically
+
+#: Version of the layout of ``outbox.json``.
+OUTBOX_FORMAT = 1
+#: A larger file was not written by the worker.
+MAX_RECORD_BYTES = 16_000_000
+
+
+class Outbox:
+    """The outbox of a sandbox, for one service.
+
+    Attributes:
+        acknowledged: identities of records that the service has stored.
+        conflicting: those of them that it had with other content before, which it kept.
+        refused: identity -> why the service will never take it, or why it is no record.
+        problem: what kept the rest from being sent the last time; '' for nothing.
+        retry_after_s: seconds that the service wanted to be left alone then.
+    """
+
+    def __init__(self, folder: str, url: str) -> None:
+        self.folder = folder
+        self.url = url.rstrip("/")
+        known = _load_outbox(folder)
+        mine = known.get("service") == self.url  # another service has none of it
+        self.acknowledged: Set[str] = set(known["acknowledged"]) if mine else set()
+        self.conflicting: Set[str] = set(known["conflicting"]) if mine else set()
+        self.refused: Dict[str, str] = dict(known["refused"]) if mine else {}
+        self.problem = str(known["problem"]) if mine else ""
+        self.retry_after_s = float(known["retry_after_s"]) if mine else 0.0
+
+    def pending(self) -> List[str]:
+        """Identities of the records that the service neither has nor refused."""
+        paths = glob.glob(os.path.join(glob.escape(self.folder), "records", "*.json"))
+        names = (os.path.splitext(os.path.basename(path))[0] for path in sorted(paths))
+        return [
+            name for name in names if name not in self.acknowledged and name not in self.refused
+        ]
+
+    def read_record(self, identity: str) -> str:
+        """A record as it is sent; '' for what is none, which is noted as refused."""
+        path = os.path.join(self.folder, "records", f"{identity}.json")
+        try:
+            if os.path.getsize(path) > MAX_RECORD_BYTES:
+                raise RecordError(f"larger than {MAX_RECORD_BYTES} bytes")
+            with open(path, encoding="utf-8") as stream:
+                text = stream.read().strip()
+            if Measurement.from_json(text).id != identity:
+                raise RecordError("not the record that its name says")
+        except (OSError, ValueError) as error:
+            self.refused[identity] = f"not a record: {error}"
+            return ""
+        return text
+
+    def save(self) -> None:
+        """Write ``outbox.json``; where that cannot be done, what was sent may be sent again."""
+        document: Mapping[str, Any] = {
+            "format": OUTBOX_FORMAT,
+            "service": self.url,
+            "acknowledged": sorted(self.acknowledged),
+            "conflicting": sorted(self.conflicting),
+            "refused": dict(sorted(self.refused.items())),
+            "problem": self.problem,
+            "retry_after_s": self.retry_after_s,
+        }
+        try:
+            write_atomically(
+                os.path.join(self.folder, OUTBOX_FILE), json.dumps(document, indent=1) + "\n"
+            )
+        except OSError:
+            pass
+
+    def summarize(self) -> Dict[str, Any]:
+        """What ``attempt.json`` says of it."""
+        return {
+            "service": self.url,
+            "acknowledged": len(self.acknowledged),
+            "conflicting": sorted(self.conflicting),
+            "refused": dict(sorted(self.refused.items())),
+            "left": len(self.pending()),
+            "problem": self.problem,
+        }
+
+
+def read_last_service(folder: str) -> str:
+    """URL of the service that a sandbox's records were last sent to; '' for none."""
+    return str(_load_outbox(folder).get("service") or "")
+
+
+def _load_outbox(folder: str) -> Dict[str, Any]:
+    """What ``outbox.json`` says; empty where there is none that can be used."""
+    try:
+        with open(os.path.join(folder, OUTBOX_FILE), encoding="utf-8") as stream:
+            document = json.load(stream)
+        lists = (document["acknowledged"], document["conflicting"], document["refused"].items())
+        good = document["format"] == OUTBOX_FORMAT and all(map(_all_text, lists))
+        float(document["retry_after_s"])
+        return document if good and isinstance(document, dict) else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _all_text(items: Any) -> bool:
+    flat = (part for item in items for part in (item if isinstance(item, tuple) else (item,)))
+    return all(isinstance(part, str) for part in flat)

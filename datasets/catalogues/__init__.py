@@ -1,0 +1,1 @@
+"""The folder catalogue, and how its datasets are added, verified and rewritten."""

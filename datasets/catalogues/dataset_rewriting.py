@@ -1,0 +1,310 @@
+"""Rewritten datasets: the content of another dataset in files of another layout, with the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets.catalogues.folder_catalogue import (
+    REWRITTEN,
+    FolderCatalogue,
+    describe_file,
+)
+from treehammer.datasets.model.file_digest import digest_file
+from treehammer.datasets.model.manifest import RNTUPLE, Manifest, ManifestFile
+from treehammer.datasets.production import layout_measurement, root_process
+from treehammer.datasets.specs import rewrite_options
+from treehammer.datasets.specs.rewrite_options import RewriteOptions
+from treehammer.errors import DatasetError
+from treehammer.progress import byte_progress
+from treehammer.terminal import ProgressFactory
+from treehammer.version import __version__
+
+#: Compressed sizes of two layouts differ; so much more room is asked for.
+DISK_SPACE_MARGIN = 1.25
+#: Leaves that a message names.
+MAX_NAMED_LEAVES = 5
+
+
+@dataclass(frozen=True)
+class ValueChecksums:
+    """What the kit's value checksum says of files: of all leaves, and of each it covers."""
+
+    checksum: str
+    leaves: Mapping[str, str]
+    uncovered: tuple[str, ...]
+
+
+def rewrite_dataset(
+    catalogue: FolderCatalogue,
+    source: Manifest,
+    asked: RewriteOptions,
+    name: str,
+    software: SoftwareRequest,
+    *,
+    bars: ProgressFactory,
+    again: bool = False,
+) -> Manifest:
+    """Make a dataset of the same content, or verify the one that is there.
+
+    Args:
+        catalogue: has the source, and takes the new dataset.
+        source: of TTrees.
+        asked: what is to differ.
+        name: of the new dataset.
+        software: the ROOT that writes and reads it, from
+            :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
+        bars: opens progress bars.
+        again: replace the dataset that is there.
+
+    Raises:
+        DatasetError: the source has RNTuples, a branch cannot be written, the result does not hold
+            the same values or is not in the order that was asked for, or ``name`` is taken.
+        SoftwareError: this ROOT cannot be used.
+    """
+    if source.files[0].layout.format == RNTUPLE:
+        raise DatasetError(
+            "is of RNTuples; only what is of TTrees can be made anew",
+            where=source.name,
+            hint=_origin_hint(source),
+        )
+    if name == source.name:
+        raise DatasetError("is the dataset itself", where=f"--as {name}", hint="Choose another.")
+
+    def there() -> Manifest | None:
+        if again or not catalogue.has(name):
+            return None
+        return _check_same_rewrite(catalogue.verify(name, bars=bars), source, asked, name)
+
+    def fill(folder: Path) -> Manifest:
+        return _DatasetRewriter(catalogue, source, asked, folder, software, bars).rewrite(name)
+
+    return catalogue.create(name, estimate_disk_space(source, asked), fill, there=there, bars=bars)
+
+
+def estimate_disk_space(source: Manifest, asked: RewriteOptions) -> int:
+    """Bytes that are needed on the disk, estimated from the source."""
+    size = sum(file.layout.unzipped_bytes for file in source.files)
+    if asked.compression_setting != 0:
+        size = source.size
+    unsorted = [file.size for file in source.files if _needs_sorting_pass(file, asked)]
+    return round(DISK_SPACE_MARGIN * (size + max(unsorted, default=0)))
+
+
+def _needs_sorting_pass(file: ManifestFile, asked: RewriteOptions) -> bool:
+    """Whether events are written, and then their baskets sorted."""
+    # Baskets inside the tree's own record have no place to be sorted.
+    anew = asked.rewrites_events or bool(file.layout.embedded_bytes)
+    return anew and asked.order in ("entry", "branch")
+
+
+def _origin_hint(source: Manifest) -> str:
+    origin = source.origin.get("from", {}).get("name")
+    return f"It was made from {origin}: begin there." if origin else ""
+
+
+def _check_same_rewrite(
+    manifest: Manifest, source: Manifest, asked: RewriteOptions, name: str
+) -> Manifest:
+    """The dataset that is there, if it is what would be made."""
+    origin = manifest.origin
+    made_of = {"name": source.name, "hash": source.hash}
+    if (origin["kind"], origin.get("from"), origin.get("options")) == (
+        REWRITTEN,
+        made_of,
+        asked.to_mapping(),
+    ):
+        return manifest
+    raise DatasetError(
+        f"there is already a dataset {name!r} that was made otherwise",
+        hint="Name the new one with --as NEW, or replace the old one with --again.",
+    )
+
+
+class _DatasetRewriter:
+    """One dataset on its way into its folder."""
+
+    def __init__(
+        self,
+        catalogue: FolderCatalogue,
+        source: Manifest,
+        asked: RewriteOptions,
+        folder: Path,
+        software: SoftwareRequest,
+        bars: ProgressFactory,
+    ) -> None:
+        self._catalogue, self._source, self._asked = catalogue, source, asked
+        self._home = catalogue.folder(source.name)
+        self._folder, self._software, self._bars = folder, software, bars
+
+    def rewrite(self, name: str) -> Manifest:
+        """Write, measure and prove all files."""
+        facts = [self._rewrite_file(file) for file in self._source.files]
+        left_out = {key: why for fact in facts for key, why in fact["left_out"].items()}
+        files = self._measure_files()
+        before = self._hash_values(
+            "Reading the values of the source", self._home, self._source.files
+        )
+        after = self._hash_values("Reading the values again", self._folder, files)
+        _check_same_values(before, after, left_out)
+        objects = 0 if self._asked.writes_rntuple else self._compare_objects(after)
+        origin = {
+            "kind": REWRITTEN,
+            "description": f"{self._source.name}, made anew",
+            "from": {"name": self._source.name, "hash": self._source.hash},
+            "options": self._asked.to_mapping(),
+            "root_requested": self._software.request,
+            "root": facts[0]["root"],
+            "zlib": facts[0]["zlib"],
+            "value_checksum": after.checksum,
+            "value_checksum_of_source": before.checksum,
+            "leaves_covered": len(after.leaves),
+            "leaves_uncovered": list(after.uncovered),
+            "objects_compared": objects,
+            "branches_left_out": [f"{key}: {why}" for key, why in sorted(left_out.items())],
+            "objects_left_out": facts[0]["others"],
+            "treehammer": __version__,
+        }
+        return Manifest(name, files, origin)
+
+    def _hash_values(
+        self, what: str, folder: Path, files: tuple[ManifestFile, ...]
+    ) -> ValueChecksums:
+        request = {
+            "paths": [str(folder / file.name) for file in files],
+            "adler32s": [file.adler32 for file in files],
+            "tree": files[0].layout.tree,
+        }
+        events = sum(file.layout.entries for file in files)
+        with self._bars(f"{what} (events)", events) as step:
+            found = root_process.run_action("hashes", request, self._software, step)
+        return ValueChecksums(
+            found["checksum"],
+            dict(line.rsplit(" ", 1) for line in found["lines"]),
+            tuple(found["uncovered"]),
+        )
+
+    def _compare_objects(self, after: ValueChecksums) -> int:
+        """Compare what the checksum does not cover; returns how many branches that are.
+
+        Raises:
+            DatasetError: one differs.
+        """
+        if not after.uncovered:
+            return 0
+        covered = [leaf.rpartition(" ")[0] for leaf in after.leaves]
+        compared = 0
+        for file in self._source.files:
+            paths = [str(folder / file.name) for folder in (self._home, self._folder)]
+            request = {"paths": paths, "tree": file.layout.tree, "covered": covered}
+            with self._bars(f"Comparing {file.name} (events)", file.layout.entries) as step:
+                found = root_process.run_action("compare", request, self._software, step)
+            _reject_differences(found["differing"], "branches")
+            compared = found["compared"]
+        return compared
+
+    def _rewrite_file(self, file: ManifestFile) -> dict[str, Any]:
+        asked, path = self._asked, self._folder / file.name
+        common = {
+            "tree": file.layout.tree,
+            "file_name": file.name,
+            "leave_out": asked.leave_out,
+            "compression": asked.compression_setting,
+        }
+        given = {"source": str(self._home / file.name), "path": str(path), **common}
+        if asked.writes_rntuple:
+            return self._run_action("twin", {**given, "clusterBytes": -asked.auto_flush}, file)
+        layout = {
+            "autoFlush": asked.auto_flush,
+            "basketSize": asked.basket_bytes,
+            "basketMemory": asked.memory_bytes,
+        }
+        sort = {"method": rewrite_options.ORDERS.get(asked.order, "")}
+        if not _needs_sorting_pass(file, asked):
+            how, more = ("rewrite", layout) if asked.rewrites_events else ("order", sort)
+            return self._run_action(how, {**given, **more}, file)
+        unsorted = path.with_name(f".{file.name}.unsorted")
+        made = self._run_action("rewrite", {**given, **layout, "path": str(unsorted)}, file)
+        self._run_action("order", {**given, **sort, "source": str(unsorted)}, file)
+        unsorted.unlink()
+        return made
+
+    def _run_action(
+        self, action: str, request: Mapping[str, Any], file: ManifestFile
+    ) -> dict[str, Any]:
+        doing = "Ordering" if action == "order" else "Writing"
+        with self._bars(f"{doing} {file.name} (events)", file.layout.entries) as step:
+            run = partial(root_process.run_action, action, request, self._software, step)
+            try:
+                return self._catalogue.run_writer(Path(request["path"]), run)
+            except DatasetError as error:
+                if "cannot be written:" not in error.message:
+                    raise
+                raise DatasetError(
+                    error.message, where=error.where, hint="Leave them out with --leave-out."
+                ) from error
+
+    def _measure_files(self) -> tuple[ManifestFile, ...]:
+        paths = [self._folder / file.name for file in self._source.files]
+        tree = self._source.tree
+        layouts = layout_measurement.measure_layouts(
+            paths, self._software, tree=tree, bars=self._bars
+        )
+        size = sum(path.stat().st_size for path in paths)
+        with byte_progress(self._bars, "Checksumming", size) as advance:
+            contents = [digest_file(path, advance) for path in paths]
+        files = tuple(
+            describe_file(path.name, content, layout)
+            for path, content, layout in zip(paths, contents, layouts, strict=True)
+        )
+        for file in files:
+            self._check_order(file)
+        return files
+
+    def _check_order(self, file: ManifestFile) -> None:
+        """What was asked for is there, by the positions of the baskets in the file."""
+        asked, found = self._asked.order, file.layout.basket_order
+        if asked in ("entry", "branch") and asked not in found.split():
+            raise DatasetError(
+                f"its baskets should lie by {asked} and do not (measured: {found})", where=file.name
+            )
+
+
+def _check_same_values(
+    before: ValueChecksums, after: ValueChecksums, left_out: Mapping[str, str]
+) -> None:
+    """Refuse a result that does not hold what the source does.
+
+    Raises:
+        DatasetError: values differ; some of the leaves are named.
+    """
+    wrong = [*_find_differing_leaves(before, after, bool(left_out))]
+    if not left_out and not wrong and before.checksum != after.checksum:
+        wrong = ["the checksum of all"]
+    _reject_differences(wrong, "leaves")
+
+
+def _reject_differences(wrong: Sequence[str], what: str) -> None:
+    if wrong:
+        named = ", ".join(wrong[:MAX_NAMED_LEAVES]) + (
+            ", …" if len(wrong) > MAX_NAMED_LEAVES else ""
+        )
+        raise DatasetError(
+            "the result does not hold the values of its source and is refused; "
+            f"of {len(wrong)} {what} they differ: {named}",
+            hint="Try another ROOT release with --root.",
+        )
+
+
+def _find_differing_leaves(
+    before: ValueChecksums, after: ValueChecksums, fewer: bool
+) -> Iterator[str]:
+    """Names and kinds of leaves; ``fewer`` allows for some that are only in the source."""
+    for leaf in sorted({*before.leaves, *after.leaves}):
+        ours, theirs = after.leaves.get(leaf), before.leaves.get(leaf)
+        if ours != theirs and not (fewer and ours is None):
+            yield leaf

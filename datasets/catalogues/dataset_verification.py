@@ -1,0 +1,97 @@
+"""What is checked of a dataset: its files, the pins of its spec, the names of what is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from treehammer.datasets.model.file_digest import FileDigest, digest_file
+from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest, ManifestFile
+from treehammer.datasets.specs import generated_spec, spec_schema
+from treehammer.errors import DatasetError
+
+
+def check_pinned_checksum(
+    plan: spec_schema.DatasetSpecBase, content: FileDigest, writer: Mapping[str, str]
+) -> None:
+    """Refuse a made file that is not the pinned one; ``writer`` tells what has written it.
+
+    Raises:
+        DatasetError: it is another.
+    """
+    if plan.sha256 and (content.size, content.sha256) != (plan.size, plan.sha256):
+        raise DatasetError(
+            f"ROOT {writer['root']} with zlib {writer['zlib']} made {content.size} bytes with "
+            f"sha256 {content.sha256}; pinned are {plan.size} bytes with {plan.sha256}",
+            where=plan.file_name,
+            # ROOT's wheels compress with the zlib of the machine.
+            hint=f"Only equal files may bear the name: make it with ROOT {plan.root} on a machine "
+            "whose zlib is the original (zlib-ng writes other bytes), and copy the folder.",
+        )
+
+
+def find_file_mismatches(manifest: Manifest, folder: Path) -> Iterator[str]:
+    """Which files are missing, too many or of another size."""
+    expected = {file.name: file.size for file in manifest.files}
+    there = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
+    for name, size in expected.items():
+        if name not in there:
+            yield f"{name} is missing"
+        elif there[name] != size:
+            yield f"{name} has {there[name]} bytes instead of {size}"
+    for name in sorted(there.keys() - expected.keys() - {MANIFEST_NAME}):
+        yield f"{name} does not belong there"
+
+
+def find_checksum_mismatches(
+    file: ManifestFile, path: Path, advance: Callable[[int], None]
+) -> Iterator[str]:
+    """Which checksums of a file differ; ``advance`` is told the bytes of each block."""
+    try:
+        content = digest_file(path, advance)
+    except OSError as error:
+        yield f"{file.name} cannot be read ({error.strerror})"
+        return
+    for kind in ("adler32", "sha256"):
+        found, expected = getattr(content, kind), getattr(file, kind)
+        if found != expected:
+            yield f"{file.name} has {kind} {found} instead of {expected}"
+
+
+def find_spec_mismatch(manifest: Manifest) -> Iterator[str]:
+    """Whether the shipped spec of that name makes other files today."""
+    plan = generated_spec.load_shipped_spec(manifest.name)
+    if plan and plan.sha256 and [f.sha256 for f in manifest.files] != [plan.sha256]:
+        yield "it was made by another version of treehammer, from another spec"
+
+
+def check_new_name(wanted: str) -> None:
+    """Refuse a name that no dataset of one's own can have.
+
+    Raises:
+        DatasetError: what is wrong with it.
+    """
+    if not spec_schema.DATASET_NAME.fullmatch(wanted):
+        raise DatasetError(
+            "a dataset's name has lower-case letters, digits, '.', '_' and '-' only",
+            where=wanted,
+        )
+    if wanted in generated_spec.list_shipped_specs():
+        raise DatasetError("is the name of a shipped dataset", where=wanted, hint="Choose another.")
+
+
+def check_added_files(wanted: str, paths: Sequence[Path]) -> None:
+    """Refuse a name or files that cannot become a dataset.
+
+    Raises:
+        DatasetError: what is wrong with them.
+    """
+    check_new_name(wanted)
+    for path in paths:
+        if not path.is_file():
+            raise DatasetError("there is no such file", where=str(path))
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names) or MANIFEST_NAME in names:
+        raise DatasetError(
+            "the files of a dataset need names of their own", where=", ".join(sorted(names))
+        )

@@ -1,0 +1,398 @@
+"""The folder catalogue: datasets on this machine, made once and verified on use.
+
+Every dataset is a folder with its files and ``manifest.json``.  A folder appears whole or not at
+all: it is filled aside, under a name that starts with a dot, and renamed.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from treehammer.collectors.job_spec import InputFile, SoftwareRequest
+from treehammer.collectors.shared_files import hold_lock
+from treehammer.config import Settings
+from treehammer.datasets.catalogues import dataset_verification
+from treehammer.datasets.model.file_digest import FileDigest, digest_file
+from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest, ManifestFile, TreeLayout
+from treehammer.datasets.model.replica import Replica
+from treehammer.datasets.production import layout_measurement, root_process
+from treehammer.datasets.specs import generated_spec, merged_spec, rewrite_options, spec_schema
+from treehammer.errors import DatasetError, suggest_word
+from treehammer.progress import MEGABYTE, byte_progress
+from treehammer.terminal import ProgressCallback, ProgressFactory, no_progress
+from treehammer.version import __version__
+
+GENERATED, MERGED, ADDED, REWRITTEN = "generated", "merged", "added", "rewritten"
+#: The site that is this machine.
+LOCAL_SITE = "local"
+CACHE_DIR_HINT = "Make room there, or choose another place with --cache-dir."
+FILE_MODE = 0o444
+FOLDER_MODE = 0o755
+
+
+def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_progress) -> Manifest:
+    """Have a dataset ready: verify it, or make it when it is a shipped one that is absent.
+
+    Raises:
+        DatasetError: the name is unknown, the dataset is not what its manifest says, or the file
+            that it is made from is not there.
+        SoftwareError: the ROOT that makes it cannot be had.
+    """
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    if catalogue.has(name):
+        return catalogue.verify(name, bars=bars)
+    plan = generated_spec.load_shipped_spec(name)
+    if plan is None:
+        raise catalogue.unknown_dataset_error(name)
+    software = root_process.prepare_dataset_root(plan.root, settings.software_dir, bars)
+    return catalogue.make(plan, software, source=settings.sources_dir, bars=bars)
+
+
+class FolderCatalogue:
+    """The datasets below one folder.
+
+    Args:
+        root: the folder; it is created when something is put there.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, name: str) -> Path:
+        """Where the dataset of that name is or would be."""
+        return self.root / name
+
+    def names(self) -> tuple[str, ...]:
+        """All datasets here, sorted."""
+        return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{MANIFEST_NAME}")))
+
+    def has(self, name: str) -> bool:
+        """Whether there is a dataset of that name."""
+        return bool(spec_schema.DATASET_NAME.fullmatch(name)) and self.folder(name).exists()
+
+    def manifest(self, name: str) -> Manifest:
+        """What the dataset is; its files are not looked at.
+
+        Raises:
+            DatasetError: there is no such dataset, or its manifest is damaged.
+        """
+        if not self.has(name):
+            raise self.unknown_dataset_error(name)
+        return Manifest.read(self.folder(name))
+
+    def files(self, name: str) -> tuple[InputFile, ...]:
+        """The dataset's files as a local job reads them; ``url`` is the path."""
+        return tuple(
+            InputFile(file.name, str(self.folder(name) / file.name), file.size, file.adler32)
+            for file in self.manifest(name).files
+        )
+
+    def replicas(self, name: str, protocol: str, sites: Sequence[str] = ()) -> tuple[Replica, ...]:
+        """The dataset's files in this folder, for jobs of this machine.
+
+        Args:
+            name: of the dataset.
+            protocol: ``file``; there are none for others.
+            sites: names; none for all.
+        """
+        if protocol != "file" or (sites and LOCAL_SITE not in sites):
+            return ()
+        return tuple(
+            Replica(LOCAL_SITE, "", file.name, file.url, file.size, file.adler32)
+            for file in self.files(name)
+        )
+
+    def unknown_dataset_error(self, name: str) -> DatasetError:
+        """The error that says what there is instead of ``name``."""
+        known = sorted({*self.names(), *generated_spec.list_shipped_specs()})
+        if name in generated_spec.list_shipped_specs():
+            hint = f"Make it: treehammer datasets make {name}"
+        else:
+            hint = suggest_word(name, known)
+            hint += f"Known datasets: {', '.join(known)}. Others: treehammer datasets add"
+        return DatasetError(f"there is no dataset {name!r}", where=str(self.root), hint=hint)
+
+    def verify(
+        self, name: str, *, content: bool = True, bars: ProgressFactory = no_progress
+    ) -> Manifest:
+        """Check that the dataset is exactly what its manifest says.
+
+        Args:
+            name: of the dataset.
+            content: read every file and compare checksums, not sizes alone.
+            bars: opens progress bars.
+
+        Raises:
+            DatasetError: what differs, file by file, and how to have the dataset again.
+        """
+        manifest = self.manifest(name)
+        folder = self.folder(name)
+        problems = [*dataset_verification.find_file_mismatches(manifest, folder)]
+        if content and not problems:
+            with byte_progress(bars, f"Verifying {name}", manifest.size) as advance:
+                for file in manifest.files:
+                    problems += dataset_verification.find_checksum_mismatches(
+                        file, folder / file.name, advance
+                    )
+        made = manifest.origin.get("kind") in (GENERATED, MERGED)
+        if made and not problems:
+            problems += dataset_verification.find_spec_mismatch(manifest)
+        if problems:
+            raise DatasetError(
+                "\n  ".join([f"the dataset {name!r} has changed and is refused:", *problems]),
+                where=str(folder),
+                hint=self._recreate_hint(manifest),
+            )
+        return manifest
+
+    def _recreate_hint(self, manifest: Manifest) -> str:
+        """How to have a dataset again that has changed."""
+        name, origin = manifest.name, manifest.origin
+        if origin.get("kind") in (GENERATED, MERGED):
+            return f"Make it again: treehammer datasets make {name} --again"
+        if origin.get("kind") == REWRITTEN:
+            command = rewrite_options.parse_rewrite_options(origin["options"]).to_command(
+                origin["from"]["name"], name
+            )
+            return f"Make it again: {command} --again"
+        return f"Remove {self.folder(name)} and add the files again: treehammer datasets add"
+
+    def make(
+        self,
+        plan: generated_spec.AnySpec,
+        software: SoftwareRequest,
+        *,
+        source: Path | None = None,
+        bars: ProgressFactory = no_progress,
+        again: bool = False,
+    ) -> Manifest:
+        """Make a dataset from its spec, or verify the one that is there.
+
+        Args:
+            plan: from :func:`treehammer.datasets.specs.generated_spec.load_spec`.
+            software: the ROOT that writes it, from :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
+            source: of a merged dataset, the file whose events are rewritten, or its folder.
+            bars: opens progress bars.
+            again: replace the dataset that is there.
+
+        Raises:
+            DatasetError: it cannot be written, is not what the spec has pinned, or ``source`` is
+                not the file that the spec names.
+            SoftwareError: this ROOT cannot be used.
+        """
+        with self._lock_dataset(plan.name, bars):
+            if self.has(plan.name) and not again:
+                return self.verify(plan.name, bars=bars)
+            write = _choose_writer(plan, software, source)
+            with self._staging_folder(plan.name, plan.size) as folder:
+                path = folder / plan.file_name
+                with bars(f"Making {plan.name} (events)", plan.entries) as step:
+                    made = self.run_writer(path, partial(write, path, step))
+                with byte_progress(bars, f"Checking {plan.name}", path.stat().st_size) as advance:
+                    content = digest_file(path, advance)
+                dataset_verification.check_pinned_checksum(plan, content, made)
+                (layout,) = layout_measurement.measure_layouts([path], software, tree=plan.tree)
+                origin = {
+                    "kind": MERGED if isinstance(plan, merged_spec.MergedSpec) else GENERATED,
+                    "description": plan.description,
+                    "spec_sha256": plan.text_hash,
+                    "root_requested": software.request,
+                    **made,
+                    "treehammer": __version__,
+                }
+                files = (describe_file(plan.file_name, content, layout),)
+                return self._publish(folder, Manifest(plan.name, files, origin))
+
+    def add(
+        self,
+        name: str,
+        paths: Sequence[Path],
+        software: SoftwareRequest,
+        *,
+        tree: str = "",
+        bars: ProgressFactory = no_progress,
+    ) -> Manifest:
+        """Copy existing ROOT files in as a dataset; the same files again are accepted.
+
+        Args:
+            name: of the new dataset.
+            paths: the files, in the order they are read.
+            software: the ROOT that measures them, from
+                :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
+            tree: the main tree; by default the one of most entries times branches.
+            bars: opens progress bars.
+
+        Raises:
+            DatasetError: the name is taken by other content or malformed, a file cannot be read or
+                holds no such tree, or there is no room.
+            SoftwareError: this ROOT cannot be used.
+        """
+        dataset_verification.check_added_files(name, paths)
+        size = sum(path.stat().st_size for path in paths)
+        with self._lock_dataset(name, bars):
+            if self.has(name):
+                return self._verify_same_files(name, paths, tree, size, bars)
+            with self._staging_folder(name, size) as folder:
+                layouts = layout_measurement.measure_layouts(paths, software, tree=tree, bars=bars)
+                with byte_progress(bars, f"Copying {name}", size) as advance:
+                    contents = [digest_file(p, advance, copy_to=folder / p.name) for p in paths]
+                origin = {
+                    "kind": ADDED,
+                    "description": "",
+                    "sources": [str(path.resolve()) for path in paths],
+                    "measured_with": software.request,
+                    "treehammer": __version__,
+                }
+                files = tuple(
+                    describe_file(path.name, content, layout)
+                    for path, content, layout in zip(paths, contents, layouts, strict=True)
+                )
+                return self._publish(folder, Manifest(name, files, origin))
+
+    def create(
+        self,
+        name: str,
+        size: int,
+        fill: Callable[[Path], Manifest],
+        *,
+        there: Callable[[], Manifest | None],
+        bars: ProgressFactory = no_progress,
+    ) -> Manifest:
+        """Have a dataset's folder filled aside; it appears when it is whole.
+
+        Args:
+            name: of the dataset.
+            size: bytes that must be free.
+            fill: writes the files into a folder and says what they are.
+            there: while nobody else makes the dataset, the one that is there and will do.
+            bars: opens progress bars.
+
+        Raises:
+            DatasetError: there is no room, or what ``fill`` and ``there`` raise.
+        """
+        dataset_verification.check_new_name(name)
+        with self._lock_dataset(name, bars):
+            found = there()
+            if found:
+                return found
+            with self._staging_folder(name, size) as folder:
+                return self._publish(folder, fill(folder))
+
+    def run_writer(self, path: Path, write: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Have a file written and return what the manifest tells about its making.
+
+        Raises:
+            DatasetError: it cannot be written, with the room that there is.
+        """
+        try:
+            return write()
+        except DatasetError as error:
+            if error.where != str(path):  # what is read is wrong, not what is written
+                raise
+            free = shutil.disk_usage(self.root).free
+            raise DatasetError(
+                f"{path.name} {error.message}; {free / MEGABYTE:.0f} MB are free",
+                where=str(self.root),
+                hint=f"{error.hint}\n  {CACHE_DIR_HINT}".strip(),
+            ) from error
+
+    def _verify_same_files(
+        self, name: str, paths: Sequence[Path], tree: str, size: int, bars: ProgressFactory
+    ) -> Manifest:
+        """The dataset that is there already, if it is what would be added."""
+        manifest = self.verify(name, bars=bars)
+        with byte_progress(bars, "Comparing", size) as advance:
+            found = [(path.name, digest_file(path, advance).sha256) for path in paths]
+        if found == [(f.name, f.sha256) for f in manifest.files] and tree in ("", manifest.tree):
+            return manifest
+        raise DatasetError(
+            f"there is already a dataset {name!r} of other content",
+            where=str(self.folder(name)),
+            hint="A dataset never changes: add these files under another name.",
+        )
+
+    @contextmanager
+    def _lock_dataset(self, name: str, bars: ProgressFactory) -> Iterator[None]:
+        """One process at a time makes a dataset; the lock goes with its process."""
+
+        def wait() -> None:
+            step = waiting.enter_context(bars(f"Another process makes {name}", 1))
+            step(0, "waiting")
+
+        with ExitStack() as held:
+            with _report_disk_errors(self.root), ExitStack() as waiting:
+                held.enter_context(hold_lock(self.root / f".{name}.lock", wait))
+            yield
+
+    @contextmanager
+    def _staging_folder(self, name: str, size: int) -> Iterator[Path]:
+        """A folder to fill; it is gone afterwards unless it was published.
+
+        What a killed process left is removed too: the caller holds the lock, so it is nobody's.
+        """
+        for left in self.root.glob(f".{name}.part-*"):
+            shutil.rmtree(left)
+        free = shutil.disk_usage(self.root).free
+        if free < size:
+            raise DatasetError(
+                f"{name} needs {size / MEGABYTE:.0f} MB and {free / MEGABYTE:.0f} MB are free",
+                where=str(self.root),
+                hint=CACHE_DIR_HINT,
+            )
+        with _report_disk_errors(self.root):
+            folder = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=self.root))
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _publish(self, folder: Path, manifest: Manifest) -> Manifest:
+        """Give the filled folder its name, in place of what has it."""
+        (folder / MANIFEST_NAME).write_text(manifest.to_json() + "\n", encoding="utf-8")
+        for path in folder.iterdir():
+            path.chmod(FILE_MODE)
+        folder.chmod(FOLDER_MODE)
+        target = self.folder(manifest.name)
+        replaced = self.root / f".{manifest.name}.part-replaced"
+        if target.exists():
+            target.rename(replaced)
+        folder.rename(target)
+        shutil.rmtree(replaced, ignore_errors=True)
+        return manifest
+
+
+def _choose_writer(
+    plan: generated_spec.AnySpec, software: SoftwareRequest, source: Path | None
+) -> Callable[[Path, ProgressCallback], dict[str, Any]]:
+    """What writes the file of this spec; all that it needs is there."""
+    if isinstance(plan, merged_spec.MergedSpec):
+        return partial(
+            merged_spec.write_merged_file, plan, merged_spec.find_source(plan, source), software
+        )
+    return partial(generated_spec.write_generated_file, plan, software)
+
+
+def describe_file(name: str, content: FileDigest, layout: TreeLayout) -> ManifestFile:
+    """What the manifest says of a file."""
+    return ManifestFile(name, content.size, content.adler32, content.sha256, layout)
+
+
+@contextmanager
+def _report_disk_errors(folder: Path) -> Iterator[None]:
+    """Turn what a disk can do to us into words."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise DatasetError(
+            "the disk is full" if full else f"{error.strerror}",
+            where=str(error.filename or folder),
+            hint=CACHE_DIR_HINT,
+        ) from error

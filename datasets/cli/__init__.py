@@ -1,0 +1,1 @@
+"""Command-line verbs of the datasets package."""

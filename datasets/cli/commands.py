@@ -1,0 +1,195 @@
+"""``treehammer datasets``: the datasets that tests read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treehammer.config import Settings
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.cli.dataset_output import (
+    file_facts,
+    flatten_file,
+    flatten_layout,
+    format_origin_value,
+    format_size,
+    print_dataset,
+    print_layout_comparison,
+)
+from treehammer.datasets.cli.make_command import make
+from treehammer.datasets.model.manifest import Manifest, TreeLayout
+from treehammer.datasets.production import layout_measurement, root_process
+from treehammer.datasets.specs import generated_spec
+from treehammer.terminal import (
+    TABLE,
+    OutputColumn,
+    on_interrupt,
+    output_options,
+    print_rows,
+    progress_bar,
+)
+
+LIST_COLUMNS = (
+    OutputColumn("name", "dataset"),
+    OutputColumn("state", "state"),
+    OutputColumn("size", "size", format_size, align_right=True),
+    OutputColumn("files", "files", align_right=True),
+    OutputColumn("tree", "tree"),
+    OutputColumn("entries", "entries", align_right=True),
+    OutputColumn("branches", "branches", align_right=True),
+    OutputColumn("description", "description"),
+)
+
+
+@click.group("datasets")
+def datasets() -> None:
+    """What tests read: named sets of files that never change."""
+
+
+@datasets.command("list")
+@output_options
+@click.pass_obj
+def list_(settings: Settings, form: str) -> None:
+    """List the datasets that are here, and the shipped ones that can be made.
+
+    Example: treehammer datasets list
+    """
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    rows = [_manifest_row(catalogue.manifest(name)) for name in catalogue.names()]
+    rows += [
+        _planned_row(generated_spec.load_spec(path))
+        for name, path in generated_spec.list_shipped_specs().items()
+        if not catalogue.has(name)
+    ]
+    print_rows(sorted(rows, key=lambda row: str(row["name"])), LIST_COLUMNS, form=form)
+
+
+@datasets.command("show")
+@click.argument("name")
+@click.option(
+    "--beside",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Measure the main tree of this ROOT file too, and show both side by side.",
+)
+@output_options
+@click.pass_obj
+def show(settings: Settings, name: str, beside: Path | None, form: str) -> None:
+    """Show how a dataset's files are laid out, and where they came from.
+
+    Beside a merged dataset stands the file that it was made from.
+
+    Example: treehammer datasets show nanoaod-merged --beside production.root
+    """
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    plan = generated_spec.load_shipped_spec(name)
+    if plan and not catalogue.has(name):
+        row = _planned_row(plan)
+        _print_facts(list(row.items()), [row], form)
+        return
+    manifest = catalogue.manifest(name)
+    facts: list[tuple[str, Any]] = [
+        ("name", name),
+        ("folder", catalogue.folder(name)),
+        ("hash", manifest.hash),
+        *(
+            (key, format_origin_value(value))
+            for key, value in manifest.origin.items()
+            if key != "source"
+        ),
+    ]
+    for file in manifest.files:
+        facts += [("", ""), *file_facts(file)]
+    rows = [
+        {"dataset": name, "hash": manifest.hash, **flatten_file(file)} for file in manifest.files
+    ]
+    others = _layouts_to_compare(manifest, beside, settings)
+    rows += [{"name": other, **flatten_layout(layout)} for other, layout in others.items()]
+    _print_facts(facts, rows, form)
+    if others and form == TABLE:
+        click.echo()
+        print_layout_comparison({name: manifest.files[0].layout, **others})
+
+
+@datasets.command("add")
+@click.argument("name")
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
+)
+@click.option("--tree", default="", help="Main tree [default: of most entries times branches].")
+@click.option(
+    "--root",
+    default=layout_measurement.DEFAULT_ROOT,
+    show_default=True,
+    metavar="RELEASE",
+    help="ROOT to measure the files with, as on the root axis.",
+)
+@click.pass_obj
+@on_interrupt("nothing half-made was kept")
+def add(settings: Settings, name: str, files: tuple[Path, ...], tree: str, root: str) -> None:
+    """Copy existing ROOT files in as a dataset.
+
+    Example: treehammer datasets add nanoaod ttbar.root --tree Events
+    """
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    software = root_process.prepare_dataset_root(root, settings.software_dir, progress_bar)
+    print_dataset(catalogue, catalogue.add(name, files, software, tree=tree, bars=progress_bar))
+
+
+def _manifest_row(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "name": manifest.name,
+        "state": str(manifest.origin["kind"]),
+        "size": manifest.size,
+        "files": len(manifest.files),
+        "tree": manifest.tree,
+        "entries": sum(file.layout.entries for file in manifest.files),
+        "branches": manifest.files[0].layout.branches,
+        "description": manifest.origin["description"],
+    }
+
+
+def _planned_row(plan: generated_spec.AnySpec) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "state": "not made yet",
+        "size": plan.size,
+        "files": 1,
+        "tree": plan.tree,
+        "entries": plan.entries,
+        "branches": plan.branch_count,
+        "description": plan.description,
+    }
+
+
+def _print_facts(
+    facts: list[tuple[str, Any]], rows: Sequence[Mapping[str, Any]], form: str
+) -> None:
+    """A two-column table for people, one row a file for programs."""
+    if form == TABLE:
+        pairs = [{"key": key, "value": value} for key, value in facts]
+        print_rows(pairs, [OutputColumn("key", ""), OutputColumn("value", "")])
+    else:
+        print_rows(rows, [], form=form)
+
+
+def _layouts_to_compare(
+    manifest: Manifest, beside: Path | None, settings: Settings
+) -> dict[str, TreeLayout]:
+    """What stands beside a dataset: the source of a merged one, and the file that was asked for."""
+    source = manifest.origin.get("source")
+    found = {str(source["file"]): TreeLayout.from_document(source["layout"])} if source else {}
+    if beside:
+        software = root_process.prepare_dataset_root(
+            layout_measurement.DEFAULT_ROOT, settings.software_dir, progress_bar
+        )
+        (found[str(beside)],) = layout_measurement.measure_layouts(
+            [beside], software, bars=progress_bar
+        )
+    return found
+
+
+datasets.add_command(make)

@@ -1,0 +1,148 @@
+"""How datasets are shown: sizes, and the facts of a file's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.model.manifest import (
+    MANIFEST_NAME,
+    RNTUPLE,
+    TTREE,
+    Distribution,
+    Manifest,
+    ManifestFile,
+    TreeLayout,
+)
+from treehammer.progress import MEGABYTE
+from treehammer.terminal import OutputColumn, pluralize, print_rows
+
+#: How people write the names of formats.
+FORMAT_TITLES = {TTREE: "TTree", RNTUPLE: "RNTuple"}
+
+#: Items of a list that are shown.
+MAX_LISTED_ITEMS = 8
+
+
+def format_size(size: float) -> str:
+    """A size for people."""
+    return f"{size / MEGABYTE:.2f} MB" if size >= MEGABYTE / 100 else f"{size:.0f} B"
+
+
+def print_dataset(catalogue: FolderCatalogue, manifest: Manifest) -> None:
+    """Say what a dataset that is ready now is and where."""
+    click.echo(
+        f"{manifest.name}: {pluralize(len(manifest.files), 'file')}, {format_size(manifest.size)}, "
+        f"tree {manifest.tree!r}, in {catalogue.folder(manifest.name)}"
+    )
+
+
+def print_layout_comparison(layouts: Mapping[str, TreeLayout]) -> None:
+    """One column a file, with what does not depend on its size."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, layout in layouts.items():
+        own = [
+            *_layout_facts(layout),
+            ("compressed, an event", f"{layout.zipped_bytes / layout.entries:,.0f} B"),
+            ("events a cluster", f"{layout.entries / layout.clusters:,.0f}"),
+        ]
+        for key, value in own:
+            rows.setdefault(key, {"key": key})[name] = value
+    print_rows(
+        list(rows.values()), [OutputColumn("key", ""), *(OutputColumn(n, n) for n in layouts)]
+    )
+
+
+def format_origin_value(value: Any) -> str:
+    """A value of a manifest's origin: a number of its kind, a text by its name."""
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{key} {item}" if isinstance(item, str) else f"{item} {key}"
+            for key, item in value.items()
+        )
+    if not isinstance(value, list):
+        return str(value)
+    more = f", and {len(value) - MAX_LISTED_ITEMS} more (all in {MANIFEST_NAME})" * (
+        len(value) > MAX_LISTED_ITEMS
+    )
+    return (", ".join(value[:MAX_LISTED_ITEMS]) or "none") + more
+
+
+def file_facts(file: ManifestFile) -> list[tuple[str, str]]:
+    """Everything about a file, by name."""
+    layout = file.layout
+    return [
+        ("file", file.name),
+        ("size", format_size(file.size)),
+        ("adler32", file.adler32),
+        ("sha256", file.sha256),
+        *_layout_facts(layout),
+    ]
+
+
+def _layout_facts(layout: TreeLayout) -> list[tuple[str, str]]:
+    sizes = [
+        ("tree", f"{layout.tree} ({FORMAT_TITLES.get(layout.format, layout.format)})"),
+        ("entries", str(layout.entries)),
+        ("branches", str(layout.branches)),
+        ("uncompressed", format_size(layout.unzipped_bytes)),
+        ("compressed", f"{format_size(layout.zipped_bytes)}, ratio {layout.ratio:.2f}"),
+    ]
+    parts = [
+        ("largest 2 % of branches", f"{100 * layout.top2_share:.1f} % of the compressed bytes"),
+        ("clusters", _format_distribution(layout.cluster_zipped_bytes, "B")),
+    ]
+    ratio = ("ratio by branch", _format_distribution(layout.branch_ratio, ""))
+    if layout.format == RNTUPLE:
+        return [
+            *sizes,
+            *parts,
+            ("pages", _format_distribution(layout.basket_zipped_bytes, "B")),
+            ratio,
+        ]
+    return [
+        *sizes,
+        ("inside the tree's record", format_size(layout.embedded_bytes)),
+        *parts,
+        ("baskets", _format_distribution(layout.basket_zipped_bytes, "B")),
+        ("baskets are sorted by", _format_basket_order(layout)),
+        ratio,
+    ]
+
+
+def _format_basket_order(layout: TreeLayout) -> str:
+    if not layout.basket_order:
+        return "not measured"
+    jump = f"{layout.mean_jump_bytes:,.0f} B from one to the next that an event loop needs"
+    return f"{layout.basket_order}; {jump}"
+
+
+def _format_distribution(values: Distribution, unit: str) -> str:
+    if not values.count:
+        return "none"
+    low, median, high = (
+        f"{value:,.0f} {unit}" if unit else f"{value:.2f}"
+        for value in (values.minimum, values.median, values.maximum)
+    )
+    return f"{values.count}: {low} to {high}, median {median}"
+
+
+def flatten_file(file: ManifestFile) -> dict[str, Any]:
+    """One level of keys: ``basket_zipped_bytes_median`` and so on."""
+    own = {key: value for key, value in asdict(file).items() if key != "layout"}
+    return own | flatten_layout(file.layout)
+
+
+def flatten_layout(layout: TreeLayout) -> dict[str, Any]:
+    """One level of keys of a layout alone."""
+    flat: dict[str, Any] = {}
+    for key, value in asdict(layout).items():
+        if isinstance(value, dict):
+            flat |= {f"{key}_{part}": number for part, number in value.items()}
+        else:
+            flat[key] = value
+    return flat

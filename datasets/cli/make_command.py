@@ -1,0 +1,145 @@
+"""``treehammer datasets make``: shipped datasets, and the same content in files of another layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treehammer.config import Settings
+from treehammer.datasets.catalogues import dataset_rewriting
+from treehammer.datasets.catalogues import folder_catalogue as catalogues
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.cli.dataset_output import print_dataset
+from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.production import layout_measurement, root_process
+from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs.rewrite_options import FORMATS, ORDERS, RewriteOptions
+from treehammer.errors import DatasetError
+from treehammer.terminal import on_interrupt, progress_bar
+
+#: What the result is to differ in, as Wish takes it.
+REWRITE_OPTIONS = (
+    click.option(
+        "--root",
+        default="",
+        metavar="RELEASE",
+        help="ROOT to write with, as on the root axis [default: the one that wrote the source].",
+    ),
+    click.option(
+        "--compression",
+        default="",
+        metavar="NAME[:LEVEL]",
+        help="zlib, lzma, lz4 or zstd with a level from 1 to 9, or none.",
+    ),
+    click.option(
+        "--autoflush",
+        default="",
+        metavar="EVENTS|SIZE",
+        help="Events of a cluster, or its compressed size (30MB).",
+    ),
+    click.option(
+        "--basket-size", default="", metavar="SIZE", help="Size of every branch's baskets (32kB)."
+    ),
+    click.option(
+        "--basket-memory",
+        default="",
+        metavar="SIZE",
+        help="Size of all baskets together, which ROOT divides among the branches (10MB).",
+    ),
+    click.option(
+        "--order",
+        default="",
+        type=click.Choice(["", *ORDERS]),
+        metavar="|".join(ORDERS),
+        help="How the baskets are sorted in the file.",
+    ),
+    click.option(
+        "--format",
+        default="",
+        type=click.Choice(["", *FORMATS]),
+        metavar="|".join(FORMATS),
+        help="rntuple writes an RNTuple twin.",
+    ),
+    click.option(
+        "--leave-out",
+        is_flag=True,
+        help="Leave branches out that cannot be written, instead of refusing.",
+    ),
+)
+
+
+def rewrite_option_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of :class:`treehammer.datasets.specs.rewrite_options.RewriteOptions`."""
+    return reduce(lambda wrapped, option: option(wrapped), reversed(REWRITE_OPTIONS), function)
+
+
+@click.command("make")
+@click.argument("name")
+@rewrite_option_flags
+@click.option("--as", "new", default="", metavar="NEW", help="Name of a dataset that is made anew.")
+@click.option(
+    "--from",
+    "source",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="The file that a merged dataset is made from, or its folder [default: sources_dir].",
+)
+@click.option("--again", is_flag=True, help="Replace the dataset that is there.")
+@click.pass_obj
+@on_interrupt("nothing half-made was kept")
+def make(
+    settings: Settings,
+    /,
+    name: str,
+    new: str,
+    source: Path | None,
+    again: bool,
+    **options: Any,
+) -> None:
+    """Make a shipped dataset; one that is there already is verified.
+
+    With options that ask for another layout, or with --as, any dataset's content is written anew
+    as a dataset of its own: a shipped one's, one that was added, or another that was made so.
+    --root alone makes a shipped dataset with that release.
+
+    \b
+    Example: treehammer datasets make nanoaod-merged --from ~/Downloads
+             treehammer datasets make reference-small --compression zstd:5 --order branch
+    """
+    asked = RewriteOptions(**options)
+    given = replace(settings, sources_dir=source or settings.sources_dir)
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    plan = generated_spec.load_shipped_spec(name)
+    if asked.changes_layout or new or (asked.root and not plan):
+        print_dataset(catalogue, _rewrite_dataset(given, name, asked, new, again))
+        return
+    if plan is None:
+        hint = f"Shipped: {', '.join(generated_spec.list_shipped_specs())}."
+        if catalogue.has(name):
+            hint += " To write it anew, say what is to differ: --compression, --order, --format …"
+        raise DatasetError("is not a shipped dataset", where=name, hint=hint)
+    software = root_process.prepare_dataset_root(
+        asked.root or plan.root, settings.software_dir, progress_bar
+    )
+    manifest = catalogue.make(
+        plan, software, source=given.sources_dir, bars=progress_bar, again=again
+    )
+    print_dataset(catalogue, manifest)
+
+
+def _rewrite_dataset(
+    settings: Settings, name: str, asked: RewriteOptions, new: str, again: bool
+) -> Manifest:
+    wanted = new or asked.suggest_name(name)
+    source = catalogues.ensure_dataset(name, settings, progress_bar)
+    release = asked.root or source.origin.get("root_requested", layout_measurement.DEFAULT_ROOT)
+    software = root_process.prepare_dataset_root(release, settings.software_dir, progress_bar)
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    return dataset_rewriting.rewrite_dataset(
+        catalogue, source, asked, wanted, software, bars=progress_bar, again=again
+    )

@@ -1,0 +1,137 @@
+"""Looks at files: how trees and RNTuples lie in them, and which values they hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TextIO
+
+import ROOT
+from treehammer_kit import root_engine, value_checksum
+from treehammer_kit.payload_task import PayloadError, PayloadTask
+
+from .root_files import (
+    RequestError,
+    declare_header,
+    exception_text,
+    find_tree,
+    list_ntuples,
+    list_trees,
+    open_file,
+    run_with_progress,
+    send_message,
+    writer_versions,
+)
+
+RNTUPLE_FORMAT, TTREE_FORMAT = "rntuple", "ttree"
+
+
+def hash_values(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """The value checksum of files, as the kit takes it beside measurements, leaf by leaf."""
+    task = PayloadTask(
+        kind="checksum",
+        tree=request["tree"],
+        urls=request["paths"],
+        adler32s=request["adler32s"],
+        passes=1,
+        seed=1,
+        branches=1.0,
+        cache_bytes=0,
+        events=1.0,
+        settings={},
+        folder="",
+    )
+    try:
+        root_engine.compile_header(ROOT, "kit.hpp")
+        values, lines = value_checksum.compute_value_hashes(ROOT, task)
+    except PayloadError as trouble:
+        raise RequestError(request["paths"][0], str(trouble)) from trouble
+    return {
+        "root": str(ROOT.gROOT.GetVersion()),
+        "checksum": values["value_checksum"],
+        "lines": lines,
+        "uncovered": json.loads(values["checksum_skipped_leaves"]),
+    }
+
+
+def compare_objects(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Compare the objects of two files of TTrees, which no value checksum covers."""
+    declare_header("copy.hpp")
+    trees = []
+    for path in request["paths"]:
+        file = open_file(path)
+        trees.append((file, find_tree(file, path, request["tree"])[1]))
+    covered = ROOT.std.set["std::string"](request["covered"])
+    try:
+        comparer = ROOT.treehammer.Comparer(trees[0][1], trees[1][1], covered)
+        run_with_progress(comparer, int(trees[0][1].GetEntries()), channel)
+    except ROOT.std.exception as error:
+        raise RequestError(request["paths"][1], exception_text(error)) from error
+    differing = [str(name) for name in comparer.differing]
+    return {**writer_versions(), "compared": int(comparer.compared()), "differing": differing}
+
+
+def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Measure the main tree or RNTuple of every file; it has the same name in all of them."""
+    layouts: list[dict[str, Any]] = []
+    tree = request["tree"]
+    for done, path in enumerate(request["paths"], 1):
+        layouts.append(measure_file(path, tree))
+        tree = layouts[0]["tree"]
+        send_message(channel, {"done": done})
+    return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts}
+
+
+def measure_file(path: str, name: str) -> dict[str, Any]:
+    """Sizes of everything in the tree ``name``; if that is empty, in the tree of greatest extent."""
+    file = open_file(path)
+    ntuples = list_ntuples(file)
+    if name in ntuples or (not name and ntuples and not list_trees(file)):
+        return measure_ntuple(path, [name] if name else ntuples)
+    declare_header("layout.hpp")
+    name, tree = find_tree(file, path, name)
+    folder, _, key_name = name.rpartition("/")
+    record = (file.Get(folder) if folder else file).GetKey(key_name)
+    return {
+        "tree": name,
+        "format": TTREE_FORMAT,
+        "record_zipped": int(record.GetNbytes()),
+        "record_unzipped": int(record.GetObjlen()),
+        **layout_to_json(ROOT.treehammer.measure(tree)),
+    }
+
+
+def measure_ntuple(path: str, names: list[str]) -> dict[str, Any]:
+    """Sizes of everything in the RNTuple of greatest extent."""
+    try:
+        root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
+    except PayloadError as trouble:
+        raise RequestError(path, str(trouble)) from trouble
+    declare_header("ntuple_layout.hpp")
+    try:
+        found = {name: layout_to_json(ROOT.treehammer.measureNTuple(name, path)) for name in names}
+    except ROOT.std.exception as error:
+        raise RequestError(path, exception_text(error)) from error
+    name = max(found, key=lambda key: int(found[key]["entries"]) * len(found[key]["zipped"]))
+    if not found[name]["entries"] or not found[name]["zipped"]:
+        raise RequestError(path, f"the RNTuple {name!r} is empty")
+    # Nothing of it lies in the record of its name.
+    return {
+        "tree": name,
+        "format": RNTUPLE_FORMAT,
+        "record_zipped": 0,
+        "record_unzipped": 1,
+        **found[name],
+    }
+
+
+def layout_to_json(layout: Any) -> dict[str, Any]:
+    """A C++ layout as JSON takes it."""
+    lists = ("unzipped", "zipped", "embedded", "baskets", "clusters")
+    return {
+        "entries": int(layout.entries),
+        **{name: [int(value) for value in getattr(layout, name)] for name in lists},
+        "sorted": [
+            name for name, kept in (("entry", layout.byEntry), ("branch", layout.byBranch)) if kept
+        ],
+        "mean_jump": float(layout.meanJump),
+    }

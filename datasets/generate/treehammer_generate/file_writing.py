@@ -1,0 +1,219 @@
+"""Writes files: generated ones, merged ones, and the same events with another layout."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, TextIO
+
+import ROOT
+from treehammer_kit import root_engine
+from treehammer_kit.payload_task import PayloadError
+
+from .root_files import (
+    RequestError,
+    declare_header,
+    exception_text,
+    find_tree,
+    list_other_objects,
+    open_file,
+    run_with_progress,
+    writer_versions,
+)
+
+#: The release named in the header of every file made here.  The header is the only place where
+#: 6.37 to 6.40 differ; naming one of them keeps the bytes, and so the checksums, the same.
+CANONICAL_VERSION = 63800
+#: Added to the version in the header of files above 2 GB.
+BIG_FILE_OFFSET = 1_000_000
+#: Events of a source that are written and compared before it is merged or rewritten.
+TRIAL_ENTRIES = {"merge": 1000, "rewrite": 100}
+#: Branches that a message names.
+MAX_NAMED_BRANCHES = 5
+
+
+def write_generated(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Write the tree that ``request`` describes (made by ``spec.write``)."""
+    declare_header("tree.hpp")
+    path = request["path"]
+    # Without this name ROOT puts the time, a random UUID and the path into the file.
+    url = f"{path}?reproducible={request['file_name']}"
+    try:
+        writer = ROOT.treehammer.TreeWriter(
+            url, request["tree"], request["compression"], request["events_per_cluster"]
+        )
+        for item in request["collections"]:
+            writer.collection(item["counter"], item["seed"], item["mean"])
+        for item in request["branches"]:
+            writer.branch(
+                item["name"],
+                item["type"],
+                item["vector"],
+                item["length"],
+                item["counter"],
+                item["seed"],
+                item["bits"],
+                item["zeros"],
+                item["hold"],
+            )
+        run_with_progress(writer, request["entries"], channel)
+    except ROOT.std.exception as error:
+        raise RequestError(path, exception_text(error)) from error
+    set_canonical_version(Path(path))
+    return writer_versions()
+
+
+def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Rewrite the events of a tree as ``request`` asks for (made by ``merged.write``)."""
+    declare_header("merge.hpp")
+    path, where = request["path"], request["source"]
+    source = open_file(where)
+    name, tree = find_tree(source, where, request["tree"])
+    entries = int(tree.GetEntries())
+    found = (entries, int(tree.GetNbranches()))
+    if found != (request["entries"], request["branches"]):
+        raise RequestError(
+            where, f"has {found[0]} entries x {found[1]} branches, not as its spec says"
+        )
+    try:
+        merger = ROOT.treehammer.Merger(tree, request["seed"])
+        left_out = [str(name) for name in merger.leaveOut(min(entries, TRIAL_ENTRIES["merge"]))]
+        leaves = merger.learn(request["kept_bits"])
+        merger.open(
+            f"{path}?reproducible={request['file_name']}",
+            request["compression"],
+            request["events_per_cluster"],
+            request["basket_memory"],
+        )
+        run_with_progress(merger, request["copies"] * entries, channel)
+    except ROOT.std.exception as error:
+        raise RequestError(path, exception_text(error)) from error
+    set_canonical_version(Path(path))
+    kinds = ("perturbed", "exact", "integer", "object")
+    return {
+        **writer_versions(),
+        "copies": request["copies"],
+        "kept_bits": request["kept_bits"],
+        "leaves": {kind: int(getattr(leaves, kind)) for kind in kinds},
+        "branches_left_out": left_out,
+        "objects_left_out": list_other_objects(source, name),
+    }
+
+
+def set_canonical_version(path: Path) -> None:
+    """Name the same release in the header of the file, whichever wrote it."""
+    with path.open("r+b") as file:
+        magic, version = struct.unpack(">4sI", file.read(8))
+        if magic != b"root":
+            raise RequestError(str(path), "is not a ROOT file after writing")
+        big = BIG_FILE_OFFSET if version >= BIG_FILE_OFFSET else 0
+        file.seek(4)
+        file.write(struct.pack(">I", CANONICAL_VERSION + big))
+
+
+def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Write the events of a tree with another layout (made by ``rewritten.write``)."""
+    declare_header("rewrite.hpp")
+    path, where = request["path"], request["source"]
+    source = open_file(where)
+    name, tree = find_tree(source, where, request["tree"])
+    folder = name.rpartition("/")[0]
+    wish = ROOT.treehammer.Wish()
+    for key in ("compression", "autoFlush", "basketSize", "basketMemory"):
+        setattr(wish, key, request[key])
+    entries = int(tree.GetEntries())
+    try:
+        rewriter = ROOT.treehammer.Rewriter(tree)
+        trial = rewriter.leaveOut(min(entries, TRIAL_ENTRIES["rewrite"]))
+        left_out = {str(name): "does not come back as it was read" for name in trial}
+        check_left_out(left_out, request["leave_out"], where)
+        rewriter.open(f"{path}?reproducible={request['file_name']}", folder, wish)
+        run_with_progress(rewriter, entries, channel)
+    except ROOT.std.exception as error:
+        raise RequestError(path, exception_text(error)) from error
+    return {**writer_versions(), "left_out": left_out, "others": list_other_objects(source, name)}
+
+
+def write_reordered(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Copy the baskets of a tree in another order (made by ``rewritten.write``)."""
+    declare_header("rewrite.hpp")
+    path, where = request["path"], request["source"]
+    source = open_file(where)
+    name, tree = find_tree(source, where, request["tree"])
+    url = f"{path}?reproducible={request['file_name']}"
+    try:
+        ROOT.treehammer.writeInOrder(tree, url, name.rpartition("/")[0], request["method"])
+    except ROOT.std.exception as error:
+        raise RequestError(path, exception_text(error)) from error
+    return {**writer_versions(), "left_out": {}, "others": list_other_objects(source, name)}
+
+
+def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
+    """Write the events of a tree as an RNTuple (made by ``rewritten.write``)."""
+    path, where = request["path"], request["source"]
+    try:
+        root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
+    except PayloadError as trouble:
+        raise RequestError(where, str(trouble)) from trouble
+    declare_header("twin.hpp")
+    source = open_file(where)
+    name, tree = find_tree(source, where, request["tree"])
+    left_out = {str(item.first): str(item.second) for item in ROOT.treehammer.notForTwin(tree)}
+    check_left_out(left_out, request["leave_out"], where)
+    for branch in left_out:
+        ROOT.treehammer.takeOut(tree, branch)
+    compression = request["compression"]
+    if compression < 0:
+        compression = source.GetCompressionSettings()
+    channel.flush()
+    try:
+        ROOT.treehammer.writeTwin(
+            tree,
+            f"{path}?reproducible={request['file_name']}",
+            name,
+            compression,
+            request["clusterBytes"],
+            channel.fileno(),
+        )
+    except ROOT.std.exception as error:
+        raise RequestError(path, exception_text(error)) from error
+    reset_record_dates(Path(path))
+    return {**writer_versions(), "left_out": left_out, "others": list_other_objects(source, name)}
+
+
+def check_left_out(left_out: dict[str, str], allowed: bool, where: str) -> None:
+    """Refuse to leave branches out, unless that is asked for."""
+    if left_out and not allowed:
+        names = "".join(
+            f"\n  {name}: {reason}" for name, reason in list(left_out.items())[:MAX_NAMED_BRANCHES]
+        )
+        more = (
+            f"\n  and {len(left_out) - MAX_NAMED_BRANCHES} more"
+            if len(left_out) > MAX_NAMED_BRANCHES
+            else ""
+        )
+        raise RequestError(where, f"{len(left_out)} branches cannot be written:{names}{more}")
+
+
+def reset_record_dates(path: Path) -> None:
+    """Give the records that ROOT has dated, although it was to make a reproducible file, its fixed date.
+
+    A record begins with its length (4 bytes), version (2), uncompressed length (4) and date (4); the
+    first, the file's own, has the fixed date.
+    """
+    with path.open("r+b") as file:
+        _, version, position = struct.unpack(">4sII", file.read(12))
+        (end,) = (
+            struct.unpack(">Q", file.read(8))
+            if version >= BIG_FILE_OFFSET
+            else struct.unpack(">I", file.read(4))
+        )
+        file.seek(position + 10)
+        fixed = file.read(4)
+        while position < end:
+            file.seek(position)
+            (length,) = struct.unpack(">i", file.read(4))
+            if length > 0:
+                file.seek(position + 10)
+                file.write(fixed)
+            position += abs(length)

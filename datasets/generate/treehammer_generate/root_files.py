@@ -1,0 +1,126 @@
+"""What writing and reading share: files and what lies in them, C++, and the word to who asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import ROOT
+from treehammer_kit.build_facts import collect_library_facts
+
+#: How often the work is reported.
+PROGRESS_STEPS = 100
+
+
+class RequestError(Exception):
+    """The request cannot be fulfilled: which file, and why."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+def exception_text(error: Any) -> str:
+    """What a C++ exception says, without where in ROOT it came from."""
+    return str(error.what()).partition("\n")[0]
+
+
+def declare_header(header: str) -> None:
+    """Compile one of the headers beside this file."""
+    include = f'#include "{Path(__file__).with_name(header)}"'
+    if not ROOT.gInterpreter.Declare(f"#pragma cling optimize(2)\n{include}"):
+        raise SystemExit(f"{header} does not compile with this ROOT")
+
+
+def send_message(channel: TextIO, document: dict[str, Any]) -> None:
+    """Write one line; when nobody listens any more the broken pipe ends this process."""
+    channel.write(json.dumps(document) + "\n")
+    channel.flush()
+
+
+def run_with_progress(writer: Any, entries: int, channel: TextIO) -> None:
+    """Write (or compare) all events, and say so now and then."""
+    for chunk in range(PROGRESS_STEPS):
+        last = entries * (chunk + 1) // PROGRESS_STEPS
+        writer.fill(entries * chunk // PROGRESS_STEPS, last)
+        send_message(channel, {"done": last})
+    writer.close()
+
+
+def writer_versions() -> dict[str, str]:
+    """What has written the file."""
+    return {
+        "root": str(ROOT.gROOT.GetVersion()),
+        "zlib": str(collect_library_facts().get("zlib_version", "unknown")),
+    }
+
+
+def open_file(path: str) -> Any:
+    """The file, which must be whole."""
+    try:
+        file = ROOT.TFile.Open(path)
+    except OSError:
+        file = None
+    if not file or file.IsZombie():
+        raise RequestError(path, "cannot be opened as a ROOT file")
+    if file.TestBit(ROOT.TFile.kRecovered):
+        raise RequestError(path, "was not closed properly by its writer")
+    return file
+
+
+def list_trees(file: Any) -> dict[str, Any]:
+    """Path -> tree."""
+    return {
+        key: file.Get(key) for key, kind in walk_objects(file, "") if kind.InheritsFrom("TTree")
+    }
+
+
+def list_ntuples(file: Any) -> list[str]:
+    """Paths of the RNTuples, sorted."""
+    return sorted(key for key, kind in walk_objects(file, "") if kind.GetName().endswith("RNTuple"))
+
+
+def find_tree(file: Any, path: str, name: str) -> tuple[str, Any]:
+    """Name of the tree asked for, or of the one of greatest extent, and the tree; not an empty one."""
+    trees, ntuples = list_trees(file), list_ntuples(file)
+    if not name and not ntuples:
+        name = max(trees, key=lambda key: tree_extent(trees[key]), default="")
+    if name not in trees:
+        raise RequestError(path, describe_missing_tree(name, sorted(trees), ntuples))
+    tree = trees[name]
+    if not tree.GetEntries() or not tree.GetNbranches():
+        raise RequestError(path, f"the tree {name!r} is empty")
+    return name, tree
+
+
+def walk_objects(folder: Any, prefix: str) -> Iterator[Any]:
+    """Path and class of every object in the file; of its cycles, only the newest is meant."""
+    for key in folder.GetListOfKeys():
+        kind = ROOT.TClass.GetClass(key.GetClassName())
+        path = prefix + key.GetName()
+        if not kind:
+            continue
+        if kind.InheritsFrom("TDirectory"):
+            yield from walk_objects(folder.Get(key.GetName()), path + "/")
+        else:
+            yield path, kind
+
+
+def tree_extent(tree: Any) -> int:
+    """Branches times entries: metadata trees have many of one and few of the other."""
+    return int(tree.GetEntries() * tree.GetNbranches())
+
+
+def describe_missing_tree(name: str, trees: list[str], ntuples: list[str]) -> str:
+    """Say what is there instead of the tree that was looked for."""
+    if name in ntuples:
+        return f"{name!r} is an RNTuple, and a TTree is wanted"
+    there = ", ".join([*trees, *(f"{ntuple} (RNTuple)" for ntuple in ntuples)]) or "none"
+    return f"has no tree {name!r}; it has {there}" if name else f"main tree unclear: it has {there}"
+
+
+def list_other_objects(file: Any, name: str) -> list[str]:
+    """What lies in the file beside the tree ``name``."""
+    return sorted({key for key, _ in walk_objects(file, "") if key != name})

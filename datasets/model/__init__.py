@@ -1,0 +1,1 @@
+"""Datasets as values: manifest, replicas and file digests."""

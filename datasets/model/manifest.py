@@ -1,0 +1,152 @@
+"""The manifest: what a dataset is, file by file.  A dataset never changes once it has one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from treehammer.errors import DatasetError
+
+MANIFEST_NAME = "manifest.json"
+#: Formats of what a file holds.
+TTREE, RNTUPLE = "ttree", "rntuple"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Five numbers of a distribution and how many values it has; all are 0 when it has none."""
+
+    count: int
+    minimum: float
+    p25: float
+    median: float
+    p75: float
+    maximum: float
+
+
+@dataclass(frozen=True)
+class TreeLayout:
+    """How the main tree or RNTuple lies in the file; sizes in bytes.
+
+    Of an RNTuple, branches are the fields that stand for them, and baskets are pages.  Equal pages
+    lie in the file once and count each time, so that a small file can be smaller than its parts.
+
+    Attributes:
+        format: :data:`TTREE` or :data:`RNTUPLE`.
+        branches: top-level ones.
+        top2_share: share of the compressed bytes in the largest 2 % of the branches.
+        embedded_bytes: of the compressed bytes, how many lie inside the tree's own record, as the
+            baskets of very small trees do.  They are compressed together: a branch's part of them
+            is taken in proportion, and they enter none of the distributions.
+        branch_ratio: uncompressed by compressed bytes of each branch with baskets of its own.
+        basket_order: how the baskets of a TTree are sorted in the file, as measured: ``entry``,
+            ``branch``, ``entry and branch``, ``neither``, or '' where nobody has measured it.
+        mean_jump_bytes: mean distance in the file, forth or back, from the end of a basket to the
+            next one that an event loop over all branches needs; 0 where it reads on and on.
+    """
+
+    tree: str
+    format: str
+    entries: int
+    branches: int
+    unzipped_bytes: int
+    zipped_bytes: int
+    embedded_bytes: int
+    top2_share: float
+    clusters: int
+    cluster_zipped_bytes: Distribution
+    basket_zipped_bytes: Distribution
+    branch_ratio: Distribution
+    basket_order: str = ""
+    mean_jump_bytes: float = 0.0
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> TreeLayout:
+        """The layout in a manifest."""
+        parts: dict[str, Any] = {
+            name: Distribution(**value) if isinstance(value, dict) else value
+            for name, value in document.items()
+        }
+        return cls(**parts | {"format": parts["format"].lower()})  # it was TTree once
+
+    @property
+    def ratio(self) -> float:
+        """Compression ratio of the whole tree."""
+        return self.unzipped_bytes / self.zipped_bytes
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """One file: ``adler32`` as 8 hex digits, ``sha256`` as 64."""
+
+    name: str
+    size: int
+    adler32: str
+    sha256: str
+    layout: TreeLayout
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A named, immutable set of files and how they were made."""
+
+    name: str
+    files: tuple[ManifestFile, ...]
+    origin: Mapping[str, Any]
+
+    @property
+    def hash(self) -> str:
+        """Identity of the dataset: names, sizes and checksums of its files."""
+        content = [[f.name, f.size, f.adler32, f.sha256] for f in self.files]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(f.size for f in self.files)
+
+    @property
+    def tree(self) -> str:
+        """Name of the main tree."""
+        return self.files[0].layout.tree
+
+    def to_json(self) -> str:
+        """The text of ``manifest.json``."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read ``manifest.json`` of a dataset's folder.
+
+        Raises:
+            DatasetError: there is none, or it is damaged.
+        """
+        path = folder / MANIFEST_NAME
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                name=document["name"],
+                files=tuple(_parse_file(item) for item in document["files"]),
+                origin=document["origin"],
+            )
+        except FileNotFoundError as error:
+            raise DatasetError(
+                f"is not a dataset: it has no {MANIFEST_NAME}",
+                where=str(folder),
+                hint="Remove the folder if nobody needs it.",
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DatasetError(
+                f"damaged manifest ({error})",
+                where=str(path),
+                hint="Remove the folder and make the dataset again.",
+            ) from error
+
+
+def _parse_file(document: dict[str, Any]) -> ManifestFile:
+    layout = TreeLayout.from_document(document.pop("layout"))
+    return ManifestFile(**document, layout=layout)

@@ -1,0 +1,1 @@
+"""ROOT processes that write and measure dataset files."""

@@ -1,0 +1,87 @@
+"""How the tree or RNTuple of a file lies in it, as ROOT itself tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets.model.manifest import TTREE, Distribution, TreeLayout
+from treehammer.datasets.production import root_process
+from treehammer.terminal import ProgressFactory, no_progress
+
+#: The release that measures files where no other is asked for.
+DEFAULT_ROOT = "6.40.00"
+TOP_BRANCH_SHARE = 0.02
+
+
+def measure_layouts(
+    paths: Sequence[Path],
+    software: SoftwareRequest,
+    *,
+    tree: str = "",
+    bars: ProgressFactory = no_progress,
+) -> tuple[TreeLayout, ...]:
+    """Measure the main tree or RNTuple of each file.
+
+    Args:
+        paths: ROOT files that all hold it.
+        software: the ROOT to do it with, from :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
+        tree: its name; by default the first file's tree of most entries times branches.  RNTuples
+            are chosen among only where there is no tree.
+        bars: opens progress bars.
+
+    Raises:
+        DatasetError: a file cannot be read, or holds no such tree.
+        SoftwareError: this ROOT cannot be used.
+    """
+    request = {"paths": [str(path) for path in paths], "tree": tree}
+    with bars("Measuring files", len(paths)) as step:
+        answer = root_process.run_action("measure", request, software, step)
+    return tuple(_build_layout(item) for item in answer["layouts"])
+
+
+def _build_layout(item: dict[str, Any]) -> TreeLayout:
+    unzipped = np.asarray(item["unzipped"], dtype=np.int64)
+    zipped = np.asarray(item["zipped"], dtype=np.int64)
+    embedded = np.asarray(item["embedded"], dtype=np.int64)
+    # Embedded baskets are compressed with the record they lie in; nothing finer is known.
+    embedded_zipped = embedded * (item["record_zipped"] / item["record_unzipped"])
+    stored = zipped > 0
+    return TreeLayout(
+        tree=item["tree"],
+        format=item["format"],
+        entries=item["entries"],
+        branches=len(zipped),
+        unzipped_bytes=int(unzipped.sum() + embedded.sum()),
+        zipped_bytes=int(zipped.sum()) + round(float(embedded_zipped.sum())),
+        embedded_bytes=round(float(embedded_zipped.sum())),
+        top2_share=_share_of_largest(zipped + embedded_zipped),
+        clusters=len(item["clusters"]),
+        cluster_zipped_bytes=summarize_values([size for size in item["clusters"] if size]),
+        basket_zipped_bytes=summarize_values(item["baskets"]),
+        branch_ratio=summarize_values((unzipped[stored] / zipped[stored]).tolist()),
+        basket_order=_format_basket_order(item) if item["format"] == TTREE else "",
+        mean_jump_bytes=item["mean_jump"],
+    )
+
+
+def _format_basket_order(item: dict[str, Any]) -> str:
+    return " and ".join(item["sorted"]) or "neither"
+
+
+def _share_of_largest(sizes: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    count = max(1, round(TOP_BRANCH_SHARE * len(sizes)))
+    return float(np.sort(sizes)[-count:].sum() / sizes.sum())
+
+
+def summarize_values(values: Sequence[float]) -> Distribution:
+    """Minimum, quartiles (linearly interpolated) and maximum."""
+    if not values:
+        return Distribution(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Distribution(
+        len(values), *(float(q) for q in np.percentile(values, (0, 25, 50, 75, 100)))
+    )

@@ -1,0 +1,132 @@
+"""The ROOT that datasets are made and measured with, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.software import providers
+from treehammer.collectors.software_preparation import prepare_root
+from treehammer.errors import ConfigError, DatasetError, SoftwareError
+from treehammer.terminal import ProgressFactory
+
+GENERATE_SCRIPT = Path(__file__).parents[1] / "generate"
+KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
+#: Lines of what ROOT printed that go into a message.
+LOG_TAIL_LINES = 5
+
+
+def prepare_dataset_root(root: str, software_dir: Path, bars: ProgressFactory) -> SoftwareRequest:
+    """The ROOT named as on the ``root`` axis, made ready on this machine when it is not.
+
+    Raises:
+        ConfigError: ``root`` names no ROOT.
+        SoftwareError: it cannot be made ready.
+    """
+    try:
+        request = providers.parse_software_request(root)
+    except ValueError as error:
+        raise ConfigError(str(error), where="ROOT release") from error
+    if request.provider == "none":
+        raise ConfigError("datasets are made and measured with ROOT", where="ROOT release 'none'")
+    return prepare_root(request, software_dir, bars)
+
+
+def run_action(
+    action: str,
+    document: Mapping[str, Any],
+    request: SoftwareRequest,
+    on_done: Callable[[int], None],
+) -> dict[str, Any]:
+    """Run ``generate`` under a prepared ROOT and return its result.
+
+    The process ends with this one: on an interruption it is killed, and when this process dies
+    without having been able to, the broken pipe ends it.
+
+    Args:
+        action: one of the script's ``ACTIONS``.
+        document: the script's request.
+        request: a ROOT from :func:`prepare`.
+        on_done: is told the progress that the script reports.
+
+    Raises:
+        SoftwareError: this ROOT cannot be used, or is of another version than was asked for.
+        DatasetError: the script could not do what was asked; ``where`` is the file.
+    """
+    try:
+        setup = providers.setup_software(request, os.environ, KIT_FOLDER)
+        command = [*setup.build_command("python", str(GENERATE_SCRIPT)), action]
+    except ExecutionError as fault:
+        raise SoftwareError(str(fault)) from fault
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=dict(setup.env),
+        )
+        try:
+            answer = _exchange_messages(process, document, on_done)
+        finally:
+            process.kill()
+            process.wait()
+        if answer is None:
+            raise SoftwareError(
+                f"ended without an answer:\n{_format_log_tail(log)}",
+                where=f"datasets {action} with ROOT {request.request}",
+                hint="Check that this ROOT can be imported in Python and compiles C++.",
+            )
+        if "error" in answer:
+            raise DatasetError(
+                answer["error"]["message"],
+                where=answer["error"]["where"],
+                hint=_first_root_error(log),
+            )
+    result: dict[str, Any] = answer["result"]
+    if request.version and result["root"] != request.version:
+        raise SoftwareError(
+            f"asked for ROOT {request.version}, got {result['root']}", where=request.request
+        )
+    return result
+
+
+def _exchange_messages(
+    process: subprocess.Popen[str], document: Mapping[str, Any], on_done: Callable[[int], None]
+) -> dict[str, Any] | None:
+    """Send the request, pass progress on, and return the last word or None."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        try:
+            json.dump(document, process.stdin)
+            process.stdin.close()
+        except BrokenPipeError:
+            return None
+        for line in process.stdout:
+            message: dict[str, Any] = json.loads(line)
+            if "done" not in message:
+                return message
+            on_done(message["done"])
+    return None
+
+
+def _first_root_error(log: IO[str]) -> str:
+    """What ROOT itself gave as the first reason, e.g. that there is no space left."""
+    log.seek(0)
+    errors = (line.strip() for line in log if line.startswith(("SysError in", "Error in")))
+    return next((f"ROOT said: {line}" for line in errors), "")
+
+
+def _format_log_tail(log: IO[str]) -> str:
+    log.seek(0)
+    lines = [line.rstrip() for line in log if line.strip()]
+    return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])

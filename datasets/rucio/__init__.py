@@ -1,0 +1,1 @@
+"""Rucio: client, catalogue, uploads and replication rules."""

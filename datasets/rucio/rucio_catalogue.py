@@ -1,0 +1,162 @@
+"""Datasets in Rucio's catalogue.
+
+Dataset ``NAME`` is the DID ``SCOPE:NAME``, its file ``FILE`` is ``SCOPE:NAME.FILE``; no slash, which
+some experiments' schemas forbid.  The manifest is a file of the dataset like the others
+(``SCOPE:NAME.manifest.json``): who has none of the data can still plan with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from treehammer.config import Settings
+from treehammer.datasets import doors
+from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest
+from treehammer.datasets.model.replica import Replica
+from treehammer.datasets.rucio.rucio_client import RucioClient
+from treehammer.datasets.rucio.rucio_conversions import (
+    DidFile,
+    RseExpressionError,
+    RucioNotFoundError,
+)
+from treehammer.errors import CatalogueError, DatasetError
+
+#: Protocol of a door -> what Rucio calls it; the same but for names.
+SCHEMES: Mapping[str, tuple[str, ...]] = {
+    "root": ("root",),
+    "https": ("https", "davs"),
+    "http": ("http", "dav"),
+    "file": ("file",),
+}
+
+
+def file_did(dataset: str, file: str) -> str:
+    """The name of a dataset's file in its scope."""
+    return f"{dataset}.{file}"
+
+
+class RucioCatalogue:
+    """The datasets of one scope in Rucio.
+
+    Args:
+        settings: all settings.
+        rucio: whom to ask; by default the server and account of the settings.
+    """
+
+    def __init__(self, settings: Settings, rucio: RucioClient | None = None) -> None:
+        self.rucio = rucio or RucioClient(settings)
+        self._kept = settings.rucio_dir / "manifests"
+        self._rse = cache(self.rucio.fetch_rse)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a dataset of that name in our scope."""
+        try:
+            self.rucio.list_files(name)
+        except RucioNotFoundError:
+            return False
+        return True
+
+    def manifest(self, name: str) -> Manifest:
+        """What a dataset is; read through a door the first time, and kept.
+
+        Raises:
+            DatasetError: there is no such dataset, or it was not placed by Treehammer.
+            CatalogueError: no replica of its manifest can be read.
+        """
+        try:
+            files = {file.name: file for file in self.rucio.list_files(name)}
+        except RucioNotFoundError as error:
+            raise DatasetError(
+                f"there is no dataset {self.rucio.scope}:{name}",
+                where="Rucio",
+                hint=f"Place it: treehammer datasets place {name} --sites SITES",
+            ) from error
+        kept_as = file_did(name, MANIFEST_NAME)
+        if kept_as not in files:
+            raise DatasetError(
+                f"{self.rucio.scope}:{name} has no {kept_as}",
+                where="Rucio",
+                hint="Treehammer has not placed it, or has not ended: treehammer datasets place.",
+            )
+        return self._read_manifest(files[kept_as])
+
+    def replicas(
+        self, name: str, protocol: str, sites: Sequence[str] = (), *, domain: str = "wan"
+    ) -> tuple[Replica, ...]:
+        """Replicas on disk that the catalogue calls available, by site and file, the best first.
+
+        Args:
+            name: of the dataset.
+            protocol: ``root``, ``https``, ``http`` or ``file``.
+            sites: names; none for all.
+            domain: ``lan`` for jobs at the site itself, ``wan`` for other readers.
+
+        Raises:
+            DatasetError: there is no such dataset.
+            CatalogueError: Rucio does not answer.
+        """
+        wanted = {file_did(name, file.name): file for file in self.manifest(name).files}
+        expression = "|".join(f"site={site}" for site in sites)
+        try:
+            found = self.rucio.list_locations([name], SCHEMES[protocol], expression, domain)
+        except RseExpressionError:
+            return ()
+        return tuple(
+            Replica(
+                site=self._rse(one.rse).site,
+                rse=one.rse,
+                file=wanted[one.file].name,
+                url=to_root_url(one.url),
+                size=wanted[one.file].size,
+                adler32=wanted[one.file].adler32,
+                path=_path_below_prefix(one.url, self._rse(one.rse).prefixes),
+            )
+            for one in sorted(
+                found, key=lambda one: (self._rse(one.rse).site, one.file, one.priority)
+            )
+            if one.file in wanted
+        )
+
+    def _read_manifest(self, file: DidFile) -> Manifest:
+        key = f"{self.rucio.server} {self.rucio.scope} {file.name} {file.size} {file.adler32}"
+        folder = self._kept / hashlib.sha256(key.encode()).hexdigest()[:16]
+        if not (folder / MANIFEST_NAME).is_file():
+            self._fetch_manifest(file, folder)
+        return Manifest.read(folder)
+
+    def _fetch_manifest(self, file: DidFile, folder: Path) -> None:
+        """Read a small file from the first replica that is right."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tried = []
+        for one in self.rucio.list_locations([file.name]):
+            with tempfile.TemporaryDirectory(dir=folder) as aside:
+                part = Path(aside) / MANIFEST_NAME
+                seen = doors.read_file(to_root_url(one.url), copy_to=part)
+                if (seen.size, seen.adler32) == (file.size, file.adler32):
+                    part.rename(folder / MANIFEST_NAME)
+                    return
+            tried.append(f"{one.url}: {seen.message or 'is another file'}")
+        raise CatalogueError(
+            "\n  ".join([f"no replica of {file.name} can be read:", *(tried or ["there is none"])]),
+            where="Rucio",
+            hint="Place the dataset again from a machine that has it: treehammer datasets place.",
+        )
+
+
+def _path_below_prefix(url: str, prefixes: Sequence[str]) -> str:
+    """What follows the longest prefix that a URL begins with, '' when it begins with none."""
+    known = [prefix for prefix in prefixes if url.startswith(prefix)]
+    return url.removeprefix(max(known, key=len)).lstrip("/") if known else ""
+
+
+def to_root_url(url: str) -> str:
+    """A URL of Rucio's as ROOT opens it."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "file":
+        return urlsplit(url).path
+    return f"{ {'davs': 'https', 'dav': 'http'}.get(scheme, scheme) }://{rest}"

@@ -1,0 +1,412 @@
+"""Rucio, the production data system: the one module that talks to it, through its own client.
+
+Everything here is open to an ordinary account.  The client is imported when it is first needed, since
+that takes half a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
+from functools import cached_property
+from typing import Any, TypeVar
+
+from treehammer.config import Settings
+from treehammer.datasets.doors.file_observation import normalize_adler32
+from treehammer.datasets.rucio.rucio_conversions import (
+    TRANSIENT_ERRORS,
+    AccountQuota,
+    DidFile,
+    ReplicaLocation,
+    ReplicationRule,
+    Rse,
+    RucioDuplicateError,
+    RucioNotFoundError,
+    parse_rule,
+    translate_error,
+)
+from treehammer.errors import CatalogueError, TreehammerError
+
+T = TypeVar("T")
+
+#: Seconds between tries of a call that failed for a while only.
+RETRY_DELAYS_S = (1.0, 4.0, 10.0)
+#: Seconds that a call may take.
+CALL_TIMEOUT_S = 60
+DISK_STORAGE = "DISK"
+
+
+def is_configured(settings: Settings) -> bool:
+    """Whether somebody has said which Rucio to ask."""
+    return settings.rucio_config is not None or "RUCIO_CONFIG" in os.environ
+
+
+class RucioClient:
+    """A Rucio server, as the account of the settings.
+
+    Args:
+        settings: rucio_config, rucio_account and rucio_scope, and where tokens are kept.
+        sleep: waits so many seconds between tries.
+
+    Raises:
+        ConfigError: (of every method) what is to say which server and account is missing or wrong.
+        CatalogueError: (of every method) the server does not answer, or refuses.
+    """
+
+    def __init__(self, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._settings = settings
+        self._sleep = sleep
+
+    @cached_property
+    def _client(self) -> Any:
+        settings = self._settings
+        if settings.rucio_config is not None:
+            os.environ["RUCIO_CONFIG"] = str(settings.rucio_config)
+        from rucio.client.client import Client
+        from rucio.common.config import clean_cached_config
+
+        class KeptApart(Client):  # type: ignore[misc]  # of a package without types
+            """Keeps one token per account and server; Rucio's own place knows accounts alone."""
+
+            def _get_auth_tokens(self) -> tuple[None, str, str, str]:
+                who = f"{self.auth_host} {self.vo} {self.account}"
+                key = hashlib.sha256(who.encode()).hexdigest()[:16]
+                folder = settings.rucio_dir / "tokens"
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                return None, str(folder / f"{key}.expiry"), str(folder / key), str(folder)
+
+        clean_cached_config()
+        logger = logging.getLogger("treehammer.rucio")
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+        name = sys.argv[0]
+        try:
+            return KeptApart(
+                account=settings.rucio_account or None,
+                timeout=CALL_TIMEOUT_S,
+                user_agent="treehammer",
+                logger=logger,
+            )
+        finally:
+            sys.argv[0] = name  # which the client shortens
+
+    # --- whom we are
+
+    @cached_property
+    def account(self) -> str:
+        """The account that we act as."""
+        given = self._call(lambda client: client.account)
+        return str(given or self._call(lambda client: client.whoami())["account"])
+
+    @cached_property
+    def scope(self) -> str:
+        """The scope of our datasets: the setting's, else ``user.ACCOUNT`` or the account's only one."""
+        if self._settings.rucio_scope:
+            return self._settings.rucio_scope
+        own = self._call(lambda client: client.list_scopes_for_account(self.account))
+        usual = f"user.{self.account}"
+        return str(own[0]) if len(own) == 1 and usual not in own else usual
+
+    @cached_property
+    def server(self) -> str:
+        """The server's address."""
+        return str(self._call(lambda client: client.host))
+
+    # --- storage
+
+    def find_rses(self, expression: str) -> tuple[Rse, ...]:
+        """The RSEs that an expression chooses, sorted by name.
+
+        Raises:
+            NoStorage: it is no expression, or chooses none.
+        """
+        found = self._call(lambda client: [row["rse"] for row in client.list_rses(expression)])
+        return tuple(self.fetch_rse(name) for name in sorted(found))
+
+    def fetch_rse(self, name: str) -> Rse:
+        """One RSE.
+
+        Raises:
+            Absent: there is none of that name.
+        """
+        about = self._call(lambda client: client.get_rse(name))
+        attributes = self._call(lambda client: client.list_rse_attributes(name))
+        return Rse(
+            name=name,
+            site=str(attributes.get("site", "")),
+            kind=str(about["rse_type"]),
+            writable=bool(about["availability_write"]),
+            staging=bool(about.get("staging_area")),
+            prefixes=tuple(
+                f"{one['scheme']}://{one['hostname']}:{one['port']}{one['prefix']}"
+                for one in about["protocols"]
+            ),
+        )
+
+    def list_quotas(self) -> dict[str, AccountQuota]:
+        """RSE -> what our account may keep there; an RSE where it may keep nothing is not in it."""
+        rows = self._call(lambda client: list(client.get_local_account_usage(self.account)))
+        return {
+            row["rse"]: AccountQuota(float(row["bytes_limit"]), int(row["bytes"])) for row in rows
+        }
+
+    # --- what there is
+
+    def list_files(self, dataset: str) -> tuple[DidFile, ...]:
+        """The files of a dataset in our scope, sorted by name.
+
+        Raises:
+            Absent: there is no such dataset.
+        """
+
+        def ask(client: Any) -> list[DidFile]:
+            client.get_did(
+                self.scope, dataset
+            )  # what follows has no files where there is no dataset
+            rows = client.list_files(self.scope, dataset)
+            return [
+                DidFile(row["name"], row["bytes"], normalize_adler32(row["adler32"]))
+                for row in rows
+            ]
+
+        return tuple(sorted(self._call(ask), key=lambda file: file.name))
+
+    def fetch_file(self, name: str) -> DidFile:
+        """A file in our scope.
+
+        Raises:
+            Absent: there is no such file.
+        """
+        row = self._call(lambda client: client.get_metadata(self.scope, name))
+        return DidFile(name, row["bytes"] or 0, normalize_adler32(row["adler32"]))
+
+    def list_locations(
+        self,
+        names: Iterable[str],
+        schemes: Sequence[str] | None = None,
+        expression: str = "",
+        domain: str = "wan",
+    ) -> tuple[ReplicaLocation, ...]:
+        """Replicas on disk that the catalogue calls available, of datasets or files, best first.
+
+        Args:
+            names: in our scope; those that do not exist have none.
+            schemes: of the URLs wanted, as Rucio calls them; None for any.
+            expression: chooses RSEs; '' for all.
+            domain: ``lan`` for readers at the site itself, ``wan`` for others, ``all`` for both.
+
+        Raises:
+            NoStorage: the expression is none, or chooses no RSE.
+        """
+        dids = [{"scope": self.scope, "name": name} for name in names]
+
+        def ask(client: Any) -> list[Any]:
+            found = client.list_replicas(
+                dids,
+                schemes=None if schemes is None else list(schemes),
+                rse_expression=expression or None,
+                domain=domain,
+            )
+            return list(found)
+
+        rows = self._call(ask)
+        found = [
+            ReplicaLocation(row["name"], about["rse"], url, int(about["priority"]))
+            for row in rows
+            for url, about in row["pfns"].items()
+            if about["type"] == DISK_STORAGE
+        ]
+        return tuple(sorted(found, key=lambda one: (one.file, one.rse, one.priority)))
+
+    # --- what we bring
+
+    def list_upload_urls(self, rse: str, name: str, scheme: str) -> tuple[str, ...]:
+        """Where a file of our scope is to be written at an RSE; none where it does not speak so."""
+        did = f"{self.scope}:{name}"
+
+        def ask(client: Any) -> dict[str, str]:
+            found: dict[str, str] = client.lfns2pfns(
+                rse, [did], protocol_domain="wan", operation="write", scheme=scheme
+            )
+            return found
+
+        try:
+            return (self._call(ask)[did],)
+        except RucioNotFoundError:
+            return ()
+
+    def register_replica(self, rse: str, file: DidFile) -> None:
+        """Tell the catalogue of a file that was written to an RSE; to tell it twice is harmless.
+
+        Raises:
+            Denied: the account may not add files there.
+        """
+        replica = {
+            "scope": self.scope,
+            "name": file.name,
+            "bytes": file.size,
+            "adler32": file.adler32,
+            "state": "A",
+        }
+        try:
+            self._call(
+                lambda client: client.add_replicas(rse, [replica], ignore_availability=False)
+            )
+        except RucioDuplicateError:
+            pass
+
+    def create_dataset(self, dataset: str) -> None:
+        """Have a dataset in our scope, if it is not there already.
+
+        Raises:
+            Denied: the scope is not ours.
+        """
+        try:
+            self._call(lambda client: client.add_dataset(self.scope, dataset))
+        except RucioDuplicateError:
+            pass
+
+    def attach_files(self, dataset: str, names: Sequence[str]) -> None:
+        """Make files part of a dataset; those that are already stay."""
+        dids = [{"scope": self.scope, "name": name} for name in names]
+        self._call(
+            lambda client: client.add_files_to_datasets(
+                [{"scope": self.scope, "name": dataset, "dids": dids}], ignore_duplicate=True
+            )
+        )
+
+    def close_dataset(self, dataset: str) -> None:
+        """Let no more files be added to a dataset."""
+
+        def ask(client: Any) -> None:
+            if client.get_did(self.scope, dataset)["open"]:
+                client.set_status(self.scope, dataset, open=False)
+
+        self._call(ask)
+
+    # --- what we ask for
+
+    def list_rules(self, dataset: str) -> tuple[ReplicationRule, ...]:
+        """Our own rules for a dataset.
+
+        Raises:
+            Absent: there is no such dataset.
+        """
+        rows = self._call(lambda client: list(client.list_did_rules(self.scope, dataset)))
+        found = [parse_rule(row) for row in rows]
+        return tuple(rule for rule in found if rule.account == self.account)
+
+    def fetch_rule(self, rule_id: str) -> ReplicationRule:
+        """A rule as it is now.
+
+        Raises:
+            Absent: it is no more.
+        """
+        return parse_rule(self._call(lambda client: client.get_replication_rule(rule_id)))
+
+    def add_rule(
+        self, dataset: str, rse: str, *, lifetime_s: int | None, comment: str, activity: str
+    ) -> str:
+        """Ask for a replica of a dataset at an RSE; its availability is respected.
+
+        Returns:
+            The rule's id.
+
+        Raises:
+            Exists: we have asked already.
+            Denied: the RSE takes nothing now, or there is no room for us.
+        """
+        made = self._call(
+            lambda client: client.add_replication_rule(
+                [{"scope": self.scope, "name": dataset}],
+                copies=1,
+                rse_expression=rse,
+                grouping="ALL",
+                lifetime=lifetime_s,
+                activity=activity,
+                comment=comment,
+                ignore_availability=False,
+            )
+        )
+        return str(made[0])
+
+    def extend_rule(self, rule: ReplicationRule, lifetime_s: int | None) -> None:
+        """Let a rule end so many seconds from now.
+
+        Raises:
+            Denied: this Rucio lets only administrators do so.
+        """
+        self._call(lambda client: client.update_replication_rule(rule.id, {"lifetime": lifetime_s}))
+
+    def boost_rule(self, rule_id: str) -> None:
+        """Have a stuck rule tried again now.
+
+        Raises:
+            Denied: this Rucio lets only administrators do so.
+        """
+        self._call(lambda client: client.update_replication_rule(rule_id, {"boost_rule": True}))
+
+    def delete_rule(self, rule: ReplicationRule) -> None:
+        """Delete a rule of ours; replicas that no other rule holds are then Rucio's to remove.
+
+        Raises:
+            Denied: this Rucio lets only administrators do so.
+        """
+        try:
+            self._call(lambda client: client.delete_replication_rule(rule.id, purge_replicas=True))
+        except RucioNotFoundError:
+            pass
+
+    # --- what is bad
+
+    def declare_bad_replica(self, rse: str, name: str, reason: str) -> None:
+        """Have the replica of a file replaced by a good one.
+
+        Raises:
+            Denied: this Rucio lets only administrators do so.
+        """
+        replica = {"scope": self.scope, "name": name, "rse": rse}
+        _check_declaration(
+            self._call(lambda client: client.declare_bad_file_replicas([replica], reason))
+        )
+
+    def declare_suspicious_replica(self, rse: str, name: str, reason: str) -> None:
+        """Tell administrators of a replica that looks bad.
+
+        Raises:
+            Absent: the catalogue knows no such replica.
+        """
+        known = [one.url for one in self.list_locations([name], expression=rse)][:1]
+        if not known:
+            raise RucioNotFoundError(f"has no replica of {name}", where=rse)
+        _check_declaration(
+            self._call(lambda client: client.declare_suspicious_file_replicas(known, reason))
+        )
+
+    # --- how
+
+    def _call(self, ask: Callable[[Any], T]) -> T:
+        """Ask, and again where that can help; what goes wrong comes as an error of ours."""
+        for pause in (*RETRY_DELAYS_S, None):
+            try:
+                # What the client prints is for the user, and not what the command prints.
+                with redirect_stdout(sys.stderr):
+                    return ask(self._client)
+            except TreehammerError:
+                raise
+            except Exception as error:  # of any of the client's libraries
+                if type(error).__name__ not in TRANSIENT_ERRORS or pause is None:
+                    raise translate_error(error, self._settings) from error
+            self._sleep(pause)
+        raise AssertionError  # the last pause is None
+
+
+def _check_declaration(refused: Mapping[str, Sequence[str]]) -> None:
+    left = [why for reasons in refused.values() for why in reasons]
+    if left:
+        raise CatalogueError(f"did not take the declaration: {'; '.join(map(str, left))}")

@@ -1,0 +1,198 @@
+"""What Rucio answers, in words of ours: its rows as dataclasses, its exceptions as our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from treehammer.config import Settings
+from treehammer.errors import CatalogueError, ConfigError, DatasetError
+
+#: What the names of Rucio's exceptions mean to us: trying again can help, or not.
+TRANSIENT_ERRORS = (
+    "ServerConnectionException",
+    "ServiceUnavailable",
+    "DatabaseException",
+    "ConnectionError",
+    "ConnectTimeout",
+    "ReadTimeout",
+    "ChunkedEncodingError",
+    "ReplicationRuleCreationTemporaryFailed",
+)
+_LOGIN_ERRORS = ("CannotAuthenticate", "NoAuthInformation", "IdentityError", "AccountNotFound")
+_CONFIG_ERRORS = (
+    "ConfigNotFound",
+    "ConfigLoadingError",
+    "MissingClientParameter",
+    "ClientProtocolNotFound",
+    "ClientProtocolNotSupported",
+    "InvalidObject",
+)
+_NOT_FOUND_ERRORS = (
+    "DataIdentifierNotFound",
+    "RSENotFound",
+    "RuleNotFound",
+    "RSEProtocolNotSupported",
+)
+_DUPLICATE_ERRORS = (
+    "DataIdentifierAlreadyExists",
+    "Duplicate",
+    "DuplicateContent",
+    "DuplicateRule",
+    "FileAlreadyExists",
+    "FileReplicaAlreadyExists",
+)
+_DENIED_ERRORS = (
+    "AccessDenied",
+    "InsufficientAccountLimit",
+    "InsufficientTargetRSEs",
+    "InvalidReplicationRule",
+    "ManualRuleApprovalBlocked",
+    "ResourceTemporaryUnavailable",
+    "RSEAccessDenied",
+    "RSEOverQuota",
+    "RSEWriteBlocked",
+    "ScopeAccessDenied",
+    "ScopeNotFound",
+    "ScratchDiskLifetimeConflict",
+    "UnsupportedOperation",
+)
+
+
+class RucioDeniedError(CatalogueError):
+    """Rucio knows what was asked for, and will not do it for this account."""
+
+
+class RucioNotFoundError(DatasetError):
+    """Rucio knows no such data, RSE or rule."""
+
+
+class RucioDuplicateError(DatasetError):
+    """Rucio has what was to be made already."""
+
+
+class RseExpressionError(ConfigError):
+    """An RSE expression is none, or means no storage."""
+
+
+@dataclass(frozen=True)
+class DidFile:
+    """A file as the catalogue knows it: size in bytes, ``adler32`` as 8 hex digits."""
+
+    name: str
+    size: int
+    adler32: str
+
+
+@dataclass(frozen=True)
+class Rse:
+    """A storage element; ``site`` is '' where Rucio does not say whose it is.
+
+    ``prefixes`` are what URLs begin with there, by every protocol.
+    """
+
+    name: str
+    site: str
+    kind: str
+    writable: bool
+    staging: bool
+    prefixes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AccountQuota:
+    """What the account may keep at an RSE, and keeps there; bytes, ``inf`` for no limit."""
+
+    limit: float
+    used: int
+
+    @property
+    def free(self) -> float:
+        """Bytes that it may still bring there."""
+        return self.limit - self.used
+
+
+@dataclass(frozen=True)
+class ReplicationRule:
+    """A replication rule; ``ends`` in seconds since 1970, None for never."""
+
+    id: str
+    expression: str
+    account: str
+    state: str
+    locks_ok: int
+    locks_copying: int
+    locks_stuck: int
+    error: str
+    expires_at: float | None
+
+
+@dataclass(frozen=True)
+class ReplicaLocation:
+    """Where a replica is; the lower the priority, the better."""
+
+    file: str
+    rse: str
+    url: str
+    priority: int
+
+
+def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
+    """A rule in a row of Rucio's."""
+    ends = row.get("expires_at")
+    if isinstance(ends, str):
+        ends = datetime.strptime(ends, "%a, %d %b %Y %H:%M:%S %Z")
+    return ReplicationRule(
+        id=str(row["id"]),
+        expression=str(row["rse_expression"]),
+        account=str(row["account"]),
+        state=str(row["state"]),
+        locks_ok=int(row["locks_ok_cnt"]),
+        locks_copying=int(row["locks_replicating_cnt"]),
+        locks_stuck=int(row["locks_stuck_cnt"]),
+        error=_clean_error_text(str(row.get("error") or "")),
+        expires_at=ends.replace(tzinfo=UTC).timestamp() if ends else None,
+    )
+
+
+def _clean_error_text(error: str) -> str:
+    """A transfer's error without Rucio's names for its kind."""
+    found = error.removeprefix("RequestErrMsg.").removeprefix("TRANSFER_FAILED:")
+    return " ".join(found.split())
+
+
+def translate_error(error: Exception, settings: Settings) -> Exception:
+    """The same as an error of ours; one that nobody expects as it is."""
+    kind = type(error).__name__
+    said = " ".join(str(error).replace("Details: ", "").split()).partition(" Failed validating ")[0]
+    where, file = "Rucio", str(settings.rucio_config or "rucio.cfg")
+    if kind == "InvalidRSEExpression":
+        return RseExpressionError(said, where=where)
+    if kind in _CONFIG_ERRORS:
+        hint = "Name the client's rucio.cfg: rucio_config in treehammer.toml or TREEHAMMER_RUCIO_CONFIG."
+        if kind == "InvalidObject":
+            return ConfigError(said, where=where)
+        return ConfigError(said, where=file, hint=hint)
+    if kind in _LOGIN_ERRORS:
+        who = settings.rucio_account or "your account"
+        hint = "Check account, username and password in rucio.cfg, or your proxy or token."
+        return ConfigError(f"does not let {who} in: {said}", where=file, hint=hint)
+    if kind in _NOT_FOUND_ERRORS:
+        return RucioNotFoundError(said, where=where)
+    if kind in _DUPLICATE_ERRORS:
+        return RucioDuplicateError(said, where=where)
+    if kind in _DENIED_ERRORS:
+        return RucioDeniedError(said, where=where)
+    if kind in TRANSIENT_ERRORS:
+        return CatalogueError(
+            f"does not answer: {said}",
+            where=where,
+            hint="Nothing that it was told is lost: give the same command again later.",
+        )
+    return CatalogueError(f"{kind}: {said}", where=where) if _is_rucio_error(error) else error
+
+
+def _is_rucio_error(error: Exception) -> bool:
+    return type(error).__module__.startswith(("rucio.", "requests."))

@@ -1,0 +1,400 @@
+"""Bringing a dataset to sites through Rucio, step by step; each step may be done again.
+
+Its files are written once, to one storage, and told to the catalogue; a rule for each wanted storage
+lets Rucio do the rest.  What is there already is left as it is, so that whoever was interrupted gives
+the same command again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from treehammer.datasets import doors
+from treehammer.datasets.doors import xrootd
+from treehammer.datasets.doors.file_observation import FAILED, NO_RESPONSE, ByteCallback
+from treehammer.datasets.model.file_digest import digest_file
+from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest
+from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue, file_did
+from treehammer.datasets.rucio.rucio_client import RucioClient
+from treehammer.datasets.rucio.rucio_conversions import (
+    DidFile,
+    ReplicationRule,
+    Rse,
+    RucioDeniedError,
+    RucioDuplicateError,
+    RucioNotFoundError,
+)
+from treehammer.errors import CatalogueError, DatasetError
+from treehammer.progress import byte_progress
+from treehammer.terminal import ProgressFactory, no_progress
+
+WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "here", "stuck", "refused"
+
+#: Seconds between two tries of a write that failed for a while only.
+WRITE_RETRY_DELAYS_S = (2.0, 10.0)
+#: Seconds between two looks at the rules, at first and later.
+FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 1.0, 15.0
+#: Seconds after which a stuck rule is asked to be tried again; each time twice as many.
+FIRST_BOOST_DELAY_S = 30.0
+#: Seconds for which the copy is kept that the others are made from, where it was not asked for.
+SOURCE_LIFETIME_S = 14 * 86_400
+#: Words in the reason of a stuck rule against which trying again does not help.
+_PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota", "no such file")
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """How replicas are asked for; ``lifetime_s`` in seconds, None for no end."""
+
+    lifetime_s: int | None
+    comment: str
+    activity: str
+
+
+@dataclass(frozen=True)
+class ReplicationStatus:
+    """How a replica stands.
+
+    Attributes:
+        site: of the RSE.
+        rse: where it is to be.
+        state: ``waiting``, ``copying``, ``here``, ``stuck`` or ``refused``.
+        files: that are there, and ``of`` how many.
+        reason: why it is stuck or refused.
+        rule: id of the rule that holds it.
+    """
+
+    site: str
+    rse: str
+    state: str = WAITING
+    files_complete: int = 0
+    files_total: int = 0
+    reason: str = ""
+    rule_id: str = ""
+
+
+def upload_dataset(
+    manifest: Manifest,
+    folder: Path,
+    catalogue: RucioCatalogue,
+    through: Sequence[Rse],
+    bars: ProgressFactory = no_progress,
+) -> str:
+    """Have all files of a dataset in the catalogue, with a replica somewhere.
+
+    Args:
+        manifest: of the dataset.
+        folder: with its files and its manifest.
+        catalogue: of Rucio.
+        through: the RSEs to write to, the first that takes the files.
+        bars: opens progress bars.
+
+    Returns:
+        The RSE that files were written to, '' when there was nothing to write.
+
+    Raises:
+        DatasetError: Rucio has a dataset or file of that name with other content.
+        CatalogueError: no RSE takes the files, or Rucio does not answer.
+    """
+    rucio = catalogue.rucio
+    attached = _list_attached_files(manifest.name, rucio)
+    files = _list_expected_files(manifest, folder, catalogue, attached or {})
+    missing = _find_missing_files(files, rucio)
+    used = _upload_files(missing, through, rucio, bars) if missing else ""
+    if attached is None:
+        rucio.create_dataset(manifest.name)
+    if left := [name for name in files if name not in (attached or {})]:
+        rucio.attach_files(manifest.name, left)
+    rucio.close_dataset(manifest.name)
+    return used
+
+
+def _list_attached_files(name: str, rucio: RucioClient) -> dict[str, DidFile] | None:
+    """The files that Rucio's dataset of that name has, None when there is no such dataset."""
+    try:
+        return {file.name: file for file in rucio.list_files(name)}
+    except RucioNotFoundError:
+        return None
+
+
+def _list_expected_files(
+    manifest: Manifest, folder: Path, catalogue: RucioCatalogue, known: Mapping[str, DidFile]
+) -> dict[str, tuple[DidFile, Path]]:
+    """What there must be: DID -> file and its path; the manifest first, which is small."""
+    name = manifest.name
+    files = {
+        file_did(name, file.name): (
+            DidFile(file_did(name, file.name), file.size, file.adler32),
+            folder / file.name,
+        )
+        for file in manifest.files
+    }
+    path = folder / MANIFEST_NAME
+    theirs = file_did(name, MANIFEST_NAME)
+    content = digest_file(path)
+    if theirs in known:
+        if catalogue.manifest(name).hash != manifest.hash:
+            raise DatasetError(
+                f"{catalogue.rucio.scope}:{name} has other files than the dataset here",
+                where="Rucio",
+                hint="A dataset never changes: give this one another name.",
+            )
+        # Of another machine, perhaps: it tells the same files.
+        return {theirs: (known[theirs], path), **files}
+    return {theirs: (DidFile(theirs, content.size, content.adler32), path), **files}
+
+
+def _find_missing_files(
+    files: dict[str, tuple[DidFile, Path]], rucio: RucioClient
+) -> list[tuple[DidFile, Path]]:
+    """The files that are nowhere yet; one of other content under the same name is refused."""
+    missing = []
+    for name, (file, path) in files.items():
+        try:
+            known = rucio.fetch_file(name)
+        except RucioNotFoundError:
+            missing.append((file, path))
+            continue
+        if known != file:
+            raise DatasetError(
+                f"{rucio.scope}:{name} is another file: {known.size} bytes with adler32 "
+                f"{known.adler32}, and {file.size} with {file.adler32} here",
+                where="Rucio",
+                hint="A file never changes in Rucio: give the dataset another name.",
+            )
+        if not rucio.list_locations([name]):
+            missing.append((file, path))
+    return missing
+
+
+# --- writing
+
+
+def _upload_files(
+    missing: Sequence[tuple[DidFile, Path]],
+    through: Sequence[Rse],
+    rucio: RucioClient,
+    bars: ProgressFactory,
+) -> str:
+    """Write files to the first RSE that takes them, and what it did not take to the next; its name."""
+    refusals = []
+    quotas = rucio.list_quotas()
+    left = list(missing)
+    for rse in through:
+        if not rse.writable:
+            refusals.append(f"{rse.name}: takes nothing now")
+            continue
+        total = sum(file.size for file, _ in left)
+        if rse.name in quotas and quotas[rse.name].free < total:
+            refusals.append(f"{rse.name}: our quota has no room for {decimal(total)} more")
+            continue
+        try:
+            with byte_progress(bars, f"Writing to {rse.name}", total) as advance:
+                while left:
+                    _upload_file(*left[0], rse.name, rucio, advance)
+                    del left[0]
+            return rse.name
+        except CatalogueError as error:
+            refusals.append(f"{rse.name}: {error.message}")
+    raise CatalogueError(
+        "\n  ".join(["no storage takes the files:", *refusals]),
+        where="Rucio",
+        hint="Name an RSE where your account may add files, e.g. a scratch disk: --upload-to RSE",
+    )
+
+
+def _upload_file(
+    file: DidFile, path: Path, rse: str, rucio: RucioClient, advance: ByteCallback
+) -> None:
+    urls = rucio.list_upload_urls(rse, file.name, "root")
+    if not urls:
+        raise CatalogueError("cannot be written to by the XRootD protocol")
+    (url,) = urls
+    written = _write_file(file, path, url, advance)
+    try:
+        rucio.register_replica(rse, file)
+    except RucioDeniedError:
+        if written:
+            xrootd.remove_file(url)
+        raise
+
+
+def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> bool:
+    """Write a file, unless it is there, and compare what is there then; whether it was written."""
+    if _has_expected_content(file, url):
+        advance(file.size)
+        return False
+    for pause in (*WRITE_RETRY_DELAYS_S, None):
+        seen = xrootd.write_file(path, url, advance)
+        if not seen.failure:
+            break
+        if seen.failure not in (NO_RESPONSE, FAILED) or pause is None:
+            raise CatalogueError(f"{url}: {seen.message}")
+        time.sleep(pause)
+    if not _has_expected_content(file, url):
+        xrootd.remove_file(url)
+        raise CatalogueError(f"{url}: the storage has other bytes than it was given")
+    return True
+
+
+def _has_expected_content(file: DidFile, url: str) -> bool:
+    seen = doors.stat_file(url)
+    if seen.size == file.size and not seen.adler32:
+        seen = doors.read_file(url)
+    return (seen.size, seen.adler32) == (file.size, file.adler32)
+
+
+# --- asking, and following
+
+
+def request_replicas(
+    manifest: Manifest, rses: Sequence[Rse], wish: RuleOptions, rucio: RucioClient
+) -> list[ReplicationStatus]:
+    """Have a rule of ours for each RSE; where there is one already, its end is moved.
+
+    Raises:
+        CatalogueError: Rucio does not answer.
+    """
+    ours = {rule.expression: rule for rule in rucio.list_rules(manifest.name)}
+    return [_request_replica(manifest, rse, ours.get(rse.name), wish, rucio) for rse in rses]
+
+
+def _request_replica(
+    manifest: Manifest,
+    rse: Rse,
+    rule: ReplicationRule | None,
+    wish: RuleOptions,
+    rucio: RucioClient,
+) -> ReplicationStatus:
+    standing = ReplicationStatus(rse.site, rse.name, files_total=len(manifest.files) + 1)
+    if rule is not None:
+        try:
+            rucio.extend_rule(rule, wish.lifetime_s)
+        except RucioDeniedError:
+            pass  # it ends when it was to end
+        return replace(standing, rule_id=rule.id)
+    try:
+        made = rucio.add_rule(
+            manifest.name,
+            rse.name,
+            lifetime_s=wish.lifetime_s,
+            comment=wish.comment,
+            activity=wish.activity,
+        )
+    except RucioDeniedError as error:
+        return replace(standing, state=DENIED, reason=error.message)
+    return replace(standing, rule_id=made)
+
+
+def keep_source_replica(
+    manifest: Manifest, rse: str, wish: RuleOptions, rucio: RucioClient
+) -> None:
+    """Hold the copy that the others are made from for some time, where nobody asked for it."""
+    kept_s = min(wish.lifetime_s or SOURCE_LIFETIME_S, SOURCE_LIFETIME_S)
+    try:
+        rucio.add_rule(
+            manifest.name,
+            rse,
+            lifetime_s=kept_s,
+            comment=f"{wish.comment} (source of the others)",
+            activity=wish.activity,
+        )
+    except (RucioDeniedError, RucioDuplicateError):
+        pass  # it stays until the storage needs the room
+
+
+def poll_replication(
+    standings: Sequence[ReplicationStatus],
+    rucio: RucioClient,
+    patience_s: float,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[list[ReplicationStatus]]:
+    """Look at rules until all replicas are there, or only stuck ones are left for too long.
+
+    Stuck rules whose reason may pass are tried again, where the account may ask for that; Rucio
+    itself does so from time to time.
+
+    Args:
+        standings: from :func:`ask`.
+        rucio: whom to ask.
+        patience_s: seconds without another file there, after which stuck replicas are left.
+        sleep: waits.
+        clock: seconds.
+
+    Yields:
+        All standings, after each look.
+    """
+    current = list(standings)
+    began = progress = clock()
+    boosts = _RuleBooster(rucio, clock)
+    while True:
+        before = current
+        current = [_poll_rule(standing, rucio) for standing in before]
+        yield current
+        now = clock()
+        if _count_complete_files(current) != _count_complete_files(before):
+            progress = now
+        states = {standing.state for standing in current}
+        if not states & {WAITING, COPYING, STUCK}:
+            return
+        if not states & {WAITING, COPYING} and now - progress >= patience_s:
+            return
+        boosts.boost_stuck([standing for standing in current if standing.state == STUCK])
+        sleep(min(MAX_POLL_INTERVAL_S, max(FIRST_POLL_INTERVAL_S, (now - began) / 20)))
+
+
+def _count_complete_files(standings: Sequence[ReplicationStatus]) -> list[int]:
+    return [standing.files_complete for standing in standings]
+
+
+def _poll_rule(standing: ReplicationStatus, rucio: RucioClient) -> ReplicationStatus:
+    if standing.state == DENIED:
+        return standing
+    try:
+        rule = rucio.fetch_rule(standing.rule_id)
+    except RucioNotFoundError:
+        return replace(standing, state=DENIED, reason="its rule is no more")
+    state, reason = _rule_status(rule)
+    return replace(standing, state=state, files_complete=rule.locks_ok, reason=reason)
+
+
+def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
+    if rule.state == "OK":
+        return COMPLETE, ""
+    if rule.state == "STUCK":
+        return STUCK, rule.error or "Rucio does not say why"
+    if rule.state in ("SUSPENDED", "WAITING_APPROVAL"):
+        return STUCK, f"the rule is {rule.state.lower().replace('_', ' for ')}"
+    return (COPYING if rule.locks_copying else WAITING), ""
+
+
+class _RuleBooster:
+    """Asks for another try of stuck rules now and then, as long as we may."""
+
+    def __init__(self, rucio: RucioClient, clock: Callable[[], float]) -> None:
+        self._rucio = rucio
+        self._clock = clock
+        self._next: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
+        self._allowed = True
+
+    def boost_stuck(self, stuck: Sequence[ReplicationStatus]) -> None:
+        now = self._clock()
+        for standing in stuck:
+            lasting = any(word in standing.reason.lower() for word in _PERMANENT_ERRORS)
+            if lasting or not self._allowed or now < self._next.get(standing.rule_id, now):
+                continue
+            pause = self._pauses.get(standing.rule_id, FIRST_BOOST_DELAY_S)
+            self._next[standing.rule_id] = now + pause
+            self._pauses[standing.rule_id] = 2 * pause
+            try:
+                self._rucio.boost_rule(standing.rule_id)
+            except RucioDeniedError:
+                self._allowed = False

@@ -1,0 +1,1 @@
+"""Dataset specifications, and the shipped ones."""

@@ -1,0 +1,197 @@
+"""What a dataset that is made anew from another is to differ in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from treehammer.datasets.model.manifest import RNTUPLE, TTREE
+from treehammer.datasets.specs import spec_schema
+from treehammer.errors import DatasetError
+
+#: Orders of baskets in the file, and what TTreeCloner calls each.
+ORDERS = {
+    "entry": "SortBasketsByEntry",
+    "branch": "SortBasketsByBranch",
+    "offset": "SortBasketsByOffset",
+}
+FORMATS = (TTREE, RNTUPLE)
+SIZE_UNITS = {"": 1, "k": 1000, "M": 1000**2, "G": 1000**3}
+SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?) ?([kMG]?)B")
+#: Levels that ROOT itself would choose.
+DEFAULT_LEVELS = {"zlib": 1, "lzma": 7, "lz4": 4, "zstd": 5}
+
+
+@dataclass(frozen=True)
+class RewriteOptions:
+    """Options as given; what is '' stays as in the source.
+
+    Args:
+        root: release to write with, as on the ``root`` axis.
+        compression: ``zstd:5``, ``zstd`` or ``none``.
+        autoflush: of a cluster, its events (``400``) or its compressed bytes (``30MB``).
+        basket_size: bytes of a basket of every branch (``32kB``).
+        basket_memory: bytes of all baskets together, which ROOT divides (``10MB``).
+        order: of the baskets in the file: one of :data:`ORDERS`.
+        format: one of :data:`FORMATS`.
+        leave_out: leave out branches that cannot be written, in place of refusing.
+
+    Raises:
+        DatasetError: an option has no meaning, or none beside another.
+    """
+
+    root: str = ""
+    compression: str = ""
+    autoflush: str = ""
+    basket_size: str = ""
+    basket_memory: str = ""
+    order: str = ""
+    format: str = ""
+    leave_out: bool = False
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("--order", self.order, tuple(ORDERS)),
+            ("--format", self.format, FORMATS),
+        ):
+            if value and value not in known:
+                raise DatasetError(f"is one of {', '.join(known)}, not {value!r}", where=what)
+        # What has a meaning at all comes before what goes together.
+        _ = self.compression_setting, self.auto_flush, self.basket_bytes, self.memory_bytes
+        if self.basket_size and self.basket_memory:
+            raise _conflict_error(
+                "--basket-size", "--basket-memory", "Baskets have one size or share one."
+            )
+        if self.writes_rntuple:
+            self._check_rntuple_options()
+
+    def _check_rntuple_options(self) -> None:
+        for option in ("order", "basket_size", "basket_memory"):
+            if getattr(self, option):
+                flag = f"--{option.replace('_', '-')}"
+                raise _conflict_error(
+                    flag, "--format rntuple", "An RNTuple has pages in place of baskets."
+                )
+        if self.auto_flush > 0:
+            raise _conflict_error(
+                f"--autoflush {self.autoflush}",
+                "--format rntuple",
+                "ROOT's importer knows clusters of bytes alone: --autoflush 30MB.",
+            )
+
+    @property
+    def writes_rntuple(self) -> bool:
+        """Whether an RNTuple is asked for."""
+        return self.format == RNTUPLE
+
+    @property
+    def rewrites_events(self) -> bool:
+        """Whether events must be written anew; else whole baskets are copied."""
+        return not self.order or any(
+            (self.root, self.compression, self.autoflush, self.basket_size, self.basket_memory)
+        )
+
+    @property
+    def changes_layout(self) -> bool:
+        """Whether anything but the release is asked for."""
+        return bool(self.to_mapping().keys() - {"root"})
+
+    @property
+    def compression_setting(self) -> int:
+        """As ROOT counts, 100 * algorithm + level; -1 where it stays."""
+        if not self.compression:
+            return -1
+        if self.compression == "none":
+            return 0
+        name, colon, level = self.compression.partition(":")
+        if name not in DEFAULT_LEVELS or (colon and not re.fullmatch("[1-9]", level)):
+            raise DatasetError(
+                f"{self.compression!r} is no compression",
+                where="--compression",
+                hint=f"Known are {', '.join(DEFAULT_LEVELS)}, each with a level from 1 to 9 as in zstd:5, "
+                "and none.",
+            )
+        return 100 * spec_schema.ALGORITHMS[name] + (int(level) if colon else DEFAULT_LEVELS[name])
+
+    @property
+    def auto_flush(self) -> int:
+        """As TTree counts: events, or bytes where negative; 0 where it stays."""
+        if re.fullmatch("[1-9][0-9]*", self.autoflush):
+            return int(self.autoflush)
+        return -_parse_size("--autoflush", self.autoflush, "the events of a cluster (400) or ")
+
+    @property
+    def basket_bytes(self) -> int:
+        """Of every branch's basket; 0 where it is not asked for."""
+        return _parse_size("--basket-size", self.basket_size)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all baskets together; 0 where it is not asked for."""
+        return _parse_size("--basket-memory", self.basket_memory)
+
+    def to_mapping(self) -> dict[str, str]:
+        """What is asked for, by the names of the options."""
+        return {
+            name.replace("_", "-"): value if isinstance(value, str) else "yes"
+            for name, value in vars(self).items()
+            if value
+        }
+
+    def to_command(self, source: str, name: str) -> str:
+        """The command that makes the dataset."""
+        flags = "".join(
+            f" --{option}"
+            if value == "yes"
+            else f" --{option} {value!r}"
+            if " " in value
+            else f" --{option} {value}"
+            for option, value in self.to_mapping().items()
+        )
+        return f"treehammer datasets make {source}{flags} --as {name}"
+
+    def suggest_name(self, source: str) -> str:
+        """A name that tells the source and the options.
+
+        Raises:
+            DatasetError: no name can be made of them.
+        """
+        parts = {
+            "root": "root{}",
+            "compression": "{}",
+            "autoflush": "flush{}",
+            "basket-size": "baskets{}",
+            "basket-memory": "memory{}",
+            "order": "by-{}",
+            "format": "{}",
+        }
+        options = self.to_mapping()
+        told = [text.format(options[key]) for key, text in parts.items() if key in options]
+        name = "-".join([source, *told]).replace(":", "").lower()
+        if not spec_schema.DATASET_NAME.fullmatch(name):
+            raise DatasetError(f"{name!r} is no name", where=source, hint="Name it with --as NEW.")
+        return name
+
+
+def parse_rewrite_options(options: Mapping[str, str]) -> RewriteOptions:
+    """The wish that a manifest keeps."""
+    values = {name.replace("-", "_"): value for name, value in options.items()}
+    leave_out = bool(values.pop("leave_out", ""))
+    return RewriteOptions(**values, leave_out=leave_out)
+
+
+def _parse_size(flag: str, text: str, or_else: str = "") -> int:
+    if not text:
+        return 0
+    match = SIZE_PATTERN.fullmatch(text)
+    size = round(float(match[1]) * SIZE_UNITS[match[2]]) if match else 0
+    if not 0 < size < 2**31:
+        raise DatasetError(
+            f"{text!r} is not {or_else}a size like 32kB or 30MB, of at most 2 GB", where=flag
+        )
+    return size
+
+
+def _conflict_error(one: str, other: str, why: str) -> DatasetError:
+    return DatasetError(f"has no meaning beside {other}", where=one, hint=why)

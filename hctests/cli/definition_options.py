@@ -1,0 +1,90 @@
+"""``-P`` and ``-S``, shared by every verb that takes a test."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from treehammer.config import Settings
+from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.matrix.definition import PinnedTest
+from treehammer.hctests.schema import definition_loader
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def definition_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Add ``-P axis=v1,v2`` and ``-S key=value``.
+
+    The verb receives ``axes`` (axis -> values as typed) and ``overrides`` (key -> value as typed),
+    both for :func:`load_pinned`.
+    """
+
+    @click.option(
+        "-P",
+        "parameters",
+        multiple=True,
+        metavar="AXIS=V1,V2",
+        help="Replace the values of an axis (or 'bundle'). A comma inside a value is written '\\,'; "
+        "-P given again for the same axis adds values.",
+    )
+    @click.option(
+        "-S",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Replace a key of [test], or settings.KEY.",
+    )
+    @functools.wraps(function)
+    def wrapper(
+        *args: Any, parameters: tuple[str, ...], assignments: tuple[str, ...], **kwargs: Any
+    ) -> Any:
+        axes = parse_axis_options(parameters)
+        overrides = dict(_split_option(text, "-S", "KEY=VALUE") for text in assignments)
+        return function(*args, axes=axes, overrides=overrides, **kwargs)  # type: ignore[arg-type]  # click names them
+
+    return wrapper  # type: ignore[return-value]  # other parameters, which click fills in
+
+
+def parse_axis_options(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """``axis=v1,v2`` texts to axis -> values; ``\\,`` is a comma inside a value.
+
+    Raises:
+        click.UsageError: a text has no ``=`` or no name before it.
+    """
+    axes: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, values = _split_option(text, "-P", "AXIS=V1,V2")
+        parts = re.split(r"(?<!\\),", values) if values else []
+        found = tuple(part.replace("\\,", ",").strip() for part in parts)
+        axes[name] = axes.get(name, ()) + found
+    return axes
+
+
+def _split_option(text: str, option: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise click.UsageError(f"{option} {text!r}: {option} {form} is expected.")
+    return name.strip(), value.strip()
+
+
+def load_pinned_test(
+    spec: str, axes: Mapping[str, tuple[str, ...]], overrides: Mapping[str, str], config: Settings
+) -> PinnedTest:
+    """Pin a test (see :func:`treehammer.hctests.git.pinned_tests.pin_test`) and apply ``-P`` and ``-S``.
+
+    Raises:
+        treehammer.errors.SourceError: it cannot be had.
+        treehammer.errors.DefinitionError: it, or what replaces parts of it, has mistakes.
+    """
+    pinned = pinned_tests.pin_test(spec, config)
+    if not axes and not overrides:
+        return pinned
+    definition = definition_loader.override_definition(pinned.definition, axes, overrides)
+    return dataclasses.replace(pinned, definition=definition)

@@ -1,0 +1,245 @@
+"""``tests list | show | check | schema``."""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import Any
+
+import click
+
+from treehammer.config import Settings
+from treehammer.errors import DefinitionError, ExitCode, NothingToDoError, TreehammerError
+from treehammer.hctests.cli.definition_options import definition_options, load_pinned_test
+from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.git.repository_address import mask_credentials
+from treehammer.hctests.matrix import identity, variant_expansion
+from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, VariantGroup
+from treehammer.hctests.schema import toml_models
+from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
+
+_VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
+
+
+@click.group()
+def tests() -> None:
+    """Tests: what there is, what it would run, whether it is right."""
+
+
+@tests.command("list")
+@click.argument("where", nargs=-1)
+@output_options
+@click.pass_obj
+def list_tests(settings: Settings, where: tuple[str, ...], form: str) -> None:
+    """List the shipped tests, or those of folders and repositories (URL@REF:).
+
+    Example: treehammer tests list https://gitlab.example.org/io/tests.git@main:
+    """
+    specs = [spec for place in where for spec in pinned_tests.find_tests(place, settings)]
+    rows = [
+        _describe_test(spec, settings)
+        for spec in specs or ([] if where else pinned_tests.list_shipped_tests())
+    ]
+    if not rows:
+        raise NothingToDoError(
+            "no test.toml there",
+            where=", ".join(mask_credentials(place) for place in where),
+            hint="A test is a folder that holds test.toml.",
+        )
+    columns = [
+        OutputColumn("test", "test"),
+        OutputColumn("name", "name"),
+        OutputColumn("variants", "variants", align_right=True),
+        OutputColumn("dataset", "dataset"),
+        OutputColumn("description", "description"),
+    ]
+    print_rows(rows, columns, form=form)
+
+
+def _describe_test(spec: str, settings: Settings) -> dict[str, Any]:
+    """One row; a test with mistakes stands in the list and says so."""
+    row: dict[str, Any] = {"test": mask_credentials(spec)}
+    empty = dict.fromkeys(("name", "variants", "dataset"))
+    try:
+        definition = pinned_tests.pin_test(spec, settings).definition
+    except TreehammerError as error:
+        return {**row, **empty, "description": f"{error.message}: see 'tests check'"}
+    count = sum(
+        len(variant_expansion.expand_variants(definition, door))
+        for door in _display_doors(definition)
+    )
+    return {
+        **row,
+        "name": definition.name,
+        "variants": count,
+        "dataset": definition.dataset or None,
+        "description": definition.description,
+    }
+
+
+def _display_doors(definition: TestDefinition) -> tuple[str, ...]:
+    """The doors a test names; without names any door gives the same variants."""
+    return tuple(str(door) for door in definition.axes.get("door", ("any",)))
+
+
+@tests.command()
+@click.argument("spec")
+@definition_options
+@output_options
+@click.pass_obj
+def show(
+    settings: Settings,
+    spec: str,
+    axes: dict[str, tuple[str, ...]],
+    overrides: dict[str, str],
+    form: str,
+) -> None:
+    """Show the variants of a test, which of them share a job, and in which orders.
+
+    Example: treehammer tests show ttree-read -P cache_mb=0,30 -S repeats=6
+    """
+    pinned = load_pinned_test(spec, axes, overrides, settings)
+    rows, orders = _build_variant_rows(pinned.definition)
+    facts = _collect_facts(pinned, len(rows), len(orders))
+    if form == JSON:
+        content = {"test": facts, "variants": rows, "orders": orders}
+        click.echo(json.dumps(content, indent=1, default=str))
+        return
+    shown = _displayed_axes(pinned.definition)
+    columns = [OutputColumn("job", "job", align_right=True), OutputColumn("letter", "letter")]
+    columns += [OutputColumn(axis, axis, align_right=axis == "cache_mb") for axis in shown]
+    if form == TABLE:
+        _print_facts(facts)
+    print_rows(rows, columns, form=form)
+    if form == TABLE:
+        click.echo()
+        orders_shown = [{**one, "orders": ", ".join(one["orders"])} for one in orders]
+        names = [
+            OutputColumn("job", "job", align_right=True),
+            OutputColumn("orders", "orders, drawn anew for each job"),
+        ]
+        print_rows(orders_shown, names)
+
+
+def _displayed_axes(definition: TestDefinition) -> tuple[str, ...]:
+    named = (("door",) if "door" in definition.axes else ()) + variant_expansion.find_label_axes(
+        definition
+    )
+    return named or ("root", "branches", "cache_mb")
+
+
+def _build_variant_rows(
+    definition: TestDefinition,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A row per variant, and per group of variants that share a job the orders of its rounds."""
+    rows: list[dict[str, Any]] = []
+    orders: list[dict[str, Any]] = []
+    for door in _display_doors(definition):
+        for group in variant_expansion.group_variants(definition, door):
+            number = len(orders) + 1
+            letters = {variant: _variant_letter(n) for n, variant in enumerate(group.variants)}
+            named = {"door": door} if "door" in definition.axes else {}
+            rows += [
+                {"job": number, "letter": letters[variant], **named, **dict(variant.values)}
+                for variant in group.variants
+            ]
+            seed = variant_expansion.derive_job_seed(definition.seed, number)
+            orders.append(
+                {"job": number, "orders": _format_orders(group, letters, definition, seed)}
+            )
+    return rows, orders
+
+
+def _variant_letter(number: int) -> str:
+    return _VARIANT_LETTERS[number] if number < len(_VARIANT_LETTERS) else f"<{number + 1}>"
+
+
+def _format_orders(
+    group: VariantGroup, letters: dict[Any, str], definition: TestDefinition, seed: int
+) -> list[str]:
+    texts = [""] * definition.rounds
+    for round_, _, variant in variant_expansion.order_executions(group, definition.rounds, seed):
+        texts[round_ - 1] += letters[variant]
+    return texts
+
+
+def _collect_facts(pinned: PinnedTest, variants: int, groups: int) -> dict[str, Any]:
+    definition = pinned.definition
+    return {
+        "name": definition.name,
+        "description": definition.description,
+        "repository": pinned.repository,
+        "ref": pinned.ref,
+        "commit": pinned.commit,
+        "dirty": pinned.dirty,
+        "path": pinned.path,
+        "payload": definition.payload,
+        "kind": definition.payload_kind,
+        "dataset": definition.dataset,
+        "tree": definition.tree,
+        "files": dict(pinned.hashes),
+        "test_hash": identity.compute_test_hash(pinned),
+        "bundle": list(definition.bundle),
+        "repeats": definition.repeats,
+        "rounds": definition.rounds,
+        "passes": definition.passes,
+        "variants": variants,
+        "jobs": groups * definition.repeats,
+        "executions": variants * definition.repeats * definition.rounds,
+        "settings": dict(definition.settings),
+    }
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    state = ", the working tree differs" if facts["dirty"] else ""
+    commit = f"commit {facts['commit'][:12]}{state}" if facts["commit"] else "not in Git"
+    lines = {
+        "test": f"{facts['name']}  {facts['description']}".rstrip(),
+        "from": f"{facts['repository']} {facts['path']} ({commit})",
+        "payload": f"{facts['payload']} ({facts['kind']})",
+        "reads": f"{facts['dataset'] or 'no dataset'} {facts['tree']}".rstrip(),
+        "hash": facts["test_hash"][:16],
+        "plan": f"variants {facts['variants']}, jobs {facts['jobs']}, executions "
+        f"{facts['executions']} for each site and door (repeats {facts['repeats']}, "
+        f"rounds {facts['rounds']}, passes {facts['passes']})",
+    }
+    for name, text in lines.items():
+        click.echo(f"{name:8} {text}")
+    click.echo()
+
+
+@tests.command()
+@click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
+@click.pass_obj
+@click.pass_context
+def check(context: click.Context, settings: Settings, specs: tuple[str, ...]) -> None:
+    """Name every mistake in tests: file, line, key and what was expected.
+
+    Leaves with 2 when there is one.
+
+    Example: treehammer tests check my-test ./tests/another
+    """
+    worst = ExitCode.DONE
+    for spec in specs:
+        try:
+            pinned = pinned_tests.pin_test(spec, settings)
+        except DefinitionError as error:
+            click.echo("\n".join(error.problems) if error.problems else str(error))
+            worst = max(worst, error.exit_code)
+        except TreehammerError as error:
+            click.echo(str(error))
+            worst = max(worst, error.exit_code)
+        else:
+            dirty = ", the working tree differs" if pinned.dirty else ""
+            at = f" at {pinned.commit[:12]}{dirty}" if pinned.commit else ""
+            click.echo(f"ok {mask_credentials(spec)}: {pinned.definition.name}{at}")
+    context.exit(worst)
+
+
+@tests.command()
+def schema() -> None:
+    """Print the JSON Schema of test.toml, for editors.
+
+    Example: treehammer tests schema > test.schema.json
+    """
+    click.echo(json.dumps(toml_models.build_test_schema(), indent=1, sort_keys=True))

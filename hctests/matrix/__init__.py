@@ -1,0 +1,1 @@
+"""Test definitions, axes, variants and their identity."""

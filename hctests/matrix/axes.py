@@ -1,0 +1,225 @@
+"""The axes of a matrix: which values each takes, its default, and its values as typed text.
+
+Values are normalised, so that ``1`` and ``1.0`` are one fraction and one series.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.collectors.record.measurement_record import is_number
+from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES
+from treehammer.collectors.software import providers
+from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar
+
+AXIS_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,29}$"
+MAX_AXIS_TEXT = 1000
+
+#: Axes that no job can run interleaved, and why.
+NEVER_BUNDLED_AXES: Mapping[str, str] = {
+    "door": "a job reads through one door",
+    "access": "the copy of a staged execution warms the caches that the next one reads through",
+    "cache": "a warm execution leaves the server's cache warm for the cold one after it",
+}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis may hold.
+
+    ``read`` returns the normalised value, or raises ValueError saying what is wrong; ``schema`` is
+    the JSON Schema of one value; ``numeric`` tells whether typed text is read as a number when it
+    is one.
+    """
+
+    default: tuple[Scalar, ...]
+    expected: str
+    schema: Mapping[str, Any]
+    normalize: Callable[[Any], Scalar]
+    numeric: bool = False
+
+
+def check_text(value: Any) -> str:
+    """A value that must be text: one line, without control characters.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{_format_value(value)} is not text in quotes")
+    if not value.strip() or value != value.strip():
+        raise ValueError(f"{value!r} is empty or has spaces around it")
+    if not value.isprintable() or len(value) > MAX_AXIS_TEXT:
+        raise ValueError(
+            f"{value[:40]!r} holds control characters or more than {MAX_AXIS_TEXT} characters"
+        )
+    return value
+
+
+def _format_value(value: Any) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+
+
+def _check_number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not is_number(value):
+        why = "does not fit 64 bits" if type(value) is int else "is not a number"
+        raise ValueError(f"{_format_value(value)} {why}")
+    return value
+
+
+def _normalize_number(value: Any) -> int | float:
+    """A number, whole where it can be: 30.0 and 30 are one value."""
+    number = _check_number(value)
+    whole = int(number)
+    return whole if whole == number and is_number(whole) else number
+
+
+def _normalize_root(value: Any) -> Scalar:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(
+            f"the number {value!r} is not a version: TOML reads 6.40 as 6.4; put it in quotes"
+        )
+    providers.parse_software_request(check_text(value))
+    return str(value)
+
+
+def _normalize_fraction(value: Any) -> Scalar:
+    number = float(_check_number(value))
+    if not 0 < number <= 1:
+        raise ValueError(f"{value!r} is not a fraction above 0 and up to 1")
+    return number
+
+
+def _normalize_branches(value: Any) -> Scalar:
+    if not isinstance(value, str):
+        return _normalize_fraction(value)
+    if check_text(value) == "@":
+        raise ValueError("'@' names no file")
+    return value
+
+
+def _normalize_cache_mb(value: Any) -> Scalar:
+    number = _normalize_number(value)
+    if not 0 <= number <= 100_000:
+        raise ValueError(f"{value!r} is not between 0 and 100000 MB")
+    return number
+
+
+def _normalize_door(value: Any) -> Scalar:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", check_text(value)):
+        raise ValueError(f"{value!r} is not a name of letters, digits, '.', '_' and '-'")
+    return str(value)
+
+
+def _make_choice_reader(*known: str) -> Callable[[Any], Scalar]:
+    def read(value: Any) -> Scalar:
+        if not isinstance(value, str) or value not in known:
+            raise ValueError(f"{_format_value(value)} is not known")
+        return value
+
+    return read
+
+
+def _normalize_custom(value: Any) -> Scalar:
+    if isinstance(value, bool):
+        return value
+    return check_text(value) if isinstance(value, str) else _normalize_number(value)
+
+
+_TEXT_SCHEMA: Mapping[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_AXIS_TEXT}
+_FRACTION_SCHEMA: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+
+AXES_BY_NAME: Mapping[str, Axis] = {
+    "root": Axis(
+        ("current",),
+        'a ROOT release in quotes, "path:/folder", "cvmfs:VIEW/PLATFORM", "wrap:COMMAND", '
+        '"current" or "none"',
+        _TEXT_SCHEMA,
+        _normalize_root,
+    ),
+    "branches": Axis(
+        (1.0,),
+        'a fraction in (0, 1], patterns such as "Muon_*,Jet_pt", or "@file" with a list',
+        {"anyOf": [_FRACTION_SCHEMA, _TEXT_SCHEMA]},
+        _normalize_branches,
+        numeric=True,
+    ),
+    "cache_mb": Axis(
+        (30,),
+        "megabytes of TTreeCache from 0 (off)",
+        {"type": "number", "minimum": 0, "maximum": 100_000},
+        _normalize_cache_mb,
+        numeric=True,
+    ),
+    "events": Axis(
+        (1.0,), "a fraction in (0, 1]", _FRACTION_SCHEMA, _normalize_fraction, numeric=True
+    ),
+    "door": Axis((), "the name of a door", _TEXT_SCHEMA, _normalize_door),
+    "access": Axis(
+        ("direct",),
+        '"direct" or "staged"',
+        {"enum": ["direct", "staged"]},
+        _make_choice_reader("direct", "staged"),
+    ),
+    "cache": Axis(
+        ("warm",),
+        '"warm" or "cold"',
+        {"enum": ["warm", "cold"]},
+        _make_choice_reader("warm", "cold"),
+    ),
+}
+assert tuple(AXES_BY_NAME) == CATALOGUE_AXES
+
+#: No column of its own: a test that does not name it reads TTrees, and its series stay as they were.
+FORMAT_AXIS_TYPE = Axis(
+    (),
+    '"ttree" or "rntuple"',
+    {"enum": ["ttree", "rntuple"]},
+    _make_choice_reader("ttree", "rntuple"),
+)
+
+CUSTOM_AXIS_TYPE = Axis(
+    (),
+    "text, a number, true or false",
+    {"anyOf": [_TEXT_SCHEMA, {"type": "number"}, {"type": "boolean"}]},
+    _normalize_custom,
+)
+
+
+def find_axis(name: str) -> Axis:
+    """The axis of that name; every name that is not known is a test's own axis."""
+    return FORMAT_AXIS_TYPE if name == FORMAT_AXIS else AXES_BY_NAME.get(name, CUSTOM_AXIS_TYPE)
+
+
+def have_same_kind(values: Sequence[Scalar]) -> bool:
+    """Whether all values of a test's own axis are text, all numbers, or all true and false."""
+    return len({_value_kind(value) for value in values}) <= 1
+
+
+def _value_kind(value: Scalar) -> str:
+    return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
+
+
+def parse_axis_text(name: str, typed: str, declared: Sequence[Scalar]) -> Any:
+    """What someone typed for an axis, as a TOML value of the axis' type (not yet checked).
+
+    Args:
+        name: of the axis.
+        typed: e.g. ``0.02`` or ``Muon_*``.
+        declared: the values test.toml gives; they tell the type of a test's own axis.
+    """
+    kind = "number" if find_axis(name).numeric else "text"
+    if name not in AXES_BY_NAME and declared:
+        kind = _value_kind(declared[0])
+    if kind == "bool":
+        return {"true": True, "false": False}.get(typed, typed)
+    if kind == "number":
+        for number in (int, float):
+            try:
+                return number(typed)
+            except ValueError:
+                continue
+    return typed

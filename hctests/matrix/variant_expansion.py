@@ -1,0 +1,112 @@
+"""From axes to variants, from variants to groups that share a job, and their balanced orders."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from treehammer.hctests.matrix.definition import Scalar, TestDefinition, Variant, VariantGroup
+
+T = TypeVar("T")
+
+
+def expand_variants(definition: TestDefinition, door: str) -> tuple[Variant, ...]:
+    """The variants to run at one door, in matrix order: the last axis varies fastest.
+
+    ``exclude`` takes away every variant that has all values of a rule; then ``include`` adds the
+    variants that have all values of a rule, with all values of the axes that it does not name.
+    A test that names its doors has no variant at another one.
+    """
+    doors = definition.axes.get("door", (door,))
+    axes = {name: values for name, values in definition.axes.items() if name != "door"}
+    kept = [
+        point
+        for point in _expand_points(axes, doors, door)
+        if not any(rule.items() <= point.items() for rule in definition.exclude)
+    ]
+    for rule in definition.include:
+        chosen = {name: (rule[name],) if name in rule else axes[name] for name in axes}
+        wanted = (str(rule["door"]),) if "door" in rule else doors
+        kept += _expand_points(chosen, wanted, door)
+    found = (Variant(tuple((name, point[name]) for name in axes)) for point in kept)
+    return tuple(dict.fromkeys(found))
+
+
+def _expand_points(
+    axes: Mapping[str, Sequence[Scalar]], doors: Iterable[Scalar], door: str
+) -> list[dict[str, Scalar]]:
+    if door not in doors:
+        return []
+    combinations = itertools.product(*axes.values())
+    return [{**dict(zip(axes, values, strict=True)), "door": door} for values in combinations]
+
+
+def group_variants(definition: TestDefinition, door: str) -> tuple[VariantGroup, ...]:
+    """The variants at one door, gathered so that a group differs in the bundled axes alone."""
+    gathered: dict[tuple[tuple[str, Scalar], ...], list[Variant]] = {}
+    for variant in expand_variants(definition, door):
+        rest = tuple(pair for pair in variant.values if pair[0] not in definition.bundle)
+        gathered.setdefault(rest, []).append(variant)
+    return tuple(VariantGroup(tuple(members)) for members in gathered.values())
+
+
+def find_label_axes(definition: TestDefinition) -> tuple[str, ...]:
+    """The axes that tell the test's variants apart, for :meth:`Variant.label`."""
+    named = [
+        (name, {*values, *(rule[name] for rule in definition.include if name in rule)})
+        for name, values in definition.axes.items()
+        if name != "door"
+    ]
+    return tuple(name for name, values in named if len(values) > 1)
+
+
+def derive_job_seed(seed: int, *parts: str | int) -> int:
+    """A seed of its own for each job, from the test's seed and what tells the job from others."""
+    text = "\0".join(str(part) for part in (seed, *parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+
+
+def order_executions(
+    group: VariantGroup, rounds: int, seed: int
+) -> tuple[tuple[int, int, Variant], ...]:
+    """The executions of one job: (round, position, variant), both counted from 1.
+
+    Two variants alternate AB, BA, AB, …; more follow a Williams design, in which each stands at
+    each position and follows each other one equally often.  Every second round is the mirror image
+    of the one before, so that a steady drift of the node cancels within two rounds.  The seed of
+    the job chooses which variant gets which letter and with which pair of rounds it starts.
+
+    Source: E. J. Williams, Aust. J. Sci. Res. A 2 (1949) 149.
+    """
+    letters = _shuffle_items(group.variants, seed, "letters")
+    pairs = _shuffle_items(_build_mirrored_rows(len(letters)), seed, "rows")
+    rows = itertools.islice(itertools.cycle(itertools.chain.from_iterable(pairs)), rounds)
+    return tuple(
+        (round_, position, letters[letter])
+        for round_, row in enumerate(rows, 1)
+        for position, letter in enumerate(row, 1)
+    )
+
+
+def _build_mirrored_rows(count: int) -> list[tuple[tuple[int, ...], ...]]:
+    """The rows of a Williams design for ``count`` letters, each with its mirror image.
+
+    The first row is 0, 1, n-1, 2, n-2, …; the others add a constant.  With an even number of letters
+    the mirror images are rows of the same design, with an odd one they complete it.
+    """
+    if count == 1:
+        return [((0,),)]
+    first = [0]
+    for step in range(1, count):
+        first.append((step + 1) // 2 if step % 2 else count - step // 2)
+    shifts = count // 2 if count % 2 == 0 else count
+    rows = [tuple((letter + shift) % count for letter in first) for shift in range(shifts)]
+    return [(row, row[::-1]) for row in rows]
+
+
+def _shuffle_items(items: Sequence[T], seed: int, purpose: str) -> list[T]:
+    """A seeded permutation that no version of Python will ever change."""
+    ranked = sorted(enumerate(items), key=lambda item: derive_job_seed(seed, purpose, item[0]))
+    return [item for _, item in ranked]

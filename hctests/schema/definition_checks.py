@@ -1,0 +1,236 @@
+"""Checks that go across the keys of a definition: axes, rules, bundles, metrics, settings, files."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path as FilePath
+from pathlib import PurePosixPath
+from typing import Any
+
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.hctests.matrix import axes, variant_expansion
+from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar, TestDefinition
+from treehammer.hctests.schema.document_problems import (
+    NAME_PATTERN,
+    DocumentProblem,
+    suggest_nearest,
+)
+from treehammer.hctests.schema.toml_models import TEST_TABLE_KEYS
+from treehammer.hctests.schema.toml_positions import KeyPath
+
+#: More variants than this are a slip, not a plan.
+MAX_VARIANTS = 10_000
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def check_axes(found: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
+    """Names, empty lists, duplicates and mixed types of the axes in [matrix]."""
+    for name, values in found.items():
+        path: KeyPath = ("matrix", name)
+        yield from _check_axis_name(name, path)
+        if not values:
+            yield DocumentProblem(path, "has no value (expected at least one)")
+        if not axes.have_same_kind(values) and name not in axes.AXES_BY_NAME:
+            yield DocumentProblem(path, "mixes text, numbers or true and false (expected one kind)")
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                yield DocumentProblem((*path, index), f"{value!r} is given twice")
+
+
+def _check_axis_name(name: str, path: KeyPath) -> Iterator[DocumentProblem]:
+    if name in axes.AXES_BY_NAME:
+        return
+    near = suggest_nearest(name, (*axes.AXES_BY_NAME, "bundle", "exclude", "include"), cutoff=0.8)
+    if name in TEST_TABLE_KEYS:
+        yield DocumentProblem(path, "is a key of [test], not an axis")
+    elif near:
+        yield DocumentProblem(path, f"is no known axis, yet too near to one to be your own{near}")
+    elif not re.fullmatch(axes.AXIS_NAME_PATTERN, name):
+        yield DocumentProblem(
+            path, "is no name for an axis (expected up to 30 of a-z, 0-9 and _, a letter first)"
+        )
+
+
+def check_bundle(bundle: Sequence[str], known: Sequence[str]) -> Iterator[DocumentProblem]:
+    """``bundle`` names axes, each once, that may run interleaved."""
+    for index, name in enumerate(bundle):
+        path: KeyPath = ("matrix", "bundle", index)
+        if name in axes.NEVER_BUNDLED_AXES:
+            yield DocumentProblem(
+                path, f"{name!r} cannot be bundled: {axes.NEVER_BUNDLED_AXES[name]}"
+            )
+        elif name not in known:
+            yield DocumentProblem(
+                path, f"{name!r} is no axis of this test{suggest_nearest(name, known)}"
+            )
+        elif name in bundle[:index]:
+            yield DocumentProblem(path, f"{name!r} is given twice")
+
+
+def check_rule(
+    rule: Mapping[str, Scalar], known: Mapping[str, Sequence[Scalar]], path: KeyPath
+) -> Iterator[DocumentProblem]:
+    """An exclude or include rule names axes, and values that they can have."""
+    if not rule:
+        yield DocumentProblem(path, "is empty (expected at least one axis and its value)")
+    for name, given in rule.items():
+        here = (*path, name)
+        if name not in known:
+            yield DocumentProblem(here, f"is no axis of this test{suggest_nearest(name, known)}")
+            continue
+        try:
+            value = axes.find_axis(name).normalize(given)
+        except ValueError as error:
+            yield DocumentProblem(here, f"{error} (expected {axes.find_axis(name).expected})")
+            continue
+        listed = path[0] == "exclude" or name == "door"
+        if listed and value not in known[name]:
+            values = ", ".join(repr(one) for one in known[name])
+            yield DocumentProblem(
+                here, f"{value!r} is no value of that axis (expected one of: {values})"
+            )
+        elif not axes.have_same_kind((*known[name], value)) and name not in axes.AXES_BY_NAME:
+            yield DocumentProblem(here, f"{value!r} is of another kind than the axis' values")
+
+
+def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """There is at least one variant, there are not too many, and warm ones have a pass to count.
+
+    What an executable does with its passes, and which of them it counts, is its own affair.
+    """
+    doors = definition.axes.get("door", ("any",))
+    size = math.prod(len(values) for values in definition.axes.values())
+    if size * (1 + len(definition.include)) > MAX_VARIANTS:
+        yield DocumentProblem(
+            ("matrix",), f"has {size} combinations (expected at most {MAX_VARIANTS})"
+        )
+        return
+    found = [
+        variant
+        for door in doors
+        for variant in variant_expansion.expand_variants(definition, str(door))
+    ]
+    if size and not found:
+        yield DocumentProblem(("exclude",), "leaves no variant at all")
+    counted = definition.payload_kind != "executable"
+    if counted and definition.passes < 2 and any(one["cache"] == "warm" for one in found):
+        yield DocumentProblem(
+            ("test", "passes"),
+            f"{definition.passes} leaves nothing to count: the first pass of a warm execution is "
+            'not counted (expected at least 2, or cache = ["cold"])',
+        )
+
+
+def check_formats(found: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
+    """The axis ``format`` has values that the kit knows."""
+    for index, value in enumerate(found.get(FORMAT_AXIS, ())):
+        try:
+            axes.FORMAT_AXIS_TYPE.normalize(value)
+        except ValueError as error:
+            yield DocumentProblem(
+                ("matrix", FORMAT_AXIS, index),
+                f"{error} (expected {axes.FORMAT_AXIS_TYPE.expected})",
+            )
+
+
+def check_twins(
+    twins: Mapping[str, str], dataset: str, found: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Each twin belongs to a value of the axis ``format`` and has something to be the twin of."""
+    formats = found.get(FORMAT_AXIS, ())
+    for name, twin in twins.items():
+        path: KeyPath = ("twins", name)
+        if name not in formats:
+            listed = ", ".join(repr(value) for value in formats) or "that axis is not there"
+            yield DocumentProblem(
+                path, f"is no value of the axis 'format' (expected one of: {listed})"
+            )
+        elif not dataset:
+            yield DocumentProblem(path, "is a twin of nothing: [test] dataset is empty")
+        elif not re.fullmatch(NAME_PATTERN, twin):
+            yield DocumentProblem(path, f"{twin!r} is no name of a dataset")
+
+
+def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
+    """A test's own metrics have proper names that the catalogue does not use."""
+    for name in names:
+        if name in METRICS_BY_NAME:
+            yield DocumentProblem(
+                ("metrics", name), "is a name of the catalogue (expected another name)"
+            )
+        elif not re.fullmatch(axes.AXIS_NAME_PATTERN, name):
+            yield DocumentProblem(
+                ("metrics", name),
+                "is no name for a metric (expected up to 30 of a-z, 0-9 and _, a letter first)",
+            )
+
+
+def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[DocumentProblem]:
+    """What is handed to the payload must survive as JSON."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from check_settings(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from check_settings(item, (*path, index))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield DocumentProblem(path, f"{value!r} cannot be handed on (expected a finite number)")
+    elif not isinstance(value, str | int | float):
+        yield DocumentProblem(path, "a date or time cannot be handed on (expected text in quotes)")
+
+
+def check_file(folder: FilePath, name: str, path: KeyPath) -> Iterator[DocumentProblem]:
+    """A file that the test names lies in the test's folder, or is a link to one of a test beside."""
+    pure = PurePosixPath(name)
+    inside = f"(expected a file in {folder.name}/)"
+    if pure.is_absolute() or ".." in pure.parts or "\\" in name or not name.isprintable():
+        yield DocumentProblem(path, f"{name!r} is not a path below the test's folder {inside}")
+        return
+    target = folder / pure
+    if not _is_test_file(target.resolve(), folder.resolve()):
+        yield DocumentProblem(
+            path, f"{name!r} is a link to neither this test's folder nor one beside it {inside}"
+        )
+    elif target.is_dir():
+        yield DocumentProblem(path, f"{name!r} is a folder (expected its files, one by one)")
+    elif not target.is_file():
+        there = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
+        yield DocumentProblem(
+            path, f"there is no file {name!r} {inside}{suggest_nearest(name, there)}"
+        )
+    elif not os.access(target, os.R_OK):
+        yield DocumentProblem(path, f"{name!r} cannot be read")
+    else:
+        with target.open("rb") as stream:
+            pointer = stream.read(len(LFS_POINTER)) == LFS_POINTER
+        if pointer:
+            yield DocumentProblem(
+                path,
+                f"{name!r} is a Git LFS pointer, not the file itself (expected the file; in a "
+                "working tree 'git lfs pull' fetches it, from a commit it cannot be had)",
+            )
+
+
+def _is_test_file(target: FilePath, folder: FilePath) -> bool:
+    """Whether a file is one of this test or, where a link leads there, one of a test beside it."""
+    if target.is_relative_to(folder):
+        return True
+    if not target.is_relative_to(folder.parent):
+        return False
+    neighbour = target.relative_to(folder.parent).parts[0]
+    return (folder.parent / neighbour / "test.toml").is_file()
+
+
+def check_executable(folder: FilePath, payload: str) -> Iterator[DocumentProblem]:
+    """A payload that is neither Python nor a macro can be started."""
+    target = folder / payload
+    if target.is_file() and not os.access(target, os.X_OK):
+        yield DocumentProblem(
+            ("test", "payload"),
+            f"{payload!r} is neither .py nor .C and cannot be executed (run 'chmod +x {payload}', "
+            "or 'git update-index --chmod=+x' for a committed file)",
+        )

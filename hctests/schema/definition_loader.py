@@ -1,0 +1,326 @@
+"""``test.toml`` to :class:`TestDefinition`: reads, checks everything, names every mistake at once."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from treehammer.errors import DefinitionError
+from treehammer.hctests.matrix.axes import AXES_BY_NAME, have_same_kind, parse_axis_text
+from treehammer.hctests.matrix.axes import find_axis as axis_of
+from treehammer.hctests.matrix.definition import (
+    MetricDeclaration,
+    Scalar,
+    TestDefinition,
+    detect_payload_kind,
+)
+from treehammer.hctests.schema import definition_checks, document_problems, toml_positions
+from treehammer.hctests.schema.document_problems import DocumentProblem, suggest_nearest
+from treehammer.hctests.schema.toml_models import (
+    TEST_TABLE_KEYS,
+    DefinitionDocument,
+    validate_definition,
+)
+
+TEST_FILE_NAME = "test.toml"
+
+#: Keys of [test] that the command line cannot replace: they say which files the test is made of.
+FIXED_KEYS: Final = ("name", "payload", "files")
+
+
+def load_definition(folder: Path, *, shown: str = "") -> TestDefinition:
+    """Read and check the test in a folder.
+
+    Args:
+        folder: holds ``test.toml`` and every file that it names.
+        shown: what messages call test.toml; its path by default.
+
+    Raises:
+        DefinitionError: there is no test.toml, or it has mistakes; ``problems`` names every one.
+    """
+    path = folder / TEST_FILE_NAME
+    shown = shown or str(path)
+    text = _read_file(path, shown)
+    raw = document_problems.parse_document(text, shown, DefinitionError)
+    return _check_definition(raw, folder, document_problems.make_key_locator(text, shown), shown)
+
+
+def override_definition(
+    definition: TestDefinition, axes: Mapping[str, Sequence[str]], settings: Mapping[str, str]
+) -> TestDefinition:
+    """Apply ``-P axis=v1,v2`` and ``-S key=value`` with the checks of :func:`load`.
+
+    Args:
+        definition: as loaded.
+        axes: axis (or ``bundle``) -> the values that replace its own, as typed.
+        settings: key of [test], or ``settings.KEY`` that test.toml has -> value, as typed.
+
+    Rules of exclude and include that name a value which an axis no longer has are left out.
+
+    Raises:
+        DefinitionError: unknown axis or key, or a value that test.toml could not have either.
+    """
+    raw = _build_document(definition)
+    problems = [
+        *_override_axes(raw, definition, axes),
+        *(problem for key, value in settings.items() for problem in _override_key(raw, key, value)),
+    ]
+
+    def where(keys: toml_positions.KeyPath) -> tuple[int, str]:
+        if keys[0] == "matrix" and len(keys) > 1:
+            return 0, f"-P {keys[1]}"
+        if keys[0] == "test" and len(keys) > 1:
+            return 1, f"-S {keys[1]}"
+        return 2, f"-S {document_problems.format_key_path(keys)}" if keys[
+            0
+        ] == "settings" else document_problems.format_key_path(keys)
+
+    return _check_definition(
+        raw, None, where, definition.name, files=definition.files, found=problems
+    )
+
+
+def _read_file(path: Path, shown: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise DefinitionError(
+            "there is no test here", where=shown, hint="A test is a folder that holds test.toml."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise DefinitionError(f"is not UTF-8 text ({error.reason})", where=shown) from error
+    except OSError as error:
+        raise DefinitionError(f"cannot be read ({error.strerror})", where=shown) from error
+
+
+def _check_definition(
+    raw: dict[str, Any],
+    folder: Path | None,
+    where: document_problems.LocateKeys,
+    shown: str,
+    *,
+    files: Sequence[str] = (),
+    found: Sequence[DocumentProblem] = (),
+) -> TestDefinition:
+    """The definition in a document, which must have no mistake beside those already found.
+
+    Without a folder, ``files`` are the only ones that it may name.
+    """
+    document, problems = validate_definition(raw)
+    problems += found
+    matrix = _collect_axes(document, raw)
+    named = dict(_list_named_files(document, matrix))
+    across = [*_check_across_keys(document, matrix), *_check_files(named, folder, files)]
+    # What follows from a wrong shape is no mistake of its own.
+    problems += [
+        one
+        for one in across
+        if not any(document_problems.problems_overlap(one, shape) for shape in problems)
+    ]
+    if problems:
+        raise document_problems.combine_problems(problems, where, shown, DefinitionError)
+
+    definition = _build_definition(document, matrix, files or tuple(named))
+    problems += definition_checks.check_variants(definition)
+    if folder is not None and definition.payload_kind == "executable":
+        problems += definition_checks.check_executable(folder, definition.payload)
+    if problems:
+        raise document_problems.combine_problems(problems, where, shown, DefinitionError)
+    return definition
+
+
+def _check_across_keys(
+    document: DefinitionDocument, found: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    yield from definition_checks.check_axes(found)
+    yield from definition_checks.check_bundle(document.matrix.bundle, tuple(found))
+    for number, rule in enumerate(document.exclude):
+        yield from definition_checks.check_rule(rule, found, ("exclude", number))
+    for number, rule in enumerate(document.include):
+        yield from definition_checks.check_rule(rule, found, ("include", number))
+    yield from definition_checks.check_formats(found)
+    yield from definition_checks.check_twins(document.twins, document.test.dataset, found)
+    yield from definition_checks.check_metrics(tuple(document.metrics))
+    yield from definition_checks.check_settings(dict(document.settings))
+
+
+def _check_files(
+    named: Mapping[str, toml_positions.KeyPath], folder: Path | None, known: Sequence[str]
+) -> Iterator[DocumentProblem]:
+    """The files are there, or, without a folder, are among the known ones."""
+    for name, path in named.items():
+        if folder is not None:
+            yield from definition_checks.check_file(folder, name, path)
+        elif name not in known:
+            yield DocumentProblem(
+                path,
+                f"{name!r} is no file of this test (expected one that [test] files names, so that "
+                f"it is part of the test's identity){suggest_nearest(name, known)}",
+            )
+
+
+def _collect_axes(
+    document: DefinitionDocument, raw: Mapping[str, Any]
+) -> dict[str, tuple[Scalar, ...]]:
+    """Every axis and its values: those of test.toml in its order, then the defaults."""
+    matrix = document.matrix
+    values = {**dict(matrix), **(matrix.__pydantic_extra__ or {})}
+    given = [name for name in document.matrix.model_fields_set if name != "bundle"]
+    given.sort(key=list(raw.get("matrix", {})).index)
+    found = {name: tuple(values[name]) for name in given}
+    for name, axis in AXES_BY_NAME.items():
+        if name not in found and name != "door":
+            found[name] = axis.default
+    if "root" not in given and detect_payload_kind(document.test.payload) == "executable":
+        found["root"] = ("none",)
+    return found
+
+
+def _list_named_files(
+    document: DefinitionDocument, found: Mapping[str, Sequence[Scalar]]
+) -> Iterator[tuple[str, toml_positions.KeyPath]]:
+    """Every file that the test is made of and the keys that name it; later ones are known before."""
+    yield TEST_FILE_NAME, ()
+    yield _normalize_file_name(document.test.payload), ("test", "payload")
+    for index, name in enumerate(document.test.files):
+        yield _normalize_file_name(name), ("test", "files", index)
+    lists: list[tuple[Scalar, toml_positions.KeyPath]] = [
+        (value, ("matrix", "branches", index)) for index, value in enumerate(found["branches"])
+    ]
+    lists += [
+        (rule["branches"], ("include", number, "branches"))
+        for number, rule in enumerate(document.include)
+        if "branches" in rule
+    ]
+    for value, path in lists:
+        if isinstance(value, str) and value.startswith("@"):
+            yield _normalize_file_name(value[1:]), path
+
+
+def _normalize_file_name(name: str) -> str:
+    """``./read.py`` is ``read.py``; anything stranger is left for the check of files."""
+    return str(PurePosixPath(name))
+
+
+def _build_definition(
+    document: DefinitionDocument, found: Mapping[str, tuple[Scalar, ...]], files: Sequence[str]
+) -> TestDefinition:
+    test = document.test
+    return TestDefinition(
+        name=test.name,
+        description=test.description,
+        payload=_normalize_file_name(test.payload),
+        dataset=test.dataset,
+        tree=test.tree,
+        repeats=test.repeats,
+        rounds=test.rounds,
+        passes=test.passes,
+        seed=test.seed,
+        wall_limit_s=float(test.wall_limit_s),
+        memory_limit_mb=test.memory_limit_mb,
+        axes=found,
+        bundle=tuple(document.matrix.bundle),
+        exclude=tuple(_normalize_rule(rule) for rule in document.exclude),
+        include=tuple(_normalize_rule(rule) for rule in document.include),
+        settings=document.settings,
+        metrics={
+            name: MetricDeclaration(metric.unit, metric.better, metric.meaning)
+            for name, metric in document.metrics.items()
+        },
+        files=tuple(files),
+        twins=dict(document.twins),
+    )
+
+
+def _normalize_rule(rule: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {name: axis_of(name).normalize(value) for name, value in rule.items()}
+
+
+def _build_document(definition: TestDefinition) -> dict[str, Any]:
+    """The document that gives this definition, with every default written out."""
+    values = asdict(definition)
+    test = {key: values[key] for key in TEST_TABLE_KEYS}
+    test["files"] = list(definition.files)
+    matrix: dict[str, Any] = {name: list(found) for name, found in definition.axes.items()}
+    return {
+        "test": test,
+        "matrix": {**matrix, "bundle": list(definition.bundle)},
+        "exclude": [dict(rule) for rule in definition.exclude],
+        "include": [dict(rule) for rule in definition.include],
+        "settings": values["settings"],
+        "twins": values["twins"],
+        "metrics": values["metrics"],
+    }
+
+
+def _override_axes(
+    raw: dict[str, Any], definition: TestDefinition, typed: Mapping[str, Sequence[str]]
+) -> Iterator[DocumentProblem]:
+    known = (*raw["matrix"], "door")
+    for name, texts in typed.items():
+        if name not in known:
+            near = suggest_nearest(name, known)
+            yield DocumentProblem(("matrix", name), f"is no axis of this test{near}")
+        elif name == "bundle":
+            raw["matrix"]["bundle"] = list(texts)
+        else:
+            declared = definition.axes.get(name, ())
+            values = [parse_axis_text(name, text, declared) for text in texts]
+            if name not in AXES_BY_NAME and not have_same_kind((*declared, *values)):
+                yield DocumentProblem(
+                    ("matrix", name), f"is not of the kind of its own: {declared[0]!r}"
+                )
+            raw["matrix"][name] = values
+            for kind in ("exclude", "include"):
+                raw[kind] = [rule for rule in raw[kind] if name not in rule or rule[name] in values]
+
+
+def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[DocumentProblem]:
+    table = key.partition(".")[0]
+    if table in ("settings", "twins") and table != key:
+        yield from _override_setting(raw[table], tuple(key.split(".")), text)
+        return
+    known = [name for name in raw["test"] if name not in FIXED_KEYS]
+    if key in FIXED_KEYS:
+        yield DocumentProblem(("test", key), "cannot be replaced here; change test.toml")
+    elif key not in known:
+        listed = ", ".join(known)
+        yield DocumentProblem(
+            ("test", key),
+            f"unknown key (known: {listed}, settings.KEY, twins.FORMAT){suggest_nearest(key, known)}",
+        )
+    else:
+        raw["test"][key] = text if isinstance(raw["test"][key], str) else _parse_toml_value(text)
+
+
+def _override_setting(
+    settings: dict[str, Any], path: tuple[str, ...], text: str
+) -> Iterator[DocumentProblem]:
+    table: Any = settings
+    for depth, key in enumerate(path[1:], 1):
+        if not isinstance(table, dict) or key not in table:
+            known = tuple(table) if isinstance(table, dict) else ()
+            listed = ", ".join(known) or "none"
+            yield DocumentProblem(
+                path[: depth + 1],
+                f"test.toml has no such setting (known: {listed}){suggest_nearest(key, known)}",
+            )
+            return
+        if depth < len(path) - 1:
+            table = table[key]
+    old = table[path[-1]]
+    new = text if isinstance(old, str) else _parse_toml_value(text)
+    if type(new) is not type(old) and not (isinstance(old, float) and type(new) is int):
+        yield DocumentProblem(path, f"{text!r} is not of the kind that test.toml has: {old!r}")
+    table[path[-1]] = new
+
+
+def _parse_toml_value(text: str) -> Any:
+    """A typed number, true, false or list; text that is none of these stays text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text

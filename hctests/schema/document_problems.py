@@ -1,0 +1,210 @@
+"""Mistakes in a TOML document that people write: found by models, told with file, line and key.
+
+Every mistake is named at once.  A room that reads such a file brings its models and the checks that
+go across keys; what is the same for all stands here.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from treehammer.errors import InvalidDocumentError
+from treehammer.hctests.schema import toml_positions
+from treehammer.hctests.schema.toml_positions import KeyPath
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+_SYNTAX_ERROR = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)")
+
+
+class StrictModel(BaseModel):
+    """A table whose keys are all known and whose values are of the type they must have."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+M = TypeVar("M", bound=BaseModel)
+E = TypeVar("E", bound=InvalidDocumentError)
+
+
+@dataclass(frozen=True)
+class DocumentProblem:
+    """One mistake: the keys that lead to it, and what is wrong."""
+
+    path: KeyPath
+    text: str
+
+
+@dataclass(frozen=True)
+class DocumentTables:
+    """The tables of a document: name -> its keys, and in which of them the last key of a path is."""
+
+    keys_by_table: Mapping[str, tuple[str, ...]]
+    find_table: Callable[[KeyPath], str]
+
+
+#: Line of the keys that lead somewhere, to sort by, and how people are told that place.
+LocateKeys = Callable[[KeyPath], tuple[int, str]]
+
+
+def parse_document(text: str, shown: str, error: type[InvalidDocumentError]) -> dict[str, Any]:
+    """The document in a text.
+
+    Raises:
+        error: the text is not valid TOML; told with the line.
+    """
+    try:
+        return tomllib.loads(text)
+    except ValueError as failure:
+        match = _SYNTAX_ERROR.fullmatch(str(failure))
+        what = match["what"] if match else str(failure)
+        line = match["line"] if match and match["line"] else str(text.count("\n") + 1)
+        problem = f"{shown}:{line}: not valid TOML: {what[:1].lower()}{what[1:]}"
+        raise error("1 mistake", where=shown, problems=(problem,)) from failure
+
+
+def make_key_locator(text: str, shown: str) -> LocateKeys:
+    """Where the keys of a valid document stand; it is called ``shown``."""
+    lines = toml_positions.locate_keys(text)
+
+    def where(keys: KeyPath) -> tuple[int, str]:
+        line = toml_positions.find_line(lines, keys)
+        return line, ": ".join(filter(None, (f"{shown}:{line}", format_key_path(keys))))
+
+    return where
+
+
+def format_key_path(keys: KeyPath) -> str:
+    """``matrix.root`` for the keys that lead there; places in lists are left out."""
+    return ".".join(str(key) for key in keys if isinstance(key, str))
+
+
+def problems_overlap(one: DocumentProblem, other: DocumentProblem) -> bool:
+    """Whether the two lie at the same keys, or one below the other."""
+    shared = min(len(one.path), len(other.path))
+    return one.path[:shared] == other.path[:shared]
+
+
+def combine_problems(
+    problems: Iterable[DocumentProblem], where: LocateKeys, shown: str, error: type[E]
+) -> E:
+    """One error for all mistakes, in the order of the file."""
+    lines = sorted((*where(problem.path), problem.text) for problem in problems)
+    texts = tuple(f"{place}: {text}" for _, place, text in lines)
+    count = f"{len(texts)} mistake{'s' if len(texts) > 1 else ''}"
+    return error(count, where=shown, problems=texts)
+
+
+def build_document_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
+    """JSON Schema (2020-12) of a document, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **model.model_json_schema(),
+        "title": f"Treehammer {name}",
+    }
+
+
+def validate_document(
+    model: type[M],
+    raw: Mapping[str, Any],
+    tables: DocumentTables,
+    mend: Callable[[dict[str, Any]], None],
+) -> tuple[M, list[DocumentProblem]]:
+    """The document as the model, and every mistake of shape in it.
+
+    Where there are mistakes, what remains without the wrong parts, with ``mend`` filling in what the
+    model then misses, so that checks that go across keys can still be made.
+    """
+    try:
+        return model.model_validate(raw), []
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    rest = copy.deepcopy(dict(raw))
+    for detail in reversed(details):
+        _remove_key(rest, _error_path(detail))
+    mend(rest)
+    return model.model_validate(rest), [_convert_error(detail, tables) for detail in details]
+
+
+def _error_path(detail: ErrorDetails) -> KeyPath:
+    """The keys that lead to a mistake, without pydantic's mark for one in a key itself."""
+    path = detail["loc"]
+    return path[:-1] if path[-1] == "[key]" else path
+
+
+def _remove_key(document: Any, path: KeyPath) -> None:
+    """Take away what ``path`` leads to, if it is there."""
+    table = document
+    for key in path[:-1]:
+        table = table[key]
+    if isinstance(table, list):
+        del table[int(path[-1])]
+    else:
+        table.pop(path[-1], None)
+
+
+def _convert_error(detail: ErrorDetails, tables: DocumentTables) -> DocumentProblem:
+    path, kind = _error_path(detail), detail["type"]
+    if kind == "extra_forbidden":
+        return DocumentProblem(path, _describe_unknown_key(path, tables))
+    if kind == "missing":
+        return DocumentProblem(path, "is missing")
+    return DocumentProblem(
+        path, _describe_error(kind, detail["input"], detail.get("ctx", {}), detail["msg"])
+    )
+
+
+def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: str) -> str:
+    """What is wrong and what was expected, from pydantic's kind of error."""
+    limits = {
+        "greater_than_equal": f"at least {context.get('ge')}",
+        "greater_than": f"more than {context.get('gt')}",
+        "less_than_equal": f"at most {context.get('le')}",
+        "less_than": f"less than {context.get('lt')}",
+    }
+    expected = limits | {
+        "string_type": "text in quotes",
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "float_type": "a number",
+        "bool_type": "true or false",
+        "list_type": "a list of tables: [[double brackets]]"
+        if isinstance(value, dict)
+        else "a list in [brackets]",
+        "dict_type": "a table",
+        "model_type": "a table",
+        "literal_error": str(context.get("expected")),
+        "string_too_short": "text",
+        "string_too_long": f"at most {context.get('max_length')} characters",
+        "string_pattern_mismatch": "up to 64 letters, digits, '.', '_' and '-'",
+    }
+    if kind not in expected:
+        return message
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} is wrong (expected {expected[kind]})"
+
+
+def _describe_unknown_key(path: KeyPath, tables: DocumentTables) -> str:
+    key, table = str(path[-1]), tables.find_table(path)
+    known = tables.keys_by_table[table]
+    near = suggest_nearest(key, known)
+    if not near:
+        homes = [name for name, keys in tables.keys_by_table.items() if name and key in keys]
+        near = f"; it belongs into [{homes[0]}]" if homes else ""
+    where = f" of [{table}]" if table else ""
+    return f"unknown key{where} (known: {', '.join(known)}){near}"
+
+
+def suggest_nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """``; did you mean 'x'?`` with the nearest known word, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""

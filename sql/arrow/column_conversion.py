@@ -1,0 +1,148 @@
+"""Columns of whatever types, brought into those of the catalogue; what does not fit is named."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import compute as pc
+
+from treehammer.sql.arrow.arrow_schema import ARROW_TYPES
+
+#: Row of a batch -> what is wrong with it.
+Problems = defaultdict[int, list[str]]
+
+#: The largest whole number up to which a float has every one.
+_MAX_EXACT_INT = 2.0**53
+
+
+class ColumnTypeError(Exception):
+    """A whole column is of a type that cannot be what is expected; the text says which."""
+
+
+def convert_column(column: pa.Array, name: str, kind: str, problems: Problems) -> pa.Array:
+    """A column in the type of its kind; null where a value does not fit, which goes to ``problems``.
+
+    NaN is what others write for "not known", so it is null.
+
+    Args:
+        column: as it came.
+        name: of the column, for the problems.
+        kind: of the catalogue: ``int``, ``float``, ``text``, ``bool``, ``ints`` or ``floats``.
+        problems: receives the rows that do not fit.
+
+    Raises:
+        WrongType: none of its values can fit.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), ARROW_TYPES[kind])
+    fitted, wrong, reason = _CONVERTERS[kind](column)
+    for row in np.flatnonzero(wrong):
+        problems[int(row)].append(f"{name} {reason}")
+    return fitted
+
+
+BoolArray = NDArray[np.bool_]
+_Converted = tuple[pa.Array, BoolArray, str]
+
+
+def _convert_int(column: pa.Array) -> _Converted:
+    kind = column.type
+    reason = "must be a 64-bit whole number"
+    if pa.types.is_uint64(kind):
+        wrong = to_mask(pc.greater(column, pa.scalar(2**63 - 1, pa.uint64())))
+    elif pa.types.is_integer(kind):
+        wrong = np.zeros(len(column), bool)
+    elif pa.types.is_floating(kind):
+        column = _replace_nan(column)
+        whole = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), _MAX_EXACT_INT))
+        wrong = to_mask(pc.invert(whole))
+    else:
+        raise ColumnTypeError(str(kind))
+    return _set_null(column, wrong).cast(pa.int64()), wrong, reason
+
+
+def _convert_float(column: pa.Array) -> _Converted:
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        column = _replace_nan(column.cast(pa.float64(), safe=False))
+    else:
+        raise ColumnTypeError(str(column.type))
+    wrong = to_mask(pc.invert(pc.is_finite(column)))
+    return _set_null(column, wrong), wrong, "must be a finite number"
+
+
+def _convert_text(column: pa.Array) -> _Converted:
+    kind = column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise ColumnTypeError(str(kind))
+    wrong = np.zeros(len(column), bool)
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:  # somewhere in it
+        for row in range(len(column)):
+            try:
+                column.slice(row, 1).validate(full=True)
+            except pa.ArrowInvalid:
+                wrong[row] = True
+    return _set_null(column, wrong).cast(pa.string()), wrong, "must be UTF-8"
+
+
+def _convert_bool(column: pa.Array) -> _Converted:
+    wrong = np.zeros(len(column), bool)
+    if pa.types.is_integer(column.type):
+        wrong = to_mask(pc.greater(pc.cast(column, pa.uint64(), safe=False), 1))
+    elif not pa.types.is_boolean(column.type):
+        raise ColumnTypeError(str(column.type))
+    return _set_null(column, wrong).cast(pa.bool_()), wrong, "must be true or false"
+
+
+def _convert_list(column: pa.Array, fit_items: Callable[[pa.Array], _Converted]) -> _Converted:
+    kind = column.type
+    if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        column = column.cast(pa.list_(kind.value_type))
+    elif not pa.types.is_list(kind):
+        raise ColumnTypeError(str(kind))
+    if pa.types.is_null(column.type.value_type):  # every list is empty
+        column = column.cast(pa.list_(pa.int64()))
+    items, wrong_items, _ = fit_items(column.flatten())
+    owners = pc.list_parent_indices(column).to_numpy()
+    wrong = np.zeros(len(column), bool)
+    wrong[owners[wrong_items | to_mask(pc.is_null(items))]] = True
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype("i4")
+    unknown = column.is_null().to_numpy(zero_copy_only=False)
+    fitted = pa.ListArray.from_arrays(pa.array(ends), items, mask=pa.array(unknown | wrong))
+    return fitted, wrong, "must hold finite numbers only"
+
+
+_CONVERTERS: dict[str, Callable[[pa.Array], _Converted]] = {
+    "int": _convert_int,
+    "float": _convert_float,
+    "text": _convert_text,
+    "bool": _convert_bool,
+    "ints": lambda column: _convert_list(column, _convert_int),
+    "floats": lambda column: _convert_list(column, _convert_float),
+}
+
+
+def to_mask(condition: pa.Array, *, unknown: bool = False) -> BoolArray:
+    """A condition as numpy has it; ``unknown`` where it is null."""
+    values = np.asarray(condition.to_numpy(zero_copy_only=False))
+    if condition.null_count:
+        values = np.where(to_mask(condition.is_null()), unknown, values)
+    return values.astype(bool)
+
+
+def _replace_nan(column: pa.Array) -> pa.Array:
+    return _set_null(column, to_mask(pc.is_nan(column)))
+
+
+def _set_null(column: pa.Array, rows: BoolArray) -> pa.Array:
+    if not rows.any():
+        return column
+    return pc.if_else(pa.array(rows), pa.scalar(None, column.type), column)

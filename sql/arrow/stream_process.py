@@ -1,0 +1,196 @@
+"""Sends selected measurements as an Arrow stream to standard output: ``python -m …``.
+
+A process of its own, because the driver that fills Arrow's columns brings an SQLite library with
+it: two of them in one process would let go of each other's locks on the file.  Standard input has
+the :class:`Order`, written by :mod:`treehammer.sql.arrow.arrow_stream`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import adbc_driver_manager
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
+
+from treehammer.binary_stdout import open_binary_stdout
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.arrow.adbc_drivers import AdbcDriver, SqlStatement, open_driver
+from treehammer.sql.arrow.arrow_schema import ID_COLUMN, build_schema, list_all_columns
+from treehammer.sql.core import packing
+from treehammer.sql.core.database_errors import DamagedValueError
+from treehammer.sql.core.measurement_view import EXTRA_PREFIX, PASSES_COLUMN
+from treehammer.sql.core.rows import ExtraRow
+
+#: In the schema's metadata: how many rows will follow.
+COUNT_KEY = b"rows"
+#: The message when whoever asked has closed the stream.
+READER_GONE = "nobody reads any more"
+_NUMBER_LIST_PATTERN = r"^\[[^\[\]\"{}]*\]$"
+_QUERY_PATTERN = re.compile(r"\nquery:|query was:", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class StreamRequest:
+    """What to read.
+
+    Attributes:
+        backend: the kind of database, as SQLAlchemy calls it.
+        address: where it is; see :func:`treehammer.sql.arrow.adbc_drivers.open_driver`.
+        batch: the most rows of one record batch.
+        columns: of the stream; None for every column.
+        fetched: columns that ``measurements`` gives, as :func:`treehammer.sql.core.measurement_view.stored_columns` says; the
+            identity among them when there are extras.
+        lists_as_text: see :func:`treehammer.sql.arrow.arrow_schema.build_schema`.
+        about: what the export says of itself.
+        count: one number, how many measurements are selected.
+        names: of metrics that tests defined and these measurements have.
+        extras: measurement, name and value of these, in the order of the measurements.
+        measurements: what is fetched of them.
+    """
+
+    backend: str
+    address: str
+    batch_rows: int
+    columns: list[str] | None
+    fetched: list[str]
+    lists_as_text: bool
+    metadata: dict[str, str]
+    count: SqlStatement
+    names: SqlStatement
+    extras: SqlStatement
+    measurements: SqlStatement
+
+    @classmethod
+    def from_json(cls, text: str) -> StreamRequest:
+        """Read what :mod:`treehammer.sql.arrow.arrow_stream` has written."""
+        document = json.loads(text)
+        for name in ("count", "names", "extras", "measurements"):
+            document[name] = SqlStatement(**document[name])
+        return cls(**document)
+
+
+def main() -> None:
+    """Answer the order; leave with a message when the database refuses."""
+    order = StreamRequest.from_json(sys.stdin.read())
+    try:
+        with open_driver(order.backend, order.address) as driver:
+            _send_stream(driver, order)
+    except BrokenPipeError:
+        sys.exit(READER_GONE)
+    except (adbc_driver_manager.Error, pa.ArrowException, DamagedValueError, OSError) as error:
+        # The drivers repeat the whole question.
+        sys.exit(" ".join(_QUERY_PATTERN.split(str(error), maxsplit=1)[0].split()))
+
+
+def _send_stream(driver: AdbcDriver, order: StreamRequest) -> None:
+    ((count,),) = driver.fetch_rows(order.count)
+    columns = order.columns
+    if columns is None:
+        columns = list_all_columns(
+            [row[0] for row in driver.fetch_rows(order.names)] if count else []
+        )
+    names = [name for name in columns if name not in METRICS_BY_NAME]
+    schema = build_schema(columns, order.metadata, lists_as_text=order.lists_as_text)
+    schema = schema.with_metadata({**schema.metadata, COUNT_KEY: str(count)})
+    with open_binary_stdout() as out, pa.ipc.new_stream(out, schema) as stream:
+        if not count:
+            return
+        extras = (
+            ExtraColumns(ExtraRow(*row) for row in driver.fetch_concurrently(order.extras))
+            if names
+            else None
+        )
+        for batch in driver.fetch_batches(order.measurements, order.batch_rows):
+            found: dict[str, Any] = dict(zip(order.fetched, batch.columns, strict=True))
+            if PASSES_COLUMN in found:
+                found |= _unpack_passes(found[PASSES_COLUMN], as_text=order.lists_as_text)
+            if extras:
+                found |= extras.next_columns(found[ID_COLUMN].to_pylist(), names)
+            arrays = [_convert_column(found[field.name], field.type) for field in schema]
+            stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _convert_column(column: Any, wanted: pa.DataType) -> pa.Array:
+    """A column of the database, of lists that were packed, or of extras, in the type of the export."""
+    if not isinstance(column, pa.Array):
+        return pa.array(column, wanted)
+    if pa.types.is_list(wanted) and not pa.types.is_list(column.type):
+        return _parse_lists(column, wanted)
+    return column.cast(wanted)
+
+
+def _unpack_passes(packed: pa.BinaryArray, *, as_text: bool) -> dict[str, pa.Array]:
+    """The lists that share one column of the database."""
+    lengths, numbers = packing.unpack_columns(packed.to_pylist())
+    known = np.maximum(lengths, 0)
+    # Numbers come row by row, and in each row list by list.
+    owner = np.repeat(np.tile(np.arange(len(packing.PACKED_COLUMNS)), len(lengths)), known.ravel())
+    columns: dict[str, pa.Array] = {}
+    for place, name in enumerate(packing.PACKED_COLUMNS):
+        lists = _build_list_array(
+            known[:, place],
+            pa.array(numbers[owner == place]),
+            unknown=pa.array(lengths[:, place] < 0),
+        )
+        texts = map(packing.encode_numbers, lists.to_pylist()) if as_text else None
+        columns[name] = lists if texts is None else pa.array(texts, pa.string())
+    return columns
+
+
+def _parse_lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
+    """Lists of numbers from JSON as :class:`treehammer.sql.core.schema.NumberList` writes it."""
+    if pc.any(pc.invert(pc.match_substring_regex(texts, _NUMBER_LIST_PATTERN))).as_py():
+        raise DamagedValueError("no list of numbers")
+    parts = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1, -1), ",")
+    numbers = parts.flatten()
+    # An empty list has one part, which is empty.
+    lengths = pc.if_else(pc.equal(texts, "[]"), 0, pc.list_value_length(parts))
+    return _build_list_array(
+        pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False),
+        numbers.filter(pc.not_equal(numbers, "")).cast(wanted.value_type),
+        unknown=texts.is_null(),
+    )
+
+
+def _build_list_array(
+    lengths: np.ndarray, numbers: pa.Array, *, unknown: pa.BooleanArray
+) -> pa.ListArray:
+    """Lists of these lengths, filled with the numbers one after the other; null where unknown.
+
+    Arrow up to 25 takes no mask beside offsets that have a validity bitmap, and what it computes
+    has one; NumPy's have none.
+    """
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype("i4")
+    return pa.ListArray.from_arrays(pa.array(ends), numbers, mask=unknown)
+
+
+class ExtraColumns:
+    """Joins the stream of extras to batches of measurements, which come in the same order."""
+
+    def __init__(self, rows: Iterator[ExtraRow]) -> None:
+        self._extras = rows
+        self._next = next(self._extras, None)
+
+    def next_columns(
+        self, ids: Sequence[str], names: Sequence[str]
+    ) -> Mapping[str, list[float | None]]:
+        """The column of each name (with its prefix) for these measurements, the next ones."""
+        places = {id_: place for place, id_ in enumerate(ids)}
+        columns: dict[str, list[float | None]] = {name: [None] * len(ids) for name in names}
+        while self._next is not None and self._next.measurement_id in places:
+            # A reader may bring more of them than are asked for.
+            if column := columns.get(EXTRA_PREFIX + self._next.name):
+                column[places[self._next.measurement_id]] = self._next.value
+            self._next = next(self._extras, None)
+        return columns
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Access keys, tokens and the keyring of the results service."""

@@ -1,0 +1,205 @@
+"""The keys that a results service knows, in its database, and the master key in a file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from treehammer.collectors.record.measurement_record import is_storable
+from treehammer.errors import ConfigError
+from treehammer.sql.auth.tokens import (
+    CAMPAIGN,
+    JOB,
+    ROLES,
+    AccessKey,
+    AccessKeyRow,
+    AccessList,
+    derive_key,
+    fingerprint_master_key,
+)
+from treehammer.sql.core.database_engine import read_transaction, write_transaction
+from treehammer.sql.core.schema import access_key, access_revocation, campaign, job, measurement
+
+_MASTER_BYTES = 32
+_KEY_COLUMNS = [access_key.c[field.name] for field in fields(AccessKeyRow)]
+
+
+#: Where campaigns and jobs are told of.
+_SUBJECT_COLUMNS = {
+    CAMPAIGN: (campaign.c.id, measurement.c.campaign_id),
+    JOB: (job.c.id, measurement.c.job_id),
+}
+
+
+@dataclass(frozen=True)
+class Revocation:
+    """A campaign or a job whose tokens count no more since ``revoked_us``."""
+
+    scope: str
+    subject: str
+    revoked_us: int
+
+
+class Keyring:
+    """Makes, lists and revokes keys; ``engine`` is of a database of this version."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def create_key(
+        self, master: bytes, role: str, name: str, *, now_us: int, expires_us: int | None = None
+    ) -> AccessKey:
+        """Make a key; only its holder will have its text.
+
+        Args:
+            master: the service's master key.
+            role: one of :data:`~treehammer.sql.auth.tokens.ROLES`.
+            name: who will hold it, for people.
+            now_us: the time, in microseconds since 1970 UTC.
+            expires_us: when it ends; never when None.
+
+        Raises:
+            StoreError: the database refuses.
+        """
+        if role not in ROLES:
+            raise ValueError(role)
+        key = derive_key(master, secrets.token_hex(6))
+        row = AccessKeyRow(
+            key.kid, role, name, now_us, expires_us, None, fingerprint_master_key(master)
+        )
+        with write_transaction(self._engine) as connection:
+            connection.execute(sa.insert(access_key), [asdict(row)])
+        return key
+
+    def list_keys(self) -> Sequence[AccessKeyRow]:
+        """Every key ever made, the oldest first."""
+        query = sa.select(*_KEY_COLUMNS).order_by(access_key.c.created_us, access_key.c.kid)
+        with read_transaction(self._engine) as connection:
+            return [AccessKeyRow(*row) for row in connection.execute(query)]
+
+    def load_access(self) -> AccessList:
+        """Everything that decides about a token, in one state of the database."""
+        revoked: dict[str, set[str]] = {CAMPAIGN: set(), JOB: set()}
+        with read_transaction(self._engine) as connection:
+            keys = {
+                row.kid: AccessKeyRow(*row) for row in connection.execute(sa.select(*_KEY_COLUMNS))
+            }
+            columns = access_revocation.c
+            for scope, subject in connection.execute(sa.select(columns.scope, columns.subject)):
+                revoked[scope].add(subject)
+        return AccessList(keys, frozenset(revoked[CAMPAIGN]), frozenset(revoked[JOB]))
+
+    def revoke_key(self, kid: str, *, now_us: int) -> bool:
+        """Have a key and all tokens made with it count no more, at once and for good.
+
+        Returns:
+            whether it counted until now.
+
+        Raises:
+            ConfigError: there is no such key.
+        """
+        mine = access_key.c.kid == kid
+        with write_transaction(self._engine) as connection:
+            known = sa.select(access_key.c.kid).where(mine)
+            if not is_storable(kid) or connection.execute(known).first() is None:
+                raise ConfigError(
+                    "there is no such key",
+                    where=f"key {kid!r}",
+                    hint="Those there are: treehammer token list",
+                )
+            change = sa.update(access_key).where(mine, access_key.c.revoked_us.is_(None))
+            return connection.execute(change.values(revoked_us=now_us)).rowcount > 0
+
+    def list_revocations(self) -> Sequence[Revocation]:
+        """Every campaign and job whose tokens were revoked, the first one first."""
+        table = access_revocation
+        query = sa.select(table.c.scope, table.c.subject, table.c.revoked_us)
+        with read_transaction(self._engine) as connection:
+            ordered = query.order_by(table.c.revoked_us, table.c.scope, table.c.subject)
+            return [Revocation(*row) for row in connection.execute(ordered)]
+
+    def has_subject(self, scope: str, subject: str) -> bool:
+        """Whether the database knows a campaign or a job of that identity, or measurements of it."""
+        with read_transaction(self._engine) as connection:
+            return any(
+                connection.execute(sa.select(sa.func.min(column)).where(column == subject)).scalar()
+                for column in _SUBJECT_COLUMNS[scope]
+            )
+
+    def revoke_tokens(self, scope: str, subject: str, *, now_us: int) -> bool:
+        """Have the tokens of a campaign or of a job count no more.
+
+        Args:
+            scope: :data:`~treehammer.sql.auth.tokens.CAMPAIGN` or :data:`~treehammer.sql.auth.tokens.JOB`.
+            subject: its identity, whether the database knows it or not.
+            now_us: the time, in microseconds since 1970 UTC.
+
+        Returns:
+            whether they counted until now.
+        """
+        columns = access_revocation.c
+        known = sa.select(columns.subject).where(columns.scope == scope, columns.subject == subject)
+        with write_transaction(self._engine) as connection:
+            if connection.execute(known).first() is not None:
+                return False
+            row = {"scope": scope, "subject": subject, "revoked_us": now_us}
+            connection.execute(sa.insert(access_revocation), [row])
+            return True
+
+
+def load_master_key(path: Path) -> bytes:
+    """The service's master key, which is made when there is none.
+
+    Raises:
+        ConfigError: it cannot be read or made, others may read it, or the file holds no key.
+    """
+    where = f"service_key_file {path}"
+    try:
+        if not path.exists():
+            _create_master_key(path)
+        with path.open(encoding="ascii") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            text = stream.read(1000).strip()
+    except OSError as error:
+        raise ConfigError(f"cannot be read or made ({error.strerror})", where=where) from error
+    except UnicodeDecodeError:
+        text = ""
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(
+            "others may read the master key", where=where, hint=f"Run: chmod 600 {path}"
+        )
+    try:
+        master = bytes.fromhex(text)
+    except ValueError:
+        master = b""
+    if len(master) != _MASTER_BYTES:
+        raise ConfigError(
+            "this is no master key",
+            where=where,
+            hint="Put it back from a backup; a new one would make every key that was given worthless.",
+        )
+    return master
+
+
+def _create_master_key(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A link to a finished file: of two processes that do this at once, one wins, and both read it.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write(secrets.token_bytes(_MASTER_BYTES).hex() + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        with suppress(FileExistsError):
+            path.hardlink_to(temporary)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Schema, row types, database engines and migrations."""

@@ -1,0 +1,233 @@
+"""Oracle through python-oracledb's thin mode, in its own way.
+
+It has never met an Oracle server: docs/databases.md says what stands in for one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.exc import DatabaseError, IntegrityError
+
+from treehammer.errors import StoreError
+from treehammer.sql.core import database_errors
+from treehammer.sql.core.backends.generic import (
+    ACCESS_OPTION,
+    CONNECT_TIMEOUT_S,
+    AccessMode,
+    Backend,
+    TableLayout,
+)
+from treehammer.sql.core.database_errors import display_url
+
+#: The oldest server that is accepted.
+MINIMUM_VERSION = (19,)
+#: The only character set that holds every text and sorts by code points.
+CHARACTER_SET = "AL32UTF8"
+#: A table with one row, which whoever writes has locked.  A row and not the table itself: that
+#: needs fewer rights, and H2, which the tests run, has no LOCK TABLE.
+LOCK_TABLE = "writer_lock"
+_CREATE_LOCK_TABLE = (
+    "CREATE TABLE writer_lock (id NUMBER(1) NOT NULL, CONSTRAINT pk_writer_lock PRIMARY KEY (id))"
+)
+_INSERT_LOCK_ROW = "INSERT INTO writer_lock (id) VALUES (1)"
+_SELECT_LOCK_ROW = "SELECT id FROM writer_lock"
+_ACQUIRE_LOCK = "SELECT id FROM writer_lock WHERE id = 1 FOR UPDATE WAIT"
+
+# Text is compared and sorted by its bytes, and numbers have a point, whatever country the server
+# thinks that its users are in.
+_SESSION_SETTINGS = (
+    "ALTER SESSION SET NLS_SORT = BINARY NLS_COMP = BINARY NLS_NUMERIC_CHARACTERS = '.,'"
+)
+_COLUMNS_QUERY = "SELECT table_name, column_name FROM user_tab_columns"
+_INDEXES_QUERY = (
+    "SELECT table_name, index_name, column_name FROM user_ind_columns "
+    "ORDER BY table_name, index_name, column_position"
+)
+_KEYS_QUERY = (
+    "SELECT table_name, constraint_name, column_name FROM user_cons_columns "
+    "WHERE constraint_name IN (SELECT constraint_name FROM user_constraints "
+    "WHERE constraint_type = 'P') ORDER BY table_name, constraint_name, position"
+)
+# Reserved words that SQLAlchemy does not know as such; as names of parameters they need quotes, too.
+_EXTRA_RESERVED_WORDS = frozenset(
+    (
+        "access",
+        "add",
+        "audit",
+        "column",
+        "column_value",
+        "file",
+        "immediate",
+        "increment",
+        "initial",
+        "maxextents",
+        "mlslabel",
+        "modify",
+        "nested_table_id",
+        "noaudit",
+        "offline",
+        "online",
+        "row",
+        "rowid",
+        "rownum",
+        "rows",
+        "session",
+        "successful",
+        "sysdate",
+        "validate",
+        "whenever",
+    )
+)
+_NAME_IS_TAKEN = "ORA-00955"
+
+
+class OracleBackend(Backend):
+    """A server of 19c or later; all of them are spoken to in the words of 19c."""
+
+    auxiliary_tables = frozenset({LOCK_TABLE})
+    transactional_ddl = False
+
+    def with_driver(self, url: URL) -> URL:
+        """The URL with python-oracledb as its driver where it names none."""
+        return url.set(drivername="oracle+oracledb") if url.drivername == "oracle" else url
+
+    def create_engine(self, url: URL) -> Engine:
+        """An engine that speaks alike to every version of the server."""
+        engine = super().create_engine(url)
+        preparer: Any = engine.dialect.identifier_preparer
+        preparer.reserved_words = preparer.reserved_words | _EXTRA_RESERVED_WORDS
+        # Before anything else is asked; and after SQLAlchemy has looked at the server's version.
+        sa.event.listen(engine, "connect", _configure_session, insert=True)
+        sa.event.listen(engine, "connect", functools.partial(_restrict_to_19c, engine.dialect))
+        return engine
+
+    def engine_options(self, url: URL) -> dict[str, Any]:
+        """A connection that a restart of the server has cut is made anew."""
+        ours = {"tcp_connect_timeout": CONNECT_TIMEOUT_S, "program": "treehammer"}
+        given = {name: value for name, value in ours.items() if name not in url.query}
+        return {"connect_args": given, "pool_pre_ping": True}
+
+    def begin(self, connection: Connection, access: AccessMode) -> None:
+        """Have readers see one state throughout, and one writer at a time, as on SQLite."""
+        if access == "read":
+            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+        if access == "write":
+            take = f"{_ACQUIRE_LOCK} {database_errors.BUSY_SECONDS:.0f}"
+            if not connection.exec_driver_sql(take).all():
+                raise StoreError(
+                    f"the table {LOCK_TABLE} has lost its row, which writers take in turn",
+                    where=display_url(connection.engine.url),
+                    hint=f"Put it back: {_INSERT_LOCK_ROW}; COMMIT;",
+                )
+
+    def require_usable_server(self, connection: Connection) -> None:
+        """Refuse a server that is too old, or a database that cannot hold every text."""
+        version = connection.dialect.server_version_info or ()
+        if version < MINIMUM_VERSION:
+            raise StoreError(
+                f"the server is Oracle {'.'.join(map(str, version))}; {MINIMUM_VERSION[0]}c or later is needed",
+                where=display_url(connection.engine.url),
+                hint="Use a newer server.",
+            )
+        encoding = connection.exec_driver_sql(
+            "SELECT value FROM nls_database_parameters WHERE parameter = 'NLS_CHARACTERSET'"
+        ).scalar()
+        if encoding != CHARACTER_SET:
+            raise StoreError(
+                f"the database's character set is {encoding}, which cannot hold every text",
+                where=display_url(connection.engine.url),
+                hint=f"Use a database whose character set is {CHARACTER_SET}, the usual one.",
+            )
+
+    def read_layout(self, connection: Connection) -> TableLayout:
+        """The user's own tables, asked for in few words: SQLAlchemy's questions are long."""
+        columns: dict[str, set[str]] = {}
+        for table, column in connection.exec_driver_sql(_COLUMNS_QUERY):
+            columns.setdefault(table.lower(), set()).add(column.lower())
+        indexes: dict[str, set[tuple[str | None, ...]]] = {}
+        for (table, _), names in _fetch_column_groups(connection, _INDEXES_QUERY).items():
+            indexes.setdefault(table, set()).add(names)
+        keys = {
+            table: names
+            for (table, _), names in _fetch_column_groups(connection, _KEYS_QUERY).items()
+        }
+        return TableLayout(columns, keys, indexes)
+
+    @contextmanager
+    def altering(self, plain: Connection) -> Iterator[Connection]:
+        """Keep writers out by a second connection.
+
+        Every change of a table commits, which would give up a lock of the first one.
+        """
+        _create_lock_table(plain)
+        with plain.engine.connect() as guard:
+            guarding = guard.execution_options(**{ACCESS_OPTION: "write"})
+            with guarding.begin():
+                yield plain.execution_options(**{ACCESS_OPTION: "alter"})
+
+
+def _fetch_column_groups(
+    connection: Connection, question: str
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Table and name -> the columns of an index or a constraint."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for table, name, column in connection.exec_driver_sql(question):
+        place = (table.lower(), name)
+        found[place] = (*found.get(place, ()), column.lower())
+    return found
+
+
+def _configure_session(connection: Any, _record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_SESSION_SETTINGS)
+
+
+def _restrict_to_19c(dialect: Any, _connection: Any, _record: Any) -> None:
+    # A server that is upgraded to 23ai would else be asked for BOOLEAN where its tables have numbers.
+    dialect.server_version_info = min(dialect.server_version_info, MINIMUM_VERSION)
+    dialect.supports_native_boolean = False
+
+
+def _create_lock_table(plain: Connection) -> None:
+    """Make the table of the lock and its row; harmless when another process just does the same."""
+    connection = plain.execution_options(**{ACCESS_OPTION: "alter"})
+    with connection.begin():
+        if not sa.inspect(connection).has_table(LOCK_TABLE):
+            try:
+                connection.exec_driver_sql(_CREATE_LOCK_TABLE)
+            except DatabaseError as error:
+                if _NAME_IS_TAKEN not in str(error.orig):
+                    raise
+    with connection.begin():
+        filled = connection.exec_driver_sql(_SELECT_LOCK_ROW).all()
+    if not filled:
+        try:
+            with connection.begin():
+                connection.exec_driver_sql(_INSERT_LOCK_ROW)
+        except IntegrityError:
+            pass  # the other one's row has come first
+
+
+#: Statement -> what the server says of it where it was done before.
+_ALREADY_APPLIED = (
+    ("CREATE ", ("ORA-00955", "ORA-01408")),
+    ("DROP ", ("ORA-00942", "ORA-01418")),
+    (" ADD ", ("ORA-01430", "ORA-02260", "ORA-02261", "ORA-02264", "ORA-02275")),
+    (" DROP ", ("ORA-00904", "ORA-02443")),
+    (" MODIFY ", ("ORA-01442", "ORA-01451")),
+)
+
+
+def is_already_applied(statement: str, said: str) -> bool:
+    """Whether a change of tables was refused because an upgrade that was cut has made it."""
+    for verb, codes in _ALREADY_APPLIED:
+        first = statement.lstrip().startswith(verb)
+        if first or (verb[0] == " " and verb in statement):
+            return any(code in said for code in codes)
+    return False

@@ -1,0 +1,64 @@
+"""Values of measurements that nobody can have written, which would stop whoever reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.errors import StoreError
+from treehammer.sql.core.database_errors import DamagedValueError, display_url
+from treehammer.sql.core.packing import decode_numbers, unpack_lists
+from treehammer.sql.core.schema import measurement
+from treehammer.sql.read.measurement_queries import FETCH_ROWS
+from treehammer.terminal import pluralize
+
+#: How many measurements a message names.
+MAX_LISTED = 10
+
+
+def require_undamaged_values(connection: Connection) -> None:
+    """Read every list of numbers.
+
+    Raises:
+        StoreError: some are damaged; the message names measurements, and says what to do.
+    """
+    for column, read in _DECODERS.items():
+        ids = list(_find_damaged_values(connection, measurement.c[column], read))
+        if ids:
+            some = ", ".join(ids[:MAX_LISTED]) + (", …" if len(ids) > MAX_LISTED else "")
+            quoted = ", ".join("'{}'".format(id_.replace("'", "''")) for id_ in ids[:MAX_LISTED])
+            give_up = (
+                f"UPDATE measurement SET {column} = NULL "  # noqa: S608 - for people to read
+                f"WHERE measurement_id IN ({quoted});"
+            )
+            raise StoreError(
+                f"{column} of {pluralize(len(ids), 'measurement')} is damaged: {some}",
+                where=display_url(connection.engine.url),
+                hint="Put the database back from a backup; or give these values up, and then run "
+                f"'treehammer db rebuild':\n  {give_up}",
+            )
+
+
+#: Column -> what reads a value of it.  Many have the same histogram, none the same passes.
+_DECODERS: dict[str, Callable[[Any], object]] = {
+    "read_latency_hist": lru_cache(maxsize=1 << 16)(decode_numbers),
+    "passes": unpack_lists,
+}
+
+
+def _find_damaged_values(
+    connection: Connection, column: sa.Column[Any], read: Callable[[Any], object]
+) -> Iterator[str]:
+    # As it comes: SQLite has texts in columns of bytes.
+    value = sa.type_coerce(column, sa.types.NullType())
+    query = sa.select(measurement.c.measurement_id, value).where(column.is_not(None))
+    with connection.execute(query.execution_options(yield_per=FETCH_ROWS)) as rows:
+        for id_, one in rows:
+            try:
+                read(one)
+            except (DamagedValueError, TypeError):
+                yield str(id_)

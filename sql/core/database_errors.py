@@ -1,0 +1,81 @@
+"""What a database's errors mean, and what to do about them."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
+
+from treehammer.config import mask_password
+from treehammer.errors import StoreError, UnstorableContentError
+from treehammer.sql.core import error_hints
+
+#: Seconds that a writer waits for another before it gives up.
+BUSY_SECONDS = error_hints.BUSY_SECONDS
+# What a URL says of how a server is reached rather than where it is.
+_CONNECTION_OPTIONS = (
+    "connect_timeout",
+    "passfile",
+    "prepare_threshold",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+)
+
+
+class DamagedValueError(ValueError):
+    """What a column holds is not what was written there; ``what`` says what it is not."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{error_hints.DAMAGED_VALUE}: {what}")
+
+
+@contextmanager
+def translate_errors(url: URL) -> Iterator[None]:
+    """Turn errors of the database into one that says what to do.
+
+    Raises:
+        StoreError: instead of anything SQLAlchemy or the driver raises, and of :class:`Damaged`.
+    """
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error, socket.gaierror, DamagedValueError) as error:
+        said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+        raise build_store_error(url, said, _classify_error(error, said)) from error
+
+
+def _classify_error(error: Exception, said: str) -> type[StoreError]:
+    """Whether the fault lies with what was to be written, rather than with the database."""
+    content = (
+        isinstance(error, DataError | IntegrityError) or error_hints.INDEX_ROW_TOO_LONG in said
+    )
+    return UnstorableContentError if content else StoreError
+
+
+def build_store_error(url: URL, said: str, kind: type[StoreError] = StoreError) -> StoreError:
+    """The error for what a database or its driver said."""
+    said = " ".join(said.split())
+    for sign, message, hint in error_hints.ERROR_HINTS.get(url.get_backend_name(), ()):
+        if sign in said.lower():
+            return kind(f"{message} ({said})", where=display_url(url), hint=hint)
+    return kind(f"the database refused: {said}", where=display_url(url))
+
+
+def sqlite_path(url: URL) -> Path | None:
+    """The file of an SQLite URL; ``None`` for other databases and for one in memory."""
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return None
+    return Path(str(url.database))
+
+
+def display_url(url: URL) -> str:
+    """The database for people: a path, or what the URL says of where it is, without its password."""
+    file = sqlite_path(url)
+    where = url.set(drivername=url.get_backend_name()).difference_update_query(_CONNECTION_OPTIONS)
+    return str(file) if file else mask_password(where)

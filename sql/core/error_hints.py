@@ -1,0 +1,399 @@
+"""What databases say when they refuse, what that means, and what to do about it."""
+
+from __future__ import annotations
+
+#: Seconds that a writer waits for another before it gives up.
+BUSY_SECONDS = 30.0
+
+_RETRY_HINT = "Nothing was written. Run the command again when the other one has ended."
+_COMMITTED_INTACT = "what was committed before is intact."
+
+# Of the database's revision, but not of its shape.
+_SCHEMA_INCOMPLETE = "the database lacks something that this version needs"
+_CHECK_HINT = "Run: treehammer db check"
+
+#: Of what a column holds although nobody can have written it; see :class:`.troubles.Damaged`.
+DAMAGED_VALUE = "damaged value"
+_DAMAGED_VALUE_HINT = (DAMAGED_VALUE, "a value is not what was written", _CHECK_HINT)
+
+#: PostgreSQL calls this an error of operation.
+INDEX_ROW_TOO_LONG = "index row"
+
+# What SQLite says -> what it means and what to do.
+_SQLITE_HINTS = (
+    (
+        "locked",
+        f"another process held the database for more than {BUSY_SECONDS:.0f} s",
+        _RETRY_HINT,
+    ),
+    (
+        "full",
+        "there is no room left to write",
+        "Free space where the database lies and run the command again; "
+        "what was recorded before is intact.",
+    ),
+    (
+        "disk i/o",
+        "the disk refused to write or read",
+        "Check space, quota and health of the disk, then run the command again; "
+        "what was committed before is intact.",
+    ),
+    (
+        "readonly",
+        "the database may not be written",
+        "Check the permissions of the file and its folder.",
+    ),
+    (
+        "unable to open",
+        "the database cannot be opened",
+        "Check that its folder exists and is yours to write, or give another with --database.",
+    ),
+    (
+        "malformed",
+        "the database is damaged",
+        "Put it back from a backup, or move it away and run 'treehammer collect': "
+        "the records of jobs stay in the spool.",
+    ),
+    *(
+        (sign, _SCHEMA_INCOMPLETE, _CHECK_HINT)
+        for sign in ("no such table", "no such column", "has no column")
+    ),
+    (
+        "not a database",
+        "this file is not an SQLite database",
+        "Check the path given with --database.",
+    ),
+)
+
+# The same of PostgreSQL's server and of the library that talks to it; the first that fits counts.
+_POSTGRESQL_HINTS = (
+    (
+        "lock timeout",
+        f"another process held the database for more than {BUSY_SECONDS:.0f} s",
+        _RETRY_HINT,
+    ),
+    (
+        'prepared statement "',
+        "a pooler in front of the server mixes up prepared statements",
+        "Set max_prepared_statements in PgBouncer (1.21 or later), or add prepare_threshold=none to "
+        "the URL.",
+    ),
+    (
+        "query_wait_timeout",
+        "the pooler in front of the server had no connection for us",
+        "Check that the server behind it runs, or have its default_pool_size raised: an export takes "
+        "two at once.",
+    ),
+    (
+        "statement pooling mode",
+        "the pooler in front of the server allows no transactions",
+        "Have its pool_mode set to transaction or session.",
+    ),
+    (
+        "unsupported startup parameter",
+        "the pooler in front of the server does not pass on a parameter of the URL",
+        "Leave it out; a schema of its own can be given by ALTER ROLE NAME SET search_path = NAME.",
+    ),
+    (
+        "root certificate file",
+        "there is nothing to know the server's certificate by",
+        "Name the file of its authority in the URL, ?sslrootcert=FILE, or trust those that this "
+        "machine does: ?sslrootcert=system.",
+    ),
+    (
+        "certificate verify failed",
+        "the server's certificate has expired, or is signed by somebody else than sslrootcert names",
+        "Check that file, and the clock of this machine; the server's administrator has the right one.",
+    ),
+    (
+        "does not match host name",
+        "the server's certificate is that of another host",
+        "Give the host in the URL the name that the certificate is made for.",
+    ),
+    (
+        "server does not support ssl",
+        "the server does not speak TLS, which sslmode asks for",
+        "Have ssl switched on at the server; sslmode=disable sends all in the clear.",
+    ),
+    (
+        "password authentication failed",
+        "the server refuses the password",
+        "Put the right one into ~/.pgpass, the file that passfile= names, or PGPASSWORD (or into the "
+        "URL, where others may read it); the user's name stands in the URL.",
+    ),
+    (
+        "no password supplied",
+        "the server wants a password",
+        "Put it into ~/.pgpass, the file that passfile= names, or PGPASSWORD (or into the URL, where "
+        "others may read it). Such a file counts only if nobody else may read it, by the very host "
+        "and port of the URL.",
+    ),
+    (
+        "authentication failed",
+        "the server does not let this user in",
+        "Check the user in the URL; the server's pg_hba.conf says who may enter, and how.",
+    ),
+    (
+        "no pg_hba.conf entry",
+        "the server lets nobody in from here under this name",
+        "Check user, host and sslmode in the URL, or have a line added to the server's pg_hba.conf.",
+    ),
+    (
+        'role "',
+        "the server does not know this user",
+        "Check the user in the URL, or have one made: CREATE ROLE NAME LOGIN.",
+    ),
+    (
+        "no such database",
+        "the pooler in front of the server has no such database",
+        "Check the database in the URL; PgBouncer lists its own under [databases].",
+    ),
+    (
+        'database "',
+        "the server has no such database",
+        "Have one made that is yours: CREATE DATABASE NAME OWNER USER ENCODING 'UTF8'.",
+    ),
+    ("does not exist", _SCHEMA_INCOMPLETE, _CHECK_HINT),
+    (
+        "permission denied for schema",
+        "this user may not make tables here",
+        "Have the right given: GRANT CREATE ON SCHEMA public TO USER, or use a database that the "
+        "user owns.",
+    ),
+    (
+        "permission denied",
+        "this user lacks a right in the database",
+        "Have it given by the owner of the tables: GRANT SELECT to read, INSERT, UPDATE and DELETE "
+        "to write.",
+    ),
+    (
+        "read-only transaction",
+        "the database may not be written",
+        "Give the primary server's address: this is a copy of it, or writing was switched off.",
+    ),
+    (
+        "too many",
+        "the server has no connection left",
+        "Try again later, or have max_connections raised.",
+    ),
+    (
+        "remaining connection slots",
+        "the server has no connection left",
+        "Try again later, or have max_connections raised.",
+    ),
+    (
+        "no space left",
+        "there is no room left to write on the server",
+        f"Have space made there and run the command again; {_COMMITTED_INTACT}",
+    ),
+    (
+        INDEX_ROW_TOO_LONG,
+        "a name is longer than PostgreSQL can index (2700 bytes)",
+        "Shorten the names of sites, tests and axes.",
+    ),
+    *(
+        (
+            sign,
+            "the connection to the server was lost",
+            f"Run the command again when the server is back; {_COMMITTED_INTACT}",
+        )
+        for sign in (
+            "server closed the connection",
+            "terminating connection",
+            "connection is lost",
+            "connection is closed",
+            "consuming input failed",
+            "no connection to the server",
+            "could not receive data",
+            "could not send data",
+            "server conn crashed",
+        )
+    ),
+    *(
+        (sign, "the server does not answer", "Check that it runs, and host and port in the URL.")
+        for sign in (
+            "connection refused",
+            "no such file or directory",
+            "timeout expired",
+            "connection timeout",
+            "could not translate host name",
+            "failed to resolve host",
+            "no route to host",
+            "network is unreachable",
+            "server login has been failing",
+            "starting up",
+            "shutting down",
+        )
+    ),
+)
+# The same of Oracle's server (ORA) and of python-oracledb (DPY).
+_ORACLE_HINTS = (
+    *(
+        (
+            sign,
+            f"another process held the database for more than {BUSY_SECONDS:.0f} s",
+            _RETRY_HINT,
+        )
+        for sign in ("ora-30006", "ora-00054", "ora-00060")
+    ),
+    *(
+        (
+            sign,
+            "the server refuses the user's name or password",
+            "Check both; the URL holds them (oracle://USER:PASSWORD@HOST/?service_name=NAME). Put "
+            "it into TREEHAMMER_DATABASE or a file that you alone may read.",
+        )
+        for sign in ("ora-01017", "dpy-4001", "ora-01005", "dpy-3001")
+    ),
+    (
+        "ora-28000",
+        "the server has locked this user's account",
+        "Have it unlocked: ALTER USER NAME ACCOUNT UNLOCK.",
+    ),
+    (
+        "ora-28001",
+        "this user's password has expired",
+        "Have a new one set: ALTER USER NAME IDENTIFIED BY ….",
+    ),
+    (
+        "dpy-3015",
+        "this user's password is kept in an old way that the driver does not know (10G)",
+        "Have it set anew: ALTER USER NAME IDENTIFIED BY ….",
+    ),
+    (
+        "dpy-3010",
+        "the server is too old",
+        "Use a server of 19c or later.",
+    ),
+    *(
+        (
+            sign,
+            "the server has no service of this name",
+            "Check ?service_name=NAME in the URL; 'lsnrctl services' on the server lists them.",
+        )
+        for sign in ("dpy-6001", "ora-12514")
+    ),
+    *(
+        (
+            sign,
+            "the server has no database of this SID",
+            "What stands behind the / of the URL is a SID. A service is named by "
+            "oracle://USER:PASSWORD@HOST/?service_name=NAME.",
+        )
+        for sign in ("dpy-6003", "ora-12505")
+    ),
+    *(
+        (
+            sign,
+            "the URL names no database",
+            "Give one like oracle://USER:PASSWORD@HOST/?service_name=NAME (port 1521 if none is "
+            "named). A name of tnsnames.ora needs ?config_dir=FOLDER.",
+        )
+        for sign in ("dpy-4027", "dpy-4000", "dpy-4026", "ora-12154")
+    ),
+    *(
+        (
+            sign,
+            "the server has no connection left",
+            "Try again later, or have PROCESSES and SESSIONS raised.",
+        )
+        for sign in ("ora-00018", "ora-00020", "ora-12516", "ora-12518", "ora-12519", "ora-12520")
+    ),
+    *(
+        (sign, "the server does not answer", "Check that it runs, and host and port in the URL.")
+        for sign in (
+            "dpy-6000",
+            "dpy-6002",
+            "dpy-6005",
+            "ora-12541",
+            "ora-12170",
+            "ora-01033",
+            "ora-01034",
+            "ora-01089",
+            "name or service not known",
+            "temporary failure in name resolution",
+            "no address associated",
+        )
+    ),
+    *(
+        (
+            sign,
+            "the connection to the server was lost",
+            f"Run the command again when the server is back; {_COMMITTED_INTACT}",
+        )
+        for sign in (
+            "ora-03113",
+            "ora-03114",
+            "ora-03135",
+            "ora-00028",
+            "ora-02396",
+            "ora-12537",
+            "ora-12547",
+            "dpy-4011",
+            "dpy-1001",
+            "dpy-4024",
+        )
+    ),
+    *(
+        (
+            sign,
+            "there is no room left to write on the server",
+            f"Have space added (ALTER TABLESPACE … ADD DATAFILE) and run the command again; {_COMMITTED_INTACT}",
+        )
+        for sign in ("ora-01653", "ora-01654", "ora-01691", "ora-01658", "ora-01652", "ora-19809")
+    ),
+    *(
+        (
+            sign,
+            "this user may use no more room on the server",
+            "Have it given: ALTER USER NAME QUOTA UNLIMITED ON TABLESPACE.",
+        )
+        for sign in ("ora-01536", "ora-01950")
+    ),
+    (
+        "ora-01555",
+        "the server kept the old state of the database for less time than reading took",
+        "Run the command again when less is written, or have UNDO_RETENTION raised.",
+    ),
+    *(
+        (
+            sign,
+            "a text is longer than its column on Oracle (4000 bytes)",
+            "Shorten it: letters beyond ASCII take two to four bytes.",
+        )
+        for sign in ("ora-12899", "ora-01461", "ora-12911")
+    ),
+    (
+        "ora-01450",
+        "an index is wider than this tablespace's blocks allow",
+        "Use a tablespace with blocks of 8 kB or more.",
+    ),
+    (
+        "ora-01031",
+        "this user may not do that",
+        "Have the right given: GRANT CREATE SESSION, CREATE TABLE TO NAME makes its own tables.",
+    ),
+    (
+        "ora-01045",
+        "this user may not log in",
+        "Have the right given: GRANT CREATE SESSION TO NAME.",
+    ),
+    (
+        "ora-00942",
+        "a table is not there, or this user may not see it",
+        "Use the user who owns the tables: Treehammer looks for them under the user's own name. "
+        + _CHECK_HINT,
+    ),
+    ("ora-00904", _SCHEMA_INCOMPLETE, _CHECK_HINT),
+    (
+        "ora-16000",
+        "the database may not be written",
+        "Give the primary server's address: this is a standby, or was opened read only.",
+    ),
+)
+#: Kind of database -> a sign in what it says, what that means and what to do; the first counts.
+ERROR_HINTS = {
+    "sqlite": (_DAMAGED_VALUE_HINT, *_SQLITE_HINTS),
+    "postgresql": (_DAMAGED_VALUE_HINT, *_POSTGRESQL_HINTS),
+    "oracle": (_DAMAGED_VALUE_HINT, *_ORACLE_HINTS),
+}

@@ -1,0 +1,68 @@
+"""Every catalogue column of a measurement, wherever the tables keep it: the one place that joins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
+from treehammer.sql.core.packing import PACKED_COLUMNS
+from treehammer.sql.core.schema import dimension_tables, measurement
+
+#: What comes before the names of metrics that tests defined, where they stand beside the catalogue's.
+EXTRA_PREFIX = "extra_"
+ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
+#: The column that holds the packed lists.
+PASSES_COLUMN = measurement.c.passes.name
+
+
+def catalogue_column(name: str) -> sa.Column[Any]:
+    """The column of a catalogue name; packed lists have none.
+
+    Raises:
+        KeyError: there is no such column.
+    """
+    dimension = DIMENSION_OF.get(name)
+    return measurement.c[name] if dimension is None else dimension_tables[dimension.name].c[name]
+
+
+def stored_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of what is fetched for these columns: packed lists come together, last, as ``passes``."""
+    wanted = list(names)
+    plain = tuple(name for name in wanted if name not in PACKED_COLUMNS)
+    return plain if len(plain) == len(wanted) else (*plain, PASSES_COLUMN)
+
+
+def select_columns(names: Iterable[str]) -> sa.Select[Any]:
+    """These columns, as :func:`stored` gives them, of all measurements."""
+    wanted = stored_columns(names)
+    return sa.select(*(catalogue_column(name) for name in wanted)).select_from(
+        join_dimensions(wanted)
+    )
+
+
+def join_dimensions(names: Iterable[str]) -> sa.FromClause:
+    """The measurements, joined to the dimensions that have any of these columns."""
+    tables = {DIMENSION_OF[name].name for name in names if name in DIMENSION_OF}
+    found: sa.FromClause = measurement
+    for dimension in DIMENSIONS:
+        if dimension.name in tables:
+            found = found.join(dimension_tables[dimension.name])
+    return found
+
+
+def measurements_where(name: str, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """A condition on :func:`column` of ``name`` as one on measurements, without a join."""
+    dimension = DIMENSION_OF.get(name)
+    return condition if dimension is None else measurements_in_dimension(dimension, condition)
+
+
+def measurements_in_dimension(
+    dimension: Dimension, condition: sa.ColumnElement[bool]
+) -> sa.ColumnElement[bool]:
+    """The measurements whose row in a dimension meets a condition."""
+    rows = sa.select(dimension_tables[dimension.name].c.id).where(condition)
+    return measurement.c[dimension.key].in_(rows)

@@ -1,0 +1,38 @@
+"""Runs migrations on the connection that :mod:`treehammer.sql.core.schema_upgrade` hands over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic import context
+from alembic.ddl.oracle import OracleImpl
+from sqlalchemy.exc import DatabaseError
+
+from treehammer.sql.core.backends.oracle import is_already_applied
+from treehammer.sql.core.schema import metadata
+
+
+class _Resumable(OracleImpl):
+    """Passes over changes that an upgrade has made before it was cut: Oracle commits each."""
+
+    __dialect__ = "oracle"
+
+    def _exec(self, construct: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return super()._exec(construct, *args, **options)
+        except DatabaseError as error:
+            if not is_already_applied(error.statement or "", str(error.orig)):
+                raise
+            return None
+
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    compare_type=True,
+    # Our transactions begin explicitly, so that SQLite, too, undoes a half-done migration.
+    transactional_ddl=True,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,172 @@
+"""The seconds of every pass of a measurement, all lists of them in one packed column.
+
+A version byte, then zlib of: the number of lists as int32, the length of each as int32 (-1 where it
+is not known), and the numbers of all of them as float64; little-endian.  A list is known by its
+place in :data:`PACKED`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from treehammer.sql.core.database_errors import DamagedValueError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: What every packed value begins with.
+FORMAT_VERSION = b"\x01"
+#: The lists in their order, which is history: new ones are added at the end, none is taken away.
+PACKED_COLUMNS = (
+    "pass_open_wall_s",
+    "pass_open_user_s",
+    "pass_open_sys_s",
+    "pass_get_tree_wall_s",
+    "pass_get_tree_user_s",
+    "pass_get_tree_sys_s",
+    "pass_prepare_wall_s",
+    "pass_prepare_user_s",
+    "pass_prepare_sys_s",
+    "pass_loop_wall_s",
+    "pass_loop_user_s",
+    "pass_loop_sys_s",
+    "pass_close_wall_s",
+    "pass_close_user_s",
+    "pass_close_sys_s",
+    "pass_loop_run_queue_s",
+)
+_UNKNOWN_LENGTH = -1
+_DAMAGED_PASSES = "no packed passes"
+
+
+def pack_lists(lists: Mapping[str, object]) -> bytes | None:
+    """The lists among these values; ``None`` when there are none."""
+    found = [lists.get(name) for name in PACKED_COLUMNS]
+    if all(one is None for one in found):
+        return None
+    lengths = [len(one) if isinstance(one, list) else _UNKNOWN_LENGTH for one in found]
+    numbers = [number for one in found if isinstance(one, list) for number in one]
+    head = struct.pack(f"<{1 + len(PACKED_COLUMNS)}i", len(PACKED_COLUMNS), *lengths)
+    return FORMAT_VERSION + zlib.compress(head + struct.pack(f"<{len(numbers)}d", *numbers))
+
+
+def pack_columns(
+    lengths: NDArray[np.int32], numbers: Sequence[NDArray[np.float64]]
+) -> list[bytes | None]:
+    """What :func:`pack` makes of each of many rows.
+
+    Args:
+        lengths: of the lists, shape (rows, lists), -1 where a list is not known.
+        numbers: of each list in the order of :data:`PACKED`: those of the first row, then of the second, …
+    """
+    import numpy as np
+
+    known = np.maximum(lengths, 0)
+    ends = np.cumsum(known).reshape(known.shape)
+    together = np.empty(int(known.sum()), "<f8")
+    for place, values in enumerate(numbers):
+        # Where each of its numbers goes: the start of its row's list, and on from there.
+        count = known[:, place]
+        within = np.arange(len(values)) - np.repeat(np.cumsum(count) - count, count)
+        together[np.repeat(ends[:, place] - count, count) + within] = values
+    heads = np.column_stack([np.full(len(lengths), lengths.shape[1]), lengths]).astype("<i4")
+    starts = [0, *ends[:, -1].tolist()]
+    filled = [bool(some) for some in np.any(lengths >= 0, axis=1)]
+    return [
+        FORMAT_VERSION + zlib.compress(head.tobytes() + together[start:end].tobytes())
+        if some
+        else None
+        for head, some, start, end in zip(heads, filled, starts, starts[1:], strict=False)
+    ]
+
+
+def unpack_lists(packed: bytes | None) -> dict[str, list[float] | None]:
+    """Every list by its name; ``None`` where it is not known.
+
+    Raises:
+        Damaged: it was not packed here, or by a later version of Treehammer.
+    """
+    lists: dict[str, list[float] | None] = dict.fromkeys(PACKED_COLUMNS)
+    if packed is None:
+        return lists
+    head, body = _split_header(packed)
+    lengths = struct.unpack(f"<{len(head) // 4}i", head)
+    if len(body) != 8 * sum(length for length in lengths if length > 0):
+        raise DamagedValueError(_DAMAGED_PASSES)
+    numbers = struct.unpack(f"<{len(body) // 8}d", body)
+    start = 0
+    for name, length in zip(
+        PACKED_COLUMNS, lengths, strict=False
+    ):  # later ones are not known of it
+        end = start + max(length, 0)
+        lists[name] = None if length < 0 else list(numbers[start:end])
+        start = end
+    return lists
+
+
+def _split_header(packed: bytes) -> tuple[bytes, bytes]:
+    """Lengths and numbers."""
+    if packed[:1] != FORMAT_VERSION:
+        raise DamagedValueError("passes packed in a way that this version does not know")
+    try:
+        body = zlib.decompress(packed[1:])
+    except zlib.error as error:
+        raise DamagedValueError(_DAMAGED_PASSES) from error
+    count = int.from_bytes(body[:4], "little")
+    if count > len(PACKED_COLUMNS):
+        raise DamagedValueError("passes with lists that this version does not know")
+    end = 4 * (1 + count)
+    if len(body) < end:
+        raise DamagedValueError(_DAMAGED_PASSES)
+    return body[4:end], body[end:]
+
+
+def unpack_columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Many packed values at once.
+
+    Returns:
+        lengths, shape (values, lists), -1 where a list is not known; and the numbers of all lists
+        of the first value, then of the second, and so on.
+
+    Raises:
+        Damaged: see :func:`unpack`.
+    """
+    # A tenth of a second to load, which those who only look need not pay.
+    import numpy as np
+
+    lengths = np.full((len(packed), len(PACKED_COLUMNS)), _UNKNOWN_LENGTH, "<i4")
+    numbers: list[bytes] = []
+    for row, one in enumerate(packed):
+        if one is not None:
+            head, body = _split_header(one)
+            lengths[row, : len(head) // 4] = np.frombuffer(head, "<i4")
+            numbers.append(body)
+    together = b"".join(numbers)
+    if len(together) != 8 * int(np.maximum(lengths, 0).sum(dtype="i8")):
+        raise DamagedValueError(_DAMAGED_PASSES)
+    return lengths, np.frombuffer(together, "<f8")
+
+
+def encode_numbers(numbers: Sequence[float] | None) -> str | None:
+    """A list as JSON, which keeps every bit of a float."""
+    return None if numbers is None else json.dumps(numbers, separators=(",", ":"), allow_nan=False)
+
+
+def decode_numbers(text: str) -> list[Any]:
+    """A list of numbers from its JSON.
+
+    Raises:
+        Damaged: it is none.
+    """
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise DamagedValueError("no list of numbers") from error
+    if not isinstance(found, list) or not all(type(one) in (int, float) for one in found):
+        raise DamagedValueError("no list of numbers")
+    return found

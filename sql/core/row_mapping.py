@@ -1,0 +1,109 @@
+"""Dataclasses of :mod:`treehammer.sql.core.rows` to rows of their tables, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from itertools import islice
+from typing import Any, TypeVar, get_type_hints
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.sql.core.rows import (
+    AttemptRow,
+    CampaignRow,
+    JobRow,
+    PairRow,
+    ReplicaRow,
+    VerdictRow,
+)
+
+Row = TypeVar("Row", CampaignRow, JobRow, AttemptRow, ReplicaRow, PairRow, VerdictRow)
+#: Rows that are looked up and written at once; an IN list may hold 1000 on Oracle.
+CHUNK_ROWS = 1000
+KeyedRow = CampaignRow | JobRow | AttemptRow | ReplicaRow
+ComparisonRow = PairRow | VerdictRow
+
+#: Kind of row -> its columns, each with whether it is text.
+_COLUMNS = {
+    kind.__name__: tuple(
+        (field.name, get_type_hints(kind)[field.name] is str) for field in fields(kind)
+    )
+    for kind in (CampaignRow, JobRow, AttemptRow, ReplicaRow, PairRow, VerdictRow)
+}
+
+
+def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
+    """The rows of a query as their dataclass; text that is not known becomes ''."""
+    # By position, and not by name: there may be ten thousand.
+    place = {name: index for index, name in enumerate(query.selected_columns.keys())}
+    plan = [(place[name], text) for name, text in _COLUMNS[kind.__name__]]
+    known: list[Any]
+    found: list[Row] = []
+    for row in connection.execute(query):
+        known = ["" if (value := row[index]) is None and text else value for index, text in plan]
+        found.append(kind(*known))
+    return found
+
+
+def insert_missing_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:
+    """Write the rows whose key is not there yet."""
+    _write_rows(connection, table, rows, replace=False)
+
+
+def upsert_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:
+    """Write rows, in place of those with the same key."""
+    _write_rows(connection, table, rows, replace=True)
+
+
+def replace_comparison_rows(
+    connection: Connection, table: sa.Table, comparison_id: str, rows: Sequence[ComparisonRow]
+) -> None:
+    """Write what a comparison found, in order, in place of what it found before."""
+    connection.execute(sa.delete(table).where(table.c.comparison_id == comparison_id))
+    values = [
+        {**asdict(row), "comparison_id": comparison_id, "line": line}
+        for line, row in enumerate(rows)
+    ]
+    if values:
+        connection.execute(sa.insert(table), values)
+
+
+def select_comparison_rows(table: sa.Table, comparison_id: str) -> sa.Select[Any]:
+    """What a comparison found, in order."""
+    return sa.select(table).where(table.c.comparison_id == comparison_id).order_by(table.c.line)
+
+
+def _write_rows(
+    connection: Connection, table: sa.Table, rows: Iterable[KeyedRow], *, replace: bool
+) -> None:
+    waiting = iter(rows)
+    while some := [asdict(row) for row in islice(waiting, CHUNK_ROWS)]:
+        _write_chunk(connection, table, some, replace=replace)
+
+
+def _write_chunk(
+    connection: Connection, table: sa.Table, some: Sequence[dict[str, Any]], *, replace: bool
+) -> None:
+    # UPDATE, and INSERT of what was not there: every database has both, none agrees on an upsert.
+    key = [column.key for column in table.primary_key]
+    known = sa.select(*(table.c[name] for name in key)).where(
+        table.c[key[0]].in_({values[key[0]] for values in some})
+    )
+    there = {tuple(row) for row in connection.execute(known)}
+    missing: dict[tuple[Any, ...], dict[str, Any]] = {}
+    changed = []
+    for values in some:
+        identity = tuple(values[name] for name in key)
+        if identity not in there:
+            if replace or identity not in missing:
+                missing[identity] = values
+        elif replace:
+            changed.append({**values, **{f"key_{name}": values[name] for name in key}})
+    if changed:
+        # Parameters have names of their own: those of the columns are taken by SET.
+        same = sa.and_(*(table.c[name] == sa.bindparam(f"key_{name}") for name in key))
+        connection.execute(sa.update(table).where(same), changed)
+    if missing:
+        connection.execute(sa.insert(table), list(missing.values()))

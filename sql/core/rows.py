@@ -1,0 +1,188 @@
+"""What the store keeps beside measurements, as plain values.
+
+Times are microseconds since 1970 UTC.  Text that is not known is ``''`` here and NULL in the
+database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+#: What a batch system's name begins with where another installation follows the job.
+EXTERNAL_PREFIX = "elsewhere@"
+
+
+@dataclass(frozen=True)
+class CampaignRow:
+    """One request: this test at this commit, these variants, sites and repeats.
+
+    ``plan`` is the canonical JSON of what was asked for (definition with overrides, sites);
+    ``planned_measurements`` counts timed and checksum executions.
+    """
+
+    id: str
+    name: str
+    created_us: int
+    repository: str
+    ref: str
+    commit_id: str
+    dirty: bool
+    test_name: str
+    test_path: str
+    plan: str
+    planned_jobs: int
+    planned_measurements: int
+
+
+#: States of jobs of which no batch system has anything more to tell.
+FINAL_STATES = frozenset({"done", "cancelled", "lost"})
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One job of a campaign and where its batch system knows it; ``state`` is a JobState value."""
+
+    id: str
+    campaign_id: str
+    site: str
+    door: str
+    kind: str
+    repeat: int
+    label: str
+    batch_system: str
+    batch_id: str
+    planned_measurements: int
+    state: str
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the installation that submitted it follows it, and tells us: nobody is asked here."""
+        return self.batch_system.startswith(EXTERNAL_PREFIX)
+
+    def as_external(self) -> JobRow:
+        """The same, as one that another installation follows."""
+        return (
+            self
+            if self.is_external
+            else replace(self, batch_system=EXTERNAL_PREFIX + self.batch_system)
+        )
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """One execution of a job; ``failure_class`` is '' while it runs and when it went well."""
+
+    job_id: str
+    number: int
+    state: str
+    started_us: int
+    ended_us: int
+    exit_code: int | None
+    failure_class: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ReplicaRow:
+    """What was found when a file of a dataset was read in full through a door, or asked for there.
+
+    Attributes:
+        id: of this finding.
+        found_us: when.
+        dataset: its name.
+        dataset_hash: its identity.
+        site: where the door is.
+        door: its name.
+        file: of the dataset.
+        url: what was read.
+        good: whether it was the file that the dataset has.
+        message: what it was instead.
+    """
+
+    id: str
+    found_us: int
+    dataset: str
+    dataset_hash: str
+    site: str
+    door: str
+    file: str
+    url: str
+    good: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """One job's paired effect: d = median over its rounds of ln(B/A) of ``metric``.
+
+    ``a_value`` and ``b_value`` are the medians over rounds of the metric itself, in its unit.
+    ``comparison_id`` names the comparison that wrote the row; ``comparison_key`` is the fingerprint
+    without the compared axis, ``label`` its display name.
+    """
+
+    comparison_id: str
+    job_id: str
+    campaign_id: str
+    site: str
+    host: str
+    comparison_key: str
+    label: str
+    metric: str
+    axis: str
+    a: str
+    b: str
+    rounds: int
+    a_value: float
+    b_value: float
+    d: float
+
+
+@dataclass(frozen=True)
+class VerdictRow:
+    """What a rule concluded, with its evidence; effects are means of d = ln(B/A).
+
+    ``scope`` is ``series`` (one comparison key at one site) or ``release`` (pooled over sites).
+    ``verdict`` is a value of :class:`treehammer.analysis.statistics.verdict.Verdict`.
+    ``low`` and ``high`` bound the adjusted interval; None where there are too few data.
+    ``evidence`` is the JSON of :class:`treehammer.analysis.statistics.verdict.VerdictEvidence`.
+    """
+
+    comparison_id: str
+    created_us: int
+    rule_version: int
+    scope: str
+    site: str
+    comparison_key: str
+    label: str
+    metric: str
+    axis: str
+    a: str
+    b: str
+    verdict: str
+    effect: float | None
+    low: float | None
+    high: float | None
+    jobs: int
+    hosts: int
+    jobs_needed: int | None
+    evidence: str
+
+
+@dataclass(frozen=True)
+class ExtraRow:
+    """What one measurement recorded of a metric that its test defines, in the unit stated there."""
+
+    measurement_id: str
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class CountRow:
+    """How many measurements of a campaign a site has; ``failure_class`` is '' for those that went well."""
+
+    site: str
+    kind: str
+    failure_class: str
+    plausible: bool
+    measurements: int

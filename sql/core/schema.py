@@ -1,0 +1,429 @@
+"""The tables of the results database, as SQLAlchemy Core metadata.
+
+Every entry of the metric catalogue has one column: in the measurement table, or in that of its
+dimension (:mod:`treehammer.sql.core.dimensions`), except the lists of passes, which share the column
+``passes`` (:mod:`treehammer.sql.core.packing`).  Everything here is chosen
+so that SQLite, PostgreSQL and Oracle can hold the same rows: names of at most 30 characters, times
+as whole microseconds since 1970 UTC, no empty text ('' is NULL on Oracle, so it is NULL
+everywhere).  SQLite and PostgreSQL are proven by tests; what stands in for Oracle there says
+docs/databases.md.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import oracle
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from treehammer.collectors.record.measurement_record import (
+    IDENTITY_METRICS,
+    MAX_IDENTITY,
+    MAX_TEXT,
+    MAX_WORD,
+    max_length,
+)
+from treehammer.collectors.record.metric_catalogue import (
+    CATALOGUE,
+    LONG_TEXT_METRICS,
+    METRICS_BY_NAME,
+    Metric,
+)
+from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
+from treehammer.sql.core.migrations.oracle_text import oracle_text
+from treehammer.sql.core.packing import decode_numbers
+
+#: Characters of the name of a metric that a test defines; see ``record.EXTRA_NAME``.
+EXTRA_NAME_LENGTH = 64
+
+
+class StoredText(TypeDecorator[str]):
+    """Text of a limited length; '' is stored as NULL.  It sorts by code points everywhere."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Have PostgreSQL sort as the others do, and Oracle count what it can hold: bytes."""
+        kind = self.impl_instance
+        if dialect.name == "oracle" and isinstance(kind, sa.String) and kind.length:
+            return dialect.type_descriptor(oracle_text(kind.length))
+        if dialect.name == "postgresql" and isinstance(kind, sa.String) and kind.length:
+            return dialect.type_descriptor(sa.String(kind.length, collation="C"))
+        return super().load_dialect_impl(dialect)
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Make '' NULL."""
+        return value or None
+
+
+class LongText(StoredText):
+    """Text without a length (a large object on Oracle, so never indexed); '' is stored as NULL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+
+#: Keeps every bit of a float.
+_JSON_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+class NumberList(TypeDecorator[list[Any]]):
+    """A list of numbers as JSON text; an empty list is not NULL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: list[Any] | None, dialect: Dialect) -> str | None:
+        """Write the list as JSON."""
+        return None if value is None else _JSON_ENCODER.encode(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> list[Any] | None:
+        """Read the list back."""
+        return None if value is None else decode_numbers(value)
+
+
+#: Double precision everywhere; Oracle's own DOUBLE PRECISION is a decimal type in disguise.
+REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(oracle.BINARY_DOUBLE(), "oracle")
+
+_TYPES: dict[str, TypeEngine[Any]] = {
+    "int": sa.BigInteger(),
+    "float": REAL,
+    "bool": sa.Boolean(),
+    "ints": NumberList(),
+}
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+    }
+)
+
+
+def column_type(metric: Metric) -> TypeEngine[Any]:
+    """The database's type for values of a metric."""
+    if metric.type == "text":
+        return LongText() if metric.name in LONG_TEXT_METRICS else StoredText(max_length(metric))
+    return _TYPES[metric.type]
+
+
+def _metric_column(metric: Metric) -> sa.Column[Any]:
+    # Text that names no row may be '', which is NULL.
+    optional_text = metric.type == "text" and metric.name not in IDENTITY_METRICS
+    return sa.Column(
+        metric.name,
+        column_type(metric),
+        primary_key=metric.name == "measurement_id",
+        nullable=optional_text or not metric.required,
+    )
+
+
+def _dimension_table(dimension: Dimension) -> sa.Table:
+    return sa.Table(
+        dimension.name,
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+        *(_metric_column(METRICS_BY_NAME[name]) for name in dimension.columns),
+    )
+
+
+def _dimension_key_column(dimension: Dimension) -> sa.Column[Any]:
+    return sa.Column(
+        dimension.key,
+        sa.BigInteger,
+        sa.ForeignKey(dimension_tables[dimension.name].c.id),
+        nullable=False,
+    )
+
+
+dimension_tables = {dimension.name: _dimension_table(dimension) for dimension in DIMENSIONS}
+
+measurement = sa.Table(
+    "measurement",
+    metadata,
+    *(
+        _metric_column(metric)
+        for metric in CATALOGUE
+        if metric.name not in DIMENSION_OF and metric.type != "floats"
+    ),
+    sa.Column("passes", sa.LargeBinary),
+    *map(_dimension_key_column, DIMENSIONS),
+)
+
+# The order of every listing and export.
+sa.Index(
+    "ix_measurement_order",
+    measurement.c.campaign_id,
+    measurement.c.job_id,
+    measurement.c.attempt,
+    measurement.c.round,
+    measurement.c.position,
+    measurement.c.measurement_id,
+)
+# Counts of a campaign, answered from the index and the few subjects alone.
+sa.Index(
+    "ix_measurement_counts",
+    measurement.c.campaign_id,
+    measurement.c.subject_id,
+    measurement.c.kind,
+    measurement.c.failure_class,
+    measurement.c.plausible,
+)
+# All that was measured on some days, answered from the index alone.
+sa.Index(
+    "ix_measurement_day",
+    measurement.c.day,
+    measurement.c.subject_id,
+    measurement.c.kind,
+    measurement.c.plausible,
+    measurement.c.failure_class,
+    measurement.c.eff_job,
+    measurement.c.cpu_per_event_s,
+    measurement.c.wall_per_event_s,
+)
+# The same of some subjects, and their history.
+sa.Index(
+    "ix_measurement_subject",
+    measurement.c.subject_id,
+    measurement.c.day,
+    measurement.c.kind,
+    measurement.c.plausible,
+    measurement.c.failure_class,
+    measurement.c.eff_job,
+    measurement.c.cpu_per_event_s,
+    measurement.c.wall_per_event_s,
+    measurement.c.started_us,
+)
+# The history of a series, whatever door's address or label it had.
+sa.Index("ix_subject_series", dimension_tables["subject"].c.series)
+
+#: The measured figures that are rolled up by day.
+ROLLUP_METRICS = (
+    "eff_job",
+    "eff_payload",
+    "eff_loop",
+    "eff_access",
+    "cpu_per_event_s",
+    "wall_per_event_s",
+    "event_rate_hz",
+    "access_rate_hz",
+    "setup_wall_s",
+    "stagein_wall_s",
+    "payload_wall_s",
+    "payload_run_queue_s",
+    "loop_wall_s",
+    "loop_cpu_s",
+    "first_byte_s",
+    "bytes_read",
+    "bytes_read_extra",
+    "read_calls",
+    "read_fraction",
+    "kernel_read_bytes",
+    "cache_efficiency_rel",
+    "perfstats_read_s",
+    "perfstats_unzip_s",
+    "tree_peak_rss_bytes",
+    "retries",
+    "door_rtt_s",
+    "load1_start",
+)
+
+
+class RollupColumnNames(NamedTuple):
+    """Names of the columns of a figure: how many had it, their sum, the sum of their squares."""
+
+    value_count: str
+    total: str
+    squares: str
+
+
+def rollup_column_names(name: str) -> RollupColumnNames:
+    """The columns of a figure of :data:`ROLLED`."""
+    return RollupColumnNames(f"n_{name}", f"s_{name}", f"q_{name}")
+
+
+def _rollup_columns(name: str) -> tuple[sa.Column[Any], ...]:
+    names = rollup_column_names(name)
+    return (
+        sa.Column(names.value_count, sa.BigInteger, nullable=False),
+        sa.Column(names.total, REAL, nullable=False),
+        sa.Column(names.squares, REAL, nullable=False),
+    )
+
+
+rollup_day = sa.Table(
+    "rollup_day",
+    metadata,
+    sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column(
+        "subject_id",
+        sa.BigInteger,
+        sa.ForeignKey(dimension_tables["subject"].c.id),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    sa.Column("kind", StoredText(MAX_WORD), primary_key=True),
+    sa.Column("outcome", StoredText(MAX_WORD), primary_key=True),
+    sa.Column("measurements", sa.BigInteger, nullable=False),
+    *(column for name in ROLLUP_METRICS for column in _rollup_columns(name)),
+    # Histograms merge by adding up their bins, so that percentiles of any selection can be had.
+    sa.Column("read_latency_hist", NumberList, nullable=False),
+    sa.Index("ix_rollup_day_subject", "subject_id", "day"),
+)
+
+extra = sa.Table(
+    "extra",
+    metadata,
+    sa.Column(
+        "measurement_id",
+        StoredText(MAX_IDENTITY),
+        sa.ForeignKey(measurement.c.measurement_id),
+        primary_key=True,
+    ),
+    sa.Column("name", StoredText(EXTRA_NAME_LENGTH), primary_key=True),
+    sa.Column("value", REAL, nullable=False),
+)
+
+campaign = sa.Table(
+    "campaign",
+    metadata,
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("name", StoredText(MAX_TEXT)),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
+    sa.Column("repository", StoredText(MAX_TEXT)),
+    sa.Column("ref", StoredText(MAX_TEXT)),
+    sa.Column("commit_id", StoredText(MAX_IDENTITY)),
+    sa.Column("dirty", sa.Boolean, nullable=False),
+    sa.Column("test_name", StoredText(MAX_TEXT)),
+    sa.Column("test_path", StoredText(MAX_TEXT)),
+    sa.Column("plan", LongText),
+    sa.Column("planned_jobs", sa.BigInteger, nullable=False),
+    sa.Column("planned_measurements", sa.BigInteger, nullable=False),
+    sa.Index("ix_campaign_created", "created_us"),
+)
+
+job = sa.Table(
+    "job",
+    metadata,
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column(
+        "campaign_id", StoredText(MAX_IDENTITY), sa.ForeignKey(campaign.c.id), nullable=False
+    ),
+    sa.Column("site", StoredText(MAX_TEXT)),
+    sa.Column("door", StoredText(MAX_TEXT)),
+    sa.Column("kind", StoredText(MAX_TEXT)),
+    sa.Column("repeat", sa.BigInteger, nullable=False),
+    sa.Column("label", StoredText(MAX_TEXT)),
+    sa.Column("batch_system", StoredText(MAX_TEXT)),
+    sa.Column("batch_id", StoredText(MAX_IDENTITY)),
+    sa.Column("planned_measurements", sa.BigInteger, nullable=False),
+    sa.Column("state", StoredText(MAX_TEXT)),
+    sa.Index("ix_job_campaign", "campaign_id", "site"),
+    # What is not over: a few of very many.
+    sa.Index("ix_job_state", "state", "campaign_id"),
+)
+
+attempt = sa.Table(
+    "attempt",
+    metadata,
+    sa.Column("job_id", StoredText(MAX_IDENTITY), sa.ForeignKey(job.c.id), primary_key=True),
+    # NUMBER is a reserved word on Oracle.
+    sa.Column("attempt", sa.BigInteger, key="number", primary_key=True, autoincrement=False),
+    sa.Column("state", StoredText(MAX_TEXT)),
+    sa.Column("started_us", sa.BigInteger, nullable=False),
+    sa.Column("ended_us", sa.BigInteger, nullable=False),
+    sa.Column("exit_code", sa.BigInteger),
+    sa.Column("failure_class", StoredText(MAX_TEXT)),
+    sa.Column("message", LongText),
+)
+
+# FILE is a reserved word on Oracle.
+replica = sa.Table(
+    "replica",
+    metadata,
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("found_us", sa.BigInteger, nullable=False),
+    sa.Column("dataset", StoredText(MAX_TEXT)),
+    sa.Column("dataset_hash", StoredText(MAX_TEXT)),
+    sa.Column("site", StoredText(MAX_TEXT)),
+    sa.Column("door", StoredText(MAX_TEXT)),
+    sa.Column("file_name", StoredText(MAX_TEXT), key="file"),
+    sa.Column("url", StoredText(MAX_TEXT)),
+    sa.Column("good", sa.Boolean, nullable=False),
+    sa.Column("message", LongText),
+)
+
+
+def _comparison_columns() -> tuple[sa.Column[Any], ...]:
+    # ``line`` keeps the order in which the comparison gave its rows.
+    return (
+        sa.Column("comparison_id", StoredText(MAX_IDENTITY), primary_key=True),
+        sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("site", StoredText(MAX_TEXT)),
+        sa.Column("comparison_key", StoredText(MAX_TEXT)),
+        sa.Column("label", StoredText(MAX_TEXT)),
+        sa.Column("metric", StoredText(MAX_TEXT)),
+        sa.Column("axis", StoredText(MAX_TEXT)),
+        sa.Column("a", StoredText(MAX_TEXT)),
+        sa.Column("b", StoredText(MAX_TEXT)),
+    )
+
+
+pair = sa.Table(
+    "pair",
+    metadata,
+    *_comparison_columns(),
+    sa.Column("job_id", StoredText(MAX_IDENTITY)),
+    sa.Column("campaign_id", StoredText(MAX_IDENTITY)),
+    sa.Column("host", StoredText(MAX_TEXT)),
+    sa.Column("rounds", sa.BigInteger, nullable=False),
+    sa.Column("a_value", REAL, nullable=False),
+    sa.Column("b_value", REAL, nullable=False),
+    sa.Column("d", REAL, nullable=False),
+)
+
+verdict = sa.Table(
+    "verdict",
+    metadata,
+    *_comparison_columns(),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
+    sa.Column("rule_version", sa.BigInteger, nullable=False),
+    sa.Column("scope", StoredText(MAX_TEXT)),
+    sa.Column("verdict", StoredText(MAX_TEXT)),
+    sa.Column("effect", REAL),
+    sa.Column("low", REAL),
+    sa.Column("high", REAL),
+    sa.Column("jobs", sa.BigInteger, nullable=False),
+    sa.Column("hosts", sa.BigInteger, nullable=False),
+    sa.Column("jobs_needed", sa.BigInteger),
+    sa.Column("evidence", LongText),
+    # The latest comparisons, by the first line of each.
+    sa.Index("ix_verdict_latest", "line", "created_us", "comparison_id"),
+)
+
+# A key to the results service; its secret is derived from the service's master key, whose
+# fingerprint ``made_with`` is, and stands nowhere.
+access_key = sa.Table(
+    "access_key",
+    metadata,
+    sa.Column("kid", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("role", StoredText(MAX_IDENTITY), nullable=False),
+    sa.Column("name", StoredText(MAX_TEXT), nullable=False),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
+    sa.Column("expires_us", sa.BigInteger),
+    sa.Column("revoked_us", sa.BigInteger),
+    sa.Column("made_with", StoredText(MAX_IDENTITY), nullable=False),
+)
+
+# Campaigns and jobs whose tokens no longer count; ``scope`` is 'campaign' or 'job'.
+access_revocation = sa.Table(
+    "access_revocation",
+    metadata,
+    sa.Column("scope", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("subject", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("revoked_us", sa.BigInteger, nullable=False),
+)

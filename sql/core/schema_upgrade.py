@@ -1,0 +1,280 @@
+"""The schema's history: how a database comes to the revision that this version needs."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from treehammer.errors import ConfigError, StoreError
+from treehammer.sql.core.backends import backend_of
+from treehammer.sql.core.database_engine import alter_transaction, read_transaction
+from treehammer.sql.core.database_errors import display_url, sqlite_path, translate_errors
+from treehammer.sql.core.schema import metadata
+from treehammer.sql.core.schema_check import (
+    create_missing_indexes,
+    find_missing_indexes,
+    require_complete_schema,
+)
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+#: The revision that :mod:`treehammer.sql.core.schema` describes.
+REVISION = "0009"
+MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"
+UPGRADE_COMMAND = "treehammer db upgrade"
+
+
+# Where Alembic keeps the revision, as Alembic makes it.
+_VERSION_TABLE = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+
+
+class SchemaState(Enum):
+    """What a database is to this version of Treehammer."""
+
+    EMPTY = "empty"
+    CURRENT = "current"
+    OLDER = "older"
+    NEWER = "newer"
+    UNVERSIONED = "unmarked"
+    FOREIGN = "foreign"
+
+
+def read_revision(engine: Engine) -> str:
+    """The revision a database is at; '' when it has none."""
+    with read_transaction(engine) as connection:
+        return _fetch_revision(connection)
+
+
+def read_schema_state(engine: Engine) -> SchemaState:
+    """Compare a database with this version."""
+    with read_transaction(engine) as connection:
+        return _detect_state(connection)
+
+
+def require_current_schema(engine: Engine) -> None:
+    """Refuse a database that this version cannot use.
+
+    Raises:
+        StoreError: it is older, newer, or not Treehammer's; the message says what to do.
+    """
+    found = read_schema_state(engine)
+    where = display_url(engine.url)
+    if found is SchemaState.OLDER:
+        raise StoreError(
+            f"the database is at revision {read_revision(engine)}; this version needs {REVISION}",
+            where=where,
+            hint=f"Run: {UPGRADE_COMMAND}",
+        )
+    if found is SchemaState.NEWER:
+        raise StoreError(
+            f"the database is at revision {read_revision(engine)}, which this version does not know",
+            where=where,
+            hint="A newer Treehammer has written it: install that version or a later one.",
+        )
+    if found is SchemaState.UNVERSIONED:
+        raise StoreError(
+            "tables of Treehammer's are here, but not the revision that they are at",
+            where=where,
+            hint="A backup is being restored, or was restored without the table alembic_version: "
+            "restore all of it. Nothing was changed.",
+        )
+    if found is SchemaState.FOREIGN:
+        raise StoreError(
+            "this database holds something other than Treehammer's results",
+            where=where,
+            hint="Give another with --database.",
+        )
+
+
+def create_schema(engine: Engine) -> None:
+    """Lay the tables in an empty database; harmless when another process just has."""
+    with alter_transaction(engine) as connection:
+        if _detect_state(connection) is SchemaState.EMPTY:
+            _drop_tables(connection)
+            _create_tables(connection)
+
+
+def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
+    """Bring an older database to this version's revision.
+
+    Args:
+        engine: of the database.
+        backed_up: that there is a backup, which has to be said where changes cannot be undone.
+
+    Returns:
+        the backup that was made before (SQLite only), or ``None``.
+
+    Raises:
+        ConfigError: changes cannot be undone, and nobody says that there is a backup.
+        StoreError: the database is newer, not Treehammer's, or refused; it is as it was before,
+            or else the message says that it is not.
+    """
+    found = read_schema_state(engine)
+    if found is SchemaState.EMPTY:
+        create_schema(engine)
+        return None
+    if found is not SchemaState.OLDER:
+        require_current_schema(engine)
+        _create_missing_parts(engine)
+        return None
+    if not backend_of(engine).transactional_ddl:
+        _upgrade_irreversibly(engine, backed_up=backed_up)
+        return None
+    backup = _back_up(engine)
+    with alter_transaction(engine) as connection:
+        migrate_to(connection, REVISION)
+        create_missing_indexes(connection)  # an error undoes the upgrade
+    return backup
+
+
+def _create_missing_parts(engine: Engine) -> None:
+    with read_transaction(engine) as connection:
+        lacking = find_missing_indexes(backend_of(engine).read_layout(connection))
+        if not lacking:
+            require_complete_schema(connection)
+            return
+    with alter_transaction(engine) as connection:
+        create_missing_indexes(connection)
+
+
+def _upgrade_irreversibly(engine: Engine, *, backed_up: bool) -> None:
+    if not backed_up:
+        raise ConfigError(
+            "this database cannot undo changes of its tables, should the upgrade fail",
+            where=display_url(engine.url),
+            hint="Stop what writes to it, make a backup (on Oracle: expdp USER SCHEMAS=USER "
+            f"DUMPFILE=results.dmp), and run: {UPGRADE_COMMAND} --backed-up",
+        )
+    try:
+        with alter_transaction(engine) as connection:
+            migrate_to(connection, REVISION)
+            create_missing_indexes(connection)
+    except StoreError as error:
+        again = f"What was changed stays. Then run again: {UPGRADE_COMMAND} --backed-up"
+        raise StoreError(
+            error.message, where=error.where, hint=f"{error.hint} {again}".strip()
+        ) from error
+
+
+def _fetch_revision(connection: Connection) -> str:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return ""
+    return connection.scalar(sa.select(_VERSION_TABLE.c.version_num)) or ""
+
+
+def _detect_state(connection: Connection) -> SchemaState:
+    found = _fetch_revision(connection)
+    if found == REVISION:
+        return SchemaState.CURRENT
+    if not found:
+        return _classify_unversioned(connection)
+    return SchemaState.OLDER if found in _known_revisions() else SchemaState.NEWER
+
+
+def _classify_unversioned(connection: Connection) -> SchemaState:
+    """What a database without a revision is.
+
+    Nothing in it is ever taken away but what was left where laying the tables cannot be undone: as
+    the revision is written last, nobody could write into them, and no row is in any.
+    """
+    backend = backend_of(connection.engine)
+    there = set(sa.inspect(connection).get_table_names())
+    others = there - backend.auxiliary_tables
+    if not others:
+        return SchemaState.EMPTY
+    if not others <= {*metadata.tables, _VERSION_TABLE.name}:
+        return SchemaState.FOREIGN
+    was_begun = not backend.transactional_ddl and backend.auxiliary_tables <= there
+    if was_begun and not any(_has_rows(connection, name) for name in others):
+        return SchemaState.EMPTY
+    return SchemaState.UNVERSIONED
+
+
+def _has_rows(connection: Connection, table: str) -> bool:
+    one = sa.select(sa.literal(1)).select_from(sa.table(table)).limit(1)
+    return connection.execute(one).first() is not None
+
+
+def alembic_config() -> Config:
+    """Alembic's configuration, without a file."""
+    # Alembic takes a quarter of a second to import: only those who migrate pay for it.
+    from alembic.config import Config
+
+    configured = Config()
+    configured.set_main_option("script_location", str(MIGRATIONS_FOLDER).replace("%", "%%"))
+    return configured
+
+
+def _known_revisions() -> set[str]:
+    from alembic.script import ScriptDirectory
+
+    return {
+        script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()
+    }
+
+
+def _create_tables(connection: Connection) -> None:
+    # As they are now, without going through history; a test proves that both lead to the same.
+    metadata.create_all(connection)
+    _VERSION_TABLE.create(connection)
+    connection.execute(sa.insert(_VERSION_TABLE).values(version_num=REVISION))
+
+
+def migrate_to(connection: Connection, target: str) -> None:
+    """Go through history to a revision, inside the transaction of ``connection``."""
+    from alembic import command
+
+    configured = alembic_config()
+    configured.attributes["connection"] = connection
+    command.upgrade(configured, target)
+
+
+def _drop_tables(connection: Connection) -> None:
+    left = sa.inspect(connection).get_table_names()
+    for table in reversed(metadata.sorted_tables):
+        if table.name in left:
+            table.drop(connection)
+    if "alembic_version" in left:
+        _VERSION_TABLE.drop(connection)
+
+
+def _back_up(engine: Engine) -> Path | None:
+    file = sqlite_path(engine.url)
+    if file is None:
+        return None
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    backup = file.with_name(f"{file.name}.{read_revision(engine)}.{stamp}.bak")
+    try:
+        # For those alone who may read the database.
+        os.close(os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        backup.chmod(file.stat().st_mode & 0o777)
+        with (
+            translate_errors(engine.url),
+            closing(sqlite3.connect(file)) as source,
+            closing(sqlite3.connect(backup)) as target,
+        ):
+            source.backup(target)
+    except OSError as error:
+        raise StoreError(
+            f"the backup cannot be made ({error.strerror})",
+            where=str(backup),
+            hint="Nothing was changed. Have the folder made writable.",
+        ) from error
+    except BaseException:
+        backup.unlink(missing_ok=True)  # half of it is none
+        raise
+    return backup

@@ -1,0 +1,1 @@
+"""Queries for figures, campaigns, sites and the overview."""

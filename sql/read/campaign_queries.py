@@ -1,0 +1,373 @@
+"""Campaigns and jobs as pages show them: how far, what failed where, every attempt.
+
+Single measurements are read of one job at a time, or counted by an index.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from treehammer.collectors.record.failures import NOT_SUPPORTED
+from treehammer.collectors.record.measurement_record import is_storable
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.core import measurement_view
+from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
+from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
+from treehammer.sql.write.rollups import GOOD, UNSUPPORTED, exact_outcome_column
+from treehammer.sql.write.store import Store
+
+#: Failing measurements of a campaign whose messages are read.
+MAX_FAILURE_MESSAGES = 2000
+#: Measurements of one job that are read.
+MAX_JOB_MEASUREMENTS = 500
+
+
+@dataclass(frozen=True)
+class FailureMessage:
+    """What one failing measurement of a campaign said."""
+
+    site: str
+    job_id: str
+    failure_class: str
+    failure_kind: str
+    failure_phase: str
+    message: str
+
+
+@dataclass(frozen=True)
+class FailedAttemptCount:
+    """How many attempts at a site ended with a class of failure; ``again`` of them were followed by another."""
+
+    site: str
+    failure_class: str
+    attempts: int
+    retried: int
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """A job, its last attempt (None before the first) and what of it is recorded.
+
+    Attributes:
+        job: it.
+        last: its last attempt.
+        attempts: how many there were.
+        recorded: its measurements.
+        failed: outcome that is not good, as roll-ups name it -> its measurements, the most first.
+        said: what one of the most frequent of those said.
+    """
+
+    job: JobRow
+    last_attempt: AttemptRow | None
+    attempts: int
+    measurements: int
+    failures: Mapping[str, int]
+    message: str
+
+
+def list_campaigns(store: Store, first: int, count: int) -> tuple[list[CampaignState], int]:
+    """``count`` campaigns from the ``first`` on, the newest first, and how many there are."""
+    order = (campaign.c.created_us.desc(), campaign.c.id)
+    with store.connection() as connection:
+        all_ = connection.scalar(sa.select(sa.func.count()).select_from(campaign)) or 0
+        query = sa.select(campaign.c.id).order_by(*order).offset(first).limit(count)
+        ids = list(connection.scalars(query))
+    return fetch_campaign_states(store, ids), all_
+
+
+def list_campaign_choices(
+    store: Store, count: int, chosen: Collection[str]
+) -> list[tuple[str, str]]:
+    """Identity and name of campaigns to choose from: the newest, and those that are chosen, however old."""
+    found = dict(list_newest_campaigns(store, count))
+    older = [one for one in chosen if one not in found]
+    named = fetch_campaign_names(store, older)
+    return [*found.items(), *((one, named.get(one, one)) for one in older)]
+
+
+def list_newest_campaigns(store: Store, count: int) -> list[tuple[str, str]]:
+    """Identity and name of the newest campaigns."""
+    query = sa.select(campaign.c.id, campaign.c.name)
+    query = query.order_by(campaign.c.created_us.desc(), campaign.c.id).limit(count)
+    with store.connection() as connection:
+        return [(id_, name or id_) for id_, name in connection.execute(query)]
+
+
+def fetch_campaign_names(store: Store, ids: Collection[str]) -> dict[str, str]:
+    """Campaigns of these identities that have a name: identity -> name."""
+    if not ids:
+        return {}
+    wanted = sorted(ids)
+    found: dict[str, str] = {}
+    query = sa.select(campaign.c.id, campaign.c.name).where(campaign.c.name.is_not(None))
+    with store.connection() as connection:
+        for start in range(0, len(wanted), CHUNK_ROWS):
+            some = query.where(campaign.c.id.in_(wanted[start : start + CHUNK_ROWS]))
+            found.update(connection.execute(some).all())
+    return found
+
+
+def fetch_distinct_names(store: Store, ids: Collection[str]) -> dict[str, str]:
+    """The same, of names that are alike with the identity, in short: no two are the same."""
+    found = fetch_campaign_names(store, ids)
+    alike = Counter(found.values())
+    short = next(
+        size
+        for size in (8, 16, None)
+        if len({(n, i[:size]) for i, n in found.items()}) == len(found)
+    )
+    return {i: n if alike[n] == 1 else f"{n} ({i[:short]})" for i, n in found.items()}
+
+
+def resolve_campaign(store: Store, reference: str) -> str:
+    """The identity that :meth:`Store.campaign` finds, or of a campaign that has measurements alone.
+
+    Raises:
+        NothingToDo: there is no campaign at all.
+        ConfigError: none or several are meant.
+    """
+    try:
+        return store.campaign(reference).id
+    except (ConfigError, NothingToDoError):
+        # A service may have been told of its measurements, and not of the campaign.
+        if not (is_storable(reference) and _has_measurements(store, reference)):
+            raise
+        return reference
+
+
+def _has_measurements(store: Store, campaign_id: str) -> bool:
+    one = sa.select(measurement.c.measurement_id).where(measurement.c.campaign_id == campaign_id)
+    with store.connection() as connection:
+        return connection.scalar(one.limit(1)) is not None
+
+
+def fetch_campaign(store: Store, id_: str) -> CampaignRow:
+    """The campaign of an identity.
+
+    Raises:
+        NothingToDo: there is none.
+    """
+    with store.connection() as connection:
+        found = fetch_rows(connection, CampaignRow, sa.select(campaign).where(campaign.c.id == id_))
+    if not found:
+        raise NothingToDoError("there is no campaign of this identity")
+    return found[0]
+
+
+def fetch_job(store: Store, id_: str) -> JobRow:
+    """The job of an identity.
+
+    Raises:
+        NothingToDo: there is none.
+    """
+    with store.connection() as connection:
+        found = fetch_rows(connection, JobRow, sa.select(job).where(job.c.id == id_))
+    if not found:
+        raise NothingToDoError("there is no job of this identity")
+    return found[0]
+
+
+def count_job_states(store: Store, campaign_id: str) -> dict[str, dict[str, int]]:
+    """Site -> state -> jobs of a campaign."""
+    by = (job.c.site, job.c.state)
+    query = sa.select(*by, sa.func.count()).where(job.c.campaign_id == campaign_id)
+    found: dict[str, dict[str, int]] = {}
+    with store.connection() as connection:
+        for site, state, count in connection.execute(query.group_by(*by).order_by(*by)):
+            found.setdefault(site or "", {})[state or ""] = count
+    return found
+
+
+def fetch_time_span_us(store: Store, campaign_id: str) -> tuple[int, int] | None:
+    """When its first job started and the last known start or end of one; None before.
+
+    Both are microseconds since 1970 UTC, as the batch systems told when they were last looked at.
+    """
+    started, ended = attempt.c.started_us, attempt.c.ended_us
+    query = sa.select(sa.func.min(started), sa.func.max(started), sa.func.max(ended))
+    query = query.join(job, job.c.id == attempt.c.job_id)
+    query = query.where(job.c.campaign_id == campaign_id, started > 0)
+    with store.connection() as connection:
+        first, *last = connection.execute(query).one()
+    return None if first is None else (int(first), max(int(us or 0) for us in last))
+
+
+def list_failure_messages(store: Store, campaign_id: str) -> list[FailureMessage]:
+    """What its failing measurements said, :data:`MOST_FAILING` at most."""
+    names = ("site", "job_id", "failure_class", "failure_kind", "failure_phase", "failure_message")
+    query = measurement_view.select_columns(names).where(
+        measurement.c.campaign_id == campaign_id, measurement.c.failure_class.is_not(None)
+    )
+    with store.connection() as connection:
+        rows = connection.execute(query.limit(MAX_FAILURE_MESSAGES))
+        return [FailureMessage(*(value or "" for value in row)) for row in rows]
+
+
+def count_unsupported(store: Store, campaign_id: str) -> dict[tuple[str, str], int]:
+    """Site and class of failure -> its measurements of what a release or set-up cannot do at all."""
+    by = (measurement_view.catalogue_column("site"), measurement.c.failure_class)
+    query = measurement_view.select_columns(("site", "failure_class")).add_columns(sa.func.count())
+    query = query.where(
+        measurement.c.campaign_id == campaign_id,
+        measurement.c.failure_class.in_(UNSUPPORTED),
+        measurement.c.failure_kind == NOT_SUPPORTED,
+    )
+    with store.connection() as connection:
+        rows = connection.execute(query.group_by(*by))
+        return {(site or "", of_class): int(count) for site, of_class, count in rows}
+
+
+def list_datasets(store: Store, campaign_id: str) -> list[tuple[str, str]]:
+    """Name and hash of every dataset that its measurements read, sorted."""
+    subject = dimension_tables["subject"].c
+    mine = sa.select(measurement.c.subject_id).where(measurement.c.campaign_id == campaign_id)
+    query = sa.select(subject.dataset, subject.dataset_hash).distinct()
+    query = query.where(subject.id.in_(mine), subject.dataset.is_not(None))
+    with store.connection() as connection:
+        return sorted((name, hash_ or "") for name, hash_ in connection.execute(query))
+
+
+def count_failed_attempts(store: Store, campaign_id: str) -> list[FailedAttemptCount]:
+    """Its attempts that did not end well, by site and class, the most frequent first."""
+    later = attempt.alias("later")
+    followed = (
+        sa.select(later.c.job_id)
+        .where(later.c.job_id == attempt.c.job_id, later.c.number > attempt.c.number)
+        .exists()
+    )
+    by = (job.c.site, attempt.c.failure_class)
+    one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
+    again = sa.func.sum(sa.case((followed, one), else_=none))
+    query = (
+        sa.select(*by, sa.func.count(), again)
+        .select_from(attempt)
+        .join(job, job.c.id == attempt.c.job_id)
+        .where(job.c.campaign_id == campaign_id, attempt.c.failure_class.is_not(None))
+        .group_by(*by)
+    )
+    with store.connection() as connection:
+        rows = [
+            FailedAttemptCount(s or "", f, n, int(a)) for s, f, n, a in connection.execute(query)
+        ]
+    return sorted(rows, key=lambda one: (-one.attempts, one.site, one.failure_class))
+
+
+def list_job_summaries(
+    store: Store, campaign_id: str, only: Mapping[str, str], first: int, count: int
+) -> tuple[list[JobSummary], int]:
+    """``count`` jobs from the ``first`` on by site, label and repeat, and how many there are.
+
+    Args:
+        store: to ask.
+        campaign_id: whose.
+        only: ``site``, ``state`` or ``failure`` (class of an attempt or a measurement,
+            ``implausible``, or what is not supported, as :data:`.rollups.UNSUPPORTED` has it) ->
+            the value they must have.
+        first: that is wanted, from 0.
+        count: how many.
+    """
+    conditions = [job.c.campaign_id == campaign_id]
+    conditions += [job.c[name] == only[name] for name in ("site", "state") if only.get(name)]
+    if only.get("failure"):
+        conditions.append(_jobs_with_failure(campaign_id, only["failure"]))
+    order = (job.c.site, job.c.label, job.c.repeat, job.c.id)
+    with store.connection() as connection:
+        all_ = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
+        query = sa.select(job).where(*conditions).order_by(*order).offset(first).limit(count)
+        rows = fetch_rows(connection, JobRow, query)
+        outcomes = _fetch_job_outcomes(connection, campaign_id, [row.id for row in rows])
+        bad = {
+            job_id: [one for one in of if one.outcome != GOOD] for job_id, of in outcomes.items()
+        }
+        said = _fetch_messages(
+            connection, {job_id: of[0].example for job_id, of in bad.items() if of}
+        )
+    attempts: dict[str, list[AttemptRow]] = {}
+    for one in store.attempts(row.id for row in rows):
+        attempts.setdefault(one.job_id, []).append(one)
+    lines = [
+        JobSummary(
+            row,
+            attempts[row.id][-1] if row.id in attempts else None,
+            len(attempts.get(row.id, ())),
+            sum(one.measurements for one in outcomes.get(row.id, ())),
+            {one.outcome: one.measurements for one in bad.get(row.id, ())},
+            said.get(row.id, ""),
+        )
+        for row in rows
+    ]
+    return lines, all_ or 0
+
+
+class _JobOutcome(NamedTuple):
+    """An outcome, how many measurements of a job had it, and the identity of one of them."""
+
+    outcome: str
+    measurements: int
+    example: str
+
+
+def _fetch_job_outcomes(
+    connection: sa.Connection, campaign_id: str, jobs: Sequence[str]
+) -> dict[str, list[_JobOutcome]]:
+    """Job -> outcomes of its measurements, the most frequent first."""
+    by = (measurement.c.job_id, exact_outcome_column())
+    query = sa.select(*by, sa.func.count(), sa.func.min(measurement.c.measurement_id))
+    query = query.where(measurement.c.campaign_id == campaign_id, measurement.c.job_id.in_(jobs))
+    found: dict[str, list[_JobOutcome]] = {}
+    for job_id, outcome, number, example in connection.execute(query.group_by(*by)):
+        found.setdefault(job_id, []).append(_JobOutcome(outcome, int(number), example))
+    for of_job in found.values():
+        of_job.sort(key=lambda one: (-one.measurements, one.outcome))
+    return found
+
+
+def _fetch_messages(connection: sa.Connection, examples: Mapping[str, str]) -> dict[str, str]:
+    """Job -> what the measurement said that is its example, also why it is implausible."""
+    columns = measurement.c.job_id, measurement.c.failure_message, measurement.c.implausible_reasons
+    query = sa.select(*columns).where(measurement.c.measurement_id.in_(examples.values()))
+    return {id_: message or why or "" for id_, message, why in connection.execute(query)}
+
+
+def _jobs_with_failure(campaign_id: str, failure: str) -> sa.ColumnElement[bool]:
+    """Jobs of which an attempt or a measurement failed in that way."""
+    measured = sa.select(measurement.c.job_id).where(measurement.c.campaign_id == campaign_id)
+    if failure == "implausible":
+        bad = measurement.c.failure_class.is_(None), measurement.c.plausible == sa.false()
+        return job.c.id.in_(measured.where(*bad))
+    kind = measurement.c.failure_kind
+    for of_class, apart in UNSUPPORTED.items():
+        if failure == apart:
+            lacks = measurement.c.failure_class == of_class, kind == NOT_SUPPORTED
+            return job.c.id.in_(measured.where(*lacks))
+        if failure == of_class:
+            measured = measured.where(sa.or_(kind.is_(None), kind != NOT_SUPPORTED))
+    attempted = sa.select(attempt.c.job_id).where(attempt.c.failure_class == failure)
+    return sa.or_(
+        job.c.id.in_(measured.where(measurement.c.failure_class == failure)),
+        job.c.id.in_(
+            attempted.join(job, job.c.id == attempt.c.job_id).where(
+                job.c.campaign_id == campaign_id
+            )
+        ),
+    )
+
+
+def fetch_job_measurements(
+    store: Store, row: JobRow, columns: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The measurements of a job by attempt, round and position, :data:`MOST_OF_JOB` at most."""
+    order = (measurement.c.attempt, measurement.c.round, measurement.c.position)
+    query = measurement_view.select_columns(columns).where(
+        measurement.c.campaign_id == row.campaign_id, measurement.c.job_id == row.id
+    )
+    with store.connection() as connection:
+        found = connection.execute(query.order_by(*order).limit(MAX_JOB_MEASUREMENTS))
+        return [dict(zip(columns, one, strict=True)) for one in found]

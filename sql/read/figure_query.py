@@ -1,0 +1,241 @@
+"""Figures: counts, means and spreads of metrics by any columns, as tables, matrices and plots show them.
+
+A :class:`Figure` is the question.  Where the roll-ups by day and subject can answer it they do, in
+some thousand rows instead of millions; else the measurements themselves are read.  Both give the
+same numbers, and the answer says where it came from.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Literal
+
+from treehammer.collectors.record.measurement_record import EXTRA_NAME
+from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
+from treehammer.errors import ConfigError, suggest_word
+from treehammer.sql.core import day_numbers
+from treehammer.sql.core.dimensions import SUBJECT
+from treehammer.sql.core.measurement_view import EXTRA_PREFIX
+from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.read.measurement_selection import Scalar, Selection
+from treehammer.sql.write.rollups import GOOD
+
+#: The column of the day, YYYYMMDD, and what is made of it: YYYYMM, and the Monday as YYYYMMDD.
+DAY, MONTH, WEEK = "day", "month", "week"
+TIME_UNITS = (DAY, MONTH, WEEK)
+#: Columns that the roll-ups know; conditions and groups of these alone are theirs to answer.
+ROLLUP_GROUPINGS = frozenset((*SUBJECT.columns, *TIME_UNITS, "kind", "failure_class"))
+ALL_MEASUREMENTS = Selection()
+FigureSource = Literal["roll-ups", "measurements"]
+
+
+@dataclass(frozen=True)
+class FigureQuery:
+    """What is asked: metrics of selected measurements, in groups.
+
+    Means are taken of *good* measurements alone: those that came back whole and can be true.  All
+    are counted, by outcome: ``good``, ``implausible``, or the class of the failure, of which is counted
+    apart what is not supported (but not by ``raw`` along an index).
+
+    Attributes:
+        metrics: catalogue names of numbers, and ``extra_NAME`` for those that tests define.
+        by: what makes a group: catalogue columns that are neither lists nor long texts, ``month``
+            (YYYYMM) and ``week`` (its Monday, YYYYMMDD).
+        selection: which measurements.
+        first_day: the first day (UTC, YYYYMMDD), if any.
+        last_day: the last day, which still counts, if any.
+        kind: what kind of execution; None for all kinds.
+        latencies: whether the histograms of read latency are added up as well.
+        raw: read the measurements in any case; they alone know smallest and largest values.
+
+    Raises:
+        ConfigError: there is no such column, or it cannot be used so.
+    """
+
+    metrics: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
+    selection: Selection = ALL_MEASUREMENTS
+    first_day: int | None = None
+    last_day: int | None = None
+    kind: str | None = "timed"
+    latencies: bool = False
+    from_measurements: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.metrics:
+            _require_numeric_metric(name)
+        for name in self.by:
+            _require_grouping_column(name)
+
+    @property
+    def source(self) -> FigureSource:
+        """Where the answer will come from."""
+        asked = {*self.by, *(where.column for where in self.selection.conditions)}
+        rolled = asked <= ROLLUP_GROUPINGS and set(self.metrics) <= set(ROLLUP_METRICS)
+        return (
+            "roll-ups"
+            if rolled and not self.selection.campaigns and not self.from_measurements
+            else "measurements"
+        )
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A metric in a group, of the good measurements that have it.
+
+    Attributes:
+        number: how many these are.
+        total: sum of their values, in the metric's unit.
+        squares: sum of the squares.
+        low: the smallest value; None when nothing is there, or roll-ups answered.
+        high: the largest.
+    """
+
+    value_count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """The mean; None when there is nothing."""
+        return self.total / self.value_count if self.value_count else None
+
+    @property
+    def rms(self) -> float | None:
+        """The standard deviation of these values themselves (divided by n, not n - 1).
+
+        It comes from sums: what is below 1e-7 of the mean cannot be told from nothing.
+        """
+        if not self.value_count:
+            return None
+        mean = self.total / self.value_count
+        return math.sqrt(max(0.0, self.squares / self.value_count - mean * mean))
+
+    def __add__(self, other: Moments) -> Moments:
+        """Both together."""
+        return Moments(
+            self.value_count + other.value_count,
+            self.total + other.total,
+            self.squares + other.squares,
+            min((x for x in (self.minimum, other.minimum) if x is not None), default=None),
+            max((x for x in (self.maximum, other.maximum) if x is not None), default=None),
+        )
+
+
+@dataclass(frozen=True)
+class FigureGroup:
+    """One line of a table, one cell of a matrix, one point of a plot.
+
+    Attributes:
+        by: the values that the measurements of this group share, by column.
+        outcomes: how many measurements, by outcome; those that did not occur are absent.
+        metrics: the metrics that were asked for.
+        reads: of good measurements, by latency: bin i is [2^i, 2^(i+1)) microseconds (bin 0 from
+            0); empty when it was not asked for.
+    """
+
+    by: Mapping[str, Scalar]
+    outcomes: Mapping[str, int]
+    metrics: Mapping[str, Moments]
+    reads: Sequence[int] = ()
+
+    @property
+    def measurements(self) -> int:
+        """How many measurements, whatever became of them."""
+        return sum(self.outcomes.values())
+
+    @property
+    def good(self) -> int:
+        """How many of them means are taken of."""
+        return self.outcomes.get(GOOD, 0)
+
+    def latency_quantile_s(self, share: float) -> float | None:
+        """Seconds below which ``share`` (0.5: the median) of the reads took; None without reads.
+
+        The bin is exact; inside it reads are taken as evenly spread, so that the answer is wrong by
+        less than a factor of 2.
+        """
+        wanted = share * sum(self.reads)
+        below = 0
+        for place, count in enumerate(self.reads):
+            if count and below + count >= wanted:
+                start = 2.0**place if place else 0.0
+                return 1e-6 * (start + (2.0 ** (place + 1) - start) * (wanted - below) / count)
+            below += count
+        return None
+
+
+@dataclass(frozen=True)
+class FigureResult:
+    """The groups of a figure, ordered by their values, what is not known first.
+
+    ``source`` is where it came from.  A group without measurements does not appear.
+    """
+
+    source: FigureSource
+    groups: tuple[FigureGroup, ...]
+
+
+def coarsen_day(time: str, day: int) -> int | None:
+    """The month or week of a day, all as numbers; None when there is no such day."""
+    return day // 100 if time == MONTH else _find_monday(day)
+
+
+@lru_cache(maxsize=4096)
+def _find_monday(day: int) -> int | None:
+    found = day_numbers.number_to_day(day)
+    return (
+        None
+        if found is None
+        else day_numbers.day_to_number(found - timedelta(days=found.weekday()))
+    )
+
+
+def require_max_groups(groups: int, most: int) -> None:
+    """Refuse a figure of more groups than are wanted.
+
+    Raises:
+        ConfigError: it has more.
+    """
+    if groups > most:
+        raise ConfigError(
+            f"this figure has more than {most:,} groups, and that is the limit",
+            hint="Choose fewer days, one site or release, or fewer columns to group by.",
+        )
+
+
+def _require_numeric_metric(name: str) -> None:
+    metric = METRICS_BY_NAME.get(name)
+    if metric is None and not (
+        name.startswith(EXTRA_PREFIX) and re.fullmatch(EXTRA_NAME, name.removeprefix(EXTRA_PREFIX))
+    ):
+        numbers = [
+            metric.name for metric in METRICS_BY_NAME.values() if metric.type in ("int", "float")
+        ]
+        raise ConfigError(
+            f"there is no metric {name!r}",
+            hint=f"{suggest_word(name, numbers)}Numbers of the catalogue, and {EXTRA_PREFIX}NAME.",
+        )
+    if metric is not None and metric.type not in ("int", "float"):
+        raise ConfigError(f"{name} is no number, so it has no mean", hint="Group by it instead.")
+
+
+def _require_grouping_column(name: str) -> None:
+    if name in TIME_UNITS:
+        return
+    metric = METRICS_BY_NAME.get(name)
+    if metric is None:
+        raise ConfigError(
+            f"there is no column {name!r} to group by",
+            hint=f"{suggest_word(name, (*METRICS_BY_NAME, *TIME_UNITS))}Columns of the catalogue, month and week.",
+        )
+    if metric.type in ("ints", "floats") or name in LONG_TEXT_METRICS:
+        what = "a long text" if name in LONG_TEXT_METRICS else "a list"
+        raise ConfigError(f"{name} is {what}, which makes no groups", hint="Choose another column.")

@@ -1,0 +1,374 @@
+"""Answers a figure in SQL: sums in the database, everything else here.
+
+Whichever table answers, the question has two steps.  The inner one gathers sums by the numbers of
+dimensions, along an index where there is one; the outer one brings the dimensions' texts to these
+few rows and adds up what they have in common.  With the texts in one step, a database would sort
+millions of rows by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
+from treehammer.sql.core import measurement_view
+from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, SUBJECT
+from treehammer.sql.core.measurement_view import EXTRA_PREFIX
+from treehammer.sql.core.schema import (
+    dimension_tables,
+    extra,
+    measurement,
+    rollup_column_names,
+    rollup_day,
+)
+from treehammer.sql.read.figure_query import (
+    DAY,
+    TIME_UNITS,
+    FigureGroup,
+    FigureQuery,
+    FigureResult,
+    Moments,
+    coarsen_day,
+    require_max_groups,
+)
+from treehammer.sql.read.measurement_selection import Scalar, compile_condition, compile_selection
+from treehammer.sql.write import rollups
+from treehammer.sql.write.rollups import GOOD, UNKNOWN_KIND
+
+#: Rows that are fetched at once where many are read.
+FIGURE_FETCH_ROWS = 5000
+_OUTCOME, _COUNT = "outcome", "measurements"
+#: What makes groups along the indexes of days and of subjects, and the metrics that stand in both.
+_ROLLUP_INDEX_COLUMNS = (DAY, SUBJECT.key, "kind", "plausible", "failure_class")
+_INDEXED_METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
+
+GroupKey = tuple[Scalar, ...]
+
+
+class _GroupSums:
+    """What is known of a group so far."""
+
+    def __init__(self, figure: FigureQuery) -> None:
+        self.outcomes: dict[str, int] = {}
+        self.moments: dict[str, Moments] = {}
+        self.reads = [0] * LATENCY_BINS if figure.latencies else []
+
+
+def fetch_figure(
+    connection: Connection, figure: FigureQuery, most: int | None = None
+) -> FigureResult:
+    """The groups of a figure, from the roll-ups where these can tell.
+
+    Raises:
+        ConfigError: there are more than ``most``.
+    """
+    rolled = figure.source == "roll-ups"
+    shape = _Grouping.from_figure(figure)
+    groups: dict[GroupKey, _GroupSums] = {}
+    dialect = connection.dialect.name
+    sums = (_rollup_query if rolled else _measurement_query)(figure, shape, dialect)
+    for key, (outcome, *numbers) in shape.fetch_groups(connection, sums):
+        _add_sums(groups.setdefault(key, _GroupSums(figure)), figure, outcome, numbers)
+        if most is not None:
+            require_max_groups(len(groups), most)
+    if figure.latencies:
+        reads = (_rollup_latency_query if rolled else _measurement_latency_query)(
+            figure, shape, dialect
+        )
+        most = rollups.UNLIMITED_READS if rolled else rollups.MAX_BIN_READS
+        # A database cannot add up lists.
+        with connection.execute(reads.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
+            for *values, text in rows:
+                of_group = groups[shape.group_key(values)].reads
+                for place, count in rollups.parse_bins(text, most):
+                    of_group[place] += count
+    return FigureResult(
+        figure.source,
+        tuple(
+            FigureGroup(
+                dict(zip(figure.by, key, strict=True)),
+                found.outcomes,
+                found.moments or dict.fromkeys(figure.metrics, Moments()),
+                found.reads,
+            )
+            for key, found in sorted(groups.items(), key=lambda item: _sort_key(item[0]))
+        ),
+    )
+
+
+def _add_sums(found: _GroupSums, figure: FigureQuery, outcome: str, numbers: Sequence[Any]) -> None:
+    count, *sums = numbers
+    found.outcomes[outcome] = found.outcomes.get(outcome, 0) + int(count)
+    if outcome != GOOD:
+        return
+    each = len(sums) // max(1, len(figure.metrics))
+    for place, name in enumerate(figure.metrics):
+        number, total, squares, *ends = sums[each * place : each * (place + 1)]
+        more = Moments(int(number), float(total), float(squares), *ends)
+        before = found.moments.get(name)
+        found.moments[name] = before + more if before else more
+
+
+def _sort_key(key: GroupKey) -> list[tuple[bool, Any]]:
+    return [(value is not None, value) for value in key]
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """Where the columns of a figure's groups stand.
+
+    Attributes:
+        by: as the figure has it.
+        fetched: the columns that are asked of the database: the day in place of month and week.
+        keys: the columns that the inner step groups by.
+    """
+
+    by: tuple[str, ...]
+    fetched: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def from_figure(cls, figure: FigureQuery) -> _Grouping:
+        fetched = tuple(dict.fromkeys(DAY if name in TIME_UNITS else name for name in figure.by))
+        keys = (DIMENSION_OF[name].key if name in DIMENSION_OF else name for name in fetched)
+        return cls(figure.by, fetched, tuple(dict.fromkeys(keys)))
+
+    def group_key(self, values: Iterable[Any]) -> GroupKey:
+        """The group of a row with these values of :attr:`fetched`."""
+        found = dict(zip(self.fetched, values, strict=True))
+        return tuple(
+            coarsen_day(name, found[DAY]) if name in TIME_UNITS and name != DAY else found[name]
+            for name in self.by
+        )
+
+    def fetch_groups(
+        self, connection: Connection, inner: _InnerQuery
+    ) -> Iterator[tuple[GroupKey, Sequence[Any]]]:
+        """The outer step: the group of each row, the outcome, and the sums."""
+        found = inner.query.subquery("found")
+        joined: sa.FromClause = found
+        for dimension in DIMENSIONS:
+            if dimension.key in self.keys:
+                table = dimension_tables[dimension.name]
+                joined = joined.join(table, found.c[dimension.key] == table.c.id)
+        columns = [
+            measurement_view.catalogue_column(name) if name in DIMENSION_OF else found.c[name]
+            for name in self.fetched
+        ]
+        grouped = [*columns, found.c[_OUTCOME]]
+        sums = [how(found.c[name]) for name, how in inner.sums.items()]
+        query = sa.select(*grouped, *sums).select_from(joined).group_by(*grouped)
+        with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
+            for row in rows:
+                yield self.group_key(row[: len(columns)]), row[len(columns) :]
+
+
+@dataclass(frozen=True)
+class _InnerQuery:
+    """The inner step: rows by the keys of a shape and outcome; how each other column adds up."""
+
+    query: sa.Select[Any]
+    sums: Mapping[str, Any]
+
+
+# From the roll-ups.
+
+
+def _rollup_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _InnerQuery:
+    table = rollup_day
+    # Names by place: a database may allow 30 characters.
+    wanted = {_COUNT: table.c.measurements}
+    for place, metric in enumerate(figure.metrics):
+        number, total, squares = (table.c[name] for name in rollup_column_names(metric))
+        wanted |= {f"n{place}": number, f"s{place}": total, f"q{place}": squares}
+    keys = [_rollup_column(table, name).label(name) for name in shape.keys]
+    outcome = table.c[_OUTCOME]
+    where = [*_rollup_conditions(figure, table, dialect)]
+    if {DAY, SUBJECT.key} <= {*shape.keys}:
+        # The rows are these groups already, but for kinds.
+        columns = [column.label(name) for name, column in wanted.items()]
+        query = sa.select(*keys, outcome, *columns).where(*where)
+    else:
+        sums = [sa.func.sum(column).label(name) for name, column in wanted.items()]
+        # By what stands in the table, not by what is made of it: parameters in both would differ.
+        stored = dict.fromkeys(
+            _ROLLUP_COLUMN_NAMES.get(name, name) for name in (*shape.keys, _OUTCOME)
+        )
+        query = sa.select(*keys, outcome, *sums).where(*where)
+        query = query.group_by(*(table.c[name] for name in stored))
+    return _InnerQuery(query, dict.fromkeys(wanted, sa.func.sum))
+
+
+def fetch_work(
+    connection: Connection, figure: FigureQuery, columns: Sequence[str]
+) -> Sequence[Sequence[Scalar]]:
+    """What was done for the good measurements of a figure that roll-ups answer: each once.
+
+    Args:
+        connection: of a reader.
+        figure: whatever its groups are; only what has a metric of it counts.
+        columns: of subjects, and kinds.
+
+    Returns:
+        rows with the values of ``columns``.
+    """
+    table, subject = rollup_day, dimension_tables[SUBJECT.name]
+    numbers = [table.c[rollup_column_names(metric).value_count] for metric in figure.metrics]
+    kinds = [table.c.kind] if "kind" in columns else []
+    met = (
+        *_rollup_conditions(figure, table, connection.dialect.name),
+        table.c[_OUTCOME] == GOOD,
+        *(number > 0 for number in numbers),
+    )
+    # Numbers first: these few rows alone get their texts.
+    query = sa.select(table.c.subject_id, *kinds).where(*met).distinct()
+    done = query.subquery("done")
+    wanted = [
+        sa.func.nullif(done.c.kind, UNKNOWN_KIND) if name == "kind" else subject.c[name]
+        for name in columns
+    ]
+    joined = done.join(subject, done.c.subject_id == subject.c.id)
+    return connection.execute(sa.select(*wanted).select_from(joined)).all()
+
+
+def _rollup_latency_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> sa.Select[Any]:
+    subject = dimension_tables[SUBJECT.name]
+    columns = [
+        subject.c[name] if name in SUBJECT.columns else _rollup_column(rollup_day, name)
+        for name in shape.fetched
+    ]
+    return (
+        sa.select(*columns, sa.type_coerce(rollup_day.c.read_latency_hist, sa.Text))
+        .select_from(rollup_day.join(subject))
+        .where(*_rollup_conditions(figure, rollup_day, dialect), rollup_day.c.outcome == GOOD)
+    )
+
+
+def _rollup_conditions(
+    figure: FigureQuery, table: sa.Table, dialect: str
+) -> Iterator[sa.ColumnElement[bool]]:
+    yield from _day_conditions(figure, table)
+    if figure.kind is not None:
+        yield table.c.kind == (figure.kind or UNKNOWN_KIND)
+    for where in figure.selection.conditions:
+        if where.column in SUBJECT.columns:
+            subject = dimension_tables[SUBJECT.name]
+            met = compile_condition(where, subject.c[where.column], dialect)
+            yield table.c.subject_id.in_(sa.select(subject.c.id).where(met))
+        else:
+            yield compile_condition(where, _rollup_column(table, where.column), dialect)
+
+
+#: Columns of measurements that are made of one of a roll-up.
+_ROLLUP_COLUMN_NAMES = {"failure_class": _OUTCOME}
+
+
+def _rollup_column(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
+    """A column as measurements have it."""
+    if name == "kind":
+        return sa.func.nullif(table.c.kind, UNKNOWN_KIND)
+    if name == "failure_class":
+        return rollups.failure_class_column(table.c.outcome)
+    return table.c[name]
+
+
+def _day_conditions(figure: FigureQuery, table: sa.Table) -> Iterator[sa.ColumnElement[bool]]:
+    if figure.first_day is not None:
+        yield table.c.day >= figure.first_day
+    if figure.last_day is not None:
+        yield table.c.day <= figure.last_day
+
+
+# From the measurements.
+
+
+def _measurement_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _InnerQuery:
+    wanted: dict[str, sa.ColumnElement[Any]] = {_COUNT: sa.func.count()}
+    how: dict[str, Any] = {_COUNT: sa.func.sum}
+    joined = measurement_view.join_dimensions(figure.metrics)
+    for place, metric in enumerate(figure.metrics):
+        if metric.startswith(EXTRA_PREFIX):
+            own = extra.alias(f"extra{place}")
+            mine = own.c.measurement_id == measurement.c.measurement_id
+            named = own.c.name == metric.removeprefix(EXTRA_PREFIX)
+            joined = joined.outerjoin(own, sa.and_(mine, named))
+        column = (
+            own.c.value
+            if metric.startswith(EXTRA_PREFIX)
+            else measurement_view.catalogue_column(metric)
+        )
+        value = rollups.credible_value(column)
+        found = (*rollups.moment_sums(value), sa.func.min(value), sa.func.max(value))
+        names = [f"{letter}{place}" for letter in "nsqlh"]
+        wanted |= dict(zip(names, found, strict=True))
+        how |= dict(zip(names, (*[sa.func.sum] * 3, sa.func.min, sa.func.max), strict=True))
+    outcome = rollups.exact_outcome_column()
+    if (
+        figure.from_measurements
+        and set(shape.keys) <= set(_ROLLUP_INDEX_COLUMNS)
+        and set(figure.metrics) <= set(_INDEXED_METRICS)
+    ):
+        # Along the index, which knows classes of failures alone.
+        outcome = rollups.outcome_column()
+        keys: list[sa.ColumnElement[Any]] = [measurement.c[name] for name in shape.keys]
+        grouped: list[sa.ColumnElement[Any]] = [
+            measurement.c[name] for name in _ROLLUP_INDEX_COLUMNS
+        ]
+    else:
+        keys = [*map(_unindexed_column, shape.keys)]
+        grouped = [*keys, outcome]
+    query = (
+        sa.select(
+            *(key.label(name) for name, key in zip(shape.keys, keys, strict=True)),
+            outcome.label(_OUTCOME),
+            *(column.label(name) for name, column in wanted.items()),
+        )
+        .select_from(joined)
+        .where(*measurement_conditions(figure, dialect))
+        .group_by(*grouped)
+    )
+    return _InnerQuery(query, how)
+
+
+def _unindexed_column(name: str) -> sa.ColumnElement[Any]:
+    """A column that no index is sorted by.
+
+    To have its groups sorted, SQLite would read a whole table in the order of an index, all over
+    the disk.
+    """
+    column = measurement.c[name]
+    return column + sa.literal_column("0") if name in (DAY, SUBJECT.key) else column
+
+
+def _measurement_latency_query(
+    figure: FigureQuery, shape: _Grouping, dialect: str
+) -> sa.Select[Any]:
+    histogram = measurement.c.read_latency_hist
+    return (
+        sa.select(
+            *map(measurement_view.catalogue_column, shape.fetched),
+            sa.type_coerce(histogram, sa.Text),
+        )
+        .select_from(measurement_view.join_dimensions(shape.fetched))
+        .where(
+            *measurement_conditions(figure, dialect),
+            measurement.c.plausible == sa.true(),
+            measurement.c.failure_class.is_(None),
+            histogram.is_not(None),
+        )
+    )
+
+
+def measurement_conditions(figure: FigureQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    """Which measurements a figure is about."""
+    yield from _day_conditions(figure, measurement)
+    if figure.kind is not None:
+        kind = measurement.c.kind
+        # As a range: after "equal to" SQLite would not group along the index, but sort all rows.
+        yield kind.between(figure.kind, figure.kind) if figure.kind else kind.is_(None)
+    yield from compile_selection(figure.selection, dialect)

@@ -1,0 +1,151 @@
+"""What is asked of the measurements: one state of the database, read in streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.collectors.record.measurement_record import is_storable
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME, Value
+from treehammer.sql.core import measurement_view
+from treehammer.sql.core.measurement_view import ALL_COLUMNS
+from treehammer.sql.core.packing import PACKED_COLUMNS, unpack_lists
+from treehammer.sql.core.rows import CountRow, ExtraRow
+from treehammer.sql.core.schema import extra, measurement
+from treehammer.sql.read.figure_query import FigureQuery, FigureResult
+from treehammer.sql.read.figure_sql import fetch_figure
+from treehammer.sql.read.measurement_selection import Selection, compile_selection
+
+#: Rows that are fetched at a time.
+FETCH_ROWS = 2000
+
+MEASUREMENT_ORDER = (
+    measurement.c.campaign_id,
+    measurement.c.job_id,
+    measurement.c.attempt,
+    measurement.c.round,
+    measurement.c.position,
+    measurement.c.measurement_id,
+)
+
+
+@dataclass(frozen=True)
+class MeasurementQueries:
+    """The SELECTs behind a selection, for a dialect (``sqlite``, ``postgresql``, …).
+
+    Everything is ordered by campaign, job, attempt, round and position.
+    """
+
+    selection: Selection
+    dialect: str
+
+    def count(self) -> sa.Select[Any]:
+        """How many measurements are selected."""
+        return self._apply_selection(sa.select(sa.func.count()).select_from(measurement))
+
+    def measurements(self, columns: Sequence[str] = ALL_COLUMNS) -> sa.Select[Any]:
+        """These columns of the selected measurements, as :func:`treehammer.sql.core.measurement_view.stored_columns` says.
+
+        Raises:
+            KeyError: a column is not in the catalogue.
+        """
+        query = measurement_view.select_columns(METRICS_BY_NAME[name].name for name in columns)
+        return self._apply_selection(query).order_by(*MEASUREMENT_ORDER)
+
+    def extra_names(self) -> sa.Select[Any]:
+        """Names of the metrics that tests defined and the selected measurements have."""
+        query = sa.select(extra.c.name).distinct().join(measurement).order_by(extra.c.name)
+        return self._apply_selection(query)
+
+    def extras(self, names: Sequence[str] | None = None) -> sa.Select[Any]:
+        """What the selected measurements recorded of metrics that tests defined: all, or these."""
+        query = sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).join(measurement)
+        if names is not None:
+            query = query.where(extra.c.name.in_(names))
+        return self._apply_selection(query).order_by(*MEASUREMENT_ORDER, extra.c.name)
+
+    def _apply_selection(self, query: sa.Select[Any]) -> sa.Select[Any]:
+        return query.where(*compile_selection(self.selection, self.dialect))
+
+
+class DatabaseSnapshot:
+    """Questions to one state of the database, whatever is written meanwhile.
+
+    Everything is in the order of :class:`Questions`.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def measurements(
+        self, selection: Selection, columns: Sequence[str] = ALL_COLUMNS
+    ) -> Iterator[dict[str, Value]]:
+        """Stream the selected measurements as values by catalogue name; unknown ones are ``None``.
+
+        Raises:
+            KeyError: a column is not in the catalogue.
+        """
+        names = measurement_view.stored_columns(columns)
+        packed = any(name in PACKED_COLUMNS for name in columns)
+        for row in self._stream(self._build_queries(selection).measurements(columns)):
+            values = dict(zip(names, row, strict=True))
+            if packed:
+                values.update(unpack_lists(values.pop(names[-1])))
+            yield {name: values[name] for name in columns} if packed else values
+
+    def extras(self, selection: Selection) -> Iterator[ExtraRow]:
+        """What the selected measurements recorded of metrics that tests defined."""
+        for row in self._stream(self._build_queries(selection).extras()):
+            yield ExtraRow(*row)
+
+    def extra_names(self, selection: Selection) -> list[str]:
+        """Names of the metrics that tests defined and the selected measurements have, sorted."""
+        return [*self._connection.scalars(self._build_queries(selection).extra_names())]
+
+    def has_extra(self, name: str) -> bool:
+        """Whether any measurement has this metric that a test defined; one is looked for."""
+        query = sa.select(extra.c.name).where(extra.c.name == name).limit(1)
+        return is_storable(name) and self._connection.scalar(query) is not None
+
+    def count_measurements(self, campaign_id: str) -> list[CountRow]:
+        """Measurements of a campaign by site, kind, class of failure and plausibility."""
+        names = ("site", "kind", "failure_class", "plausible")
+        by = [measurement_view.catalogue_column(name) for name in names]
+        query = (
+            measurement_view.select_columns(names)
+            .add_columns(sa.func.count())
+            .where(measurement.c.campaign_id == campaign_id)
+            .group_by(*by)
+            .order_by(*(column.nulls_first() for column in by))
+        )
+        return [
+            CountRow(site or "", kind or "", failure or "", plausible, count)
+            for site, kind, failure, plausible, count in self._connection.execute(query)
+        ]
+
+    def fetch_figure(self, figure: FigureQuery, most: int | None = None) -> FigureResult:
+        """Counts, means and spreads of metrics, in groups; refused when there are more than ``most``."""
+        return fetch_figure(self._connection, figure, most)
+
+    def count_by_attempt(self, campaign_id: str) -> dict[tuple[str, int], int]:
+        """Job id and number of the attempt -> how many measurements of it are here."""
+        by = (measurement.c.job_id, measurement.c.attempt)
+        query = (
+            sa.select(*by, sa.func.count())
+            .where(measurement.c.campaign_id == campaign_id)
+            .group_by(*by)
+        )
+        rows = self._connection.execute(query)
+        return {(str(job_id), int(number)): int(count) for job_id, number, count in rows}
+
+    def _build_queries(self, selection: Selection) -> MeasurementQueries:
+        return MeasurementQueries(selection, self._connection.dialect.name)
+
+    def _stream(self, query: sa.Select[Any]) -> Iterator[Any]:
+        # Who stops reading in the middle lets go of the server's cursor, too.
+        with self._connection.execute(query.execution_options(yield_per=FETCH_ROWS)) as rows:
+            yield from rows

@@ -1,0 +1,233 @@
+"""Which measurements are meant: campaigns and conditions on catalogue columns."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import sqlalchemy as sa
+
+from treehammer.collectors.record.measurement_record import INT64_LIMIT, is_storable
+from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME, Metric
+from treehammer.errors import ConfigError
+from treehammer.sql.core import measurement_view
+from treehammer.sql.core.schema import measurement
+
+Scalar = int | float | str | bool | None
+
+_CONDITION_PATTERN = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)(.*)", re.DOTALL)
+_BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_ORDER_OPERATORS = ("<", "<=", ">", ">=")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition: a column, one of ``= != < <= > >= ~``, and a value of the column's type.
+
+    ``None`` stands for "not known".  ``!=`` also selects rows in which the column is not known.
+    ``~`` compares text with a pattern in which ``*`` stands for any text and ``?`` for one character.
+    Of several values any one will do (with ``!=``: none of them may be it).
+    """
+
+    column: str
+    operator: str
+    value: Scalar | tuple[Scalar, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Read ``COLUMN=VALUE`` and its like; an empty value means "not known".
+
+        Raises:
+            ConfigError: the form, the column, or the value is wrong.
+        """
+        match = _CONDITION_PATTERN.fullmatch(text)
+        if match is None:
+            raise ConfigError(
+                f"{text!r} is no condition",
+                where="--where",
+                hint="Write COLUMN=VALUE, or one of != < <= > >= ~ instead of =.",
+            )
+        name, operator, value = match[1], match[2], match[3].strip()
+        if not is_storable(value):
+            # PostgreSQL refuses to be asked for it, and Python to send it.
+            raise ConfigError(
+                "no text that is stored holds NUL or what is not UTF-8", where="--where"
+            )
+        return cls(name, operator, _parse_value(_find_metric(name), operator, value))
+
+    @property
+    def values(self) -> tuple[Scalar, ...]:
+        """The values, also where there is one alone."""
+        return self.value if isinstance(self.value, tuple) else (self.value,)
+
+    @property
+    def texts(self) -> list[str]:
+        """A text for each value, as :meth:`parse` reads it."""
+        return [str(replace(self, value=value)) for value in self.values]
+
+    def __str__(self) -> str:
+        return f"{self.column}{self.operator}{' or '.join('' if v is None else str(v) for v in self.values)}"
+
+
+def parse_alternatives(texts: Iterable[str]) -> tuple[Condition, ...]:
+    """Conditions as pages take them: of several ``=`` on one column any one will do.
+
+    Raises:
+        ConfigError: one is wrong.
+    """
+    wheres = map(Condition.parse, texts)
+    return _merge_equalities(wheres, lambda some, others: [*dict.fromkeys((*some, *others))])
+
+
+def intersect_conditions(wheres: Iterable[Condition]) -> tuple[Condition, ...]:
+    """The same conditions, all of which hold, with one ``=`` for a column: of the values in common.
+
+    Of two that have none in common the later one stays.
+    """
+    return _merge_equalities(
+        wheres, lambda some, others: [v for v in some if v in others] or [*others]
+    )
+
+
+def _merge_equalities(
+    wheres: Iterable[Condition],
+    both: Callable[[Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
+) -> tuple[Condition, ...]:
+    """One ``=`` for a column; ``both`` makes the values of two of them those of one."""
+    found: dict[Condition | str, Condition] = {}
+    for where in wheres:
+        key = where.column if where.operator == "=" else where
+        values = both(found[key].values, where.values) if key in found else where.values
+        found[key] = replace(where, value=values[0] if len(values) == 1 else tuple(values))
+    return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Measurements of any of ``campaigns`` (identities; of all when empty) that meet all conditions."""
+
+    campaigns: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    @classmethod
+    def parse(cls, campaigns: Iterable[str] = (), wheres: Iterable[str] = ()) -> Selection:
+        """Make a selection from campaign identities and conditions as text.
+
+        Raises:
+            ConfigError: a condition is wrong.
+        """
+        return cls(tuple(campaigns), tuple(Condition.parse(text) for text in wheres))
+
+    def __str__(self) -> str:
+        campaigns = [f"campaign_id={' or '.join(self.campaigns)}"] if self.campaigns else []
+        return " and ".join([*campaigns, *map(str, self.conditions)]) or "all measurements"
+
+
+def compile_selection(selection: Selection, dialect: str) -> list[sa.ColumnElement[bool]]:
+    """The selection as SQL for a dialect (``sqlite``, ``postgresql``, …), to be joined by AND."""
+    found: list[sa.ColumnElement[bool]] = []
+    if selection.campaigns:
+        found.append(measurement.c.campaign_id.in_(selection.campaigns))
+    found += [
+        measurement_view.measurements_where(
+            w.column, compile_condition(w, measurement_view.catalogue_column(w.column), dialect)
+        )
+        for w in selection.conditions
+    ]
+    return found
+
+
+def compile_condition(
+    where: Condition, column: sa.ColumnElement[Any], dialect: str
+) -> sa.ColumnElement[bool]:
+    """A condition as SQL for a dialect, on whatever ``column`` holds what it speaks of."""
+    value = where.value
+    if isinstance(value, tuple):
+        each = [compile_condition(replace(where, value=one), column, dialect) for one in value]
+        if where.operator == "!=":
+            return sa.and_(sa.true(), *each)
+        return sa.or_(sa.false(), *each)
+    if where.operator == "~":
+        return match_pattern(column, str(value), dialect)
+    if value is None:
+        return column.is_(None) if where.operator == "=" else column.is_not(None)
+    if dialect == "oracle" and where.column in LONG_TEXT_METRICS:
+        # A CLOB can be compared by LIKE alone.
+        same = _build_like(column, str(value))
+        return sa.or_(sa.not_(same), column.is_(None)) if where.operator == "!=" else same
+    if where.operator == "!=":
+        return sa.or_(column != value, column.is_(None))
+    return column.op(where.operator, is_comparison=True)(value)
+
+
+def match_pattern(
+    column: sa.ColumnElement[str], pattern: str, dialect: str
+) -> sa.ColumnElement[bool]:
+    """Whether text is that of a pattern in which ``*`` and ``?`` are wild, in either case as written."""
+    # SQLite's LIKE ignores case, the others' does not; its GLOB does not either.
+    if dialect == "sqlite":
+        return column.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]"))
+    return _build_like(column, pattern, {"*": "%", "?": "_"})
+
+
+def _build_like(
+    column: sa.ColumnElement[str], text: str, wild: Mapping[str, str] = MappingProxyType({})
+) -> sa.ColumnElement[bool]:
+    escaped = re.sub(r"([\\%_])", r"\\\1", text)
+    for ours, theirs in wild.items():
+        escaped = escaped.replace(ours, theirs)
+    # As plain text: for a column of long texts Oracle would be sent another type.
+    return column.like(sa.literal(escaped, sa.String), escape="\\")
+
+
+def _find_metric(name: str) -> Metric:
+    metric = METRICS_BY_NAME.get(name)
+    if metric is None:
+        near = difflib.get_close_matches(name, METRICS_BY_NAME, n=3)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "Any catalogue column will do."
+        raise ConfigError(f"there is no column {name!r}", where="--where", hint=hint)
+    return metric
+
+
+def _parse_value(metric: Metric, operator: str, text: str) -> Scalar:
+    where = f"--where {metric.name}{operator}{text}"
+    if metric.type in ("ints", "floats"):
+        raise ConfigError(
+            f"{metric.name} holds a list, which no condition can compare", where=where
+        )
+    if operator == "~":
+        if metric.type != "text":
+            raise ConfigError(f"{metric.name} is no text; '~' compares text only", where=where)
+        return text
+    if operator in _ORDER_OPERATORS and metric.type in ("text", "bool"):
+        # As text 6.9 would come after 6.40.
+        raise ConfigError(f"{metric.name} is no number; '{operator}' compares numbers", where=where)
+    if not text:
+        if operator in _ORDER_OPERATORS:
+            raise ConfigError("a number is missing", where=where)
+        return None
+    value = _convert_text(metric.type, text)
+    if value is None:
+        kind = {"int": "a whole number", "float": "a number", "bool": "true or false"}[metric.type]
+        raise ConfigError(f"{metric.name} is {kind}, not {text!r}", where=where)
+    return value
+
+
+def _convert_text(kind: str, text: str) -> Scalar:
+    if kind == "text":
+        return text
+    if kind == "bool":
+        return _BOOL_WORDS.get(text.lower())
+    try:
+        if kind == "int":
+            whole = int(text)
+            return whole if -INT64_LIMIT <= whole < INT64_LIMIT else None
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,357 @@
+"""What is going on: campaigns under way, days of sites, the latest comparisons.
+
+Single measurements are read of one site and day alone, and not many, so that it takes milliseconds however many there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.errors import NothingToDoError, suggest_word
+from treehammer.sql.core import measurement_view
+from treehammer.sql.core.row_mapping import fetch_rows
+from treehammer.sql.core.rows import CampaignRow, VerdictRow
+from treehammer.sql.core.schema import (
+    campaign,
+    dimension_tables,
+    job,
+    measurement,
+    rollup_day,
+    verdict,
+)
+from treehammer.sql.write.store import MAX_IN_LIST, Store
+
+_SITE = dimension_tables["subject"].c.site
+#: Failing measurements, and jobs, of a site and day that are read.
+MAX_BAD_MEASUREMENTS, MAX_MEASURED_JOBS = 200, 200
+
+
+@dataclass(frozen=True)
+class SiteDay:
+    """What came back from one site on one day (UTC, YYYYMMDD): outcome -> measurements.
+
+    Outcomes are ``good``, ``implausible`` and what is not supported, of :mod:`treehammer.sql.write.rollups`,
+    and classes of failures.
+    """
+
+    site: str
+    day: int
+    outcomes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CampaignState:
+    """A campaign, how many of its jobs are in each state, how many measurements are recorded."""
+
+    campaign: CampaignRow
+    jobs: Mapping[str, int]
+    recorded: int
+
+
+def list_site_days(store: Store, first: int, last: int) -> list[SiteDay]:
+    """Sites and days from ``first`` to ``last`` (YYYYMMDD) on which something was measured, in order."""
+    query = (
+        sa.select(
+            _SITE, rollup_day.c.day, rollup_day.c.outcome, sa.func.sum(rollup_day.c.measurements)
+        )
+        .join(dimension_tables["subject"])
+        .where(rollup_day.c.day.between(first, last))
+        .group_by(_SITE, rollup_day.c.day, rollup_day.c.outcome)
+    )
+    found: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+    with store.connection() as connection:
+        for site, day, outcome, count in connection.execute(query):
+            found[site or "", day][outcome] = int(count)
+    return [SiteDay(*key, found[key]) for key in sorted(found)]
+
+
+def find_last_day(store: Store) -> int | None:
+    """The last day (UTC, YYYYMMDD) on which something was measured."""
+    with store.connection() as connection:
+        found = connection.scalar(sa.select(sa.func.max(rollup_day.c.day)))
+    return None if found is None else int(found)
+
+
+def list_sites(store: Store) -> list[str]:
+    """Every site that has ever measured something, sorted."""
+    with store.connection() as connection:
+        found = connection.scalars(sa.select(_SITE).distinct().order_by(_SITE))
+        return [site or "" for site in found]
+
+
+def build_unknown_site_error(store: Store, site: str) -> NothingToDoError:
+    """That this site has never measured anything, and which may be meant."""
+    near = suggest_word(site, list_sites(store))
+    return NothingToDoError(
+        f"there is no site {site[:100]!r} that has measured anything", hint=near
+    )
+
+
+@dataclass(frozen=True)
+class FirstMeasurement:
+    """The first day (UTC, YYYYMMDD) on which a site measured a release through a door."""
+
+    site: str
+    door: str
+    root: str
+    first_day: int
+
+
+def list_first_measurements(store: Store) -> list[FirstMeasurement]:
+    """Since when every site has measured what: one look into an index for each subject."""
+    subject = dimension_tables["subject"]
+    first = sa.select(sa.func.min(rollup_day.c.day)).where(rollup_day.c.subject_id == subject.c.id)
+    names = (subject.c.site, subject.c.door, subject.c.axis_root)
+    one = sa.select(*names, first.scalar_subquery().label("first_day")).subquery("one")
+    by = (one.c.site, one.c.door, one.c.axis_root)
+    query = sa.select(*by, sa.func.min(one.c.first_day)).group_by(*by)
+    with store.connection() as connection:
+        return [
+            FirstMeasurement(site or "", door or "", root or "", int(day))
+            for site, door, root, day in connection.execute(query)
+            if day is not None
+        ]
+
+
+def list_releases(store: Store) -> list[str]:
+    """Every ROOT release that was ever measured."""
+    column = dimension_tables["subject"].c.axis_root
+    with store.connection() as connection:
+        return list(connection.scalars(sa.select(column).where(column.is_not(None)).distinct()))
+
+
+def list_active_campaigns(store: Store, open_states: Collection[str]) -> list[CampaignState]:
+    """The campaigns that have jobs in any of these states, the newest first."""
+    query = sa.select(job.c.campaign_id).where(job.c.state.in_(open_states)).distinct()
+    with store.connection() as connection:
+        ids = list(connection.scalars(query))
+    return fetch_campaign_states(store, ids)
+
+
+def list_campaigns_since(store: Store, us: int) -> list[CampaignRow]:
+    """The campaigns that were submitted since a time, the newest first."""
+    query = sa.select(campaign).where(campaign.c.created_us >= us)
+    with store.connection() as connection:
+        return fetch_rows(
+            connection, CampaignRow, query.order_by(campaign.c.created_us.desc(), campaign.c.id)
+        )
+
+
+def fetch_campaign_states(store: Store, ids: Sequence[str]) -> list[CampaignState]:
+    """How campaigns of these identities stand, the newest first."""
+    rows: list[CampaignRow] = []
+    jobs: dict[str, Counter[str]] = defaultdict(Counter)
+    recorded: Counter[str] = Counter()
+    count = sa.func.count()
+    with store.connection() as connection:
+        for start in range(0, len(ids), MAX_IN_LIST):
+            some = ids[start : start + MAX_IN_LIST]
+            rows += fetch_rows(
+                connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(some))
+            )
+            by = (job.c.campaign_id, job.c.state)
+            states = sa.select(*by, count).where(job.c.campaign_id.in_(some)).group_by(*by)
+            for id_, state, number in connection.execute(states):
+                jobs[id_][state] = number
+            of = measurement.c.campaign_id
+            numbers = sa.select(of, count).where(of.in_(some)).group_by(of)
+            recorded.update({row[0]: row[1] for row in connection.execute(numbers)})
+    rows.sort(key=lambda row: (-row.created_us, row.id))
+    return [CampaignState(row, jobs[row.id], recorded[row.id]) for row in rows]
+
+
+@dataclass(frozen=True)
+class ComparisonSummary:
+    """A stored comparison in short.
+
+    Attributes:
+        first: its first line, which names what was compared, and when.
+        counts: metric -> scope -> verdict -> how many lines, the most frequent verdict first.
+    """
+
+    first_verdict: VerdictRow
+    verdict_counts: Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
+def list_latest_comparisons(
+    store: Store, count: int, first: int = 0, *, since_us: int | None = None
+) -> list[ComparisonSummary]:
+    """``count`` stored comparisons from the ``first`` on, the newest first; no more than 1000.
+
+    Of those made since a time (microseconds since 1970 UTC), where one is given.
+    """
+    newest = verdict.c.created_us.desc(), verdict.c.comparison_id.desc()
+    query = sa.select(verdict).where(verdict.c.line == 0).order_by(*newest)
+    if since_us is not None:
+        query = query.where(verdict.c.created_us >= since_us)
+    by = (verdict.c.comparison_id, verdict.c.metric, verdict.c.scope, verdict.c.verdict)
+    order = sa.func.min(verdict.c.line)
+    with store.connection() as connection:
+        rows = fetch_rows(
+            connection, VerdictRow, query.offset(first).limit(min(count, MAX_IN_LIST))
+        )
+        ids = [row.comparison_id for row in rows]
+        counts = sa.select(*by, sa.func.count(), order).where(by[0].in_(ids)).group_by(*by)
+        lines = sorted(connection.execute(counts), key=lambda line: (-int(line[4]), int(line[5])))
+    metrics: dict[str, dict[str, int]] = defaultdict(dict)
+    found: dict[tuple[str, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    for id_, metric, scope, judged, number, line in lines:
+        earliest = metrics[id_].get(metric, line)
+        metrics[id_][metric] = min(earliest, line)
+        found[id_, metric][scope][judged] = int(number)
+    return [
+        ComparisonSummary(
+            row,
+            {
+                metric: found[row.comparison_id, metric]
+                for metric in sorted(of_row, key=of_row.__getitem__)
+            },
+        )
+        for row in rows
+        for of_row in (metrics[row.comparison_id],)
+    ]
+
+
+def count_comparisons(store: Store) -> int:
+    """How many comparisons are stored."""
+    query = sa.select(sa.func.count()).select_from(verdict).where(verdict.c.line == 0)
+    with store.connection() as connection:
+        return connection.scalar(query) or 0
+
+
+def find_largest_effects(
+    store: Store, comparisons: Collection[str], verdicts: Collection[str]
+) -> dict[tuple[str, str], VerdictRow]:
+    """Of each of some comparisons and metric the line with the largest effect, of those with one of these verdicts."""
+    table = verdict.c
+    query = sa.select(table.comparison_id, table.metric, table.line, table.effect).where(
+        table.comparison_id.in_(comparisons),
+        table.verdict.in_(verdicts),
+        table.effect.is_not(None),
+    )
+    best: dict[tuple[str, str], tuple[float, int]] = {}
+    with store.connection() as connection:
+        for id_, metric, line, effect in connection.execute(query):
+            rank = -abs(effect), line
+            best[id_, metric] = min(best.get((id_, metric), rank), rank)
+        lines = [
+            sa.and_(table.comparison_id == id_, table.line == line)
+            for (id_, _), (_, line) in best.items()
+        ]
+        rows = fetch_rows(
+            connection, VerdictRow, sa.select(verdict).where(sa.or_(sa.false(), *lines))
+        )
+    return {(row.comparison_id, row.metric): row for row in rows}
+
+
+@dataclass(frozen=True)
+class BadMeasurement:
+    """One measurement that failed, or cannot be true (then ``failure_class`` is '')."""
+
+    campaign_id: str
+    job_id: str
+    test_name: str
+    variant: str
+    variant_label: str
+    axis_root: str
+    host: str
+    failure_class: str
+    failure_kind: str
+    failure_phase: str
+    failure_message: str
+    implausible_reasons: str
+
+
+def list_bad_measurements(store: Store, site: str, day: int) -> list[BadMeasurement]:
+    """Measurements of a site and day (YYYYMMDD) that are not good, :data:`MOST_FAILING` at most."""
+    bad = sa.or_(measurement.c.failure_class.is_not(None), measurement.c.plausible == sa.false())
+    names = tuple(field.name for field in fields(BadMeasurement))
+    query = measurement_view.select_columns(names).where(
+        measurement.c.day == day, _is_at_site(site), bad
+    )
+    with store.connection() as connection:
+        rows = connection.execute(query.limit(MAX_BAD_MEASUREMENTS))
+        return [BadMeasurement(*(value or "" for value in row)) for row in rows]
+
+
+@dataclass(frozen=True)
+class MeasuredJob:
+    """A job that measured something at a site on a day: how much, and how much of it is good."""
+
+    campaign_id: str
+    campaign_name: str
+    job_id: str
+    measurements: int
+    good: int
+
+
+def list_measured_jobs(store: Store, site: str, day: int) -> list[MeasuredJob]:
+    """Jobs that measured something at a site on a day (YYYYMMDD), :data:`MOST_JOBS` at most."""
+    whole = sa.and_(measurement.c.failure_class.is_(None), measurement.c.plausible == sa.true())
+    one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
+    by = (measurement.c.campaign_id, measurement.c.job_id)
+    counts = sa.func.count(), sa.func.sum(sa.case((whole, one), else_=none))
+    query = sa.select(*by, *counts).where(measurement.c.day == day, _is_at_site(site)).group_by(*by)
+    with store.connection() as connection:
+        rows = connection.execute(query.order_by(*by).limit(MAX_MEASURED_JOBS)).all()
+        names = _fetch_campaign_names(connection, {row[0] for row in rows})
+    return [
+        MeasuredJob(campaign_id, names.get(campaign_id, ""), job_id, int(number), int(good))
+        for campaign_id, job_id, number, good in rows
+    ]
+
+
+def _fetch_campaign_names(connection: Connection, ids: Collection[str]) -> dict[str, str]:
+    """Identity -> name of campaigns."""
+    query = sa.select(campaign.c.id, campaign.c.name).where(campaign.c.id.in_(ids))
+    return {id_: name or "" for id_, name in connection.execute(query)}
+
+
+def _is_at_site(site: str) -> sa.ColumnElement[bool]:
+    """Measurements of a site."""
+    column = measurement_view.catalogue_column("site")
+    return measurement_view.measurements_where("site", column == site if site else column.is_(None))
+
+
+@dataclass(frozen=True)
+class SiteTotal:
+    """All measurements of a site with one outcome, and the last day (YYYYMMDD) of one."""
+
+    site: str
+    outcome: str
+    measurements: int
+    last_day: int
+
+
+def count_site_outcomes(store: Store) -> list[SiteTotal]:
+    """By site and outcome, in order."""
+    table = rollup_day.c
+    # A column that no index is sorted by: SQLite would read the table in an index's order.
+    subject = (table.subject_id + sa.literal_column("0")).label("subject_id")
+    sums = (
+        sa.func.sum(table.measurements).label("counted"),
+        sa.func.max(table.day).label("last_day"),
+    )
+    one = sa.select(subject, table.outcome, *sums).group_by(subject, table.outcome).subquery("one")
+    joined = one.join(
+        dimension_tables["subject"], one.c.subject_id == dimension_tables["subject"].c.id
+    )
+    added = sa.func.sum(one.c.counted), sa.func.max(one.c.last_day)
+    query = sa.select(_SITE, one.c.outcome, *added).select_from(joined)
+    query = query.group_by(_SITE, one.c.outcome)
+    with store.connection() as connection:
+        rows = connection.execute(query)
+        found = [SiteTotal(site or "", outcome, int(n), int(day)) for site, outcome, n, day in rows]
+    return sorted(found, key=lambda one: (one.site, one.outcome))
+
+
+def count_jobs_by_state(store: Store, open_states: Collection[str]) -> dict[str, int]:
+    """How many jobs are in each of these states; those that nobody is in are absent."""
+    query = sa.select(job.c.state, sa.func.count()).where(job.c.state.in_(open_states))
+    with store.connection() as connection:
+        return {row[0]: row[1] for row in connection.execute(query.group_by(job.c.state))}

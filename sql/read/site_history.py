@@ -1,0 +1,246 @@
+"""What is known of one site: the work it did, and what its doors and nodes ran, day by day.
+
+Nothing here reads more than a site's entries in one index, and of each variant one row a day.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from treehammer.hctests.matrix.identity import drop_release_axis
+from treehammer.sql.core.schema import (
+    dimension_tables,
+    measurement,
+    rollup_column_names,
+    rollup_day,
+)
+from treehammer.sql.read.figure_sql import FIGURE_FETCH_ROWS
+from treehammer.sql.write.rollups import GOOD
+from treehammer.sql.write.store import Store
+
+_SUBJECT = dimension_tables["subject"].c
+_STORAGE = dimension_tables["storage"].c
+_SOFTWARE = dimension_tables["software"].c
+_NODE = dimension_tables["node"].c
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Something that a site measured; its variant as it was recorded, with :func:`one_label`."""
+
+    test: str
+    variant: str
+    root: str
+    dataset: str
+    door: str
+    protocol: str
+    variant_label: str
+
+
+#: What makes two measurements the same work, wherever they ran; see :func:`work`.
+WORKLOAD_COLUMNS = ("test_name", "variant", "axis_root", "dataset_hash", "door_protocol")
+
+
+def workload_key(values: Iterable[object]) -> tuple[str, ...]:
+    """The work of a measurement with these values of :data:`WORK`: equal for the same.
+
+    Its variant is told by the axes, not by a label, which names those that vary in its campaign alone;
+    the release is left out of it, as it has a column of its own.
+    """
+    test, variant, *others = (str(value or "") for value in values)
+    return test, drop_release_axis(variant), *others
+
+
+class DailySums(NamedTuple):
+    """A metric of the good measurements of a site and work (:data:`WORK`) on a day (YYYYMMDD).
+
+    Their number, the sum of their values and that of the squares, as in :class:`.figures.Moments`:
+    plain numbers, as there are some ten thousand for half a year.
+    """
+
+    day: int
+    site: str
+    workload: tuple[str, ...]
+    value_count: int
+    total: float
+    squares: float
+
+
+@dataclass(frozen=True, order=True)
+class ContextAspect:
+    """Something that may change: of a door, a release or the nodes."""
+
+    component: str
+    attribute: str
+
+
+#: Aspect -> day (YYYYMMDD) -> what it was.
+ContextHistory = Mapping[ContextAspect, Mapping[int, frozenset[str]]]
+
+
+def list_workloads(store: Store, site: str) -> list[Workload]:
+    """What a site has ever measured; nothing when there is no such site."""
+    columns = (
+        _SUBJECT.test_name,
+        _SUBJECT.variant,
+        _SUBJECT.axis_root,
+        _SUBJECT.dataset,
+        _SUBJECT.door,
+        _SUBJECT.door_protocol,
+    )
+    query = sa.select(*columns, _SUBJECT.variant_label).where(_is_site(site)).distinct()
+    labels: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    with store.connection() as connection:
+        for *texts, label in connection.execute(query.order_by(*columns)):
+            labels[tuple(text or "" for text in texts)].add(label or "")
+    return [Workload(*(*texts, common_label(found))) for texts, found in labels.items()]
+
+
+def common_label(labels: Collection[str]) -> str:
+    """The label of a variant; '' where campaigns called it by several."""
+    return "".join(labels) if len(labels) == 1 else ""
+
+
+def list_recorded_variants(
+    store: Store, variants: Iterable[str], site: str | None = None
+) -> list[str]:
+    """What these variants were recorded as with any release, at all sites or at one."""
+    wanted = set(map(drop_release_axis, variants))
+    query = sa.select(_SUBJECT.variant).distinct()
+    if site is not None:
+        query = query.where(_is_site(site))
+    with store.connection() as connection:
+        known = connection.scalars(query)
+        return sorted(one for one in known if one and drop_release_axis(one) in wanted)
+
+
+def find_first_day(store: Store, site: str) -> int | None:
+    """The first day (UTC, YYYYMMDD) on which a site measured something; None before."""
+    mine = sa.select(_SUBJECT.id).where(_is_site(site))
+    query = sa.select(sa.func.min(rollup_day.c.day)).where(rollup_day.c.subject_id.in_(mine))
+    with store.connection() as connection:
+        found = connection.scalar(query)
+    return None if found is None else int(found)
+
+
+def fetch_daily_sums(
+    store: Store, metric: str, first: int, last: int, only: Mapping[str, str]
+) -> Iterator[DailySums]:
+    """The roll-ups of timed measurements of every site, as they stand: some thousand for a month.
+
+    Args:
+        store: the database.
+        metric: one of :data:`~treehammer.sql.core.schema.ROLLUP_METRICS`.
+        first: the first day (YYYYMMDD).
+        last: the last one.
+        only: column of :data:`WORK` -> the value that it must have in :func:`work`.
+    """
+    table = rollup_day.c
+    sums = [table[name] for name in rollup_column_names(metric)]
+    wanted = [(WORKLOAD_COLUMNS.index(name), value) for name, value in only.items()]
+    subjects = sa.select(_SUBJECT.id, _SUBJECT.site, *(_SUBJECT[name] for name in WORKLOAD_COLUMNS))
+    query = sa.select(table.day, table.subject_id, *sums).where(
+        table.day.between(first, last), table.kind == "timed", table.outcome == GOOD
+    )
+    with store.connection() as connection:
+        known: dict[int, tuple[str, tuple[str, ...]]] = {}
+        works: dict[tuple[str, ...], tuple[str, ...]] = {}
+        for id_, site, *texts in connection.execute(subjects):
+            done = workload_key(texts)
+            if all(done[place] == value for place, value in wanted):
+                # One of a kind: the same is found sooner than what is equal.
+                known[id_] = site or "", works.setdefault(done, done)
+        for day, subject, number, total, squares in connection.execute(
+            query.execution_options(yield_per=FIGURE_FETCH_ROWS)
+        ):
+            if subject in known:
+                yield DailySums(day, *known[subject], int(number), total, squares)
+
+
+def fetch_history(store: Store, site: str, first: int, last: int) -> ContextHistory:
+    """What doors, releases and nodes were, from the day ``first`` to ``last`` (YYYYMMDD).
+
+    It is taken from the last measurement of each variant on each day (UTC) that came back whole.
+    """
+    table = measurement.c
+    mine = sa.select(_SUBJECT.id).where(_is_site(site))
+    latest = (
+        sa.select(table.subject_id, table.day, sa.func.max(table.started_us).label("last_us"))
+        .where(
+            table.subject_id.in_(mine),
+            table.day.between(first, last),
+            table.failure_class.is_(None),
+        )
+        .group_by(table.subject_id, table.day)
+        .subquery("latest")
+    )
+    query = (
+        sa.select(
+            latest.c.day,
+            _SUBJECT.door,
+            _SUBJECT.door_protocol,
+            _SUBJECT.axis_root,
+            _STORAGE.server_version,
+            _STORAGE.address_family,
+            _SOFTWARE.root_version,
+            _SOFTWARE.root_commit,
+            _SOFTWARE.root_provider,
+            _NODE.os_name,
+        )
+        .select_from(measurement)
+        .join(
+            latest,
+            sa.and_(
+                table.subject_id == latest.c.subject_id,
+                _is_same_day(store, latest),
+                table.started_us == latest.c.last_us,
+            ),
+        )
+        .join(dimension_tables["subject"], _SUBJECT.id == table.subject_id)
+        .join(dimension_tables["storage"], _STORAGE.id == table.storage_id)
+        .join(dimension_tables["software"], _SOFTWARE.id == table.software_id)
+        .join(dimension_tables["node"], _NODE.id == table.node_id)
+    )
+    found: dict[ContextAspect, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    with store.connection() as connection:
+        for number, door, protocol, root, server, family, *software, system in connection.execute(
+            query
+        ):
+            thing = f"door {door or ''} ({protocol or 'unknown'})"
+            build = ", ".join(text for text in _shorten_commit(*software) if text)
+            for aspect, text in (
+                (ContextAspect(thing, "server version"), server),
+                (ContextAspect(thing, "address family"), family),
+                (ContextAspect(f"ROOT {root or ''}", "build"), build),
+                (ContextAspect("worker nodes", "operating system"), system),
+            ):
+                if text:
+                    found[aspect][int(number)].add(text)
+    return {
+        aspect: {number: frozenset(texts) for number, texts in sorted(days.items())}
+        for aspect, days in sorted(found.items())
+    }
+
+
+def _is_same_day(store: Store, latest: sa.Subquery) -> sa.ColumnElement[bool]:
+    day = measurement.c.day
+    if store.url.get_backend_name() == "sqlite":
+        # As a range: after "equal to" it would take the index that has no times, and read each row.
+        return day.between(latest.c.day, latest.c.day)
+    # After a range PostgreSQL would expect so many rows that it reads the whole table.
+    return day == latest.c.day
+
+
+def _shorten_commit(
+    version: str | None, commit: str | None, provider: str | None
+) -> Iterable[str | None]:
+    return version, commit and commit[:40], provider
+
+
+def _is_site(site: str) -> sa.ColumnElement[bool]:
+    return _SUBJECT.site == site if site else _SUBJECT.site.is_(None)

@@ -1,0 +1,1 @@
+"""Export, import, merging and copying of results."""

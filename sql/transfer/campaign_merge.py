@@ -1,0 +1,102 @@
+"""Campaigns, jobs and attempts of another installation, merged with those that are here.
+
+Only jobs that were over are taken in: the installation that submitted a job follows it, and here its
+batch system would be asked for it in vain.  Jobs that are followed here and are not over are left
+alone.  Of those that are over on both sides, who knows a later attempt is right; one that we were
+told of while it ran has ended as the file says, unless it was queued anew since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from treehammer.sql.core.rows import FINAL_STATES, AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.transfer.companion_tables import parse_rows
+from treehammer.sql.transfer.file_readers import MeasurementFile
+from treehammer.sql.write.store import Store
+
+
+def merge_companions(
+    store: Store, incoming: MeasurementFile, counted: set[str] | None = None
+) -> int:
+    """Take in what travels with measurements; what is known stays.
+
+    Args:
+        store: to fill.
+        incoming: a file.
+        counted: campaigns of files before, to which its own are added: only count, write nothing.
+
+    Returns:
+        how many campaigns were not there.
+    """
+    here = {campaign.id for campaign in store.campaigns()} | (counted or set())
+    new: dict[str, CampaignRow] = {}
+    for batch in incoming.companion("campaign"):
+        new |= {row.id: row for row in parse_rows(CampaignRow, batch) if row.id not in here}
+    if counted is not None:
+        counted.update(new)
+        return len(new)
+    for campaign in new.values():
+        store.add_campaign(campaign, [])
+    merger = _JobMerger(store)
+    for batch in incoming.companion("job"):
+        merger.add_jobs(parse_rows(JobRow, batch))
+    for batch in incoming.companion("attempt"):
+        merger.add_attempts(parse_rows(AttemptRow, batch))
+    for batch in incoming.companion("replica"):
+        store.add_replicas(parse_rows(ReplicaRow, batch))
+    return len(new)
+
+
+class _JobMerger:
+    """Takes in jobs, then attempts."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._campaigns = {campaign.id: campaign for campaign in store.campaigns()}
+        #: Jobs of which attempts are taken in.
+        self._wanted: set[str] = set()
+        #: Those of them that are not the same in both.
+        self._otherwise: dict[str, JobRow] = {}
+
+    def add_jobs(self, jobs: Iterable[JobRow]) -> None:
+        by_campaign: dict[str, list[JobRow]] = {}
+        for job in jobs:
+            if job.state in FINAL_STATES and job.campaign_id in self._campaigns:
+                by_campaign.setdefault(job.campaign_id, []).append(job)
+        for id_, some in by_campaign.items():
+            here = {job.id: job for job in self._store.jobs(id_)}
+            missing = [job for job in some if job.id not in here]
+            self._store.add_campaign(self._campaigns[id_], missing)
+            known = [job for job in some if job.id in here and _is_updatable(here[job.id])]
+            ended = [job.as_external() for job in known if _has_ended(job, here[job.id])]
+            self._store.set_jobs(ended)
+            self._wanted |= {job.id for job in (*missing, *known)}
+            self._otherwise |= {
+                job.id: job.as_external() if here[job.id].is_external else job
+                for job in known
+                if job != here[job.id]
+            }
+
+    def add_attempts(self, attempts: Iterable[AttemptRow]) -> None:
+        some = [attempt for attempt in attempts if attempt.job_id in self._wanted]
+        here: dict[str, dict[int, AttemptRow]] = {}
+        for attempt in self._store.attempts(attempt.job_id for attempt in some):
+            here.setdefault(attempt.job_id, {})[attempt.number] = attempt
+        missing = [a for a in some if _is_more_complete(a, here.get(a.job_id, {}).get(a.number))]
+        later = {a.job_id for a in missing if a.number > max(here.get(a.job_id, {0: a}))}
+        self._store.set_attempts(missing)
+        self._store.set_jobs(self._otherwise[id_] for id_ in later & self._otherwise.keys())
+
+
+def _is_updatable(here: JobRow) -> bool:
+    return here.state in FINAL_STATES or here.is_external
+
+
+def _has_ended(job: JobRow, here: JobRow) -> bool:
+    """Whether a job of the file, which is over, is the one that we were told was not."""
+    return here.state not in FINAL_STATES and here.batch_id in ("", job.batch_id)
+
+
+def _is_more_complete(attempt: AttemptRow, here: AttemptRow | None) -> bool:
+    return here is None or (here.state not in FINAL_STATES and attempt.state in FINAL_STATES)

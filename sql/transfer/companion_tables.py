@@ -1,0 +1,141 @@
+"""What travels with exported measurements: their campaigns, jobs and attempts, findings of replicas.
+
+Without them another installation could show the measurements, but no campaign.  Pairs and verdicts
+stay behind: a comparison makes them anew.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, get_type_hints
+
+import pyarrow as pa
+
+from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT
+from treehammer.errors import MeasurementFileError
+from treehammer.sql.arrow.arrow_schema import build_field
+from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.core.schema import metadata
+from treehammer.sql.write.store import Store
+
+CompanionRow = CampaignRow | JobRow | AttemptRow | ReplicaRow
+CompanionKind = TypeVar("CompanionKind", CampaignRow, JobRow, AttemptRow, ReplicaRow)
+#: Name of the table -> its rows, in the order in which they can be written.
+COMPANION_KINDS: dict[str, type[CompanionRow]] = {
+    "campaign": CampaignRow,
+    "job": JobRow,
+    "attempt": AttemptRow,
+    "replica": ReplicaRow,
+}
+#: Jobs whose attempts are read at once.
+CHUNK = 2000
+_TYPE_NAMES = {int: "int", str: "text", bool: "bool", int | None: "int"}
+
+
+@dataclass(frozen=True)
+class CompanionTable:
+    """One table that travels along; text that is not known is '' in it."""
+
+    name: str
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+class ExportSink(Protocol):
+    """What a file is written through."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add measurements."""
+
+    def attach(self, companion: CompanionTable) -> None:
+        """Add a table that travels along; after the last measurement."""
+
+
+#: Begins a file with these columns; it is written in the block, and complete at its end.
+OpenSink = Callable[[Path, pa.Schema], AbstractContextManager[ExportSink]]
+
+
+def companion_schema(name: str) -> pa.Schema:
+    """The columns of one of :data:`KINDS`."""
+    hints = get_type_hints(COMPANION_KINDS[name])
+    return pa.schema(
+        build_field(field.name, _TYPE_NAMES[hints[field.name]], f"{field.name} of the {name}")
+        for field in fields(COMPANION_KINDS[name])
+    )
+
+
+def iter_companion_tables(
+    store: Store, campaigns: Collection[str] | None, datasets: Collection[str] | None
+) -> Iterator[CompanionTable]:
+    """Everything that travels along; each is to be read before the next.
+
+    Args:
+        store: where it is.
+        campaigns: identities; None for all.
+        datasets: hashes of those whose replicas are meant; None for all.
+    """
+    chosen = [row for row in store.campaigns() if campaigns is None or row.id in campaigns]
+    chosen.sort(key=lambda row: row.id)
+    found = store.replicas()
+    findings = [row for row in found if datasets is None or row.dataset_hash in datasets]
+    yield _build_table("campaign", [chosen])
+    yield _build_table("job", (store.jobs(row.id) for row in chosen))
+    yield _build_table("attempt", _iter_attempts(store, chosen))
+    yield _build_table("replica", [findings])
+
+
+def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[CompanionKind]:
+    """The rows of a batch as their dataclass.
+
+    Raises:
+        FileError: one of them is none.
+    """
+    table = next(name for name, known in COMPANION_KINDS.items() if known is kind)
+    problems: Problems = defaultdict(list)
+    columns: list[list[Any]] = []
+    for name, hint in get_type_hints(kind).items():
+        try:
+            fitted = convert_column(batch.column(name), name, _TYPE_NAMES[hint], problems)
+        except (KeyError, ColumnTypeError) as error:
+            raise MeasurementFileError(
+                f"{name} of table {table} is not what is expected ({error})"
+            ) from error
+        values = fitted.to_pylist()
+        if hint is str:
+            values = ["" if value is None else value for value in values]
+            length = getattr(metadata.tables[table].c[name].type, "length", None) or MAX_LONG_TEXT
+            wrong = [row for row, text in enumerate(values) if len(text) > length or "\0" in text]
+        else:
+            wrong = [
+                row for row, value in enumerate(values) if value is None and hint in (int, bool)
+            ]
+        for row in wrong:
+            problems[row].append(f"{name} cannot be kept")
+        columns.append(values)
+    if problems:
+        row, reasons = min(problems.items())
+        raise MeasurementFileError(f"row {row + 1} of table {table}: {'; '.join(reasons)}")
+    return [kind(*values) for values in zip(*columns, strict=True)]
+
+
+def _iter_attempts(store: Store, campaigns: Iterable[CampaignRow]) -> Iterator[list[AttemptRow]]:
+    for campaign in campaigns:
+        ids = [job.id for job in store.jobs(campaign.id)]
+        for start in range(0, len(ids), CHUNK):
+            yield store.attempts(ids[start : start + CHUNK])
+
+
+def _build_table(name: str, chunks: Iterable[Sequence[CompanionRow]]) -> CompanionTable:
+    schema = companion_schema(name)
+    batches = (_build_batch(schema, chunk) for chunk in chunks if chunk)
+    return CompanionTable(name, schema, batches)
+
+
+def _build_batch(schema: pa.Schema, rows: Sequence[CompanionRow]) -> pa.RecordBatch:
+    values: list[dict[str, Any]] = [asdict(row) for row in rows]
+    return pa.RecordBatch.from_pylist(values, schema=schema)

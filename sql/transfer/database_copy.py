@@ -1,0 +1,158 @@
+"""A whole database into another one, of the same or of another kind, proven row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice, zip_longest
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from treehammer.errors import ConfigError, StoreError
+from treehammer.sql.core.backends import backend_of
+from treehammer.sql.core.database_engine import parse_url, read_transaction, write_transaction
+from treehammer.sql.core.database_errors import display_url, sqlite_path, translate_errors
+from treehammer.sql.core.schema import metadata
+from treehammer.sql.read.measurement_queries import FETCH_ROWS
+from treehammer.sql.write.store import open_engine
+from treehammer.terminal import ProgressCallback, ProgressFactory
+
+#: Rows that are written at once.
+CHUNK = 500
+
+
+def copy_database(
+    source: str, target: str, *, bars: ProgressFactory
+) -> tuple[dict[str, int], bool]:
+    """Copy all tables, then compare every row; the target has all of it afterwards, or nothing.
+
+    Both sides stay usable: the source is read in one state, whatever is written meanwhile.
+
+    Args:
+        source: SQLAlchemy URL of the database to copy.
+        target: URL of the one to fill; it is made when there is none.
+        bars: opens the bars that move with the rows.
+
+    Returns:
+        how many rows each table has, and whether they were copied: false when the target held
+        just these rows before.
+
+    Raises:
+        ConfigError: a URL is wrong, or both mean the same database.
+        NothingToDo: there is no database to copy.
+        StoreError: the target holds other rows, or a database refuses; the target is as it was.
+    """
+    _require_persistent(target)
+    with _open_database(source, create=False) as from_, _open_database(target, create=True) as to:
+        _require_distinct(from_, to)
+        with read_transaction(from_) as old, write_transaction(to) as new:
+            counts = _count_rows(old)
+            total = sum(counts.values())
+            empty = not any(_count_rows(new).values())
+            if empty:
+                with bars("Copying", total) as step:
+                    _copy_tables(old, new, step)
+            with bars("Comparing", total) as step:
+                different = _find_difference(old, new, step)
+            if different:
+                # Leaving by an error undoes what was written.
+                raise StoreError(
+                    f"what came to be differs from what was copied: {different}"
+                    if empty
+                    else f"the database to fill holds other rows: {different}",
+                    where=display_url(to.url),
+                    hint="It is as it was before. "
+                    + ("Look for triggers on its tables." if empty else "Give an empty one."),
+                )
+    return counts, empty
+
+
+def _require_persistent(target: str) -> None:
+    url = parse_url(target)
+    if url.get_backend_name() == "sqlite" and sqlite_path(url) is None:
+        raise ConfigError(
+            "a database in memory is gone when the command ends",
+            where=target,
+            hint="Name a file: sqlite:////home/me/copy.db",
+        )
+
+
+def _require_distinct(from_: Engine, to: Engine) -> None:
+    """Refuse two addresses of one database: a copy that is none would be taken for one."""
+    old, new = sqlite_path(from_.url), sqlite_path(to.url)
+    same_file = old is not None and new is not None and old.samefile(new)
+    if (
+        same_file
+        or from_.url == to.url
+        or _database_identity(from_) == _database_identity(to) != ()
+    ):
+        raise ConfigError(
+            "both addresses mean the same database", where=display_url(to.url), hint="Give two."
+        )
+
+
+def _database_identity(engine: Engine) -> tuple[Any, ...]:
+    with read_transaction(engine) as connection:
+        return backend_of(engine).identity(connection)
+
+
+@contextmanager
+def _open_database(url: str, *, create: bool) -> Iterator[Engine]:
+    engine = open_engine(url, create=create)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _count_rows(connection: Connection) -> dict[str, int]:
+    count = sa.func.count()
+    with translate_errors(connection.engine.url):  # each of the two by its own name
+        return {
+            table.name: connection.scalar(sa.select(count).select_from(table)) or 0
+            for table in metadata.sorted_tables
+        }
+
+
+def _copy_tables(old: Connection, new: Connection, step: ProgressCallback) -> None:
+    done = 0
+    for table in metadata.sorted_tables:
+        with closing(_iter_rows(old, table)) as rows:
+            while some := [
+                dict(zip(table.columns.keys(), row, strict=True)) for row in islice(rows, CHUNK)
+            ]:
+                new.execute(sa.insert(table), some)
+                done += len(some)
+                step(done, table.name)
+
+
+def _find_difference(old: Connection, new: Connection, step: ProgressCallback) -> str:
+    """The first row that is not the same, in words; '' when all are."""
+    done = 0
+    for table in metadata.sorted_tables:
+        with closing(_iter_rows(old, table)) as ours, closing(_iter_rows(new, table)) as theirs:
+            for one, other in zip_longest(ours, theirs):
+                if one is None or other is None or tuple(one) != tuple(other):
+                    return f"table {table.name}, {_row_location(table, one if other is None else other)}"
+                done += 1
+                if not done % CHUNK:
+                    step(done, table.name)
+    step(done)
+    return ""
+
+
+def _row_location(table: sa.Table, row: Any) -> str:
+    values = zip(table.columns, row, strict=True)
+    return ", ".join(f"{column.name} {value}" for column, value in values if column.primary_key)
+
+
+def _iter_rows(connection: Connection, table: sa.Table) -> Generator[sa.Row[Any], None, None]:
+    """All rows by their key, which sorts alike in every database."""
+    query = sa.select(table).order_by(*table.primary_key.columns)
+    with (
+        translate_errors(connection.engine.url),
+        connection.execute(query.execution_options(yield_per=FETCH_ROWS)) as rows,
+    ):
+        yield from rows

@@ -1,0 +1,222 @@
+"""Files of measurements as record batches: Parquet, and TTrees by ROOT, by uproot, or by us."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
+from pyarrow import parquet
+
+from treehammer.collectors.record.measurement_record import INT64_LIMIT
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.errors import MeasurementFileError
+from treehammer.sql.transfer.file_writers import COMPANION_PREFIX
+from treehammer.sql.transfer.partitions import CAMPAIGN_COLUMN, campaign_from_path
+from treehammer.sql.transfer.root_export import AMBIGUOUS_ROWS_KEY, TREE_NAME
+
+#: Measurements that are read, and written, at once.
+READ_ROWS = 10_000
+#: What an unknown bool is in a tree.
+_NULL_BOOL = 255
+
+
+class MeasurementFile(Protocol):
+    """A file of measurements, open; reading a damaged one raises FileError."""
+
+    @property
+    def rows(self) -> int:
+        """How many measurements it holds."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of its columns."""
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns of all measurements, in whatever types the file has; unknown is null."""
+
+    def companion(self, name: str) -> Iterator[pa.RecordBatch]:
+        """One of the tables that travel along; nothing when the file has none."""
+
+
+@contextmanager
+def open_measurement_file(file: Path) -> Iterator[MeasurementFile]:
+    """Open a file; its suffix tells what it is.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    kind = _READERS.get(file.suffix.lower())
+    if kind is None:
+        raise MeasurementFileError(
+            "is no file that can be imported",
+            where=str(file),
+            hint=f"Files that end in {' or '.join(_READERS)} are, and folders of them; CSV is not.",
+        )
+    if not file.is_file():
+        raise MeasurementFileError("there is no such file", where=str(file))
+    with _translate_damage(file):
+        incoming = kind(file)
+    try:
+        yield incoming
+    finally:
+        incoming.close()
+
+
+@contextmanager
+def _translate_damage(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except MeasurementFileError:
+        raise
+    except Exception as error:  # what uproot raises has nothing in common
+        said = " ".join(str(error).split())
+        raise MeasurementFileError(
+            f"cannot be read ({said[:300] or type(error).__name__})",
+            where=str(file),
+            hint="Is it whole? What could be read of it was taken in; nothing else is lost.",
+        ) from error
+
+
+class _ParquetReader:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = parquet.ParquetFile(path)
+        self._about: Mapping[bytes, bytes] = self._file.metadata.metadata or {}
+        self._names: list[str] = self._file.schema_arrow.names
+        # Parts leave it to the name of their folder; they know it, should they be moved.
+        told = self._about.get(CAMPAIGN_COLUMN.encode())
+        campaign = campaign_from_path(path) if told is None else told.decode()
+        self._campaign = None if CAMPAIGN_COLUMN in self._names else campaign
+
+    @property
+    def rows(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self._names if self._campaign is None else [*self._names, CAMPAIGN_COLUMN]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        names = [name for name in columns if name in self._names]
+        with _translate_damage(self._path):
+            for batch in self._file.iter_batches(READ_ROWS, columns=names):
+                if self._campaign is None:
+                    yield batch
+                else:
+                    campaign = pa.repeat(self._campaign, batch.num_rows)
+                    yield batch.append_column(CAMPAIGN_COLUMN, campaign)
+
+    def companion(self, name: str) -> Iterator[pa.RecordBatch]:
+        packed = self._about.get((COMPANION_PREFIX + name).encode())
+        if packed is not None:
+            with _translate_damage(self._path):
+                yield from pa.ipc.open_stream(base64.b64decode(packed))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _TreeReader:
+    def __init__(self, path: Path) -> None:
+        # It takes a third of a second to load, which Parquet's users need not pay.
+        import uproot
+
+        self._path = path
+        self._file = uproot.open(path)
+        self._trees = self._file.keys(recursive=False, cycle=False)
+        if TREE_NAME not in self._trees:
+            self.close()
+            raise MeasurementFileError(
+                f"has no tree {TREE_NAME!r}",
+                where=str(path),
+                hint=f"It has: {', '.join(self._trees) or 'nothing'}.",
+            )
+        self._tree = self._file[TREE_NAME]
+
+    @property
+    def rows(self) -> int:
+        return int(self._tree.num_entries)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return _column_branches(self._tree)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with _translate_damage(self._path):
+            yield from _read_tree_batches(self._tree, columns)
+
+    def companion(self, name: str) -> Iterator[pa.RecordBatch]:
+        if name in self._trees:
+            with _translate_damage(self._path):
+                tree = self._file[name]
+                yield from _read_tree_batches(tree, _column_branches(tree))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+_READERS: Mapping[str, type[_ParquetReader | _TreeReader]] = {
+    ".root": _TreeReader,
+    ".parquet": _ParquetReader,
+}
+
+
+def _column_branches(tree: Any) -> list[str]:
+    """The branches that are columns."""
+    # uproot writes the length of each list as a branch of its own.
+    counts = (branch.count_branch for branch in tree.branches)
+    lengths = {branch.name for branch in counts if branch is not None}
+    names = (branch.name for branch in tree.branches)
+    return [name for name in names if name not in lengths and name != AMBIGUOUS_ROWS_KEY]
+
+
+def _read_tree_batches(tree: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    told = AMBIGUOUS_ROWS_KEY in tree.keys(recursive=False)
+    wanted = [*columns, AMBIGUOUS_ROWS_KEY] if told else list(columns)
+    for arrays in tree.iterate(wanted, step_size=READ_ROWS, library="ak", how=dict):
+        known = _find_known_rows(_to_arrow(arrays.pop(AMBIGUOUS_ROWS_KEY))) if told else {}
+        found = [_restore_nulls(n, _to_arrow(arrays[n]), known.get(n, ())) for n in columns]
+        yield pa.RecordBatch.from_arrays(found, names=list(columns))
+
+
+def _to_arrow(values: Any) -> pa.Array:
+    import awkward
+
+    column = awkward.to_arrow(values, list_to32=True, string_to32=True, extensionarray=False)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _find_known_rows(lists: pa.Array) -> dict[str, list[int]]:
+    """Column -> rows in which its value is known although it looks unknown."""
+    found: dict[str, list[int]] = {}
+    for row in np.flatnonzero(pc.not_equal(lists, "").to_numpy(zero_copy_only=False)):
+        for name in lists[int(row)].as_py().split(","):
+            found.setdefault(name, []).append(int(row))
+    return found
+
+
+def _restore_nulls(name: str, column: pa.Array, known: Collection[int]) -> pa.Array:
+    """Null where a tree has what stands for it; see :mod:`treehammer.sql.transfer.root_export`."""
+    kind = column.type
+    metric = METRICS_BY_NAME.get(name)
+    if pa.types.is_string(kind):
+        unknown = pc.equal(column, "")
+    elif pa.types.is_list(kind):
+        unknown = pc.equal(pc.list_value_length(column), 0)
+    elif pa.types.is_floating(kind):
+        unknown = pc.is_nan(column)
+    elif pa.types.is_uint8(kind) and (metric is None or metric.type == "bool"):
+        unknown = pc.equal(column, _NULL_BOOL)
+    elif pa.types.is_int64(kind):
+        unknown = pc.equal(column, -INT64_LIMIT)
+    else:
+        return column
+    mask = unknown.to_numpy(zero_copy_only=False).copy()
+    mask[list(known)] = False
+    return pc.if_else(pa.array(mask), pa.scalar(None, kind), column) if mask.any() else column

@@ -1,0 +1,291 @@
+"""Imports: measurements of other installations, and all that travels with them, into this store.
+
+A measurement enters once, however often and from however many files it comes; see
+:class:`treehammer.sql.write.store.Store`.  What cannot be taken in is named by file, row and column,
+and keeps nothing else out.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from treehammer.collectors.record.measurement_record import EXTRA_NAME
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
+from treehammer.errors import MeasurementFileError
+from treehammer.sql.arrow.arrow_schema import build_schema
+from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
+from treehammer.sql.core.measurement_view import ALL_COLUMNS, EXTRA_PREFIX
+from treehammer.sql.transfer import campaign_merge
+from treehammer.sql.transfer.file_readers import MeasurementFile, open_measurement_file
+from treehammer.sql.transfer.partitions import list_part_files
+from treehammer.sql.write.bulk_recording import parse_measurements
+from treehammer.sql.write.recording import AddResult, fingerprint_content, fingerprints_match
+from treehammer.sql.write.store import Store
+from treehammer.terminal import ProgressFactory, pluralize
+from treehammer.version import __version__
+
+AddBatch = Callable[[pa.RecordBatch, Problems], AddResult]
+
+#: The most problems of a file, and identities, that are named one by one.
+MAX_LISTED = 20
+
+
+@dataclass
+class ImportResult:
+    """What became of one file.
+
+    Attributes:
+        file: which.
+        new: measurements that were not there.
+        known: those that were, with the same content.
+        conflicting: identities that were there with other content, which stays; the first of them.
+        conflicts: how many of these.
+        invalid: measurements that cannot be taken in.
+        campaigns: that were not there.
+        problems: what cannot be taken in and why; the first of them.
+        lacking: columns of the catalogue that the file lacks: unknown in all its rows.
+        ignored: columns of the file that this version does not know.
+    """
+
+    file: Path
+    new: int = 0
+    known: int = 0
+    conflicts: int = 0
+    invalid: int = 0
+    campaigns: int = 0
+    conflicting_ids: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    missing_columns: tuple[str, ...] = ()
+    ignored_columns: tuple[str, ...] = ()
+
+    def describe_remarks(self) -> list[str]:
+        """What a user should know beside numbers and problems."""
+        told = [
+            f"{id_} came with other content than before; the first stays"
+            for id_ in self.conflicting_ids
+        ]
+        if self.conflicts > len(told):
+            told.append(f"and {self.conflicts - len(told)} more")
+        if self.missing_columns:
+            told.append(
+                f"columns that it lacks, unknown in its rows: {_join_names(self.missing_columns)}"
+            )
+        if self.ignored_columns:
+            told.append(f"columns that were left out: {_join_names(self.ignored_columns)}")
+        if self.invalid > len(self.problems):
+            told.append(f"more rows that are not valid: {self.invalid - len(self.problems)}")
+        return [f"{self.file}: {line}" for line in told]
+
+
+@dataclass(frozen=True)
+class ImportFile:
+    """One file to import, and how many measurements it must have, where that is known."""
+
+    path: Path
+    rows: int | None = None
+
+
+def collect_files(paths: Iterable[Path]) -> list[ImportFile]:
+    """The files, and those of folders; a part that its folder lists and lacks is named later.
+
+    Raises:
+        FileError: a folder has none, or its list cannot be read.
+    """
+    found: list[ImportFile] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(ImportFile(path))
+            continue
+        parts = [ImportFile(part, rows) for part, rows in list_part_files(path)]
+        if not parts:
+            raise MeasurementFileError(
+                "no file in this folder can be imported",
+                where=str(path),
+                hint="Files that end in .root or .parquet are.",
+            )
+        found += parts
+    return found
+
+
+def import_files(
+    store: Store,
+    files: Sequence[ImportFile],
+    *,
+    ignore_unknown: bool,
+    dry_run: bool,
+    bars: ProgressFactory,
+) -> list[ImportResult]:
+    """Take in files, one after the other; a file that cannot be read keeps no other out.
+
+    Args:
+        store: to fill.
+        files: see :func:`files_of`.
+        ignore_unknown: leave out columns that this version does not know, instead of the file.
+        dry_run: only count; nothing is written.
+        bars: opens the bar that moves with the rows.
+
+    Raises:
+        StoreError: the database refuses; importing again takes in the rest.
+    """
+    found: list[ImportResult] = []
+    campaigns: set[str] | None = set() if dry_run else None
+    with (
+        _count_only(store) if dry_run else nullcontext(store.add_table) as add,
+        bars("Importing", sum(_count_rows(file) or 0 for file in files)) as step,
+    ):
+        before = 0
+        for file in files:
+            done = ImportResult(file.path)
+            found.append(done)
+            try:
+                with open_measurement_file(file.path) as incoming:
+                    _require_complete(file, incoming)
+                    columns = _select_columns(file.path, incoming.columns, done, ignore_unknown)
+                    for row in _add_batches(add, incoming, columns, done):
+                        step(before + row)
+                    before += incoming.rows
+                    done.campaigns = campaign_merge.merge_companions(store, incoming, campaigns)
+            except MeasurementFileError as error:
+                done.problems.append(str(error) if error.where else f"{file.path}: {error}")
+    if not dry_run:
+        # Also without a new measurement: a replica may have been found bad that was read long ago.
+        store.mark_bad_replicas()
+    return found
+
+
+def is_readable(file: ImportFile) -> bool:
+    """Whether something might be taken in from a file."""
+    return _count_rows(file) is not None
+
+
+def _count_rows(file: ImportFile) -> int | None:
+    """How many rows a file has; None when it cannot be read, which is told where it is taken in."""
+    try:
+        with open_measurement_file(file.path) as incoming:
+            return incoming.rows
+    except MeasurementFileError:
+        return None
+
+
+def _require_complete(file: ImportFile, incoming: MeasurementFile) -> None:
+    if file.rows is not None and file.rows != incoming.rows:
+        raise MeasurementFileError(
+            f"has {pluralize(incoming.rows, 'measurement')}, where its folder lists {file.rows}",
+            where=str(file.path),
+            hint="Was the folder copied completely, and is it of one export?",
+        )
+
+
+def _select_columns(
+    path: Path, names: Sequence[str], done: ImportResult, ignore_unknown: bool
+) -> dict[str, str]:
+    """The columns to read, each with its kind."""
+    kinds = {name: METRICS_BY_NAME[name].type for name in names if name in METRICS_BY_NAME}
+    extras = (name.removeprefix(EXTRA_PREFIX) for name in names if name.startswith(EXTRA_PREFIX))
+    kinds |= {EXTRA_PREFIX + name: "float" for name in extras if re.fullmatch(EXTRA_NAME, name)}
+    done.ignored_columns = tuple(name for name in names if name not in kinds)
+    done.missing_columns = tuple(metric.name for metric in CATALOGUE if metric.name not in kinds)
+    if required := [name for name in done.missing_columns if METRICS_BY_NAME[name].required]:
+        raise MeasurementFileError(
+            f"lacks what every measurement has: {_join_names(required)}",
+            where=str(path),
+            hint="It holds no measurements of ours, or not all of their columns.",
+        )
+    if done.ignored_columns and not ignore_unknown:
+        raise MeasurementFileError(
+            f"has columns that this version ({__version__}) does not know: {_join_names(done.ignored_columns)}",
+            where=str(path),
+            hint="Import it with the version that wrote it or a newer one; or leave these columns "
+            "out for good: --ignore-unknown.",
+        )
+    return kinds
+
+
+def _join_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
+
+
+def _add_batches(
+    add: AddBatch, incoming: MeasurementFile, kinds: Mapping[str, str], done: ImportResult
+) -> Iterator[int]:
+    """Take in what is valid, and name the rest; yields how many rows were looked at."""
+    first = 0
+    for batch in incoming.batches([*kinds]):
+        problems: Problems = defaultdict(list)
+        added = add(_convert_batch(done.file, batch, kinds, problems), problems)
+        done.new += added.new
+        done.known += added.known
+        done.conflicts += len(added.conflicting)
+        done.conflicting_ids += added.conflicting[: MAX_LISTED - len(done.conflicting_ids)]
+        done.invalid += len(problems)
+        for row, reasons in sorted(problems.items()):
+            if len(done.problems) < MAX_LISTED:
+                done.problems.append(f"{done.file}: row {first + row + 1}: {'; '.join(reasons)}")
+        first += batch.num_rows
+        yield first
+
+
+def _convert_batch(
+    path: Path, batch: pa.RecordBatch, kinds: Mapping[str, str], problems: Problems
+) -> pa.RecordBatch:
+    """Every column of a measurement, in its type."""
+    schema = build_schema(list(dict.fromkeys([*ALL_COLUMNS, *kinds])), {})
+    columns = []
+    for name in schema.names:
+        if name not in kinds:
+            columns.append(pa.nulls(batch.num_rows, schema.field(name).type))
+            continue
+        try:
+            columns.append(convert_column(batch.column(name), name, kinds[name], problems))
+        except ColumnTypeError as error:
+            raise MeasurementFileError(
+                f"column {name} holds {error}, where {kinds[name]} is expected", where=str(path)
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@contextmanager
+def _count_only(store: Store) -> Iterator[AddBatch]:
+    """Counts what adding measurements would do, without doing it."""
+    # What would be there by now, in a file that SQLite removes: there may be millions.
+    with closing(sqlite3.connect("", isolation_level=None)) as seen:
+        yield _DryRunCounter(store, seen).add
+
+
+class _DryRunCounter:
+    def __init__(self, store: Store, seen: sqlite3.Connection) -> None:
+        self._store = store
+        self._seen = seen
+        self._seen.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID")
+
+    def add(self, batch: pa.RecordBatch, problems: Problems) -> AddResult:
+        """What :meth:`treehammer.sql.write.store.Store.add_table` would have answered."""
+        rows = [row for row in range(batch.num_rows) if row not in problems]
+        measurements = parse_measurements(batch, rows, problems)
+        others = []
+        known = 0
+        conflicting: list[str] = []
+        for item in measurements:
+            content = fingerprint_content(item)
+            done = self._seen.execute(
+                "INSERT OR IGNORE INTO seen VALUES (?, ?)", (item.id, content)
+            )
+            if done.rowcount:
+                others.append(item)
+                continue
+            before = self._seen.execute("SELECT content FROM seen WHERE id = ?", (item.id,))
+            if fingerprints_match(before.fetchone()[0], content):
+                known += 1
+            else:
+                conflicting.append(item.id)
+        added = self._store.preview_add(others)
+        return AddResult(added.new, added.known + known, (*added.conflicting, *conflicting))

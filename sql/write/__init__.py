@@ -1,0 +1,1 @@
+"""The store: recording, roll-ups, quality flags, retention and uploaded campaigns."""

@@ -1,0 +1,231 @@
+"""How measurements enter the database: each exactly once, whoever hands it in and how often."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRIC_TYPES, Value
+from treehammer.sql.core import measurement_view
+from treehammer.sql.core.dimensions import DIMENSIONS, SUBJECT, Dimension
+from treehammer.sql.core.measurement_view import ALL_COLUMNS, PASSES_COLUMN
+from treehammer.sql.core.packing import pack_lists, unpack_lists
+from treehammer.sql.core.schema import dimension_tables, extra, measurement
+from treehammer.sql.write import quality_flags, rollups
+from treehammer.sql.write.retention import PRUNED_COLUMNS
+
+#: Measurements that are written in one transaction; an IN list may hold 1000 on Oracle.
+BATCH_MEASUREMENTS = 500
+
+_UNKNOWN_VALUES: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE), None)
+#: Catalogue columns of the measurement table itself.
+OWN_COLUMNS = tuple(name for name in ALL_COLUMNS if name in measurement.c)
+_NAMES_BY_TYPE = {kind: [m.name for m in CATALOGUE if m.type == kind] for kind in METRIC_TYPES}
+
+#: Bytes of a hash in a fingerprint, and what stands for a column without a value.
+_HASH_BYTES = 8
+_PRUNED_HASH = bytes(_HASH_BYTES)
+
+
+@dataclass(frozen=True)
+class AddResult:
+    """What became of measurements that were handed in.
+
+    ``known`` were there already, with the same content, or with what retention left of it.
+    ``conflicting`` are identities that were there with other content: what was recorded first stays.
+    ``known_ids`` names the known ones, as often as each was handed in.
+    """
+
+    new: int
+    known: int
+    conflicting: tuple[str, ...] = ()
+    known_ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+
+def sum_results(parts: Iterable[AddResult]) -> AddResult:
+    """What became of all parts together."""
+    new = 0
+    known: list[str] = []
+    conflicting: list[str] = []
+    for part in parts:
+        new += part.new
+        known += part.known_ids
+        conflicting += part.conflicting
+    return AddResult(new, len(known), tuple(conflicting), tuple(known))
+
+
+@dataclass(frozen=True)
+class _MeasurementContent:
+    """A measurement as the database gives it back: what two of one identity are compared by."""
+
+    values: Mapping[str, Value]
+    extras: Mapping[str, float]
+
+
+def add_batch(
+    connection: Connection, batch: Sequence[Measurement], *, write: bool = True
+) -> AddResult:
+    """Write at most :data:`BATCH` measurements inside the transaction of ``connection``.
+
+    Without ``write`` it is only said what would become of them.
+    """
+    seen = _fetch_recorded(connection, [item.id for item in batch])
+    new: dict[str, _MeasurementContent] = {}
+    known: list[str] = []
+    conflicting: list[str] = []
+    marked: dict[str, str] = {}
+    for item in batch:
+        content = _normalize_content(item.values, item.extras)
+        handed_in = _without_later_flags(content)
+        before = seen.setdefault(item.id, handed_in)
+        if before is handed_in:
+            new[item.id] = content
+        elif _is_same_content(before, handed_in):
+            known.append(item.id)
+            if handed_in is not content:  # comes from another store, which knew more
+                marked[item.id] = str(content.values["implausible_reasons"])
+        else:
+            conflicting.append(item.id)
+    if write:
+        _insert_measurements(connection, new)
+        quality_flags.copy_flags(connection, marked)
+    return AddResult(len(new), len(known), tuple(conflicting), tuple(known))
+
+
+def _is_same_content(one: _MeasurementContent, other: _MeasurementContent) -> bool:
+    """Whether both are one content, but for what has gone by age, here or where it comes from."""
+    if one == other:
+        return True
+    gone = [n for n in PRUNED_COLUMNS if None in (one.values[n], other.values[n])]
+    return _drop_values(one, gone) == _drop_values(other, gone)
+
+
+def _drop_values(content: _MeasurementContent, names: Iterable[str]) -> _MeasurementContent:
+    return _MeasurementContent({**content.values, **dict.fromkeys(names)}, content.extras)
+
+
+def fingerprint_content(item: Measurement) -> bytes:
+    """Hashes of what two measurements of one identity are compared by; see :func:`alike`.
+
+    One of all that stays, then one of each column that goes by age.
+    """
+    content = _without_later_flags(_normalize_content(item.values, item.extras))
+    stays = _drop_values(content, PRUNED_COLUMNS)
+    goes = (content.values[name] for name in PRUNED_COLUMNS)
+    return _hash_content([stays.values, stays.extras]) + b"".join(map(_hash_content, goes))
+
+
+def fingerprints_match(one: bytes, other: bytes) -> bool:
+    """Whether two fingerprints are of one content, by the rule of :func:`_same`."""
+    places = range(0, len(one), _HASH_BYTES)
+    pairs = ((one[at : at + _HASH_BYTES], other[at : at + _HASH_BYTES]) for at in places)
+    return all(a == b or _PRUNED_HASH in (a, b) for a, b in pairs)
+
+
+def _hash_content(content: Any) -> bytes:
+    if content is None:
+        return _PRUNED_HASH
+    document = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(document.encode()).digest()[:_HASH_BYTES]
+
+
+def _normalize_content(
+    values: Mapping[str, Any], extras: Mapping[str, float]
+) -> _MeasurementContent:
+    """The values as they come back: '' as ``None``, whole numbers in a float column as floats."""
+    kept: dict[str, Value] = {**_UNKNOWN_VALUES, **values}
+    for name in _NAMES_BY_TYPE["text"]:
+        kept[name] = kept[name] or None
+    for name in _NAMES_BY_TYPE["float"]:
+        if isinstance(number := kept[name], int):
+            kept[name] = float(number)
+    for name in _NAMES_BY_TYPE["floats"]:
+        if isinstance(numbers := kept[name], list):
+            kept[name] = list(map(float, numbers))
+    return _MeasurementContent(kept, {name: float(value) for name, value in extras.items()})
+
+
+def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
+    id_ = measurement.c.measurement_id
+    # Most are new, which the key's index alone tells.
+    known = list(connection.scalars(sa.select(id_).where(id_.in_(set(ids)))))
+    if not known:
+        return {}
+    extras: dict[str, dict[str, float]] = {}
+    for owner, name, value in connection.execute(
+        sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).where(
+            extra.c.measurement_id.in_(known)
+        )
+    ):
+        extras.setdefault(owner, {})[name] = value
+    rows = connection.execute(
+        measurement_view.select_columns(ALL_COLUMNS).where(id_.in_(known))
+    ).mappings()
+    return {
+        row["measurement_id"]: _without_later_flags(
+            _MeasurementContent(_unpack_row(row), extras.get(row["measurement_id"], {}))
+        )
+        for row in rows
+    }
+
+
+def _unpack_row(row: RowMapping) -> dict[str, Value]:
+    values = {**row, **unpack_lists(row[PASSES_COLUMN])}
+    del values[PASSES_COLUMN]
+    return values
+
+
+def _without_later_flags(content: _MeasurementContent) -> _MeasurementContent:
+    """What was handed in first: a mark came later."""
+    values = content.values
+    said = values["implausible_reasons"]
+    why = quality_flags.strip_flag(None if said is None else str(said))
+    if why == said:
+        return content
+    unmarked = {**values, "implausible_reasons": why, "plausible": why is None}
+    return _MeasurementContent(unmarked, content.extras)
+
+
+def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:
+    if not new:
+        return
+    rows = [_own_values(content.values) for content in new.values()]
+    for dimension in DIMENSIONS:
+        found = [dimension.extract_row(content.values) for content in new.values()]
+        for row, of_it in zip(rows, found, strict=True):
+            row[dimension.key] = of_it["id"]
+        insert_dimension_rows(connection, dimension, found)
+    connection.execute(sa.insert(measurement), rows)
+    subjects = (row[SUBJECT.key] for row in rows)
+    rollups.add_to_rollups(connection, zip(subjects, (c.values for c in new.values()), strict=True))
+    extras = [
+        {"measurement_id": id_, "name": name, "value": value}
+        for id_, content in new.items()
+        for name, value in content.extras.items()
+    ]
+    if extras:
+        connection.execute(sa.insert(extra), extras)
+
+
+def _own_values(values: Mapping[str, Value]) -> dict[str, Any]:
+    """The measurement's own columns, without those of dimensions."""
+    return {**{name: values[name] for name in OWN_COLUMNS}, PASSES_COLUMN: pack_lists(values)}
+
+
+def insert_dimension_rows(
+    connection: Connection, dimension: Dimension, rows: Iterable[Mapping[str, Any]]
+) -> None:
+    """Write the rows of a dimension, at most :data:`BATCH` different ones, that are not there yet."""
+    by_id = {row["id"]: row for row in rows}
+    table = dimension_tables[dimension.name]
+    there = set(connection.scalars(sa.select(table.c.id).where(table.c.id.in_(by_id))))
+    missing = [row for id_, row in by_id.items() if id_ not in there]
+    if missing:
+        connection.execute(sa.insert(table), missing)

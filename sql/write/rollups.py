@@ -1,0 +1,365 @@
+"""Roll-ups: counts, sums and squares by day and subject, kept up to date with every measurement.
+
+A page over a year of results reads some thousand of these rows in place of ten million
+measurements.  They can be made again from the measurements at any time, which also proves them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.collectors.record.failures import FAILURE_CLASSES, NOT_SUPPORTED
+from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
+from treehammer.sql.core.packing import decode_numbers, encode_numbers
+from treehammer.sql.core.schema import (
+    REAL,
+    ROLLUP_METRICS,
+    measurement,
+    rollup_column_names,
+    rollup_day,
+)
+
+#: Outcome of what came back whole and can be true; only of such rows means are taken.
+GOOD = "good"
+#: Outcome of what came back whole and cannot be true; every other outcome is a class of failure.
+IMPLAUSIBLE = "implausible"
+#: Class of failure -> outcome of what a release or set-up cannot do at all: nothing went wrong there.
+UNSUPPORTED = {
+    "software setup": "software setup: not supported",
+    "stage-in": "stage-in: not supported",
+}
+#: Every outcome but :data:`GOOD`.
+NOT_GOOD = (*FAILURE_CLASSES, IMPLAUSIBLE, *UNSUPPORTED.values())
+#: A kind that was recorded as no text at all.
+UNKNOWN_KIND = "-"
+#: No figure is larger; what is, was made up, and its square might be infinite.
+MAX_CREDIBLE = 1e120
+#: The square of what is not larger counts as nothing; PostgreSQL refuses what cannot be told from it.
+MIN_SQUARABLE = 1e-150
+#: No measurement has more reads of one latency; what has was made up, and a sum might overflow.
+MAX_BIN_READS = 2**36
+#: Sums have no such limit.
+UNLIMITED_READS = 2**63
+#: Relative difference by which sums in another order may differ.
+RELATIVE_TOLERANCE = 1e-9
+#: Keys that are looked up at once; an IN list may hold 1000 on Oracle.
+CHUNK = 500
+
+#: Columns of the key that name whose rows they are: what is made again is made again for all of them.
+OWNER_COLUMNS = ("day", "subject_id")
+KEY_COLUMNS = (*OWNER_COLUMNS, "kind", "outcome")
+
+
+class RollupKey(NamedTuple):
+    """What one row is about."""
+
+    day: int
+    subject_id: int
+    kind: str
+    outcome: str
+
+
+class _RollupSums:
+    """What many measurements of one key add."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {"measurements": 0}
+        for number, total, squares, _ in _METRIC_COLUMNS:
+            self.values |= {number: 0, total: 0.0, squares: 0.0}
+        self.reads = [0] * LATENCY_BINS
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        mine = self.values
+        mine["measurements"] += 1
+        for number, total, squares, name in _METRIC_COLUMNS:
+            value = values[name]
+            if value is not None and -MAX_CREDIBLE <= value <= MAX_CREDIBLE:
+                real = float(value)
+                mine[number] += 1
+                mine[total] += real
+                mine[squares] += real * real
+        for place, reads in _find_filled_bins(values[HISTOGRAM_COLUMN] or ()):
+            self.reads[place] += reads
+
+    def add_histogram(self, histogram: Sequence[int]) -> None:
+        """Add the histogram of a row that is there already."""
+        for place, reads in enumerate(histogram):
+            self.reads[place] += reads
+
+    @property
+    def histogram(self) -> list[int]:
+        """The sums of the bins, up to the last that is not empty."""
+        last = max((place for place, reads in enumerate(self.reads) if reads), default=-1)
+        return self.reads[: last + 1]
+
+
+#: The column of latencies: of measurements, and summed up.
+HISTOGRAM_COLUMN = "read_latency_hist"
+_METRIC_COLUMNS = tuple((*rollup_column_names(name), name) for name in ROLLUP_METRICS)
+_ADDED_COLUMNS = ("measurements", *(name for *three, _ in _METRIC_COLUMNS for name in three))
+
+
+_KEY_COLUMNS = tuple(rollup_day.c[name] for name in KEY_COLUMNS)
+# Parameters have names of their own: those of the columns are taken by SET.
+_ADD_SUMS = (
+    sa.update(rollup_day)
+    .where(*(column == sa.bindparam(f"key_{column.name}") for column in _KEY_COLUMNS))
+    .values(
+        {name: rollup_day.c[name] + sa.bindparam(f"more_{name}") for name in _ADDED_COLUMNS}
+        | {HISTOGRAM_COLUMN: sa.bindparam("reads")}
+    )
+)
+_ADD_SUMS_AND_READS = (
+    sa.update(rollup_day)
+    .where(*(column == sa.bindparam(f"key_{column.name}") for column in _KEY_COLUMNS))
+    .values({HISTOGRAM_COLUMN: sa.bindparam("reads")})
+)
+
+
+def rollup_key(values: Mapping[str, Any], subject_id: int) -> RollupKey:
+    """The row that a measurement adds to."""
+    outcome = values["failure_class"] or (GOOD if values["plausible"] else IMPLAUSIBLE)
+    if values["failure_kind"] == NOT_SUPPORTED:
+        outcome = UNSUPPORTED.get(outcome, outcome)
+    return RollupKey(values["day"], subject_id, values["kind"] or UNKNOWN_KIND, outcome)
+
+
+def add_to_rollups(
+    connection: Connection, measured: Iterable[tuple[int, Mapping[str, Any]]]
+) -> None:
+    """Add new measurements, each with the number of its subject, inside the writer's transaction."""
+    sums: dict[RollupKey, _RollupSums] = {}
+    for subject_id, values in measured:
+        sums.setdefault(rollup_key(values, subject_id), _RollupSums()).add(values)
+    known = dict(_fetch_histograms(connection, sums))
+    old = [(key, one) for key, one in sums.items() if key in known]
+    if old:
+        for key, one in old:
+            one.add_histogram(known[key])
+        connection.execute(
+            _ADD_SUMS,
+            [
+                {f"key_{name}": value for name, value in zip(KEY_COLUMNS, key, strict=True)}
+                | {f"more_{name}": value for name, value in one.values.items()}
+                | {"reads": one.histogram}
+                for key, one in old
+            ],
+        )
+    new = [(key, one) for key, one in sums.items() if key not in known]
+    if new:
+        rows = [
+            {**key._asdict(), **one.values, HISTOGRAM_COLUMN: one.histogram} for key, one in new
+        ]
+        connection.execute(sa.insert(rollup_day), rows)
+
+
+def _fetch_histograms(
+    connection: Connection, wanted: Iterable[RollupKey]
+) -> Iterator[tuple[RollupKey, Sequence[int]]]:
+    """The rows that are there already, among others of the same days, and their histograms."""
+    subjects: dict[int, set[int]] = {}
+    for key in wanted:
+        subjects.setdefault(key.day, set()).add(key.subject_id)
+    for day, ids in subjects.items():
+        waiting = iter(ids)
+        while some := list(islice(waiting, CHUNK)):
+            found = sa.select(*_KEY_COLUMNS, rollup_day.c[HISTOGRAM_COLUMN]).where(
+                rollup_day.c.day == day, rollup_day.c.subject_id.in_(some)
+            )
+            for *parts, histogram in connection.execute(found):
+                yield RollupKey(*parts), histogram
+
+
+# What the measurements say: the source of every row, and its proof.
+
+
+def _literal_word(text: str) -> sa.ColumnClause[str]:
+    return sa.literal_column(f"'{text}'")
+
+
+def outcome_column() -> sa.ColumnElement[str]:
+    """What became of a measurement, as indexes tell it: by class, also of what is not supported."""
+    # Written out: databases cannot tell that two parameters, of SELECT and GROUP BY, are the same.
+    whole = sa.case(
+        (measurement.c.plausible == sa.true(), _literal_word(GOOD)),
+        else_=_literal_word(IMPLAUSIBLE),
+    )
+    return sa.func.coalesce(measurement.c.failure_class, whole)
+
+
+def exact_outcome_column() -> sa.ColumnElement[str]:
+    """The same with what is not supported told apart, as in roll-ups."""
+    kind, of_class = measurement.c.failure_kind, measurement.c.failure_class
+    lacks = kind == _literal_word(NOT_SUPPORTED)
+    told_apart = [
+        (sa.and_(lacks, of_class == _literal_word(name)), _literal_word(apart))
+        for name, apart in UNSUPPORTED.items()
+    ]
+    return sa.case(*told_apart, else_=outcome_column())
+
+
+def failure_class_column(outcome: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
+    """The class of the failure behind an outcome; NULL where there was none."""
+    same = [
+        (outcome == _literal_word(apart), _literal_word(name))
+        for name, apart in UNSUPPORTED.items()
+    ]
+    return sa.case(*same, else_=sa.func.nullif(sa.func.nullif(outcome, GOOD), IMPLAUSIBLE))
+
+
+def _key_expressions() -> tuple[sa.ColumnElement[Any], ...]:
+    return (
+        measurement.c.day,
+        measurement.c.subject_id,
+        sa.func.coalesce(measurement.c.kind, _literal_word(UNKNOWN_KIND)),
+        exact_outcome_column(),
+    )
+
+
+def credible_value(column: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
+    """A figure as a real number, and NULL where it cannot be true."""
+    real = sa.cast(column, REAL)
+    return sa.case((real.between(-MAX_CREDIBLE, MAX_CREDIBLE), real), else_=None)
+
+
+def moment_sums(value: sa.ColumnElement[float]) -> tuple[sa.ColumnElement[Any], ...]:
+    """How many there are of a :func:`credible` figure, their sum, and the sum of their squares."""
+    square = sa.case((value.between(-MIN_SQUARABLE, MIN_SQUARABLE), None), else_=value * value)
+    return (
+        sa.func.count(value),
+        sa.func.coalesce(sa.func.sum(value), 0),
+        sa.func.coalesce(sa.func.sum(square), 0),
+    )
+
+
+def _select_measurement_sums() -> sa.Select[Any]:
+    key = _key_expressions()
+    columns: list[sa.ColumnElement[Any]] = [sa.func.count()]
+    for name in ROLLUP_METRICS:
+        columns += moment_sums(credible_value(measurement.c[name]))
+    named = zip((*KEY_COLUMNS, *_ADDED_COLUMNS), (*key, *columns), strict=True)
+    return sa.select(*(column.label(name) for name, column in named)).group_by(*key)
+
+
+def rebuild_rollups(
+    connection: Connection, owners: Iterable[tuple[int, int]] | None = None
+) -> None:
+    """Make rows again from the measurements, inside the writer's transaction.
+
+    Args:
+        connection: of the writer.
+        owners: days and numbers of subjects whose rows are made; of all when None.
+    """
+    if owners is None:
+        _rebuild_rows(connection, sa.true(), sa.true())
+        return
+    for day, subject_id in owners:
+        measured, rolled = (
+            sa.and_(table.c.day == day, table.c.subject_id == subject_id)
+            for table in (measurement, rollup_day)
+        )
+        _rebuild_rows(connection, measured, rolled)
+
+
+def _rebuild_rows(
+    connection: Connection, measured: sa.ColumnElement[bool], rolled: sa.ColumnElement[bool]
+) -> None:
+    connection.execute(sa.delete(rollup_day).where(rolled))
+    sums = _select_measurement_sums().where(measured).add_columns(sa.literal_column("'[]'"))
+    names = [*KEY_COLUMNS, *_ADDED_COLUMNS, HISTOGRAM_COLUMN]
+    connection.execute(sa.insert(rollup_day).from_select(names, sums, include_defaults=False))
+    # A database cannot add up lists.
+    waiting = (
+        {f"key_{name}": value for name, value in zip(KEY_COLUMNS, key, strict=True)}
+        | {"reads": one.histogram}
+        for key, one in _sum_histograms(connection, measured).items()
+    )
+    while some := list(islice(waiting, CHUNK)):
+        connection.execute(_ADD_SUMS_AND_READS, some)
+
+
+def _sum_histograms(
+    connection: Connection, measured: sa.ColumnElement[bool]
+) -> dict[RollupKey, _RollupSums]:
+    """Sums of latency histograms alone."""
+    # Decoded here: a database may hand out many that are the same.
+    text = sa.type_coerce(measurement.c[HISTOGRAM_COLUMN], sa.Text)
+    query = sa.select(*_key_expressions(), text).where(
+        measured, measurement.c[HISTOGRAM_COLUMN].is_not(None)
+    )
+    found: dict[RollupKey, _RollupSums] = {}
+    with connection.execute(query.execution_options(yield_per=CHUNK)) as rows:
+        for *key, packed in rows:
+            mine = found.setdefault(RollupKey(*key), _RollupSums())
+            for place, reads in parse_bins(packed):
+                mine.reads[place] += reads
+    return found
+
+
+@lru_cache(maxsize=1 << 16)
+def parse_bins(text: str, most: int = MAX_BIN_READS) -> tuple[tuple[int, int], ...]:
+    """Place and reads of the bins that count, of a histogram as the database holds it.
+
+    Args:
+        text: of a measurement, or of a row here.
+        most: reads of a bin that can be true; :data:`ANY` of sums.
+    """
+    return tuple(_find_filled_bins(decode_numbers(text), most))
+
+
+def _find_filled_bins(
+    histogram: Sequence[int], most: int = MAX_BIN_READS
+) -> Iterator[tuple[int, int]]:
+    for place, reads in enumerate(histogram[:LATENCY_BINS]):
+        if 0 < reads <= most:
+            yield place, reads
+
+
+def find_difference(connection: Connection) -> str:
+    """The first row that is not what the measurements say, in words; '' when all are."""
+    # As text: a list that is damaged is a difference, too.
+    columns = [column for column in rollup_day.c if column.name != HISTOGRAM_COLUMN]
+    text = sa.type_coerce(rollup_day.c[HISTOGRAM_COLUMN], sa.Text).label(HISTOGRAM_COLUMN)
+    rows = connection.execute(sa.select(*columns, text)).mappings()
+    kept = {_row_key(row): row for row in rows}
+    reads = _sum_histograms(connection, sa.true())
+    for row in connection.execute(_select_measurement_sums()).mappings():
+        key = _row_key(row)
+        mine = kept.pop(key, None)
+        if mine is None or not _sums_agree(mine, row):
+            return f"{key}"
+        if mine[HISTOGRAM_COLUMN] != encode_numbers(reads[key].histogram if key in reads else []):
+            return f"{key}, {HISTOGRAM_COLUMN}"
+    return f"{next(iter(kept))}" if kept else ""
+
+
+def _row_key(row: Mapping[Any, Any]) -> RollupKey:
+    return RollupKey(*(row[name] for name in KEY_COLUMNS))
+
+
+def _sums_agree(mine: Mapping[Any, Any], measured: Mapping[Any, Any]) -> bool:
+    if mine["measurements"] != measured["measurements"]:
+        return False
+    for number, total, squares, _ in _METRIC_COLUMNS:
+        # What is added up is at most this, and may nearly cancel where signs mix.
+        size = math.sqrt(measured[number] * measured[squares])
+        if not (
+            mine[number] == measured[number]
+            and _is_close(mine[total], measured[total], size)
+            and _is_close(mine[squares], measured[squares])
+        ):
+            return False
+    return True
+
+
+def _is_close(one: float, other: float, size: float = 0.0) -> bool:
+    return math.isclose(
+        one, other, rel_tol=RELATIVE_TOLERANCE, abs_tol=max(1e-300, RELATIVE_TOLERANCE * size)
+    )

@@ -1,0 +1,145 @@
+"""A campaign as the installation that submitted it tells it, while it runs and afterwards.
+
+That installation follows the jobs; here they are only remembered, marked as followed elsewhere.  What
+it says later stands in place of what it said before.  Jobs that this installation follows itself, as
+where both share a database, are left to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.errors import UnstorableContentError
+from treehammer.sql.core import schema
+from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows, insert_missing_rows, upsert_rows
+from treehammer.sql.core.rows import FINAL_STATES, AttemptRow, CampaignRow, JobRow, ReplicaRow
+
+JobRelatedRow = TypeVar("JobRelatedRow", JobRow, AttemptRow)
+ImmutableRow = TypeVar("ImmutableRow", CampaignRow, ReplicaRow)
+
+
+@dataclass(frozen=True)
+class CampaignUpload:
+    """A campaign, and news of its jobs, of their attempts, and of replicas of its datasets."""
+
+    campaign: CampaignRow
+    jobs: Sequence[JobRow] = ()
+    attempts: Sequence[AttemptRow] = ()
+    replicas: Sequence[ReplicaRow] = ()
+
+    @property
+    def row_count(self) -> int:
+        """How many there are in all."""
+        return 1 + len(self.jobs) + len(self.attempts) + len(self.replicas)
+
+
+@dataclass(frozen=True)
+class UploadResult:
+    """What became of the rows: not there before, now otherwise, or as they were."""
+
+    new: int
+    changed: int
+    known: int
+
+
+def apply_upload(connection: Connection, handed: CampaignUpload) -> UploadResult:
+    """Write what is new; in one transaction, which the caller commits.
+
+    Args:
+        connection: nobody else writes meanwhile.
+        handed: attempts are of jobs that are told with them.
+
+    Raises:
+        ContentError: a job is one of another campaign.
+    """
+    fates: Counter[str] = Counter()
+    jobs, attempts = _find_updates(connection, handed, fates)
+    campaigns = _find_missing(connection, schema.campaign, [handed.campaign])
+    findings = _find_missing(connection, schema.replica, handed.replicas)
+    fates["new"] += len(campaigns) + len(findings)
+    insert_missing_rows(connection, schema.campaign, campaigns)
+    upsert_rows(connection, schema.job, jobs)
+    upsert_rows(connection, schema.attempt, attempts)
+    insert_missing_rows(connection, schema.replica, findings)
+    return UploadResult(
+        fates["new"], fates["changed"], handed.row_count - fates["new"] - fates["changed"]
+    )
+
+
+def _find_updates(
+    connection: Connection, handed: CampaignUpload, fates: Counter[str]
+) -> tuple[list[JobRow], list[AttemptRow]]:
+    """The jobs and attempts to write; ``fates`` counts those that are new and changed."""
+    ids = [job.id for job in handed.jobs]
+    jobs = {row.id: row for row in _fetch_job_rows(connection, JobRow, schema.job.c.id, ids)}
+    if strange := [row.id for row in jobs.values() if row.campaign_id != handed.campaign.id]:
+        raise UnstorableContentError(f"job {strange[0]} is one of another campaign")
+    before: dict[str, dict[int, AttemptRow]] = {id_: {} for id_ in ids}
+    for row in _fetch_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids):
+        before[row.job_id][row.number] = row
+    told: dict[str, list[AttemptRow]] = {id_: [] for id_ in ids}
+    for attempt in handed.attempts:
+        told[attempt.job_id].append(attempt)
+    job_news: list[JobRow] = []
+    attempt_news: list[AttemptRow] = []
+    for job in handed.jobs:
+        here, known = jobs.get(job.id), before[job.id]
+        later = max((one.number for one in told[job.id]), default=0) > max(known, default=0)
+        if not _supersedes(job, here, later=later):
+            continue
+        marked = job.as_external()
+        fates[_classify_change(marked, here)] += 1
+        job_news.append(marked)
+        for attempt in told[job.id]:
+            stored = known.get(attempt.number)
+            if stored is None or stored.state not in FINAL_STATES or attempt.state in FINAL_STATES:
+                fates[_classify_change(attempt, stored)] += 1
+                attempt_news.append(attempt)
+    return job_news, attempt_news
+
+
+def _supersedes(job: JobRow, here: JobRow | None, *, later: bool) -> bool:
+    """Whether what is told of a job stands in place of what is known; ``later``: of a later attempt.
+
+    What was said before may come after what was said later: over is over, until the job is queued anew.
+    """
+    if here is None or later:
+        return here is None or here.is_external or here.state in FINAL_STATES
+    return here.is_external and (
+        here.state not in FINAL_STATES or job.state in FINAL_STATES or job.batch_id != here.batch_id
+    )
+
+
+def _classify_change(now: JobRelatedRow, before: JobRelatedRow | None) -> str:
+    if before is None:
+        return "new"
+    return "known" if now == before else "changed"
+
+
+def _fetch_job_rows(
+    connection: Connection, kind: type[JobRelatedRow], of: sa.Column[str], ids: Sequence[str]
+) -> list[JobRelatedRow]:
+    """The rows of these jobs."""
+    found: list[JobRelatedRow] = []
+    for start in range(0, len(ids), CHUNK_ROWS):
+        query = sa.select(of.table).where(of.in_(ids[start : start + CHUNK_ROWS]))
+        found += fetch_rows(connection, kind, query)
+    return found
+
+
+def _find_missing(
+    connection: Connection, table: sa.Table, rows: Sequence[ImmutableRow]
+) -> list[ImmutableRow]:
+    """Those that are not there."""
+    ids = [row.id for row in rows]
+    there: set[str] = set()
+    for start in range(0, len(ids), CHUNK_ROWS):
+        query = sa.select(table.c.id).where(table.c.id.in_(ids[start : start + CHUNK_ROWS]))
+        there.update(connection.scalars(query))
+    return [row for row in rows if row.id not in there]

@@ -1,0 +1,24 @@
+"""Bytes from one process to another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+
+@contextmanager
+def open_binary_stdout() -> Iterator[BinaryIO]:
+    """Standard output for bytes, each of which arrives.
+
+    ``sys.stdout.buffer`` is no buffer where ``PYTHONUNBUFFERED`` is set, as in many images of
+    containers.  When a process is paused in the middle of a write (Ctrl-Z, a freezer), the system
+    then writes only a part, and whoever called it does not look how much.
+
+    Raises:
+        BrokenPipeError: nobody reads any more.
+    """
+    sys.stdout.flush()
+    with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
+        yield stream

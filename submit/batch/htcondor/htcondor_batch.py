@@ -1,0 +1,433 @@
+"""The batch system itself: submission, state, output and end of jobs in one pool."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from treehammer.errors import BatchError
+from treehammer.submit.batch.htcondor import match_diagnosis
+from treehammer.submit.batch.htcondor import requeue as anew
+from treehammer.submit.batch.htcondor.connection import (
+    PoolConnection,
+    PoolUnreachableError,
+    known_values,
+)
+from treehammer.submit.batch.htcondor.event_log import EventLogState, GuessedAttemptStatus
+from treehammer.submit.batch.htcondor.job_status import (
+    CANCEL_REASON,
+    CANCELLED_REASON,
+    COMPLETED,
+    FACTORY_PROJECTION,
+    HELD,
+    JOB_PROJECTION,
+    ClassAdValues,
+    derive_status,
+)
+from treehammer.submit.batch.htcondor.schedd_queue import ScheddQueue
+from treehammer.submit.batch.htcondor.submission_folder import (
+    Submission,
+    find_submissions,
+    parse_batch_id,
+)
+from treehammer.submit.batch.htcondor.submit_description import SUBMISSION_ATTRIBUTE
+from treehammer.submit.batch.interface import InputReplacement, JobDescription, JobState, JobStatus
+from treehammer.submit.sites.site_model import HTCondorPool
+
+#: Jobs of one cluster where inputs are spooled, since all of these are in the queue at once.
+MAX_SPOOLED_JOBS = 1000
+#: More jobs than these are asked of the history all at once.
+_MAX_NAMED_JOBS = 50
+
+
+class HTCondorBatch:
+    """The jobs of one HTCondor pool.
+
+    Args:
+        pool: which.
+        folder: where jobs are kept if the pool names no ``submit_dir``; made when needed.
+    """
+
+    def __init__(self, pool: HTCondorPool, folder: Path) -> None:
+        self.name = f"htcondor@{pool.name}"
+        self.pool = pool
+        self.root = (pool.submit_dir or folder).resolve()
+        self.connection = PoolConnection(pool)
+        self.queue = ScheddQueue(self.connection)
+
+    # -- submission
+
+    def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
+        """Queue the jobs in this order; those already queued keep their batch id.
+
+        Raises:
+            BatchError: not all were queued; :meth:`find` tells which.
+        """
+        self._make_root()
+        unique = {job.job_id: job for job in jobs}
+        anyone = Submission.for_jobs(self.root, campaign_id, "", ())
+        with anyone.locked():
+            found = self._find_in_campaign(unique, campaign_id, mine=True)
+            groups: dict[str, list[JobDescription]] = defaultdict(list)
+            for job_id, job in unique.items():
+                if job_id not in found:
+                    groups[job.text].append(job)
+            for text, group in groups.items():
+                step = MAX_SPOOLED_JOBS if self.pool.spool else len(group)
+                for first in range(0, len(group), step):
+                    found |= self._submit_cluster(campaign_id, text, group[first : first + step])
+        return found
+
+    def _make_root(self) -> None:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            (self.root / ".incoming").mkdir(exist_ok=True)
+        except OSError as error:
+            raise BatchError(
+                f"cannot make the folder that jobs are submitted from ({error.strerror})",
+                where=str(self.root),
+                hint=f"Correct pools.{self.pool.name}.submit_dir in the sites file.",
+            ) from error
+
+    def _submit_cluster(
+        self, campaign_id: str, text: str, jobs: Sequence[JobDescription]
+    ) -> Mapping[str, str]:
+        submission = Submission.for_jobs(self.root, campaign_id, text, [job.job_id for job in jobs])
+        if not submission.path.exists():
+            submission.stage(text, jobs, spool=self.pool.spool)
+        try:
+            cluster = self.queue.add(submission)
+        except PoolUnreachableError:
+            # Whether it is queued will be found out when somebody asks for it.
+            raise
+        except BatchError:
+            submission.remove()
+            raise
+        return submission.batch_ids(cluster)
+
+    # -- finding again
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        """Job id -> batch id of the jobs that are in the queue, or were.
+
+        Raises:
+            BatchError: a submission ended half-way and HTCondor does not tell what became of it.
+        """
+        return self._find_in_campaign(job_ids, "*", mine=False)
+
+    def _find_in_campaign(
+        self, job_ids: Iterable[str], campaign: str, *, mine: bool
+    ) -> dict[str, str]:
+        """As :meth:`find`; ``mine`` where the caller holds the campaign."""
+        wanted = set(job_ids)
+        found: dict[str, str] = {}
+        for submission in find_submissions(self.root, campaign):
+            if len(found) == len(wanted):
+                break
+            here = wanted.intersection(submission.job_ids)
+            if not here:
+                continue
+            cluster = submission.cluster or self.queue.resolve_unconfirmed(submission, mine=mine)
+            if cluster is not None:
+                ids = submission.batch_ids(cluster)
+                # A job that was queued anew stands in older submissions too.
+                found |= {job_id: ids[job_id] for job_id in here if job_id not in found}
+        return found
+
+    # -- state
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """State of each known job; unknown ids are absent.
+
+        Raises:
+            BatchError: HTCondor does not answer; nothing is known then.
+        """
+        groups: dict[tuple[Submission, int], list[int]] = defaultdict(list)
+        for batch_id in batch_ids:
+            known = parse_batch_id(batch_id, self.root)
+            if known is not None:
+                groups[known[:2]].append(known[2])
+        if not groups:
+            return {}
+        queue = self._query_queue([submission for submission, _ in groups])
+        found: dict[str, JobStatus] = {}
+        for (submission, cluster), procs in groups.items():
+            ads = queue.get((submission.name, cluster), {})
+            found |= self._derive_statuses(submission, cluster, procs, ads)
+        return found
+
+    def _query_queue(
+        self, wanted: Sequence[Submission]
+    ) -> Mapping[tuple[str, int], Mapping[int, ClassAdValues]]:
+        """(Submission, cluster) -> proc -> ad; that of the cluster itself is proc -1."""
+        clauses = {submission.constraint for submission in wanted}
+        ads = self.queue.query_ads(
+            " || ".join(sorted(clauses)), (*JOB_PROJECTION, *FACTORY_PROJECTION)
+        )
+        queue: dict[tuple[str, int], dict[int, ClassAdValues]] = defaultdict(dict)
+        for ad in ads:
+            key = (str(ad.get(SUBMISSION_ATTRIBUTE)), int(ad["ClusterId"]))
+            queue[key][int(ad.get("ProcId", -1))] = ad
+        return queue
+
+    def _derive_statuses(
+        self,
+        submission: Submission,
+        cluster: int,
+        procs: Sequence[int],
+        ads: Mapping[int, ClassAdValues],
+    ) -> Mapping[str, JobStatus]:
+        """The states of some jobs of one cluster."""
+        fetched: Sequence[int] = ()
+        if self.pool.spool:
+            self._fetch_output(
+                cluster, [proc for proc in procs if _has_output_waiting(ads.get(proc))]
+            )
+            fetched = [proc for proc in procs if _has_left_queue(ads.get(proc))]
+        # Read after the queue: who is not there any more has told why.
+        seen = EventLogState.read(submission, fetched)
+        cancelled = submission.is_cancelled
+        factory = ads.get(-1, {})
+        next_proc = factory.get("JobMaterializeNextProcId")
+        found: dict[str, JobStatus] = {}
+        vanished: list[int] = []
+        for proc in procs:
+            batch_id = f"{cluster}.{proc}@{submission.name}"
+            waiting = isinstance(next_proc, int) and proc >= next_proc
+            ad = ads.get(proc)
+            status = derive_status(batch_id, seen.job_state(proc), ad, cancelled)
+            if status is None and waiting:
+                status = JobStatus(batch_id, JobState.QUEUED)
+            if status is None:
+                vanished.append(proc)
+            else:
+                found[batch_id] = _correct_attempt_number(status, submission, proc)
+        if vanished:
+            found |= self._statuses_from_history(submission, cluster, vanished, seen)
+        return found
+
+    def _statuses_from_history(
+        self, submission: Submission, cluster: int, procs: Sequence[int], seen: EventLogState
+    ) -> Mapping[str, JobStatus]:
+        """States of jobs that are in the queue no more and whose events do not tell why."""
+        constraint = submission.cluster_constraint(
+            cluster, procs if len(procs) <= _MAX_NAMED_JOBS else ()
+        )
+        known = submission.cluster
+        since = f"CompletionDate > 0 && CompletionDate < {known.queued_s - 60}" if known else None
+        ads = self.connection.query_schedd(
+            lambda schedd: known_values(
+                schedd.history(constraint, list(JOB_PROJECTION), since=since)
+            )
+        )
+        left = {int(ad["ProcId"]): ad for ad in ads}
+        found: dict[str, JobStatus] = {}
+        for proc in procs:
+            batch_id = f"{cluster}.{proc}@{submission.name}"
+            ad = left.get(proc)
+            status = derive_status(batch_id, seen.job_state(proc), ad, submission.is_cancelled)
+            if status is None:
+                status = self._status_if_never_materialized(
+                    batch_id, submission, seen, known_jobs=bool(left)
+                )
+            if status is not None:
+                found[batch_id] = _correct_attempt_number(status, submission, proc)
+        return found
+
+    @staticmethod
+    def _status_if_never_materialized(
+        batch_id: str, submission: Submission, seen: EventLogState, *, known_jobs: bool
+    ) -> JobStatus | None:
+        """Of a job that left no trace though its cluster did: that was removed before its turn."""
+        if submission.is_cancelled:
+            return JobStatus(batch_id, JobState.CANCELLED, (), "", CANCELLED_REASON)
+        if seen.cluster_removed or known_jobs:
+            reason = "its cluster was removed from the queue before the job's turn came"
+            others = {job.removal_reason for job in seen.jobs.values() if job.removal_reason}
+            if others:
+                reason += f": {sorted(others)[0]}"
+            return JobStatus(batch_id, JobState.LOST, (), "lost", reason)
+        return None
+
+    def _fetch_output(self, cluster: int, procs: Sequence[int]) -> None:
+        """Fetch the output of jobs that are over from the schedd, which then forgets them."""
+        if procs:
+            ids = [f"{cluster}.{proc}" for proc in procs]
+            self.connection.query_schedd(lambda schedd: schedd.retrieve(ids))
+
+    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
+        """Attempt -> folder with its output, as far as it came."""
+        known = parse_batch_id(batch_id, self.root)
+        if known is None:
+            return {}
+        submission = self._cached_submission(known[0])
+        try:
+            return submission.sandboxes(known[2])
+        except (BatchError, IndexError):
+            return {}
+
+    def _cached_submission(self, submission: Submission) -> Submission:
+        """The same submission as the last time, which has read its index already."""
+        if submission != getattr(self, "_last", None):
+            self._last = submission
+        return self._last
+
+    # -- ends
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        """Cancel what is not final and return how many were.
+
+        Of a cluster whose jobs are not all in the queue yet, those that are not can only be
+        cancelled with all the others.
+
+        Raises:
+            BatchError: HTCondor does not answer; some may be cancelled.
+        """
+        statuses = self.query(batch_ids)
+        open_ids = [batch_id for batch_id, status in statuses.items() if not status.state.is_final]
+        for submission, cluster, procs in self._group_by_cluster(open_ids):
+            everyone = self.query(
+                f"{cluster}.{proc}@{submission.name}" for proc in range(len(submission.job_ids))
+            )
+            others = [
+                status
+                for batch_id, status in everyone.items()
+                if not status.state.is_final and batch_id not in open_ids
+            ]
+            if others:
+                self.queue.act_on_jobs(
+                    "Remove", submission.cluster_constraint(cluster, procs), CANCEL_REASON
+                )
+            else:
+                submission.mark_cancelled()
+                self.queue.act_on_jobs(
+                    "Remove", submission.cluster_constraint(cluster), CANCEL_REASON
+                )
+        return len(open_ids)
+
+    def release(self, batch_ids: Iterable[str]) -> int:
+        """Let held jobs go on and return how many were held.
+
+        Raises:
+            BatchError: HTCondor does not answer.
+        """
+        held = [b for b, status in self.query(batch_ids).items() if status.state is JobState.HELD]
+        for submission, cluster, procs in self._group_by_cluster(held):
+            mine = submission.cluster_constraint(cluster, procs)
+            self.queue.act_on_jobs("Release", f"{mine} && JobStatus == {HELD}", "treehammer resume")
+        return len(held)
+
+    def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
+        """Queue jobs anew that are final; asking twice queues them once.
+
+        Raises:
+            BatchError: not all were queued; asking again queues the others.
+        """
+        found: dict[str, str] = {}
+        for old, cluster, procs in self._group_by_cluster(earlier):
+            ids = {old.job_ids[proc]: f"{cluster}.{proc}@{old.name}" for proc in procs}
+            last = max(earlier[batch_id] for batch_id in ids.values())
+            jobs = anew.rebuild_descriptions(old, ids, last, inputs)
+            text = jobs[0].text
+            new = Submission.for_jobs(self.root, old.campaign, text, [job.job_id for job in jobs])
+            with new.locked():
+                there = new.path.exists()
+                queued = (
+                    (new.cluster or self.queue.resolve_unconfirmed(new, mine=True))
+                    if there
+                    else None
+                )
+                queued_ids = (
+                    new.batch_ids(queued)
+                    if queued
+                    else self._submit_cluster(old.campaign, text, jobs)
+                )
+            found |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
+        return found
+
+    def _group_by_cluster(
+        self, batch_ids: Iterable[str]
+    ) -> list[tuple[Submission, int, list[int]]]:
+        groups: dict[tuple[Submission, int], list[int]] = defaultdict(list)
+        for batch_id in batch_ids:
+            known = parse_batch_id(batch_id, self.root)
+            if known is not None:
+                groups[known[:2]].append(known[2])
+        return [(submission, cluster, procs) for (submission, cluster), procs in groups.items()]
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        """Remove the submissions all of whose jobs are named and final; how many bytes that freed.
+
+        A job that was queued anew is named by its last batch id.
+
+        Raises:
+            BatchError: HTCondor does not answer, or one cannot be removed.
+        """
+        over: dict[str, set[str]] = defaultdict(set)
+        for submission, cluster, procs in self._group_by_cluster(batch_ids):
+            if submission.path.is_dir():
+                ids = {f"{cluster}.{proc}@{submission.name}": proc for proc in procs}
+                going = {i for i, status in self.query(ids).items() if not status.state.is_final}
+                left = [proc for batch_id, proc in ids.items() if batch_id not in going]
+                over[submission.campaign].update(submission.job_ids[proc] for proc in left)
+        return sum(
+            submission.remove()
+            for campaign, job_ids in over.items()
+            for submission in [*find_submissions(self.root, campaign)]
+            if job_ids.issuperset(submission.job_ids)
+        )
+
+    # -- what users are told
+
+    def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
+        """What keeps these jobs from starting: a line each.
+
+        Raises:
+            BatchError: HTCondor does not answer.
+        """
+        known = [found for batch_id in batch_ids if (found := parse_batch_id(batch_id, self.root))]
+        mine = sorted({submission.constraint for submission, _, _ in known})
+        return match_diagnosis.explain_idle_jobs(self.connection, " || ".join(mine)) if mine else []
+
+    def matching_slots(self, requirements: str) -> tuple[int, int]:
+        """How many slots of the pool a requirements expression matches, and how many there are.
+
+        Raises:
+            BatchError: HTCondor does not answer, or the expression is none.
+        """
+        return match_diagnosis.count_matching_slots(self.connection, requirements)
+
+    def check(self) -> match_diagnosis.ScheddIdentity:
+        """Reach the pool's collector and schedd, and see that we may submit.
+
+        Raises:
+            BatchError: one does not answer or does not let us in.
+        """
+        return match_diagnosis.check_pool(self.connection)
+
+
+def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int) -> JobStatus:
+    """The status, with the number that the output of its last attempt has where that was guessed."""
+    if not status.state.is_final or not status.attempts:
+        return status
+    *earlier, last = status.attempts
+    if not isinstance(last, GuessedAttemptStatus):
+        return status
+    number = max(submission.sandboxes(proc), default=last.number)
+    if number > last.number:
+        why = "the other pool started it again"
+        lost = replace(last, state=JobState.LOST, exit_code=None, reason=why, failure_class="lost")
+        earlier.append(lost)
+    return replace(status, attempts=(*earlier, replace(last, number=number)))
+
+
+def _has_left_queue(ad: ClassAdValues | None) -> bool:
+    """Whether a job left the queue, or has only its output there."""
+    return ad is None or ad.get("JobStatus") == COMPLETED
+
+
+def _has_output_waiting(ad: ClassAdValues | None) -> bool:
+    """Whether a job's output waits at the schedd."""
+    return ad is not None and ad.get("JobStatus") == COMPLETED and not ad.get("StageOutFinish")

@@ -1,0 +1,242 @@
+"""From what the queue, the history and the event log say of a job to its one status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from treehammer.collectors.record.failures import FAILURE_CLASSES
+from treehammer.submit.batch.htcondor.event_log import (
+    ExecutionStart,
+    JobEventState,
+    format_hold_reason,
+)
+from treehammer.submit.batch.htcondor.submit_description import (
+    ATTEMPT_ATTRIBUTE,
+    SUBMISSION_ATTRIBUTE,
+)
+from treehammer.submit.batch.interface import AttemptStatus, JobState, JobStatus
+
+#: What is asked of the queue and the history.
+JOB_PROJECTION = (
+    "ClusterId",
+    "ProcId",
+    "JobStatus",
+    SUBMISSION_ATTRIBUTE,
+    f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}",
+    "NumShadowStarts",
+    "EnteredCurrentStatus",
+    "JobStartDate",
+    "JobCurrentStartDate",
+    "JobCurrentStartExecutingDate",
+    "CompletionDate",
+    "RemoteHost",
+    "LastRemoteHost",
+    "ExitCode",
+    "ExitBySignal",
+    "ExitSignal",
+    "HoldReason",
+    "HoldReasonCode",
+    "HoldReasonSubCode",
+    "RemoveReason",
+    "VacateReason",
+    "GridJobStatus",
+    "GridResource",
+    "StageOutFinish",
+)
+#: Of a cluster whose jobs are materialised one after the other.
+FACTORY_PROJECTION = (
+    "JobMaterializeNextProcId",
+    "JobMaterializePaused",
+    "JobMaterializePauseReason",
+)
+
+#: HTCondor's JobStatus.
+IDLE, RUNNING, REMOVED, COMPLETED, HELD, TRANSFERRING, SUSPENDED = range(1, 8)
+#: HoldReasonCode while inputs are on their way to the schedd.
+SPOOLING = 16
+
+_STATE_BY_CODE = {
+    IDLE: JobState.QUEUED,
+    RUNNING: JobState.RUNNING,
+    TRANSFERRING: JobState.RUNNING,
+    SUSPENDED: JobState.RUNNING,
+    HELD: JobState.HELD,
+}
+#: What `cancel` tells the schedd, and what tells a cancelled job from one removed behind our back.
+CANCEL_REASON = "treehammer cancel"
+CANCELLED_REASON = "cancelled"
+
+ClassAdValues = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class JobRemoval:
+    """Why a job was removed."""
+
+    reason: str
+    was_requested: bool
+    time_us: int
+
+
+def derive_status(
+    batch_id: str, seen: JobEventState | None, ad: ClassAdValues | None, cancelled: bool
+) -> JobStatus | None:
+    """The status of a job; None where neither says what became of it.
+
+    Args:
+        batch_id: of the job.
+        seen: what its events told; None for nothing.
+        ad: of the queue or the history; None where it is in neither, or not looked for.
+        cancelled: whether we asked for its end.
+    """
+    seen = seen or JobEventState()
+    starts = dict(seen.starts)
+    if ad is not None:
+        _add_last_start(starts, ad)
+        state = ad.get("JobStatus")
+        if state == COMPLETED:
+            return _done_job_status(batch_id, starts, _to_microseconds(ad.get("CompletionDate")))
+        if state == REMOVED:
+            reason = str(ad.get("RemoveReason") or seen.removal_reason or "")
+            ended = _to_microseconds(ad.get("EnteredCurrentStatus"))
+            return _removed_job_status(batch_id, starts, seen, JobRemoval(reason, cancelled, ended))
+        return _open_job_status(batch_id, starts, ad)
+    if seen.is_over:
+        return _done_job_status(batch_id, starts, seen.ended_us)
+    if seen.removal_reason is not None:
+        removal = JobRemoval(seen.removal_reason, cancelled, seen.ended_us)
+        return _removed_job_status(batch_id, starts, seen, removal)
+    return None
+
+
+def _to_microseconds(seconds: Any) -> int:
+    return int(seconds) * 1_000_000 if isinstance(seconds, int | float) and seconds > 0 else 0
+
+
+def _add_last_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> None:
+    """Add to the starts what the ad alone knows: the last one, where events are missing."""
+    told = str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}") or "")
+    number = int(told) if told.isdigit() else 0
+    if ad.get("GridResource") and ad.get("JobStartDate"):
+        # The other pool counts its starts; here there is one, numbered by what comes back of it.
+        number = max(starts, default=1)
+        starts.setdefault(
+            number, ExecutionStart(_to_microseconds(ad.get("JobStartDate")), is_number_guessed=True)
+        )
+    if not number or not ad.get("NumShadowStarts"):
+        return
+    running = ad.get("JobStatus") in (RUNNING, TRANSFERRING, SUSPENDED)
+    host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
+    if number not in starts:
+        if not running and number > 1 and number - 1 in starts and ad.get("JobStatus") == IDLE:
+            return  # expanded for a match that came to nothing
+        starts[number] = ExecutionStart(
+            started_us=_to_microseconds(ad.get("JobCurrentStartDate")), host=host
+        )
+    for n, start in starts.items():
+        if start.is_open and (n < number or not running):
+            starts[n] = _close_start(start, ad, last=n == number)
+        elif n == number and host:
+            starts[n] = replace(start, host=host)
+
+
+def _close_start(start: ExecutionStart, ad: ClassAdValues, *, last: bool) -> ExecutionStart:
+    """A start of which only the ad tells that it is over."""
+    ended, state = _to_microseconds(ad.get("EnteredCurrentStatus")), ad.get("JobStatus")
+    if last and state == COMPLETED:
+        by_signal = ad.get("ExitBySignal") is True
+        code = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")
+        number = code if isinstance(code, int) else None
+        return replace(
+            start,
+            state=JobState.DONE.value,
+            ended_us=_to_microseconds(ad.get("CompletionDate")) or ended,
+            exit_code=-number if by_signal and number is not None else number,
+            reason=f"ended by signal {number}" if by_signal else "",
+        )
+    if last and state == HELD:
+        return start.as_lost(ended, "held", hold_reason_of(ad))
+    reason = str(ad.get("VacateReason") or "") or start.shadow_error
+    kind = "lost" if start.shadow_error else "evicted"
+    return start.as_lost(ended, kind, reason or "evicted, and no event tells why")
+
+
+def hold_reason_of(ad: ClassAdValues) -> str:
+    """Why a job is held, with HTCondor's codes."""
+    codes = ad.get("HoldReasonCode"), ad.get("HoldReasonSubCode")
+    return format_hold_reason(str(ad.get("HoldReason") or ""), *codes)
+
+
+def _attempt_statuses(starts: Mapping[int, ExecutionStart]) -> tuple[AttemptStatus, ...]:
+    return tuple(starts[number].to_attempt_status(number) for number in sorted(starts))
+
+
+def _open_job_status(
+    batch_id: str, starts: Mapping[int, ExecutionStart], ad: ClassAdValues
+) -> JobStatus:
+    state = _STATE_BY_CODE.get(ad.get("JobStatus", 0), JobState.QUEUED)
+    if state is JobState.HELD:
+        if ad.get("HoldReasonCode") == SPOOLING:
+            return JobStatus(batch_id, JobState.QUEUED, _attempt_statuses(starts))
+        return JobStatus(batch_id, state, _attempt_statuses(starts), "held", hold_reason_of(ad))
+    return JobStatus(batch_id, state, _attempt_statuses(starts))
+
+
+def _done_job_status(batch_id: str, starts: dict[int, ExecutionStart], ended_us: int) -> JobStatus:
+    last = starts.get(max(starts, default=1), ExecutionStart())
+    if last.is_open or not starts:
+        done = replace(last, state=JobState.DONE.value, ended_us=ended_us)
+        starts[max(starts, default=1)] = done
+    return JobStatus(batch_id, JobState.DONE, _attempt_statuses(starts))
+
+
+def _removed_job_status(
+    batch_id: str, starts: dict[int, ExecutionStart], seen: JobEventState, removal: JobRemoval
+) -> JobStatus:
+    """Of a removed job: cancelled where that was us, else lost with the class of its cause."""
+    ours = removal.was_requested or CANCEL_REASON in removal.reason
+    last = max(starts, default=0)
+    at_the_end = last and (starts[last].is_open or _is_eviction_by_removal(starts[last], removal))
+    if ours:
+        if at_the_end:
+            starts[last] = replace(
+                starts[last],
+                state=JobState.CANCELLED.value,
+                ended_us=removal.time_us,
+                failure_class="",
+                reason=CANCELLED_REASON,
+            )
+        return JobStatus(
+            batch_id, JobState.CANCELLED, _attempt_statuses(starts), "", CANCELLED_REASON
+        )
+    kind, reason = _removal_cause(starts.get(last), seen, removal.reason)
+    if at_the_end:
+        starts[last] = starts[last].as_lost(removal.time_us, kind, reason)
+    elif not last or starts[last].state == JobState.DONE.value or kind == "submission":
+        # It was waiting for another start: that is the one which failed.
+        starts[last + 1] = ExecutionStart().as_lost(removal.time_us, kind, reason)
+    return JobStatus(batch_id, JobState.LOST, _attempt_statuses(starts), kind, reason)
+
+
+def _is_eviction_by_removal(start: ExecutionStart, removal: JobRemoval) -> bool:
+    """Whether a start was evicted because its job was removed."""
+    near = abs(start.ended_us - removal.time_us) < 60_000_000
+    return start.failure_class == "evicted" and near
+
+
+def _removal_cause(last: ExecutionStart | None, seen: JobEventState, said: str) -> tuple[str, str]:
+    """Class and reason of a removal that was not asked for by us.
+
+    A template states both as ``CLASS: reason``; otherwise what happened before tells.
+    """
+    kind, _, reason = said.partition(": ")
+    if kind in FAILURE_CLASSES and reason:
+        return kind, reason
+    by_whom = f"removed from the queue: {said or 'for no stated reason'}"
+    if seen.hold_reason:
+        return "held", f"{seen.hold_reason}; {by_whom}"
+    if last is not None and last.failure_class and last.reason not in ("", "evicted by its node"):
+        return last.failure_class, f"{last.reason}; {by_whom}"
+    return "lost", by_whom

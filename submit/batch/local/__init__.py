@@ -1,0 +1,1 @@
+"""The local batch system: jobs on this machine."""

@@ -1,0 +1,266 @@
+"""The spool directory: the queue of the local batch system, as files.
+
+::
+
+    SPOOL/
+      queue.lock       held while a cluster is added and while the runner decides to leave
+      runner.lock      held by the runner as long as it lives
+      runner.log       what the runner did
+      slots            how many jobs run at once, as the last submission asked
+      incoming/        a cluster being copied in or removed; what is left here counts for nothing
+      cancel/          one empty file, named by its batch id, for each job to be cancelled
+      jobs/
+        000012-CAMPAIGN/          one cluster: the jobs of one submission, queued by one rename
+          cluster.json            {"jobs": [job id, …]}; job N of the list is folder N
+          finished                exists once every job is final
+          3/                      batch id 000012-CAMPAIGN.3
+            description.toml
+            inputs/               as submitted, copied into each attempt's sandbox
+            state.json            written by the runner alone; absent = queued
+            attempt-1/            sandbox of the first attempt
+            attempt-1.lock        held by the worker as long as it lives
+            attempt-1.pid         the worker's process id and start time
+
+Every file appears by a rename and there is one writer for each, so that a reader, or a successor
+of a killed process, never sees half of anything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from treehammer.collectors.shared_files import hold_lock, write_atomically
+from treehammer.errors import BatchError
+from treehammer.submit.batch.interface import AttemptStatus, JobDescription, JobState, JobStatus
+from treehammer.submit.batch.staging import (
+    copy_input,
+    create_folder_atomically,
+    remove_folder_atomically,
+)
+
+DESCRIPTION_NAME = "description.toml"
+INPUTS_NAME = "inputs"
+FINISHED_NAME = "finished"
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class SpooledJob:
+    """One job in the spool."""
+
+    batch_id: str
+    path: Path
+
+    @property
+    def description_file(self) -> Path:
+        """The rendered submit description."""
+        return self.path / DESCRIPTION_NAME
+
+    @property
+    def inputs_folder(self) -> Path:
+        """What goes into each attempt's sandbox."""
+        return self.path / INPUTS_NAME
+
+    def sandbox_folder(self, attempt: int) -> Path:
+        """Working folder of an attempt."""
+        return self.path / f"attempt-{attempt}"
+
+    def lock_file(self, attempt: int) -> Path:
+        """Locked by the worker of that attempt as long as it lives."""
+        return self.path / f"attempt-{attempt}.lock"
+
+    def pid_file(self, attempt: int) -> Path:
+        """Process id and start time of the worker of that attempt."""
+        return self.path / f"attempt-{attempt}.pid"
+
+    def read_status(self) -> JobStatus:
+        """The job's state as the runner last wrote it.
+
+        Raises:
+            BatchError: the state file is damaged.
+        """
+        path = self.path / "state.json"
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            attempts = tuple(_parse_attempt(item) for item in document["attempts"])
+            return JobStatus(self.batch_id, JobState(document["state"]), attempts)
+        except FileNotFoundError:
+            return JobStatus(self.batch_id, JobState.QUEUED)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BatchError(
+                f"damaged job state ({error})",
+                where=str(path),
+                hint="Move the job's folder away; what it recorded is in attempt-*/records there.",
+            ) from error
+
+    def write_status(self, status: JobStatus) -> None:
+        """Record the job's state; for the runner alone."""
+        attempts = [asdict(a) | {"state": a.state.value} for a in status.attempts]
+        document = {"state": status.state.value, "attempts": attempts}
+        write_atomically(self.path / "state.json", json.dumps(document, indent=1))
+
+
+def _parse_attempt(document: dict[str, Any]) -> AttemptStatus:
+    return AttemptStatus(**document | {"state": JobState(document["state"])})
+
+
+@dataclass(frozen=True)
+class SpooledCluster:
+    """The jobs of one submission, in order."""
+
+    path: Path
+    jobs: tuple[SpooledJob, ...]
+    job_ids: tuple[str, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every job is final."""
+        return (self.path / FINISHED_NAME).exists()
+
+
+@dataclass(frozen=True)
+class Spool:
+    """The directory of one local queue; made when it does not exist."""
+
+    root: Path
+    jobs: Path = field(init=False)
+    incoming: Path = field(init=False)
+    cancels: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, folder in (("jobs", "jobs"), ("incoming", "incoming"), ("cancels", "cancel")):
+            object.__setattr__(self, name, self.root / folder)
+        try:
+            for path in (self.jobs, self.incoming, self.cancels):
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BatchError(
+                f"cannot make the local queue ({error.strerror})",
+                where=str(self.root),
+                hint="Choose another --data-dir, or make this one writable.",
+            ) from error
+
+    @property
+    def runner_lock(self) -> Path:
+        """Held by the runner as long as it lives."""
+        return self.root / "runner.lock"
+
+    @property
+    def runner_log(self) -> Path:
+        """What the runner did."""
+        return self.root / "runner.log"
+
+    @property
+    def slots(self) -> int:
+        """How many jobs may run at once."""
+        try:
+            return int((self.root / "slots").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 1
+
+    def locked(self) -> AbstractContextManager[object]:
+        """Hold the queue: no cluster is added and no runner leaves meanwhile."""
+        return hold_lock(self.root / "queue.lock")
+
+    def cluster_names(self) -> list[str]:
+        """Names of all clusters in the order of submission."""
+        return sorted(entry.name for entry in self.jobs.iterdir())
+
+    def read_cluster(self, name: str) -> SpooledCluster:
+        """The cluster of that name.
+
+        Raises:
+            BatchError: it is not there, or damaged.
+        """
+        path = self.jobs / name
+        try:
+            document = json.loads((path / "cluster.json").read_text(encoding="utf-8"))
+            job_ids = tuple(str(item) for item in document["jobs"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BatchError(
+                f"damaged submission ({error})",
+                where=str(path),
+                hint="Remove this folder; what its jobs recorded and was not collected is lost.",
+            ) from error
+        jobs = tuple(SpooledJob(f"{name}.{n}", path / str(n)) for n in range(1, len(job_ids) + 1))
+        return SpooledCluster(path, jobs, job_ids)
+
+    def mark_finished(self, cluster: str) -> None:
+        """Record that every job of a cluster is final; for the runner alone."""
+        (self.jobs / cluster / FINISHED_NAME).touch()
+
+    def job(self, batch_id: str) -> SpooledJob | None:
+        """The job of that batch id, None when there is none."""
+        name, _, number = batch_id.rpartition(".")
+        path = self.jobs / name / number
+        known = number.isdigit() and "/" not in name and name and path.is_dir()
+        return SpooledJob(batch_id, path) if known else None
+
+    def find(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """Job id -> batch id of those that are here."""
+        wanted = set(job_ids)
+        found: dict[str, str] = {}
+        for name in self.cluster_names():
+            cluster = self.read_cluster(name)
+            for job_id, job in zip(cluster.job_ids, cluster.jobs, strict=True):
+                if job_id in wanted:
+                    found[job_id] = job.batch_id
+        return found
+
+    def add(
+        self, campaign_id: str, jobs: Sequence[JobDescription], slots: int
+    ) -> Mapping[str, str]:
+        """Queue the jobs as one cluster, all or none; the caller holds the queue.
+
+        From now on ``slots`` jobs may run at once.
+
+        Raises:
+            BatchError: nothing was queued.
+        """
+        if not _SAFE_NAME.fullmatch(campaign_id):
+            raise BatchError(f"{campaign_id!r} cannot name a submission")
+        self._clear_incoming()
+        last = max((int(name.partition("-")[0]) for name in self.cluster_names()), default=0)
+        name = f"{last + 1:06d}-{campaign_id}"
+        hint = "Make room or choose another --data-dir."
+        with create_folder_atomically(self.jobs / name, self.incoming / name, hint) as staged:
+            for number, job in enumerate(jobs, start=1):
+                stage_job(job, staged / str(number))
+            index = json.dumps({"jobs": [job.job_id for job in jobs]})
+            write_atomically(staged / "cluster.json", index)
+            write_atomically(self.root / "slots", str(slots))
+        return {job.job_id: f"{name}.{n}" for n, job in enumerate(jobs, start=1)}
+
+    def remove(self, cluster: str) -> int:
+        """Remove a finished cluster and return its bytes; the caller holds the queue.
+
+        Raises:
+            BatchError: it cannot be removed.
+        """
+        return remove_folder_atomically(self.jobs / cluster, self.incoming / cluster)
+
+    def _clear_incoming(self) -> None:
+        """Remove what killed processes left: the queue is held, so nobody is copying now."""
+        for entry in self.incoming.iterdir():
+            shutil.rmtree(entry)
+
+    def cancel_requests(self) -> list[str]:
+        """Batch ids of the jobs to be cancelled."""
+        return sorted(entry.name for entry in self.cancels.iterdir())
+
+
+def stage_job(job: JobDescription, folder: Path) -> None:
+    """Write a job's description and copies of its inputs into a new folder."""
+    inputs = folder / INPUTS_NAME
+    inputs.mkdir(parents=True)
+    for name, source in job.inputs.items():
+        copy_input(source, inputs / name)
+    (folder / DESCRIPTION_NAME).write_text(job.text, encoding="utf-8")

@@ -1,0 +1,210 @@
+"""``treehammer sites list | check | import | schema``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.filesize import decimal
+
+from treehammer.config import Settings
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.doors import ProbeTarget
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError
+from treehammer.submit.sites import cric, sites_file
+from treehammer.submit.sites.site_model import Ceilings, HTCondorPool, Site
+from treehammer.submit.sites.site_probes import PROBE_FAILED, SiteProbeResult, probe_sites
+from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
+from treehammer.terminal import (
+    TABLE,
+    OutputColumn,
+    output_options,
+    pluralize,
+    print_rows,
+    progress_bar,
+)
+
+
+@click.group()
+def sites() -> None:
+    """Where jobs run, and through which doors they read."""
+
+
+@sites.command("list")
+@output_options
+@click.pass_obj
+def list_sites(settings: Settings, form: str) -> None:
+    """List sites with their doors, batch systems, labels and ceilings.
+
+    Example: treehammer sites list
+    """
+    rows = [row for site in load_sites(settings).values() for row in _door_rows(site)]
+    columns = (
+        OutputColumn("site", "site"),
+        OutputColumn("batch", "batch system"),
+        OutputColumn("door_name", "door"),
+        OutputColumn("door_prefix", "prefix"),
+        OutputColumn("door_rse", "RSE"),
+        OutputColumn("storage", "storage"),
+        OutputColumn("labels", "labels", ", ".join),
+        OutputColumn("ceilings", "at most", _format_ceilings),
+    )
+    print_rows(rows, columns, form=form)
+
+
+def _door_rows(site: Site) -> list[dict[str, Any]]:
+    """A row for each door."""
+    shared = {
+        "site": site.name,
+        "batch": site.batch,
+        "requirements": site.requirements,
+        "grid_resource": site.grid_resource,
+        "storage": site.storage,
+        "labels": list(site.labels),
+        "ceilings": asdict(site.ceilings),
+    }
+    return [
+        shared | {f"door_{key}": value for key, value in asdict(door).items()}
+        for door in site.doors
+    ]
+
+
+def _format_ceilings(values: Mapping[str, Any]) -> str:
+    ceilings = Ceilings(**values)
+    parts = (
+        f"{ceilings.jobs:,} jobs" if ceilings.jobs else "",
+        f"{ceilings.in_flight:,} in flight" if ceilings.in_flight else "",
+        f"{decimal(ceilings.bytes_per_day)} a day" if ceilings.bytes_per_day else "",
+        f"{ceilings.mb_per_s:g} MB/s" if ceilings.mb_per_s else "",
+    )
+    return ", ".join(filter(None, parts)) or "–"
+
+
+@sites.command()
+@click.argument("names", metavar="[SITES]", default=ALL_SITES)
+@click.option(
+    "--dataset",
+    default="",
+    help="Read the first file of this dataset through each door; by default any file there.",
+)
+@output_options
+@click.pass_obj
+def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
+    """Try each door and batch system for real and say what is wrong.
+
+    SITES are names, labels (label:WORD) or all, comma separated. Leaves with 1 when anything is
+    wrong.
+
+    Example: treehammer sites check label:near --dataset reference-750mb
+    """
+    chosen = select_sites([part.strip() for part in names.split(",") if part.strip()], settings)
+    if not chosen:
+        raise NothingToDoError("no site is named", hint="Try: treehammer sites check all")
+    trials = probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar)
+    columns = (
+        OutputColumn("site", "site"),
+        OutputColumn("check", "check"),
+        OutputColumn("result", "result"),
+        OutputColumn("rtt_s", "round trip", _format_milliseconds, align_right=True),
+        OutputColumn("server", "server"),
+        OutputColumn("told", "found"),
+    )
+    rows = [
+        asdict(trial) | ({"told": _format_remedy(trial)} if form == TABLE else {})
+        for trial in trials
+    ]
+    print_rows(rows, columns, form=form)
+    wrong = sum(trial.result == PROBE_FAILED for trial in trials)
+    if form == TABLE:
+        if any(site.batch_kind != "local" for site in chosen):
+            click.echo("The nodes' interpreter, CVMFS and software only a job can try.", err=True)
+        click.echo(f"{wrong} of {pluralize(len(trials), 'check')} found something wrong", err=True)
+    return ExitCode.REGRESSION if wrong else ExitCode.DONE
+
+
+def _make_target(dataset: str, settings: Settings) -> ProbeTarget:
+    if not dataset:
+        return ProbeTarget()
+    manifest = FolderCatalogue(settings.datasets_dir).manifest(dataset)
+    first = manifest.files[0]
+    return ProbeTarget(f"{manifest.name}/{first.name}", first.size)
+
+
+def _format_milliseconds(value: float) -> str:
+    return f"{1000 * value:.2f} ms"
+
+
+def _format_remedy(trial: SiteProbeResult) -> str:
+    return f"{trial.finding.rstrip('.')}. {trial.remedy}" if trial.remedy else trial.finding
+
+
+@sites.group("import")
+def import_sites() -> None:
+    """Make a sites file from what others publish."""
+
+
+@import_sites.command("cric")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--pool", default="grid", show_default=True, help="HTCondor pool that takes the jobs."
+)
+@click.option(
+    "--requirements",
+    default="",
+    metavar="CLASSAD",
+    help="Selects a site's machines in the pool; {site} stands for its name. By default compute "
+    "elements from a pandaqueue document become grid resources.",
+)
+@click.option(
+    "--type",
+    "kind",
+    default="DATADISK",
+    show_default=True,
+    help="Type of the storage areas that become doors; '' for any on disk.",
+)
+@click.option("--below", default="", help="Folder below each area in which datasets lie.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a new sites file.")
+def import_cric(
+    files: tuple[Path, ...],
+    pool: str,
+    requirements: str,
+    kind: str,
+    below: str,
+    output: Path | None,
+) -> None:
+    """Make sites of the JSON that CRIC publishes, the experiments' catalogue of sites.
+
+    FILES are what ddmendpoint, pandaqueue, site and core/service give with ?json. What cannot be
+    taken is listed.
+
+    Example: treehammer sites import cric ddmendpoint.json site.json -o sites.toml
+    """
+    if output is not None and output.exists():
+        raise ConfigError("exists already", where=str(output), hint="Name a new file.")
+    found = cric.import_sites(files, cric.CricOptions(pool, requirements, kind, below))
+    for line in found.skipped:
+        click.echo(f"left out: {line}", err=True)
+    if not found.sites:
+        raise NothingToDoError("these documents hold no site with a door that ROOT can open")
+    pools = [HTCondorPool(pool)]
+    if output is None:
+        click.echo(sites_file.format_sites_file(found.sites, pools, Path("sites.toml")), nl=False)
+        return
+    try:
+        sites_file.write_sites_file(found.sites, pools, output)
+    except OSError as error:
+        raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
+    click.echo(f"{pluralize(len(found.sites), 'site')} in {output}")
+
+
+@sites.command()
+def schema() -> None:
+    """Print the JSON Schema of sites.toml, for editors.
+
+    Example: treehammer sites schema > sites.schema.json
+    """
+    click.echo(json.dumps(sites_file.build_json_schema(), indent=1, sort_keys=True))

@@ -1,0 +1,121 @@
+"""The options that say on which terms jobs go to the grid."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treehammer.collectors.service_spec import DEFAULT_WAIT_S
+from treehammer.collectors.worker.probes.credential_checks import (
+    PROXY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+)
+from treehammer.errors import ConfigError
+from treehammer.submit.planning.job_credentials import JobCredentials
+from treehammer.submit.planning.pacing import BreakerThreshold, Pace, PaceRamp, parse_duration
+from treehammer.submit.planning.submission_options import SubmissionOptions
+
+_CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
+
+
+def credential_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--proxy`` and ``--token-file``; the verb receives ``credentials``."""
+
+    @click.option(
+        "--proxy",
+        type=_CREDENTIAL_FILE,
+        envvar=PROXY_VARIABLE,
+        help=f"x509 proxy for storage [{PROXY_VARIABLE}].",
+    )
+    @click.option(
+        "--token-file",
+        type=_CREDENTIAL_FILE,
+        envvar=TOKEN_FILE_VARIABLE,
+        help=f"Bearer token [{TOKEN_FILE_VARIABLE}].",
+    )
+    @functools.wraps(function)
+    def wrapper(*args: Any, proxy: Path | None, token_file: Path | None, **kwargs: Any) -> Any:
+        return function(*args, credentials=JobCredentials(proxy, token_file), **kwargs)
+
+    return wrapper
+
+
+#: Adds ``--no-service``; the verb receives ``service``.
+service_option = click.option(
+    "--no-service",
+    "service",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Do not let jobs report to the results service.",
+)
+
+
+def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all of them; the verb receives ``terms``."""
+
+    @click.option("--in-flight", type=int, help="Jobs of each door at a time [default: 1].")
+    @click.option("--over", help="Spread the jobs' starts, e.g. over 24h.")
+    @click.option("--ramp", help="Let so many more run at a time every so often, e.g. 5/10m.")
+    @click.option(
+        "--breaker", default="50%/10", show_default=True, help="Stop a site that fails, or 'off'."
+    )
+    @click.option(
+        "--wait-for-replicas",
+        metavar="TIME",
+        help="Wait so long for sites without a good replica, e.g. 6h; then they are skipped "
+        "[default: they are skipped at once].",
+    )
+    @service_option
+    @click.option(
+        "--service-wait",
+        metavar="TIME",
+        help="What each job spends on a results service that does not answer [default: 60s].",
+    )
+    @credential_options
+    @functools.wraps(function)
+    def wrapper(
+        *args: Any,
+        in_flight: int | None,
+        over: str | None,
+        ramp: str | None,
+        breaker: str,
+        wait_for_replicas: str | None,
+        service: bool,
+        service_wait: str | None,
+        credentials: JobCredentials,
+        **kwargs: Any,
+    ) -> Any:
+        wait_s = (
+            parse_duration(wait_for_replicas, "--wait-for-replicas") if wait_for_replicas else 0
+        )
+        patience_s = (
+            parse_duration(service_wait, "--service-wait") if service_wait else DEFAULT_WAIT_S
+        )
+        pace = _parse_pace(in_flight, over, ramp)
+        terms = SubmissionOptions(
+            pace, BreakerThreshold.parse(breaker), credentials, wait_s, service, patience_s
+        )
+        return function(*args, terms=terms, **kwargs)
+
+    return wrapper
+
+
+def _parse_pace(in_flight: int | None, over: str | None, ramp: str | None) -> Pace:
+    if in_flight is not None and in_flight < 1:
+        raise ConfigError("at least one job runs at a time", where=f"--in-flight {in_flight}")
+    if ramp is not None and in_flight is None:
+        raise ConfigError(
+            "one job of each door at a time is no ramp",
+            where=f"--ramp {ramp}",
+            hint="Say how many it leads to: --in-flight N.",
+        )
+    return Pace(
+        1 if in_flight is None else in_flight,
+        parse_duration(over, "--over") if over is not None else 0,
+        PaceRamp.parse(ramp) if ramp is not None else None,
+    )

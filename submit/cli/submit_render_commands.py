@@ -1,0 +1,165 @@
+"""``treehammer submit`` and what follows it: ``status``, ``collect``, ``cancel``; ``render``."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.filesize import decimal
+
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, ExitCode
+from treehammer.hctests.cli.definition_options import definition_options
+from treehammer.sql.write.store import Store
+from treehammer.submit.cli.campaign_commands import (
+    follow_on_terminal,
+    print_progress,
+)
+from treehammer.submit.cli.submission_click_options import submission_click_options
+from treehammer.submit.lifecycle import submission as campaigns
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.rendering import preview
+from treehammer.submit.rendering.job_descriptions import render_jobs
+from treehammer.submit.reporting import job_reporting
+from treehammer.submit.tracking.campaign_polling import make_tracker
+from treehammer.terminal import (
+    TABLE,
+    OutputColumn,
+    format_duration,
+    on_interrupt,
+    output_options,
+    pluralize,
+    print_rows,
+    progress_bar,
+)
+
+
+def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument and options that say what to run; the verb receives ``request``."""
+
+    @click.argument("spec")
+    @click.option("--sites", default="local", show_default=True, help="Sites, comma separated.")
+    @click.option("--name", default="", help="Display name of the campaign.")
+    @definition_options
+    @submission_click_options
+    @functools.wraps(function)
+    def wrapper(
+        *args: Any,
+        spec: str,
+        sites: str,
+        name: str,
+        axes: Mapping[str, tuple[str, ...]],
+        overrides: Mapping[str, str],
+        terms: SubmissionOptions,
+        **kwargs: Any,
+    ) -> Any:
+        names = tuple(part.strip() for part in sites.split(",") if part.strip())
+        if not names:
+            raise ConfigError("no site is named", where="--sites", hint="Try --sites local.")
+        request = campaigns.CampaignRequest(spec, axes, overrides, names, name, terms)
+        return function(*args, request=request, **kwargs)
+
+    return wrapper
+
+
+@click.command()
+@request_options
+@click.option("--dry-run", is_flag=True, help="Print the plan; fetch, store and submit nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the jobs and collect their measurements.")
+@output_options
+@click.pass_obj
+def submit(
+    settings: Settings, request: campaigns.CampaignRequest, dry_run: bool, wait: bool, form: str
+) -> ExitCode:
+    """Run a test: plan its jobs, prepare what they need, and submit them.
+
+    With --wait, leaves with 1 when anything failed or cannot be true.
+
+    Example: treehammer submit ttree-read -P cache_mb=0,30 --wait
+    """
+    with on_interrupt("nothing was submitted"):
+        # Before anything is fetched for jobs that could not report.
+        for line in job_reporting.check_service(settings, request.options):
+            click.echo(line, err=True)
+        plan = campaigns.plan_request(request, settings, fetch=not dry_run, bars=progress_bar)
+        _print_plan_table(plan, settings, form)
+        if dry_run:
+            return ExitCode.DONE
+    with on_interrupt(lambda: campaigns.describe_interrupted_submission(plan, settings)):
+        campaign = campaigns.submit_plan(plan, settings)
+        if form == TABLE:
+            click.echo(f"Submitted as {campaign.id} ({campaign.name})")
+        if not wait:
+            with Store.open(settings.database) as store:
+                for line in make_tracker(store, settings).upload_campaign(campaign):
+                    click.echo(line, err=True)
+            if form == TABLE:
+                click.echo(f"  treehammer status {campaign.id} --follow")
+                click.echo(f"  treehammer collect {campaign.id}")
+            return ExitCode.DONE
+        with Store.open(settings.database) as store:
+            tracker = make_tracker(store, settings)
+            progress = follow_on_terminal(tracker, campaign)
+            if form == TABLE:
+                print_progress(tracker, campaign, progress, form)
+    return ExitCode.REGRESSION if any(progress.failures.values()) else ExitCode.DONE
+
+
+def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
+    costs = campaigns.estimate_plan_costs(plan, settings)
+    rows = [{"campaign": plan.campaign_id, "name": plan.campaign_name} | asdict(c) for c in costs]
+    columns = (
+        OutputColumn("site", "site"),
+        OutputColumn("jobs", "jobs", align_right=True),
+        OutputColumn("measurements", "measurements", align_right=True),
+        OutputColumn("read_bytes", "reads", decimal, align_right=True),
+        OutputColumn("wall_s", "wall time in one slot", format_duration, align_right=True),
+        OutputColumn("cpu_s", "CPU time", format_duration, align_right=True),
+        OutputColumn("basis", "times are"),
+    )
+    if form == TABLE:
+        click.echo(plan.campaign_name)
+    print_rows(rows, columns, form=form)
+    for note in plan.notes:
+        click.echo(note, err=True)
+
+
+@click.command()
+@request_options
+@click.option("--full", is_flag=True, help="Print the job.json of each job too.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write each job into a new folder instead, with all that would be sent.",
+)
+@click.pass_obj
+def render(
+    settings: Settings, request: campaigns.CampaignRequest, full: bool, output: Path | None
+) -> None:
+    """Show exactly what would be sent to the batch system.
+
+    In a folder made with -o each job of this machine runs by itself:
+    cd FOLDER/1/inputs && python worker.pyz run job.json; jobs of an HTCondor pool lie beside what
+    condor_submit takes: FOLDER/POOL/CAMPAIGN/*/submit.txt
+
+    Example: treehammer render ttree-read -o rendered
+    """
+    plan = campaigns.plan_request(request, settings, fetch=False, bars=progress_bar)
+    for note in plan.notes:
+        click.echo(note, err=True)
+    with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
+        service = job_reporting.reporting_for_preview(settings, plan.options)
+        descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.slots)
+        if output is not None:
+            number = preview.write_preview(plan, descriptions, settings, output)
+            click.echo(f"{pluralize(number, 'job')} in {output}")
+            return
+        for text in preview.render_preview(plan, descriptions, settings, full=full):
+            click.echo(text)

@@ -1,0 +1,1 @@
+"""A campaign from request to resume, rerun and purge."""

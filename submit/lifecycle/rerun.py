@@ -1,0 +1,65 @@
+"""The command that runs a campaign again, from what is remembered of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from treehammer.hctests.matrix.definition import Scalar
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.submit.planning.pacing import BreakerThreshold
+
+#: Keys of [test] that can be replaced for one submission.
+_KEYS = (
+    "dataset",
+    "tree",
+    "repeats",
+    "rounds",
+    "passes",
+    "seed",
+    "wall_limit_s",
+    "memory_limit_mb",
+)
+
+
+def rerun_command(campaign: CampaignRow, verb: str = "submit") -> str:
+    """The words to type for the same test at the same commit, variants, repeats and sites.
+
+    Every value is written out, also those that test.toml has anyway: which of them were given on the
+    command line is not remembered.
+    """
+    return shlex.join(
+        ["treehammer", verb, _test_spec(campaign), *_changed_options(json.loads(campaign.plan))]
+    )
+
+
+def _test_spec(campaign: CampaignRow) -> str:
+    if campaign.commit_id:
+        return f"{campaign.repository}@{campaign.commit_id}:{campaign.test_path}"
+    return campaign.repository or campaign.test_name
+
+
+def _changed_options(plan: Mapping[str, Any]) -> Iterator[str]:
+    if plan.get("sites"):
+        yield from ("--sites", ",".join(plan["sites"]))
+    if plan.get("breaker", str(BreakerThreshold())) != str(BreakerThreshold()):
+        yield from ("--breaker", plan["breaker"])
+    definition = plan.get("definition", {})
+    for axis, values in {**definition.get("axes", {}), "bundle": definition.get("bundle")}.items():
+        if values is not None:
+            yield from ("-P", f"{axis}={','.join(_format_axis_value(value) for value in values)}")
+    for key in _KEYS:
+        if definition.get(key) not in (None, ""):
+            yield from ("-S", f"{key}={_format_value(definition[key])}")
+    for key, value in definition.get("settings", {}).items():
+        yield from ("-S", f"settings.{key}={_format_value(value)}")
+
+
+def _format_axis_value(value: Scalar) -> str:
+    return _format_value(value).replace(",", "\\,")
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

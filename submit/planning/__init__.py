@@ -1,0 +1,1 @@
+"""Planning: jobs, costs, ceilings, pacing and credentials."""

@@ -1,0 +1,95 @@
+"""What jobs at other sites show to the storage, and whether it holds until they have ended.
+
+Files travel with the job; neither they nor their content stand in arguments, records or logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from treehammer.collectors.worker.probes.credential_checks import (
+    PROXY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    credential_expiry,
+    format_time,
+)
+from treehammer.errors import ConfigError
+
+#: Names of the files in a job's sandbox.
+SANDBOX_NAMES: Mapping[str, str] = {
+    PROXY_VARIABLE: "x509-proxy.pem",
+    TOKEN_FILE_VARIABLE: "storage-token",
+}
+_OPTIONS = {PROXY_VARIABLE: "--proxy", TOKEN_FILE_VARIABLE: "--token-file"}
+_RENEWAL_HINTS = {
+    PROXY_VARIABLE: "Renew it, e.g. voms-proxy-init -valid 96:00",
+    TOKEN_FILE_VARIABLE: "Fetch a new one, e.g. htgettoken or oidc-token",
+}
+
+
+@dataclass(frozen=True)
+class JobCredentials:
+    """Files with an x509 proxy and a bearer token; None for none."""
+
+    proxy: Path | None = None
+    token: Path | None = None
+
+    @property
+    def file_by_variable(self) -> Mapping[str, Path]:
+        """Variable that names it -> file."""
+        found = {PROXY_VARIABLE: self.proxy, TOKEN_FILE_VARIABLE: self.token}
+        return {name: path for name, path in found.items() if path is not None}
+
+    def sandbox_inputs(self) -> dict[str, Path]:
+        """Name in the sandbox -> file."""
+        return {SANDBOX_NAMES[name]: path for name, path in self.file_by_variable.items()}
+
+    def environment(self) -> dict[str, str]:
+        """What tells the job's programs of the files; paths of the sandbox."""
+        return {name: SANDBOX_NAMES[name] for name in self.file_by_variable}
+
+    def check_validity(self, now_s: float, until_s: float | None) -> None:
+        """See that each can be used, and holds until the campaign is expected to end.
+
+        Args:
+            now_s: seconds since 1970.
+            until_s: the expected end; None when it is not known.
+
+        Raises:
+            ConfigError: one does not; nothing of it is repeated.
+        """
+        problems = [*self._find_problems(now_s, until_s)]
+        if problems:
+            raise problems[0]
+
+    def _find_problems(self, now_s: float, until_s: float | None) -> Iterator[ConfigError]:
+        for name, path in self.file_by_variable.items():
+            where = f"{_OPTIONS[name]} {path}"
+            try:
+                end = credential_expiry(name, str(path))
+            except OSError as error:
+                yield ConfigError(f"cannot be read ({error.strerror})", where=where)
+                continue
+            except ValueError as error:
+                yield ConfigError(str(error), where=where, hint=f"{_RENEWAL_HINTS[name]}.")
+                continue
+            if end is not None and end <= now_s:
+                yield ConfigError(
+                    f"expired at {format_time(end)}", where=where, hint=f"{_RENEWAL_HINTS[name]}."
+                )
+            elif end is not None and until_s is not None and end < until_s:
+                yield ConfigError(
+                    f"holds until {format_time(end)}, but the campaign is expected to end at "
+                    f"{format_time(until_s)}",
+                    where=where,
+                    hint=f"{_RENEWAL_HINTS[name]}, or ask for less at a time.",
+                )
+
+
+def site_credentials(commands: Mapping[str, str]) -> JobCredentials:
+    """The files that a site's own submit commands name, which HTCondor itself hands on."""
+    plain = {name.lower(): value for name, value in commands.items()}
+    proxy, token = plain.get("x509userproxy"), plain.get("scitokens_file")
+    return JobCredentials(*(Path(value) if value else None for value in (proxy, token)))

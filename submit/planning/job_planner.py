@@ -1,0 +1,290 @@
+"""How each job of a plan is made: its executions, in order, and what each is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from treehammer.collectors.job_spec import (
+    CHECKSUM,
+    TIMED,
+    ExecutionLimits,
+    ExecutionSpec,
+    InputFile,
+    JobSpec,
+    PayloadSpec,
+    SoftwareRequest,
+)
+from treehammer.collectors.record.measurement_record import RECORD_VERSION
+from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES, INSTRUMENT_VERSION
+from treehammer.datasets.model.manifest import Manifest
+from treehammer.hctests.matrix import axes, identity, variant_expansion
+from treehammer.hctests.matrix.definition import (
+    FORMAT_AXIS,
+    PinnedTest,
+    Scalar,
+    TestDefinition,
+    Variant,
+    VariantGroup,
+)
+from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
+from treehammer.submit.sites.site_model import Door, Site
+from treehammer.version import __version__
+
+#: Folder of the test's files beside job.json.
+PAYLOAD_FOLDER = "payload"
+#: Seconds for each execution beyond its own wall limit: setting up, stage-in, calibration.
+WALL_LIMIT_OVERHEAD_S = 120.0
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One job: a group of variants at one door, for one of the repeats."""
+
+    spec: JobSpec
+    site: Site
+    kind: str
+    repeat: int
+    label: str
+
+    @property
+    def wall_limit_s(self) -> float:
+        """Seconds after which the batch system ends the job; 0 means never."""
+        limit = self.spec.limits.wall_s
+        return len(self.spec.executions) * (limit + WALL_LIMIT_OVERHEAD_S) if limit else 0.0
+
+
+@dataclass(frozen=True)
+class JobPlanner:
+    """What all jobs of a plan share.
+
+    ``software`` is what sets a value of the ``root`` axis up; ``elsewhere``, by site and value, where
+    a site has it in another way.  ``twins`` holds, by name, the other datasets of the test's content.
+    ``placement`` has the files of the doors that leave it to Rucio where these lie.
+    """
+
+    pinned: PinnedTest
+    manifest: Manifest | None
+    software: Mapping[str, SoftwareRequest]
+    campaign_id: str
+    campaign_name: str
+    site_software: Mapping[tuple[str, str], SoftwareRequest] = field(default_factory=dict)
+    twins: Mapping[str, Manifest] = field(default_factory=dict)
+    placement: RucioPlacement = NO_RUCIO_PLACEMENT
+
+    def manifest_for(self, variant: Variant) -> Manifest | None:
+        """Of the dataset that a variant reads: the test's own, or its twin in another format."""
+        return self.twins.get(self.pinned.definition.dataset_for(variant), self.manifest)
+
+    def plan_timed_job(
+        self, site: Site, door: Door, group: VariantGroup, repeat: int
+    ) -> PlannedJob:
+        """The job of a group of variants for one of the repeats."""
+        definition = self.pinned.definition
+        key = "|".join(variant.canonical_json for variant in group.variants)
+        seed = variant_expansion.derive_job_seed(definition.seed, site.name, door.name, key, repeat)
+        order = variant_expansion.order_executions(group, definition.rounds, seed)
+        label = group.variants[0].label(self._axes_between_jobs)
+        return self._plan_job(site, door, TIMED, repeat, label, key, order)
+
+    def plan_checksum_job(
+        self, site: Site, door: Door, groups: Iterable[VariantGroup]
+    ) -> Iterator[PlannedJob]:
+        """The job that proves that every release reads the same values; none without ROOT."""
+        definition = self.pinned.definition
+        if self.manifest is None or definition.payload_kind == "executable":
+            return
+        found = {_reader_key(variant) for group in groups for variant in group.variants}
+        wanted = [
+            variant
+            for release in _root_releases(definition)
+            for variant in _checksum_variants(definition, release)
+            if _reader_key(variant) in found
+            and self._software_for(site, release).provider != "none"
+        ]
+        order = tuple((1, position, variant) for position, variant in enumerate(wanted, start=1))
+        if order:
+            yield self._plan_job(site, door, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
+
+    def _plan_job(
+        self,
+        site: Site,
+        door: Door,
+        kind: str,
+        repeat: int,
+        label: str,
+        key: str,
+        order: Sequence[tuple[int, int, Variant]],
+    ) -> PlannedJob:
+        job_id = hash_values(self.campaign_id, site.name, door.name, kind, key, repeat)[:24]
+        definition = self.pinned.definition
+        spec = JobSpec(
+            campaign_id=self.campaign_id,
+            job_id=job_id,
+            site=site.name,
+            door=door.name,
+            payload=self._payload_spec,
+            limits=ExecutionLimits(definition.wall_limit_s, definition.memory_limit_mb * 1_000_000),
+            executions=(),
+        )
+        executions = tuple(
+            self._plan_execution(spec, site, door, kind, repeat, *place) for place in order
+        )
+        return PlannedJob(replace(spec, executions=executions), site, kind, repeat, label)
+
+    def _plan_execution(
+        self,
+        spec: JobSpec,
+        site: Site,
+        door: Door,
+        kind: str,
+        repeat: int,
+        round_: int,
+        position: int,
+        variant: Variant,
+    ) -> ExecutionSpec:
+        definition, manifest = self.pinned.definition, self.manifest_for(variant)
+        once = kind == CHECKSUM or variant["cache"] == "cold"
+        passes = 1 if once else definition.passes
+        values = self._campaign_values | {
+            "job_id": spec.job_id,
+            "kind": kind,
+            "repeat": repeat,
+            "round": round_,
+            "position": position,
+            "series": identity.compute_series(
+                self._campaign_values["test_hash"],
+                variant,
+                manifest.hash if manifest else "",
+                site.name,
+                door.name,
+            ),
+            "variant": variant.canonical_json,
+            "variant_label": variant.label(self._axes_in_labels),
+            "dataset": manifest.name if manifest else None,
+            "dataset_hash": manifest.hash if manifest else None,
+            "site": site.name,
+            "door": door.name,
+            "door_protocol": door.protocol,
+            "passes_planned": passes,
+            **_known_axis_values(variant),
+        }
+        return ExecutionSpec(
+            round=round_,
+            position=position,
+            kind=kind,
+            variant=dict(variant.values),
+            software=self._software_for(site, str(variant["root"])),
+            files=self._input_files(site, door, manifest),
+            tree=definition.tree or (manifest.tree if manifest else ""),
+            passes=passes,
+            seed=definition.seed,
+            identity=values,
+        )
+
+    def _software_for(self, site: Site, value: str) -> SoftwareRequest:
+        return self.site_software.get((site.name, value)) or self.software[value]
+
+    def _input_files(
+        self, site: Site, door: Door, manifest: Manifest | None
+    ) -> tuple[InputFile, ...]:
+        if manifest is None:
+            return ()
+        if door.rse:
+            return self.placement.files[site.name, door.name, manifest.name]
+        return tuple(
+            InputFile(file.name, door.file_url(manifest.name, file.name), file.size, file.adler32)
+            for file in manifest.files
+        )
+
+    # What all jobs have in common is worked out once: a plan may have a million.
+
+    @cached_property
+    def _axes_in_labels(self) -> tuple[str, ...]:
+        return variant_expansion.find_label_axes(self.pinned.definition)
+
+    @cached_property
+    def _axes_between_jobs(self) -> tuple[str, ...]:
+        """The axes that tell jobs apart."""
+        bundled = self.pinned.definition.bundle
+        return tuple(axis for axis in self._axes_in_labels if axis not in bundled)
+
+    @cached_property
+    def _payload_spec(self) -> PayloadSpec:
+        definition = self.pinned.definition
+        return PayloadSpec(
+            kind=definition.payload_kind,
+            entry=definition.payload,
+            folder=PAYLOAD_FOLDER,
+            settings=definition.settings,
+            metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
+        )
+
+    @cached_property
+    def _campaign_values(self) -> dict[str, Any]:
+        """The plan-owned values that all measurements of the campaign have in common."""
+        pinned, manifest = self.pinned, self.manifest
+        return {
+            "record_version": RECORD_VERSION,
+            "instrument_version": INSTRUMENT_VERSION,
+            "campaign_id": self.campaign_id,
+            "campaign_name": self.campaign_name,
+            "test_name": pinned.definition.name,
+            "repository": pinned.repository,
+            "ref": pinned.ref or None,
+            "commit_id": pinned.commit or None,
+            "dirty": pinned.dirty,
+            "test_path": pinned.path or ".",
+            "test_hash": identity.compute_test_hash(pinned),
+            "payload_hash": identity.get_payload_hash(pinned),
+            "treehammer_version": __version__,
+            "content_hash": manifest.hash if manifest else None,
+        }
+
+
+def _known_axis_values(variant: Variant) -> dict[str, Scalar]:
+    """The columns of the known axes; the door has its own beside them."""
+    values: dict[str, Scalar] = {
+        f"axis_{axis}": variant[axis] for axis in CATALOGUE_AXES if axis != "door"
+    }
+    return values | {
+        "axis_branches": str(variant["branches"]),
+        "axis_cache_mb": float(variant["cache_mb"]),
+        "axis_events": float(variant["events"]),
+    }
+
+
+def _root_releases(definition: TestDefinition) -> Iterator[str]:
+    """Every value of the root axis, in the order of test.toml, then those that includes add."""
+    included = (rule["root"] for rule in definition.include if "root" in rule)
+    yield from dict.fromkeys(str(value) for value in (*definition.axes["root"], *included))
+
+
+def _reader_key(variant: Variant) -> tuple[str, str]:
+    """What each must prove that it reads the same values: a release, with a format."""
+    values = dict(variant.values)
+    return str(values["root"]), str(values.get(FORMAT_AXIS, ""))
+
+
+def _checksum_variants(definition: TestDefinition, release: str) -> Iterator[Variant]:
+    """All branches and events in the plainest way, in every format; a test's own axes at their first
+    value."""
+    own = {
+        name: values[0]
+        for name, values in definition.axes.items()
+        if name not in CATALOGUE_AXES and values
+    }
+    plain = {name: axis.default[0] for name, axis in axes.AXES_BY_NAME.items() if name != "door"}
+    for format_ in definition.axes.get(FORMAT_AXIS, ("",)):
+        one = {FORMAT_AXIS: format_} if format_ else {}
+        yield Variant(tuple((plain | {"root": release} | own | one).items()))
+
+
+def hash_values(*parts: object) -> str:
+    """SHA-256 (hex) of values, as an identity."""
+    text = json.dumps(parts, sort_keys=True, default=dict)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Rendering of planned jobs for a batch system."""

@@ -1,0 +1,178 @@
+"""Rendering: from planned jobs to exactly what a batch system is sent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from treehammer.collectors import worker_zipapp
+from treehammer.collectors.service_spec import TOKEN_FILE
+from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
+from treehammer.errors import SourceError
+from treehammer.hctests.matrix.definition import PinnedTest
+from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.planning.job_clusters import plan_clusters
+from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, PlannedJob
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.rendering import cluster_description
+from treehammer.submit.reporting import job_reporting
+from treehammer.submit.reporting.job_reporting import JobReporting, TokenDeadlines
+from treehammer.submit.templates.template_engine import LOCAL_TEMPLATE, render_template
+
+WORKER_NAME = "worker.pyz"
+JOB_NAME = "job.json"
+
+#: What a local job keeps of the environment it was submitted from: where programs, libraries and
+#: credentials are found, never a secret itself.
+PASSED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "ROOTSYS",
+    CVMFS_VARIABLE,
+    "BEARER_TOKEN_FILE",
+    "KRB5CCNAME",
+)
+PASSED_PREFIXES = ("LC_", "XRD_", "X509_", "ROOT_", "CLING_")
+
+
+def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a local job is given, see :data:`KEPT_VARIABLES`."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in PASSED_VARIABLES or name.startswith(PASSED_PREFIXES)
+    }
+
+
+def render_jobs(
+    plan: Plan,
+    folder: Path,
+    jobs: Iterable[PlannedJob] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    service: JobReporting | None = None,
+    slots: int = 1,
+) -> Iterator[JobDescription]:
+    """Render jobs of a plan one by one, and write what they need into ``folder``.
+
+    Args:
+        plan: what to render.
+        folder: an empty folder; it must last until the jobs are submitted.
+        jobs: of this plan; by default all.
+        environ: the environment jobs are submitted from, ``os.environ`` by default.
+        service: the results service that jobs report to; None for none.
+        slots: how many jobs this machine runs at once.
+
+    Raises:
+        ConfigError: a template is wrong.
+        SourceError: the test's files changed since they were pinned.
+    """
+    worker = worker_zipapp.build_worker(folder / WORKER_NAME)
+    payload = copy_payload(plan.pinned_test, folder / PAYLOAD_FOLDER)
+    shared = {WORKER_NAME: worker, PAYLOAD_FOLDER: payload}
+    environ = os.environ if environ is None else environ
+    environment = job_environment(environ)
+    if service is not None:
+        shared |= service.write_shared_files(folder)
+        environment |= job_reporting.proxy_environment(environ)
+    deadlines = TokenDeadlines(plan, slots)
+
+    def tokens(job: PlannedJob) -> dict[str, Path]:
+        if service is None:
+            return {}
+        expires_us = time.time_ns() // 1000 + round(deadlines.next_deadline_s(job) * 1e6)
+        return {
+            TOKEN_FILE: service.write_token(folder, plan.campaign_id, job.spec.job_id, expires_us)
+        }
+
+    # One text for all jobs of a class: only so does HTCondor take them as one cluster.
+    texts: dict[tuple[str, str], str] = {}
+    for made in plan_clusters(plan):
+        text = cluster_description.render_cluster_description(plan, made)
+        texts.update({(made.site.name, door): text for door in made.doors})
+    return (
+        _render_job(plan, job, folder, shared | tokens(job), texts, environment)
+        for job in (plan.jobs if jobs is None else jobs)
+    )
+
+
+def _render_job(
+    plan: Plan,
+    job: PlannedJob,
+    folder: Path,
+    shared: Mapping[str, Path],
+    texts: Mapping[tuple[str, str], str],
+    environment: Mapping[str, str],
+) -> JobDescription:
+    job_file = folder / f"{job.spec.job_id}.json"
+    job_file.write_text(job.spec.to_json() + "\n", encoding="utf-8")
+    inputs = {JOB_NAME: job_file, **shared}
+    text = texts.get((job.site.name, job.spec.door))
+    if text is None:
+        text = _render_local_description(plan, job, sorted(inputs), environment)
+    else:
+        inputs |= plan.options.credentials.sandbox_inputs()
+    return JobDescription(job.spec.job_id, text, inputs)
+
+
+def _render_local_description(
+    plan: Plan, job: PlannedJob, inputs: Sequence[str], environment: Mapping[str, str]
+) -> str:
+    values = {
+        "campaign": {"id": plan.campaign_id, "name": plan.campaign_name},
+        "job": {
+            "id": job.spec.job_id,
+            "site": job.site.name,
+            "door": job.spec.door,
+            "kind": job.kind,
+            "repeat": job.repeat,
+            "label": job.label,
+            "executions": len(job.spec.executions),
+            "wall_limit_s": job.wall_limit_s,
+        },
+        "executable": sys.executable,
+        "environment": environment,
+        "inputs": inputs,
+    }
+    return render_template(LOCAL_TEMPLATE, values, where=f"job {job.spec.job_id}")
+
+
+def copy_payload(pinned: PinnedTest, target: Path) -> Path:
+    """Copy the files that the test names, and nothing else, exactly as they were pinned.
+
+    Raises:
+        SourceError: one of them is gone or has changed since.
+    """
+    for name, expected in pinned.hashes.items():
+        source, copy = pinned.folder / name, target / name
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)  # with its mode: an executable stays one
+            copy.chmod(copy.stat().st_mode | 0o200)
+            found = sha256(copy.read_bytes()).hexdigest()
+        except OSError as error:
+            raise SourceError(
+                f"cannot be copied ({error.strerror})",
+                where=str(source),
+                hint="Submit again once the file is back.",
+            ) from error
+        if found != expected:
+            raise SourceError(
+                "changed while it was being submitted",
+                where=str(source),
+                hint="Submit again once the file is saved.",
+            )
+    return target

@@ -1,0 +1,1 @@
+"""Selection, placement and verification of replicas."""

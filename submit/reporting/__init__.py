@@ -1,0 +1,1 @@
+"""Reporting to the results service: job tokens and campaign uploads."""

@@ -1,0 +1,1 @@
+"""Sites: sites.toml, doors, probes and import from CRIC."""

@@ -1,0 +1,1 @@
+"""Submit templates, the engine that renders them, and quoting."""

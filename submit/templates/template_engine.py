@@ -1,0 +1,92 @@
+"""Templates: filled strictly, with a quoting filter for every language they are written in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from treehammer.errors import ConfigError
+from treehammer.submit.batch.local.local_batch import LocalBatch
+from treehammer.submit.sites.site_model import Site
+from treehammer.submit.templates import quoting
+
+SHIPPED_TEMPLATES = Path(__file__).parent
+#: The templates of jobs of this machine, and of jobs of an HTCondor pool.
+LOCAL_TEMPLATE, HTCONDOR_TEMPLATE = "local.job.j2", "htcondor.sub.j2"
+#: What a template of a site's own puts before the name of a shipped one, to extend it.
+SHIPPED_ORIGIN = "shipped"
+
+
+@cache
+def _make_environment(folder: Path) -> jinja2.Environment:
+    shipped = jinja2.FileSystemLoader(SHIPPED_TEMPLATES)
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.FileSystemLoader(folder), jinja2.PrefixLoader({SHIPPED_ORIGIN: shipped})]
+        ),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - no HTML: every value goes through a quoting filter
+    )
+    environment.filters |= {
+        "toml": quoting.quote_toml,
+        "comment": quoting.quote_comment,
+        "text": quoting.quote_submit_value,
+        "classad": quoting.quote_classad,
+        "expression": quoting.flatten_expression,
+        "environment": quoting.quote_environment,
+        "shell_word": quoting.quote_shell_word,
+    }
+    return environment
+
+
+def render_template(
+    template: str, values: Mapping[str, Any], *, folder: Path = SHIPPED_TEMPLATES, where: str = ""
+) -> str:
+    """Fill a template.
+
+    Args:
+        template: name of its file.
+        values: what it may use.
+        folder: where templates are.
+        where: what is being rendered, for messages.
+
+    Raises:
+        ConfigError: the template is missing or wrong, or uses what does not exist; the message
+            names template and variable.
+    """
+    path = folder / template
+    try:
+        return _make_environment(folder).get_template(template).render(values)
+    except jinja2.TemplateNotFound as error:
+        missing = path if str(error) == template else str(error)
+        raise ConfigError("there is no such template", where=f"{missing}") from error
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(str(error.message), where=f"{error.filename}:{error.lineno}") from error
+    except jinja2.UndefinedError as error:
+        known = ", ".join(sorted(values))
+        raise ConfigError(
+            f"{error.message}{where and f' (for {where})'}",
+            where=str(path),
+            hint=f"A template may use: {known}.",
+        ) from error
+    except (jinja2.TemplateError, ValueError, TypeError, ArithmeticError) as error:
+        raise ConfigError(f"{error}{where and f' (for {where})'}", where=str(path)) from error
+
+
+def fingerprint_template(site: Site) -> str:
+    """Which template a site's jobs are made with: its name, where it is from, the beginning of its SHA-256."""
+    name = LOCAL_TEMPLATE if site.batch == LocalBatch.name else HTCONDOR_TEMPLATE
+    folder = SHIPPED_TEMPLATES if name == LOCAL_TEMPLATE else site.templates or SHIPPED_TEMPLATES
+    try:
+        found = hashlib.sha256((folder / name).read_bytes()).hexdigest()[:12]
+    except OSError:
+        found = "missing"
+    return f"{name} {found}{'' if folder == SHIPPED_TEMPLATES else ' (of the site)'}"

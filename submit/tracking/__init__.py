@@ -1,0 +1,1 @@
+"""Tracking: states, attempts, records and failures of submitted jobs."""

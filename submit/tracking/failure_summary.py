@@ -1,0 +1,112 @@
+"""What went wrong in a campaign, in the words of the worker, each kind of trouble once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from treehammer.collectors.record.failures import NOT_SUPPORTED
+from treehammer.collectors.record.metric_catalogue import Value
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+
+_MeasurementRow = Mapping[str, Value]
+
+#: What measurements are counted under that came back whole but cannot be true.
+IMPLAUSIBLE_CLASS = "implausible"
+#: What those are counted under that asked a release for what it cannot do: nobody's fault.
+UNSUPPORTED_CLASS = "not supported"
+
+#: The columns that :func:`failure_of` looks at.
+FAILURE_COLUMNS = ("failure_class", "failure_kind")
+_SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
+#: What a trouble's message ends with where another attempt of the job followed.
+RETRIED_SUFFIX = " (tried again)"
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """One kind of trouble at one site.
+
+    Attributes:
+        failure: as :func:`failure_of` names it.
+        message: what was said.
+        count: how many measurements or attempts met it.
+        log: end of the output of one of the payloads, '' where there is none.
+    """
+
+    site: str
+    failure: str
+    message: str
+    count: int
+    log: str
+
+
+def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup]:
+    """Every kind of trouble of a campaign, the most frequent first."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    logs: dict[tuple[str, str, str], str] = {}
+    for site, failure, message, log in [
+        *_measurement_failures(store, campaign),
+        *_attempt_failures(store, campaign),
+    ]:
+        key = (site, failure, message)
+        counts[key] += 1
+        logs.setdefault(key, log)
+    return [FailureGroup(*key, count, logs[key]) for key, count in counts.most_common()]
+
+
+def select_failed_measurements(
+    store: Store, campaign: CampaignRow, columns: Sequence[str]
+) -> Iterator[_MeasurementRow]:
+    """The measurements of a campaign that failed or cannot be true, as rows of the store."""
+    for conditions in (("failure_class!=",), ("failure_class=", "plausible=false")):
+        yield from store.measurements(Selection.parse((campaign.id,), conditions), columns)
+
+
+def classify_failure(row: _MeasurementRow) -> str:
+    """The class of a failing measurement's failure, :data:`UNSUPPORTED` or :data:`IMPLAUSIBLE`."""
+    if row["failure_kind"] == NOT_SUPPORTED:
+        return UNSUPPORTED_CLASS
+    return str(row["failure_class"] or IMPLAUSIBLE_CLASS)
+
+
+def load_last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, AttemptRow]:
+    """Job id -> its last attempt: the one that counts, as the others were made good by it."""
+    # They come by job and number.
+    return {attempt.job_id: attempt for attempt in store.attempts(job.id for job in jobs)}
+
+
+def _measurement_failures(
+    store: Store, campaign: CampaignRow
+) -> Iterator[tuple[str, str, str, str]]:
+    last = load_last_attempts(store, store.jobs(campaign.id))
+    for row in select_failed_measurements(
+        store, campaign, (*_SUMMARY_COLUMNS, *FAILURE_COLUMNS, "job_id", "attempt")
+    ):
+        site, message, why, log = (str(row[name] or "") for name in _SUMMARY_COLUMNS)
+        failure, again = (
+            classify_failure(row),
+            "" if is_from_last_attempt(row, last) else RETRIED_SUFFIX,
+        )
+        if failure == IMPLAUSIBLE_CLASS:
+            message, log = why, ""
+        yield site, failure, message + again, log
+
+
+def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -> bool:
+    """Whether a measurement belongs to the last attempt of its job."""
+    attempt = last.get(str(row["job_id"]))
+    return attempt is None or attempt.number == row["attempt"]
+
+
+def _attempt_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[str, str, str, str]]:
+    jobs = store.jobs(campaign.id)
+    sites = {job.id: job.site for job in jobs}
+    last = load_last_attempts(store, jobs)
+    for attempt in store.attempts(sites):
+        if attempt.failure_class:
+            again = "" if attempt == last[attempt.job_id] else RETRIED_SUFFIX
+            yield sites[attempt.job_id], attempt.failure_class, attempt.message + again, ""

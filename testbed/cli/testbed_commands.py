@@ -1,0 +1,235 @@
+"""``treehammer testbed``: a grid in a box."""
+
+from __future__ import annotations
+
+import shlex
+import time
+
+import click
+
+from treehammer.config import Settings
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.terminal import (
+    OutputColumn,
+    on_interrupt,
+    output_options,
+    pluralize,
+    print_rows,
+    progress_bar,
+)
+from treehammer.testbed.components import replica_files
+from treehammer.testbed.components.component_list import (
+    build_components,
+    read_database_url,
+    rucio_client_configs,
+    sites_file_path,
+)
+from treehammer.testbed.core import lifecycle
+from treehammer.testbed.core.component import Workspace
+from treehammer.testbed.core.workspace import (
+    DEFAULT_RELEASES,
+    MAX_SITES,
+    WorkspaceState,
+    define_workspace,
+    read_state,
+)
+
+DEFAULT_SITES = 4
+
+STATUS_COLUMNS = (
+    OutputColumn("daemon", "daemon"),
+    OutputColumn("pid", "pid", align_right=True),
+    OutputColumn("state", "state"),
+    OutputColumn("since", "since"),
+    OutputColumn("ports", "ports", lambda ports: ", ".join(map(str, ports)) or "–"),
+)
+
+testbed_name_option = click.option(
+    "--name", default="testbed", show_default=True, help="Which testbed; several live side by side."
+)
+
+
+@click.group()
+def testbed() -> None:
+    """A real grid on this machine: HTCondor and XRootD, to try things on.
+
+    Example: treehammer testbed up, and later: treehammer testbed down
+    """
+
+
+@testbed.command()
+@testbed_name_option
+@click.option(
+    "--sites",
+    type=click.IntRange(1, MAX_SITES),
+    default=DEFAULT_SITES,
+    show_default=True,
+    help="How many sites; the last is the distant one.",
+)
+@click.option("--second-pool", is_flag=True, help="A second HTCondor pool, for the grid universe.")
+@click.option(
+    "--releases",
+    metavar="LIST",
+    default=",".join(DEFAULT_RELEASES),
+    show_default=True,
+    help="ROOT releases that its jobs find on CVMFS.",
+)
+@click.option(
+    "--with-rucio", "rucio", is_flag=True, help="Rucio too: each site's storage becomes an RSE."
+)
+@click.option(
+    "--with-database",
+    "database",
+    is_flag=True,
+    help="A PostgreSQL server too, with a database for results, over TLS.",
+)
+@click.option("--keep", is_flag=True, help="If it fails, leave it to be looked at.")
+@click.pass_obj
+def up(
+    settings: Settings,
+    name: str,
+    sites: int,
+    second_pool: bool,
+    releases: str,
+    rucio: bool,
+    database: bool,
+    keep: bool,
+) -> None:
+    """Bring a testbed up, and print its sites file.
+
+    The first time, it fetches some 100 MB of Debian packages into the cache and unpacks them there;
+    nothing is installed.  What a crash left of the testbed is removed first.  Rucio adds some 120 MB
+    of downloads, a database some 35 MB, which Rucio has already.
+
+    Example: treehammer testbed up --sites 6
+    """
+    wanted = [release.strip() for release in releases.split(",") if release.strip()]
+    box = define_workspace(
+        name,
+        sites,
+        settings,
+        second_pool=second_pool,
+        releases=wanted,
+        rucio=rucio,
+        database=database,
+    )
+    began = time.monotonic()
+    with on_interrupt("treehammer testbed down removes it" if keep else "nothing of it is left"):
+        changed = lifecycle.bring_up(box, build_components(box), _print_progress, keep=keep)
+    took = f" after {time.monotonic() - began:.1f} s" if changed else " already"
+    click.echo(f"testbed {name} is up{took}, with {pluralize(sites, 'site')}")
+    click.echo(f"sites file: {sites_file_path(box)}")
+    for account, config in rucio_client_configs(box).items():
+        click.echo(f"Rucio as {account}: export RUCIO_CONFIG={config}")
+    if url := read_database_url(box):
+        click.echo(f"results database: export TREEHAMMER_DATABASE={shlex.quote(url)}")
+    click.echo(f"next: treehammer --sites-file {sites_file_path(box)} sites check")
+
+
+@testbed.command()
+@testbed_name_option
+@click.pass_obj
+def down(settings: Settings, name: str) -> None:
+    """Take a testbed down: no process, file or port of it is left.
+
+    Example: treehammer testbed down
+    """
+    box, _ = _load_testbed(name, settings)
+    with on_interrupt("run it again to end what is left"):
+        if not lifecycle.take_down(box, build_components(box), _print_progress):
+            raise NothingToDoError(f"there is no testbed {name!r}")
+    click.echo(f"testbed {name} is gone")
+
+
+@testbed.command()
+@testbed_name_option
+@output_options
+@click.pass_obj
+def status(settings: Settings, name: str, form: str) -> None:
+    """List the daemons of a testbed.
+
+    Example: treehammer testbed status
+    """
+    _, state = _load_testbed(name, settings)
+    if state is None:
+        raise NothingToDoError(
+            f"there is no testbed {name!r}", hint="Bring it up: treehammer testbed up"
+        )
+    rows = lifecycle.list_daemons(state)
+    if form == "table" and not state.ready:
+        click.echo(f"testbed {name} is not up: treehammer testbed up makes it anew", err=True)
+    print_rows(rows, STATUS_COLUMNS, form=form)
+
+
+@testbed.command()
+@testbed_name_option
+@click.argument("daemon", required=False)
+@click.option("--lines", default=20, show_default=True, help="How many of each.")
+@click.pass_obj
+def logs(settings: Settings, name: str, daemon: str | None, lines: int) -> None:
+    """Print the ends of a testbed's logs, of all or of one.
+
+    Example: treehammer testbed logs condor-SchedLog --lines 50
+    """
+    box, _ = _load_testbed(name, settings)
+    known = lifecycle.find_logs(box)
+    if not known:
+        raise NothingToDoError(f"testbed {name!r} has no logs")
+    if daemon is not None and daemon not in known:
+        raise ConfigError(
+            f"there is no log {daemon!r}",
+            where=f"testbed {name}",
+            hint=f"{suggest_word(daemon, known)}Known: {', '.join(known)}.",
+        )
+    for log in [daemon] if daemon else known:
+        click.secho(f"== {log}: {known[log]}", bold=True)
+        for line in lifecycle.read_last_lines(known[log], lines):
+            click.echo(line)
+
+
+@testbed.command()
+@testbed_name_option
+@click.argument("datasets", nargs=-1, required=True, metavar="DATASET...")
+@click.option("--site", "sites", multiple=True, help="Only there; may be given again.")
+@click.pass_obj
+def put(settings: Settings, name: str, datasets: tuple[str, ...], sites: tuple[str, ...]) -> None:
+    """Put datasets of this machine on the storages of a testbed's sites.
+
+    This stands in for Rucio: the files are copied straight onto the storages' disks, and read back
+    to compare size and adler32.  What is there already and right stays.
+
+    Example: treehammer testbed put reference-small
+    """
+    box, state = _load_testbed(name, settings)
+    if state is None or not state.ready:
+        raise NothingToDoError(
+            f"there is no testbed {name!r}", hint="Bring it up: treehammer testbed up"
+        )
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    for dataset in datasets:
+        with on_interrupt("files that were copied whole stay; run it again"):
+            copied = replica_files.place_dataset(dataset, catalogue, box, sites, progress_bar)
+        count = pluralize(sum(copied.values()), "file")
+        click.echo(f"{dataset}: {count} copied, verified at {', '.join(copied)}")
+
+
+def _print_progress(text: str) -> None:
+    click.echo(f"testbed: {text}", err=True)
+
+
+def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceState | None]:
+    """The testbed as it was brought up; of one that cannot be read, as it would be."""
+    box = define_workspace(name, DEFAULT_SITES, settings)
+    state = read_state(box.folder)
+    if state is not None:
+        box = define_workspace(
+            name,
+            len(state.sites),
+            settings,
+            second_pool=state.second_pool,
+            releases=state.releases,
+            rucio=state.rucio,
+            database=state.database,
+        )
+    return box, state

@@ -1,0 +1,1 @@
+"""Components of a testbed: pool, storage, Rucio, database and services."""

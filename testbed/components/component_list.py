@@ -1,0 +1,58 @@
+"""Which parts a testbed has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from treehammer.testbed.components import (
+    condor_pool,
+    database_server,
+    rucio_server,
+    sites_file_writer,
+)
+from treehammer.testbed.components.cvmfs_mount import CvmfsMount
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
+from treehammer.testbed.core.component import Component, VisibleFolder, Workspace
+
+
+def build_components(box: Workspace) -> list[Component]:
+    """All parts of a testbed, in the order in which their daemons are started."""
+    storage = XrootdStorage(box)
+    parts: list[Component] = [CvmfsMount(box), storage]
+    if box.rucio or box.database:
+        parts.append(server := database_server.DatabaseServer(box, lambda: storage.all_ports))
+        if box.rucio:
+            parts.append(rucio_server.RucioServer(box, storage, server))
+    seen = [view for part in parts for view in part.visible_folders()]
+    return [*parts, *build_pools(box, seen), sites_file_writer.SitesFileWriter(box, storage)]
+
+
+def build_pools(box: Workspace, views: Sequence[VisibleFolder] = ()) -> list[Component]:
+    """HTCondor alone, whose jobs see ``views`` beside what it needs itself."""
+    second = condor_pool.second_pool_layout(box, views) if box.second_pool else None
+    first = condor_pool.CondorPool(condor_pool.first_pool_layout(box, views), sends_to=second)
+    return [first] if second is None else [first, condor_pool.CondorPool(second)]
+
+
+def sites_file_path(box: Workspace) -> Path:
+    """The sites file of a testbed that is up."""
+    return sites_file_writer.sites_file_path(box)
+
+
+def rucio_client_configs(box: Workspace) -> dict[str, Path]:
+    """Account of users -> what they set RUCIO_CONFIG to, in a testbed with Rucio."""
+    return (
+        {name: rucio_server.rucio_client_config(box, name) for name in rucio_server.ACCOUNTS}
+        if box.rucio
+        else {}
+    )
+
+
+def read_database_url(box: Workspace) -> str:
+    """URL of the results database of a testbed that is up, '' where it has none."""
+    return (
+        database_server.database_url_file(box).read_text(encoding="utf-8").strip()
+        if box.database
+        else ""
+    )

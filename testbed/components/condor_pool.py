@@ -1,0 +1,419 @@
+"""The HTCondor pool of a testbed: collector, negotiator, schedd and one startd per site."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from treehammer.errors import TestbedError
+from treehammer.testbed.core import mount_namespace
+from treehammer.testbed.core.component import (
+    ENVIRONMENT_MARK,
+    DaemonSpec,
+    ProgressCallback,
+    VisibleFolder,
+    Workspace,
+    write_secret,
+)
+from treehammer.testbed.install import debian_packages
+
+SUITE = "trixie"
+#: What HTCondor's programs load; its package depends on much more that a pool in a box has no use for.
+LIBRARIES = (
+    "libcurl4t64",
+    "libgssapi-krb5-2",
+    "libkrb5-3",
+    "libscitokens0t64",
+    "libsqlite3-0",
+    "libstdc++6",
+    "libgomp1",
+    "libcrypt1",
+    "libvomsapi1t64",
+    "libmunge2",
+    "libuuid1",
+    "libpcre2-8-0",
+    "libexpat1",
+    "libssl3t64",
+    "zlib1g",
+    "libzstd1",
+)
+KEY_BYTES = 48
+#: Who submits, and whom the daemons are.
+CONDOR_USER, DAEMON_USER = "treehammer", "condor"
+#: Whose SciTokens the pools take, and for which user; nobody listens there.
+ISSUER, SCITOKEN_USER = "https://issuer.testbed", "alice"
+#: Names of the pools.
+FIRST_POOL, SECOND_POOL = "condor", "pool2"
+#: Where the second pool's jobs run.
+SECOND_SITE = "POOL2_SITE"
+SIGQUIT = 3
+#: What daemons find programs by; jobs have no PATH at all.
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+#: Changes the queue while jobs have been waiting for some seconds, to no effect on them.
+KEEPALIVE_SCRIPT = """#!/bin/sh
+export _CONDOR_SEC_TOKEN_DIRECTORY={tokens} _CONDOR_SEC_TOKEN_SYSTEM_DIRECTORY={tokens}
+while sleep 4; do
+  {programs}/condor_qedit >/dev/null 2>&1 -constraint \\
+    'JobStatus == 1 && JobPrio =?= 0 && time() - EnteredCurrentStatus > 4' JobPrio 0
+done
+"""
+
+
+@dataclass(frozen=True)
+class PoolLayout:
+    """Where the things of a pool lie.
+
+    Attributes:
+        name: of its folder in the testbed's.
+        box: the testbed.
+        sites: names of its sites.
+        views: what jobs see beside what HTCondor needs.
+        slots: jobs that a site runs at once.
+    """
+
+    name: str
+    workspace: Workspace
+    sites: tuple[str, ...]
+    visible_folders: tuple[VisibleFolder, ...] = ()
+    slots: int = 1
+
+    @property
+    def folder(self) -> Path:
+        """What its daemons write, and their configuration."""
+        return self.workspace.folder / self.name
+
+    @property
+    def config_file(self) -> Path:
+        """Configuration of the daemons."""
+        return self.folder / "etc/condor_config"
+
+    @property
+    def token_folder(self) -> Path:
+        """Tokens of the daemons, but for startds."""
+        return self.folder / "tokens.d"
+
+    @property
+    def startd_token_folder(self) -> Path:
+        """Tokens of startds, with which they tell the collector of themselves and no more.
+
+        Jobs can read them, since they are the same user.
+        """
+        return self.folder / "etc/tokens.d"
+
+    @property
+    def keepalive_folder(self) -> Path:
+        """Folder of the program that keeps waiting jobs from being forgotten (see the configuration).
+
+        Jobs do not see it: it has a user's token.
+        """
+        return self.folder / "stir"
+
+    @property
+    def user_map_file(self) -> Path:
+        """Which users SciTokens are of."""
+        return self.folder / "etc/users"
+
+    @property
+    def key_cache(self) -> Path:
+        """Where daemons keep the keys of issuers of SciTokens."""
+        return self.folder / "run/cache"
+
+    @property
+    def client_folder(self) -> Path:
+        """Folder of what its user needs: ``condor_config`` and ``tokens.d``."""
+        return self.workspace.folder / (
+            "client" if self.name == FIRST_POOL else f"client-{self.name}"
+        )
+
+    @property
+    def client_config(self) -> Path:
+        """What users set CONDOR_CONFIG to."""
+        return self.client_folder / "condor_config"
+
+    @property
+    def admin_token_folder(self) -> Path:
+        """Tokens with which daemons can be stopped and started."""
+        return self.client_folder / "admin.d"
+
+    @property
+    def schedd_name(self) -> str:
+        """Name of its schedd."""
+        return f"{self.name}@{self.domain}"
+
+    @property
+    def domain(self) -> str:
+        """Of its users and machines."""
+        return f"{self.name}.testbed"
+
+    @property
+    def release_root(self) -> Path:
+        """Root of the unpacked packages."""
+        return self.workspace.cache / f"condor-{SUITE}" / "root"
+
+    @property
+    def daemon_env(self) -> dict[str, str]:
+        """Environment of the daemons; the time zone is that of who reads their logs."""
+        kept = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
+        return {
+            **kept,
+            "PATH": PATH,
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+            "CONDOR_CONFIG": str(self.config_file),
+        }
+
+    @property
+    def client_env(self) -> dict[str, str]:
+        """Environment of a user's commands."""
+        programs = f"{self.release_root}/usr/bin:{self.release_root}/usr/sbin"
+        return {
+            **self.daemon_env,
+            "CONDOR_CONFIG": str(self.client_config),
+            "PATH": f"{programs}:{PATH}",
+        }
+
+    @property
+    def collector_port(self) -> int:
+        """The one on which all of it listens, 0 while none is known."""
+        try:
+            text = (self.folder / "run/.collector_address").read_text(encoding="utf-8")
+        except OSError:
+            return 0
+        found = re.match(r"<127\.0\.0\.1:(\d+)", text)
+        return int(found[1]) if found else 0
+
+    def site_folder(self, site: str) -> Path:
+        """What a site's startd writes: ``log``, ``execute`` and what jobs see as ``/tmp``.
+
+        Where there is ``execute_mb`` when it starts, ``execute`` has so many MiB of room.
+        """
+        return self.folder / "sites" / site
+
+
+def submit_folder(box: Workspace) -> Path:
+    """Where inputs and outputs of jobs lie: their owner can read and write there."""
+    return box.folder / "submit"
+
+
+def first_pool_layout(box: Workspace, views: Sequence[VisibleFolder] = ()) -> PoolLayout:
+    """The pool of the testbed's sites."""
+    return PoolLayout(FIRST_POOL, box, box.sites, tuple(views))
+
+
+def second_pool_layout(box: Workspace, views: Sequence[VisibleFolder] = ()) -> PoolLayout:
+    """The pool that is reached through the grid universe."""
+    return PoolLayout(SECOND_POOL, box, (SECOND_SITE,), tuple(views))
+
+
+def grid_resource_of(box: Workspace) -> str:
+    """The submit key that sends jobs of the first pool into the second, which is up."""
+    pool = second_pool_layout(box)
+    return f"condor {pool.schedd_name} 127.0.0.1:{pool.collector_port}"
+
+
+class CondorPool:
+    """The part of a testbed that is one pool."""
+
+    def __init__(self, pool: PoolLayout, sends_to: PoolLayout | None = None) -> None:
+        self.pool = pool
+        self.sends_to = sends_to
+        self.name = pool.name
+
+    def install(self, say: ProgressCallback) -> None:
+        """Unpack Debian's HTCondor; for the second pool the first one has done it.
+
+        Raises:
+            TestbedError: it cannot be had.
+        """
+        if self.name != FIRST_POOL:
+            return
+        cache = self.pool.workspace.cache
+        debian_packages.unpack_packages("condor", LIBRARIES, SUITE, cache, say, alone=["condor"])
+
+    def visible_folders(self) -> Sequence[VisibleFolder]:
+        """Jobs see nothing of the pool but their own site."""
+        return ()
+
+    def configure(self) -> None:
+        """Write keys, tokens, configuration, and the startds' curtains."""
+        pool, box = self.pool, self.pool.workspace
+        for name in (
+            "",
+            "etc",
+            "etc/tokens.d",
+            "tokens.d",
+            "keys",
+            "stir",
+            "stir/tokens.d",
+            "cred",
+            "log",
+            "spool",
+            "run",
+            "s",
+        ):
+            box.make_folder(pool.folder / name, mode=0o700)
+        for name in ("startd", "sites"):
+            box.make_folder(pool.folder / name)
+        pool.client_folder.mkdir()
+        pool.client_folder.chmod(0o755)  # as root, HTCondor's commands read it as the box's user
+        for folder in (pool.client_folder / "tokens.d", pool.admin_token_folder):
+            folder.mkdir(mode=0o700)
+        box.make_folder(submit_folder(box))
+        for site in pool.sites:
+            self._configure_site(site)
+        box.write_file(pool.config_file, self._render_template("pool.j2"))
+        who = re.escape(f"{ISSUER},{SCITOKEN_USER}")
+        box.write_file(pool.user_map_file, f"SCITOKENS ^{who}$ {SCITOKEN_USER}@{pool.domain}\n")
+        key = pool.folder / "keys/POOL"
+        key.touch(mode=0o600)
+        key.write_bytes(bytes(1 + secrets.randbelow(255) for _ in range(KEY_BYTES)))
+        box.change_owner(key)
+        ours = self._create_token(DAEMON_USER)
+        box.write_file(pool.token_folder / "condor", ours, mode=0o600)
+        theirs = self._create_token(DAEMON_USER, "-authz", "ADVERTISE_STARTD", "-authz", "READ")
+        box.write_file(pool.startd_token_folder / "startd", theirs, mode=0o600)
+        write_secret(pool.admin_token_folder / "condor", ours)
+        user = self._create_token(CONDOR_USER)
+        write_secret(pool.client_folder / "tokens.d/user", user)
+        box.write_file(pool.keepalive_folder / "tokens.d/user", user, mode=0o600)
+        stir = KEEPALIVE_SCRIPT.format(
+            programs=pool.release_root / "usr/bin", tokens=pool.keepalive_folder / "tokens.d"
+        )
+        box.write_file(pool.keepalive_folder / "stir", stir, mode=0o755)
+
+    def _configure_site(self, site: str) -> None:
+        pool, box = self.pool, self.pool.workspace
+        folder = box.make_folder(pool.site_folder(site))
+        for name in ("log", "execute"):
+            box.make_folder(folder / name)
+        temporary = box.make_folder(folder / "tmp", mode=0o1777)
+        show = [
+            VisibleFolder(pool.release_root, pool.release_root),
+            VisibleFolder(pool.config_file.parent, pool.config_file.parent),
+            *(
+                VisibleFolder(path, path, True)
+                for path in (pool.folder / "s", pool.folder / "run", folder)
+            ),
+            VisibleFolder(temporary, Path("/tmp"), True),  # noqa: S108 - what jobs know by that name
+            *pool.visible_folders,
+        ]
+        # Its starters, which are told no local name when it asks what they can, inherit the log.
+        startd = [
+            "env",
+            f"_CONDOR_LOG={folder}/log",
+            str(pool.release_root / "usr/sbin/condor_startd"),
+        ]
+        small = [f"if [ -f {folder}/execute_mb ]; then"]
+        small += [
+            f'mount -t tmpfs -o size="$(cat {folder}/execute_mb)m" none {folder}/execute',
+            "fi",
+        ]
+        mount_namespace.write_job_wrapper(
+            box, pool.folder / "startd" / site, show, startd, before=small
+        )
+
+    def _render_template(self, template: str) -> str:
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+            undefined=jinja2.StrictUndefined,
+            autoescape=False,  # noqa: S701 - configuration, not HTML
+            trim_blocks=True,
+            keep_trailing_newline=True,
+        )
+        pool = self.pool
+        sites = [
+            {
+                "name": site,
+                "folder": pool.site_folder(site),
+                "program": pool.folder / "startd" / site,
+            }
+            for site in pool.sites
+        ]
+        common = {"release": pool.release_root, "domain": pool.domain, "schedd": pool.schedd_name}
+        if template == "client.j2":
+            return environment.get_template(template).render(
+                common,
+                config=pool.client_config,
+                folder=pool.client_folder,
+                pool=pool.folder,
+                port=pool.collector_port,
+                tokens=pool.client_folder / "tokens.d",
+                ids=".".join(map(str, pool.workspace.user or ())),
+            )
+        return environment.get_template(template).render(
+            common,
+            folder=pool.folder,
+            sockets=pool.folder / "s",
+            keys=pool.folder / "keys",
+            tokens=pool.token_folder,
+            startd_tokens=pool.startd_token_folder,
+            users=pool.user_map_file,
+            stir=pool.keepalive_folder,
+            sites=sites,
+            slots=pool.slots,
+            mark=f"{ENVIRONMENT_MARK}={pool.workspace.folder}",
+        )
+
+    def _create_token(self, who: str, *limits: str) -> str:
+        pool = self.pool
+        program = str(pool.release_root / "usr/bin/condor_token_create")
+        command = [program, "-identity", f"{who}@{pool.domain}", "-key", "POOL", *limits]
+        done = subprocess.run(
+            [*mount_namespace.daemon_wrapper_command(pool.workspace), *command],
+            env=pool.daemon_env,
+            cwd=pool.folder,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise TestbedError(f"no token for {who}: {done.stderr.strip()}", where=pool.name)
+        return done.stdout
+
+    def daemons(self) -> Sequence[DaemonSpec]:
+        """The master; it starts the others, and starts again what ends."""
+        pool = self.pool
+        master = str(pool.release_root / "usr/sbin/condor_master")
+        return [
+            DaemonSpec(pool.name, [master, "-f"], pool.daemon_env, pool.folder, stop_signal=SIGQUIT)
+        ]
+
+    def describe_missing(self) -> str:
+        """The daemons that have not told the collector of themselves."""
+        pool = self.pool
+        if not pool.collector_port:
+            return "the collector"
+        if not pool.client_config.exists():
+            pool.client_config.write_text(self._render_template("client.j2"), encoding="utf-8")
+        done = subprocess.run(
+            ["condor_status", "-any", "-af", "MyType", "Name", "GLIDEIN_Site"],
+            executable=pool.release_root / "usr/bin/condor_status",
+            env=pool.client_env,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        lines = [line.split() for line in done.stdout.splitlines()]
+        known = {line[2] for line in lines if line[0] == "Machine"}
+        known |= {line[0] for line in lines}
+        return ", ".join(
+            one for one in ("Scheduler", "Negotiator", *pool.sites) if one not in known
+        )
+
+    def finish_setup(self) -> None:
+        """Let this pool's schedd submit to the other one."""
+        if self.sends_to is not None:
+            token = (self.sends_to.client_folder / "tokens.d/user").read_text(encoding="utf-8")
+            path = self.pool.token_folder / self.sends_to.name
+            self.pool.workspace.write_file(path, token, mode=0o600)
+
+    def clean_up(self) -> None:
+        """Nothing lies outside the testbed's folder."""

@@ -1,0 +1,145 @@
+"""Files of datasets on the storages of a testbed's sites.
+
+Putting them there stands in for Rucio: straight from the folder catalogue onto each storage's disk.
+What can happen to a replica, can be done to one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from treehammer.collectors.shared_files import DISK_FULL_ERRNOS
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.model.file_digest import digest_file
+from treehammer.datasets.model.manifest import ManifestFile
+from treehammer.errors import ConfigError, DatasetError, TestbedError, suggest_word
+from treehammer.progress import byte_progress
+from treehammer.terminal import ProgressFactory, no_progress
+from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
+from treehammer.testbed.core.component import Workspace
+
+#: Bytes in the middle of a file that :func:`corrupt` changes.
+DAMAGED_BYTES = 4096
+
+
+def place_dataset(
+    dataset: str,
+    catalogue: FolderCatalogue,
+    box: Workspace,
+    sites: Sequence[str] = (),
+    bars: ProgressFactory = no_progress,
+) -> dict[str, int]:
+    """Put a dataset on the storages of sites; a replica that is right already stays.
+
+    Args:
+        dataset: its name; it must be in the catalogue.
+        catalogue: where its files are.
+        box: a testbed that is up.
+        sites: names; all when there are none.
+        bars: opens progress bars.
+
+    Returns:
+        Site -> files that were copied.
+
+    Raises:
+        ConfigError: the testbed has no such site.
+        DatasetError: there is no such dataset, or its files are not what its manifest says.
+        TestbedError: a storage is full or broken, or took other bytes than it was given.
+    """
+    for site in sites:
+        if site not in box.sites:
+            hint = f"{suggest_word(site, box.sites)}It has: {', '.join(box.sites)}."
+            raise ConfigError(f"there is no site {site!r}", where=f"testbed {box.name}", hint=hint)
+    manifest = catalogue.verify(dataset, content=False)
+    chosen = list(dict.fromkeys(sites or box.sites))
+    copied = {}
+    with byte_progress(bars, f"Putting {dataset}", manifest.size * len(chosen)) as advance:
+        for site in chosen:
+            copied[site] = 0
+            for file in manifest.files:
+                target = replica_path(box, site, dataset, file.name)
+                if _matches_manifest(target, file):
+                    advance(file.size)
+                    continue
+                _copy_file(catalogue.folder(dataset) / file.name, target, file, box, advance)
+                copied[site] += 1
+    return copied
+
+
+def replica_path(box: Workspace, site: str, dataset: str, file: str) -> Path:
+    """Where a site's storage has a file of a dataset on its disk."""
+    return storage_folder(box, site) / DATASET_FOLDER.lstrip("/") / dataset / file
+
+
+def _matches_manifest(path: Path, file: ManifestFile) -> bool:
+    """Whether a replica is what the manifest says: size and adler32, as storages know them."""
+    try:
+        if path.stat().st_size != file.size:
+            return False
+        content = digest_file(path)
+        _drop_from_page_cache(path)
+    except OSError:
+        return False
+    return (content.size, content.adler32) == (file.size, file.adler32)
+
+
+def _drop_from_page_cache(path: Path) -> None:
+    """Let the first reader find the disk, not the memory that we have filled."""
+    with path.open("rb") as stream:
+        os.fdatasync(stream.fileno())
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _copy_file(
+    source: Path, target: Path, file: ManifestFile, box: Workspace, advance: Callable[[int], None]
+) -> None:
+    """Copy a file aside, verify what is on disk, and give it its name."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        box.make_folder(target.parent)
+        part.unlink(missing_ok=True)
+        given = digest_file(source, advance, copy_to=part)
+        if (given.size, given.adler32) != (file.size, file.adler32):
+            raise DatasetError(
+                f"has changed: {given.size} bytes with adler32 {given.adler32} instead of "
+                f"{file.size} with {file.adler32}",
+                where=str(source),
+                hint="See: treehammer datasets verify",
+            )
+        if not _matches_manifest(part, file):
+            raise TestbedError("the disk took other bytes than it was given", where=str(part))
+        part.chmod(0o644)
+        box.change_owner(part)
+        part.rename(target)
+    except OSError as error:
+        full = error.errno in DISK_FULL_ERRNOS
+        raise TestbedError(
+            "the disk is full" if full else str(error.strerror),
+            where=str(target.parent),
+            hint="Make room there, put the dataset on fewer sites (--site), or keep testbeds "
+            "elsewhere: TREEHAMMER_TESTBEDS",
+        ) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def path_behind_url(box: Workspace, site: str, url: str) -> Path:
+    """Where a site's storage has on its disk what it shows at a URL, such as a PFN of Rucio's."""
+    path = url.split("://", 1)[1].partition("/")[2]
+    return storage_folder(box, site) / path.lstrip("/")
+
+
+def corrupt_file(path: Path) -> None:
+    """Change bytes in the middle of a replica; size and time of change stay."""
+    before = path.stat()
+    with path.open("r+b") as stream:
+        stream.seek(max(0, before.st_size // 2 - DAMAGED_BYTES // 2))
+        where = stream.tell()
+        bytes_ = stream.read(DAMAGED_BYTES)
+        stream.seek(where)
+        stream.write(bytes(byte ^ 0xFF for byte in bytes_))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

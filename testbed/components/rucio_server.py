@@ -1,0 +1,282 @@
+"""Rucio of a testbed: a real server, its stock daemons, one RSE for each site.
+
+Files lie on the sites' own XRootD servers and are copied from one to another by them.  FTS, which
+would order these copies in production, is replaced by a small service (:mod:`.transfers`).  All that
+an administrator does, storages, distances, quotas, is done here; users have ordinary accounts.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from treehammer.testbed.components import fts_service
+from treehammer.testbed.components.database_server import DatabaseServer
+from treehammer.testbed.components.xrootd_storage import RUCIO_FOLDER, XrootdStorage, rse_name
+from treehammer.testbed.core.component import (
+    DaemonSpec,
+    ProgressCallback,
+    VisibleFolder,
+    Workspace,
+    write_secret,
+)
+from treehammer.testbed.install import rucio_environment
+from treehammer.testbed.network.free_ports import find_free_ports
+
+LISTEN_ADDRESS = "127.0.0.1"
+ADMIN_ACCOUNT = "root"
+#: RSE attribute with which all storages of a testbed can be chosen: ``treehammer=True``.
+RSE_ATTRIBUTE = "treehammer"
+#: The first site has a tape besides, which takes no test.
+TAPE_RSE = "{}_TAPE"
+UNLIMITED = -1
+#: On which the server ends without waiting for anybody.
+SIGQUIT = 3
+_CONNECT_TIMEOUT_S = 2.0
+_SCRIPTS = ("serve.py", "daemons.py", "testbed_policy/__init__.py", "testbed_policy/permission.py")
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class RucioAccount:
+    """An ordinary account.
+
+    Attributes:
+        scopes: the only ones in which it may define data.
+        quota: bytes on each RSE.
+        attributes: of the account.
+    """
+
+    scopes: tuple[str, ...]
+    quota: int = UNLIMITED
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+#: Account -> what it is.  The first is who tests; the second is somebody else, with little quota.
+ACCOUNTS = {
+    "hammer": RucioAccount(("hctest", "user.hammer"), attributes={"may_declare_bad": "True"}),
+    "guest": RucioAccount(("user.guest",), quota=1_000_000),
+}
+
+
+def rucio_client_config(box: Workspace, account: str) -> Path:
+    """What a user of that account sets RUCIO_CONFIG to; the administrator's is there too."""
+    return box.folder / "client-rucio" / f"{account}.cfg"
+
+
+class RucioServer:
+    """Server, daemons and copies.
+
+    Args:
+        box: the testbed.
+        storage: of its sites.
+        database: what the server keeps everything in.
+    """
+
+    name = "rucio"
+
+    def __init__(self, box: Workspace, storage: XrootdStorage, database: DatabaseServer) -> None:
+        self.box = box
+        self.storage = storage
+        self.database = database
+        self.folder = box.folder / "rucio"
+        self.port = self.transfers_port = 0
+        self._python = Path()
+
+    @property
+    def _daemon_env(self) -> dict[str, str]:
+        return {
+            "PATH": f"{self.storage.program_path('xrdfs').parent}:/usr/bin:/bin:/usr/sbin:/sbin",
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "RUCIO_CONFIG": str(self.folder / "rucio.cfg"),
+            # An interpreter that was brought does not find its own library by itself.
+            "LD_LIBRARY_PATH": str(self._python.parents[2] / "python" / "lib"),
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONNOUSERSITE": "1",
+            # A dead site is given up within seconds.
+            "XRD_CONNECTIONWINDOW": "3",
+            "XRD_CONNECTIONRETRY": "1",
+        }
+
+    # --- before it runs
+
+    def install(self, say: ProgressCallback) -> None:
+        """Have Rucio in the cache.
+
+        Raises:
+            TestbedError: they cannot be had.
+        """
+        self._python = rucio_environment.install_rucio(self.box.cache, say)
+
+    def visible_folders(self) -> Sequence[VisibleFolder]:
+        """None: jobs know nothing of Rucio."""
+        return ()
+
+    def configure(self) -> None:
+        """Say what there is to be in the database."""
+        box = self.box
+        self.port, self.transfers_port = find_free_ports(
+            2, {*self.storage.all_ports, self.database.port}
+        )
+        for folder in (self.folder, self.folder / "testbed_policy"):
+            box.make_folder(folder, 0o700)
+        for script in _SCRIPTS:
+            text = (rucio_environment.SCRIPTS / script).read_text(encoding="utf-8")
+            box.write_file(self.folder / script, text)
+        text = Path(fts_service.__file__).read_text(encoding="utf-8")
+        box.write_file(self.folder / "transfers.py", text)
+        passwords = {account: secrets.token_urlsafe(24) for account in (ADMIN_ACCOUNT, *ACCOUNTS)}
+        values = {
+            "folder": self.folder,
+            "database": self.database.rucio_database_url,
+            "port": self.port,
+        }
+        for name in ("rucio.cfg", "alembic.ini"):
+            text = _render_template(f"{name}.j2", **values, password=passwords[ADMIN_ACCOUNT])
+            box.write_file(self.folder / name, text, 0o600)
+        setup = json.dumps(self._database_setup(passwords), indent=1)
+        box.write_file(self.folder / "setup.json", setup, 0o600)
+        rucio_client_config(box, ADMIN_ACCOUNT).parent.mkdir(mode=0o700)
+        for account, password in passwords.items():
+            path = rucio_client_config(box, account)
+            text = _render_template(
+                "rucio-client.cfg.j2", path=path, port=self.port, account=account, password=password
+            )
+            write_secret(path, text)
+
+    def _database_setup(self, passwords: dict[str, str]) -> dict[str, Any]:
+        """What ``serve.py`` puts into the database."""
+        sites = self.box.sites
+        storages = [self._storage_setup(site) for site in sites]
+        tape = {"site": sites[0]}
+        storages.append(
+            {"name": TAPE_RSE.format(sites[0]), "type": "TAPE", "attributes": tape, "protocols": []}
+        )
+        rses = [rse_name(site) for site in sites]
+        return {
+            "storages": storages,
+            "distances": [
+                [
+                    rse_name(one),
+                    rse_name(other),
+                    self.storage.round_trip_ms(one) + self.storage.round_trip_ms(other) + 1,
+                ]
+                for one in sites
+                for other in sites
+                if one != other
+            ],
+            "accounts": [
+                {
+                    "name": name,
+                    "type": "USER",
+                    "email": f"{name}@localhost",
+                    "password": passwords[name],
+                    "scopes": list(user.scopes),
+                    "attributes": user.attributes,
+                    "quotas": dict.fromkeys(rses, user.quota),
+                }
+                for name, user in ACCOUNTS.items()
+            ],
+        }
+
+    def _storage_setup(self, site: str) -> dict[str, Any]:
+        host, port, http_port = self.storage.storage_address(site)
+        everything = {"read": 1, "write": 1, "delete": 1}
+        copies = {"third_party_copy_read": 1, "third_party_copy_write": 1}
+        protocols = [
+            {
+                "scheme": "root",
+                "hostname": host,
+                "port": port,
+                "prefix": f"/{RUCIO_FOLDER}/",
+                "impl": "rucio.rse.protocols.xrootd.Default",
+                "domains": {"lan": everything, "wan": everything | copies},
+            }
+        ]
+        if http_port:
+            reading = {"read": 2, "write": 0, "delete": 0}
+            protocols.append(
+                {
+                    "scheme": "http",
+                    "hostname": host,
+                    "port": http_port,
+                    "prefix": f"{RUCIO_FOLDER}/",
+                    "impl": "rucio.rse.protocols.webdav.Default",
+                    "domains": {"lan": reading, "wan": reading},
+                }
+            )
+        fts = f"http://{LISTEN_ADDRESS}:{self.transfers_port}"
+        attributes = {"site": site, "fts": fts, RSE_ATTRIBUTE: "True", "lfn2pfn_algorithm": "hash"}
+        return {
+            "name": rse_name(site),
+            "type": "DISK",
+            "attributes": attributes,
+            "protocols": protocols,
+        }
+
+    # --- while it runs
+
+    def daemons(self) -> Sequence[DaemonSpec]:
+        """The copies, the server, which fills the database first, and the daemons."""
+        folder, prepared, python = self.folder, str(self.folder / "prepared"), str(self._python)
+        xrdcp = str(self.storage.program_path("xrdcp"))
+        copies = [python, str(folder / "transfers.py"), str(self.transfers_port), xrdcp]
+        server = [python, str(folder / "serve.py"), str(folder / "setup.json"), prepared]
+        return [
+            DaemonSpec("rucio-transfers", copies, self._daemon_env, folder),
+            DaemonSpec(
+                "rucio-server",
+                [*server, str(self.port)],
+                self._daemon_env,
+                folder,
+                stop_signal=SIGQUIT,
+            ),
+            DaemonSpec(
+                "rucio-daemons",
+                [python, str(folder / "daemons.py"), prepared],
+                self._daemon_env,
+                folder,
+            ),
+        ]
+
+    def describe_missing(self) -> str:
+        """What does not answer yet."""
+        with (
+            suppress(OSError),
+            socket.create_connection((LISTEN_ADDRESS, self.transfers_port), _CONNECT_TIMEOUT_S),
+        ):
+            with suppress(OSError, ValueError):
+                ping = f"http://{LISTEN_ADDRESS}:{self.port}/ping"
+                with urllib.request.urlopen(ping, timeout=_CONNECT_TIMEOUT_S) as answer:
+                    return "" if "version" in json.load(answer) else "the server"
+            return "the server"
+        return "the service that copies"
+
+    def finish_setup(self) -> None:
+        """Nothing is left to be done."""
+
+    def clean_up(self) -> None:
+        """Nothing lies outside the testbed's folder."""
+
+
+def _render_template(template: str, **values: object) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - configuration, not HTML
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(values)

@@ -1,0 +1,128 @@
+"""The sites file of a testbed: its sites as a campaign knows them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from treehammer.errors import TestbedError
+from treehammer.submit.sites import site_model, sites_file
+from treehammer.testbed.components import condor_pool
+from treehammer.testbed.components.cvmfs_mount import AXIS_VALUE, cvmfs_folder
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
+from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
+
+#: The caches of who runs Treehammer, and with them its Python, are hidden from jobs.
+NODE_PYTHON = "/usr/bin/python3"
+#: Labels of the site behind the grid universe.
+GRID_LABELS = ("grid-universe",)
+
+
+def sites_file_path(box: Workspace) -> Path:
+    """The sites file of a testbed that is up."""
+    return box.folder / "sites.toml"
+
+
+class SitesFileWriter:
+    """Writes the sites file, once it is known where everything listens.
+
+    Args:
+        box: the testbed.
+        storage: of its sites.
+    """
+
+    name = "sites file"
+
+    def __init__(self, box: Workspace, storage: XrootdStorage) -> None:
+        self.box = box
+        self.storage = storage
+
+    def install(self, say: ProgressCallback) -> None:
+        """See that this machine has the Python that jobs' workers run in.
+
+        Raises:
+            TestbedError: it does not.
+        """
+        if not os.access(NODE_PYTHON, os.X_OK):
+            raise TestbedError(
+                f"there is no {NODE_PYTHON}, in which workers of jobs run",
+                hint="Install it (Debian: apt install python3).",
+            )
+
+    def visible_folders(self) -> Sequence[VisibleFolder]:
+        """Jobs see nothing of it."""
+        return ()
+
+    def configure(self) -> None:
+        """Nothing can be written yet."""
+
+    def daemons(self) -> Sequence[DaemonSpec]:
+        """None: it is a file."""
+        return ()
+
+    def describe_missing(self) -> str:
+        """Nothing."""
+        return ""
+
+    def finish_setup(self) -> None:
+        """Write the file."""
+        sites_file.write_sites_file(
+            self._site_tables(), [self._pool_table()], sites_file_path(self.box)
+        )
+
+    def clean_up(self) -> None:
+        """Nothing lies outside the testbed's folder."""
+
+    def _pool_table(self) -> site_model.HTCondorPool:
+        pool = condor_pool.first_pool_layout(self.box)
+        return site_model.HTCondorPool(
+            name=self.box.name,
+            config=pool.client_config,
+            schedd=pool.schedd_name,
+            token_dir=pool.client_folder / "tokens.d",
+            submit_dir=condor_pool.submit_folder(self.box),
+        )
+
+    def _site_tables(self) -> list[site_model.Site]:
+        found = [
+            self._site_table(
+                name,
+                self.storage.doors(name),
+                self.storage.labels(name),
+                requirements=f'TARGET.GLIDEIN_Site == "{name}"',
+            )
+            for name in self.box.sites
+        ]
+        if self.box.second_pool:
+            # It has no storage of its own, and reads its neighbour's.
+            doors = self.storage.doors(self.box.sites[0])
+            resource = condor_pool.grid_resource_of(self.box)
+            found.append(
+                self._site_table(
+                    condor_pool.SECOND_SITE, doors, GRID_LABELS, grid_resource=resource
+                )
+            )
+        return found
+
+    def _site_table(
+        self,
+        name: str,
+        doors: tuple[site_model.Door, ...],
+        labels: tuple[str, ...],
+        *,
+        requirements: str = "",
+        grid_resource: str = "",
+    ) -> site_model.Site:
+        return site_model.Site(
+            name=name,
+            batch=f"htcondor@{self.box.name}",
+            doors=doors,
+            storage="XRootD",
+            requirements=requirements,
+            grid_resource=grid_resource,
+            software=dict.fromkeys(self.box.releases, AXIS_VALUE),
+            cvmfs=str(cvmfs_folder(self.box)),
+            python=NODE_PYTHON,
+            labels=labels,
+        )

@@ -1,0 +1,351 @@
+"""Storage of a testbed's sites: an XRootD server each, a redirector over all of them.
+
+Every site's files lie in a folder of their own.  A site may also be read over HTTP (XrdHttp), or
+through a second door (a caching proxy, XCache), and may be distant (:mod:`.distance`).
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jinja2
+
+from treehammer.submit.sites.site_model import Door
+from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
+from treehammer.testbed.install import debian_packages, native_programs
+from treehammer.testbed.network import distance_links
+from treehammer.testbed.network.distance_links import DistanceLinks, NetworkLocation
+from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.testbed.network.site_profiles import SiteProfile, build_profiles
+
+SUITE = "trixie"
+PACKAGES = ("xrootd-server", "xrootd-server-plugins", "xrootd-plugins", "xrootd-client")
+LIBRARIES = (
+    "libcurl4t64",
+    "libisal2",
+    "libjson-c5",
+    "libkrb5-3",
+    "libmacaroons0",
+    "libreadline8t64",
+    "libssl3t64",
+    "libstdc++6",
+    "libsystemd0",
+    "libtinyxml2.6.2v5",
+    "libuuid1",
+    "libxml2",
+    "zlib1g",
+)
+_XROOTD_LIBRARIES = (
+    "libxrdapputils2t64",
+    "libxrdcl3t64",
+    "libxrdcrypto2t64",
+    "libxrdcryptolite2t64",
+    "libxrdhttputils2t64",
+    "libxrdposix3t64",
+    "libxrdserver3t64",
+    "libxrdssilib2t64",
+    "libxrdutils3t64",
+    "libxrdxml3t64",
+)
+#: What all storages export; datasets lie below it.
+DATASET_FOLDER = "/store/treehammer"
+#: What they export beside it where there is Rucio, whose files lie below it; it can be written to.
+RUCIO_FOLDER = "/store/rucio"
+#: Followed by a site's name and any of its paths, this leads through the redirector to that site.
+SITE_ALIAS_FOLDER = "/store/test/xrootd"
+#: A file that only one site has, to see whether the redirector knows that site.
+SITE_MARKER_FILE = ".sign-of-{}"
+REDIRECTOR = "redirector"
+_MIDDLEWARE = {"root": "XRootD", "http": "XrdHttp", "cache": "XCache"}
+_TEMPLATE = Path(__file__).parent / "templates" / "xrootd.cfg.j2"
+_CONNECT_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class _SitePorts:
+    """Ports of a site; 0 for a door that it lacks."""
+
+    root: int
+    http: int = 0
+    cache: int = 0
+
+
+class XrootdStorage:
+    """All storages of a testbed, and what stands over and before them.
+
+    Args:
+        box: the testbed.
+        kind: how distance is made, :data:`~treehammer.testbed.network.distance_links.TUNNEL` or ``PROXY``; None
+            for the best that the machine allows.
+    """
+
+    name = "storage"
+
+    def __init__(self, box: Workspace, kind: str | None = None) -> None:
+        self.box = box
+        self.profiles = build_profiles(box.sites)
+        self.folder = box.folder / "xrootd"
+        self._link_kind = kind
+        self._known_sites: set[str] = set()
+        self._programs = self._wanlink = self._loopback = Path()
+        self._version = ""
+
+    # --- before it runs
+
+    def install(self, say: ProgressCallback) -> None:
+        """Have XRootD and our own small programs in the cache.
+
+        Raises:
+            TestbedError: the packages cannot be had, or there is no C compiler.
+        """
+        root = debian_packages.unpack_packages(
+            "xrootd", LIBRARIES, SUITE, self.box.cache, say, alone=PACKAGES + _XROOTD_LIBRARIES
+        )
+        self._programs = root / "usr" / "bin"
+        self._wanlink = native_programs.build_wanlink(self.box.cache, say)
+        self._loopback = native_programs.build_loopback_library(self.box.cache, say)
+        shown = subprocess.run(
+            [self._programs / "xrootd", "-v"], capture_output=True, text=True, check=False
+        )
+        self._version = (shown.stdout + shown.stderr).strip().removeprefix("v")
+        self._link_kind = self._link_kind or distance_links.best_link_kind(self.box, self._wanlink)
+
+    def visible_folders(self) -> Sequence[VisibleFolder]:
+        """None: jobs read through doors."""
+        return []
+
+    def configure(self) -> None:
+        """Choose ports, write the configurations, and lay out empty storages."""
+        assert self._link_kind is not None
+        self._known_sites.clear()
+        self.box.make_folder(self.folder)
+        self.links = DistanceLinks(self.box, self.profiles, self.folder, self._link_kind)
+        self.links.remove_ready_files()
+        free = find_free_ports(2 + 3 * len(self.profiles))
+        self.redirector_port, self.manager_port = free.pop(), free.pop()
+        self.ports = {
+            profile.site: _SitePorts(
+                root=free.pop(),
+                http=free.pop() if profile.http else 0,
+                cache=free.pop() if profile.cache else 0,
+            )
+            for profile in self.profiles
+        }
+        self._write_configuration(
+            REDIRECTOR, role=REDIRECTOR, site=self.box.name, port=self.redirector_port
+        )
+        for profile in self.profiles:
+            self._configure_site(profile)
+
+    def _configure_site(self, profile: SiteProfile) -> None:
+        site, ports = profile.site, self.ports[profile.site]
+        storage = storage_folder(self.box, site)
+        exported = storage / DATASET_FOLDER.lstrip("/")
+        for folder in (storage.parent, storage, exported.parent, exported):
+            self.box.make_folder(folder)
+        self.box.write_file(exported / SITE_MARKER_FILE.format(site), f"{site}\n")
+        self._make_site_alias(storage, site)
+        self._write_configuration(
+            site,
+            role="storage",
+            site=site,
+            port=ports.root,
+            storage=storage,
+            http_port=ports.http,
+            xrdcp=self.program_path("xrdcp"),
+        )
+        if profile.cache:
+            name = f"{site}-cache"
+            self.box.make_folder(self.folder / name / "cached")
+            origin = f"{self.links.location_of(profile).door_address}:{ports.root}"
+            self._write_configuration(
+                name, role="cache", site=site, port=ports.cache, origin=origin
+            )
+
+    def _make_site_alias(self, storage: Path, site: str) -> None:
+        """Let all of a storage also be found below the name that no other site has."""
+        pins = storage / SITE_ALIAS_FOLDER.lstrip("/")
+        for folder in (pins.parent, pins):
+            self.box.make_folder(folder)
+        self.box.make_folder(storage / RUCIO_FOLDER.lstrip("/"))
+        pin = pins / site
+        pin.symlink_to(Path(*[".."] * len(pin.parent.relative_to(storage).parts)))
+        self.box.change_owner(pin)
+
+    def _write_configuration(self, name: str, **values: object) -> None:
+        folder = self.folder / name
+        self.box.make_folder(folder)
+        self.box.make_folder(folder / "adm", 0o700)
+        manager = f"{self.links.hub_address}:{self.manager_port}"
+        template = jinja2.Template(
+            _TEMPLATE.read_text(encoding="utf-8"),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+        )
+        text = template.render(
+            folder=folder,
+            export=DATASET_FOLDER,
+            writable=RUCIO_FOLDER if self.box.rucio else "",
+            pinned=SITE_ALIAS_FOLDER,
+            manager=manager,
+            **values,
+        )
+        self.box.write_file(folder / "xrootd.cfg", text)
+
+    # --- while it runs
+
+    def daemons(self) -> Sequence[DaemonSpec]:
+        """Cables first, then the redirector, then each site's."""
+        doors = {
+            site: [p for p in (o.root, o.http, o.cache) if p] for site, o in self.ports.items()
+        }
+        hub = NetworkLocation(
+            self.links.hub_address, self.links.hub_address, self.links.command_prefix
+        )
+        found = self.links.daemons(self._wanlink, doors)
+        found += [self._daemon_spec(program, REDIRECTOR, hub) for program in ("cmsd", "xrootd")]
+        for profile in self.profiles:
+            place = self.links.location_of(profile)
+            found += [
+                self._daemon_spec(program, profile.site, place) for program in ("cmsd", "xrootd")
+            ]
+            if profile.cache:
+                found.append(self._daemon_spec("xrootd", f"{profile.site}-cache", place))
+        return found
+
+    def _daemon_spec(self, program: str, name: str, place: NetworkLocation) -> DaemonSpec:
+        folder = self.folder / name
+        own = {"LD_PRELOAD": str(self._loopback), "LISTEN_ADDRESS": place.listen_address}
+        if place.listen_address:
+            own["SOURCE_ADDRESS"] = place.door_address
+        command = [str(self._programs / program), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
+        return DaemonSpec(
+            name=f"{program}-{name}",
+            # Not for the commands in between, which may be of another C library.
+            command=["env", *(f"{key}={value}" for key, value in own.items()), *command],
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder)},
+            folder=folder,
+            command_prefix=place.command_prefix,
+        )
+
+    def describe_missing(self) -> str:
+        """Which door does not answer, or which site the redirector does not know yet."""
+        if lacking := self.links.describe_missing():
+            return lacking
+        for site in (one.site for one in self.profiles if one.site not in self._known_sites):
+            for door in self._doors_below(site, DATASET_FOLDER):
+                if not _is_listening(door.prefix):
+                    return f"nothing listens at {door.prefix}"
+            if not self._redirector_knows(site):
+                return f"the redirector does not know {site}"
+            self._known_sites.add(site)
+        return ""
+
+    def _redirector_knows(self, site: str) -> bool:
+        asked = [str(self._programs / "xrdfs"), f"{self.links.hub_address}:{self.redirector_port}"]
+        env = {"XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1", "XRD_LOGLEVEL": "Error"}
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(
+                [*asked, "locate", f"{DATASET_FOLDER}/{SITE_MARKER_FILE.format(site)}"],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=_CONNECT_TIMEOUT_S,
+                check=False,
+            )
+            return done.returncode == 0 and str(self.ports[site].root) in done.stdout
+        return False
+
+    def doors(self, site: str) -> tuple[Door, ...]:
+        """The doors of a site: its own servers, then through the redirector its copy, and any one.
+
+        With Rucio, those to what Rucio has placed follow.
+        """
+        found = self._doors_below(site, DATASET_FOLDER)
+        if self.box.rucio:
+            own = f"root://{self._door_host(site)}:{self.ports[site].root}/{RUCIO_FOLDER}"
+            for door in self._doors_below(site, RUCIO_FOLDER):
+                # Rucio itself knows the servers; what stands before them, it does not.
+                known = door.protocol == "http" or door.prefix == own
+                name = "rucio" if door.name == "root" else f"rucio-{door.name}"
+                prefix = "" if known else door.prefix
+                found.append(replace(door, name=name, prefix=prefix, rse=rse_name(site)))
+        return tuple(found)
+
+    def _doors_below(self, site: str, export: str) -> list[Door]:
+        host, ports, hub = self._door_host(site), self.ports[site], self.links.hub_address
+        addresses = {"root": f"root://{host}:{ports.root}/"}
+        if ports.http:
+            addresses["http"] = f"http://{host}:{ports.http}"
+        if ports.cache:
+            addresses["cache"] = f"root://{host}:{ports.cache}/"
+        addresses["pinned"] = f"root://{hub}:{self.redirector_port}/{SITE_ALIAS_FOLDER}/{site}"
+        addresses["federation"] = f"root://{hub}:{self.redirector_port}/"
+        return [
+            Door(
+                name,
+                address.partition(":")[0],
+                f"{address}{export}",
+                _MIDDLEWARE.get(name, "XRootD redirector"),
+                self._version,
+            )
+            for name, address in addresses.items()
+        ]
+
+    def _door_host(self, site: str) -> str:
+        return self.links.location_of(self._profile_of(site)).door_address
+
+    def _profile_of(self, site: str) -> SiteProfile:
+        return next(profile for profile in self.profiles if profile.site == site)
+
+    def storage_address(self, site: str) -> tuple[str, int, int]:
+        """Host of a site's storage server, its port for root://, and that for http:// or 0."""
+        return self._door_host(site), self.ports[site].root, self.ports[site].http
+
+    def round_trip_ms(self, site: str) -> int:
+        """How far a site's storage is, in ms there and back."""
+        far = self._profile_of(site).distance
+        return int(far.rtt_ms) if far else 0
+
+    @property
+    def all_ports(self) -> set[int]:
+        """All that were chosen."""
+        found = {port for one in self.ports.values() for port in (one.root, one.http, one.cache)}
+        return found | {self.redirector_port, self.manager_port}
+
+    def program_path(self, name: str) -> Path:
+        """One of XRootD's programs, in the cache."""
+        return self._programs / name
+
+    def labels(self, site: str) -> tuple[str, ...]:
+        """Words to choose a site by."""
+        return self._profile_of(site).labels
+
+    def finish_setup(self) -> None:
+        """Look at all doors again when asked later."""
+        self._known_sites.clear()
+
+    def clean_up(self) -> None:
+        """Nothing: networks and devices end with the processes in them."""
+
+
+def storage_folder(box: Workspace, site: str) -> Path:
+    """The folder that is ``/`` to a site's storage server."""
+    return box.folder / "storage" / site
+
+
+def rse_name(site: str) -> str:
+    """What Rucio calls a site's storage."""
+    return f"{site}_DATA"
+
+
+def _is_listening(prefix: str) -> bool:
+    host, _, port = prefix.split("/")[2].rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S):
+        return True
+    return False

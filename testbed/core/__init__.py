@@ -1,0 +1,1 @@
+"""Workspace, processes and lifecycle of a testbed."""

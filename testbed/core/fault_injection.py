@@ -1,0 +1,122 @@
+"""What can go wrong with a testbed's daemons, done on purpose."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from treehammer.errors import TestbedError
+from treehammer.submit.batch.local.job_processes import start_time
+from treehammer.testbed.core import lifecycle, process_control
+from treehammer.testbed.core.component import Component, Workspace
+from treehammer.testbed.core.workspace import RunningDaemon, WorkspaceState, read_state, write_state
+
+#: Seconds for a daemon to end, and for what it serves to be ready again.
+TIMEOUT_S = 30.0
+
+
+@contextmanager
+def stop_daemon(
+    box: Workspace, parts: Sequence[Component], name: str, how: int | None = None
+) -> Iterator[None]:
+    """Have a daemon ended while the block runs; afterwards all is ready again.
+
+    Args:
+        box: a testbed that is up.
+        parts: those it was brought up with.
+        name: of the daemon, as ``testbed status`` lists it, e.g. ``xrootd-SITE_B``.
+        how: the signal; by default that on which it ends in an orderly way.
+
+    Raises:
+        TestbedError: there is no such daemon, or it does not come back.
+    """
+    state, running = _find_daemon(box, name)
+    # What it started may outlive it for a moment.
+    family = [(pid, start_time(pid)) for pid in _descendant_pids(running.pid)]
+    family.append((running.pid, running.start_ticks))
+    os.kill(running.pid, how or running.stop_signal)
+    _wait_until(
+        lambda: not any(process_control.is_alive(*one) for one in family), f"{name} does not end"
+    )
+    try:
+        yield
+    finally:
+        again = next(d for part in parts for d in part.daemons() if d.name == name)
+        new = lifecycle.launch_daemon(box, again)
+        write_state(
+            box.folder,
+            replace(state, daemons=tuple(new if d == running else d for d in state.daemons)),
+        )
+        _wait_until(
+            lambda: not any(part.describe_missing() for part in parts), f"{name} is not ready again"
+        )
+
+
+@contextmanager
+def suspend_daemon(box: Workspace, name: str) -> Iterator[None]:
+    """Have a daemon accept connections and say nothing while the block runs.
+
+    Raises:
+        TestbedError: there is no such daemon.
+    """
+    _, running = _find_daemon(box, name)
+    os.kill(running.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(running.pid, signal.SIGCONT)
+
+
+@contextmanager
+def mount_small_disk(
+    box: Workspace, parts: Sequence[Component], name: str, folder: Path, mebibytes: int
+) -> Iterator[None]:
+    """Give a daemon a small disk in place of a folder while the block runs, as root.
+
+    Others do not see it.  The daemon is started anew afterwards, with the folder as it was.
+
+    Raises:
+        TestbedError: there is no such daemon, or this user may not mount.
+    """
+    _, running = _find_daemon(box, name)
+    command = ["nsenter", "--target", str(running.pid), "--mount", "mount", "-t", "tmpfs"]
+    command += ["-o", f"size={mebibytes}m,mode=777", "none", str(folder)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise TestbedError(f"no disk for {name}: {done.stderr.strip()}", hint="Try it as root.")
+    try:
+        yield
+    finally:
+        with stop_daemon(box, parts, name):
+            pass
+
+
+def _descendant_pids(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+def _find_daemon(box: Workspace, name: str) -> tuple[WorkspaceState, RunningDaemon]:
+    state = read_state(box.folder)
+    daemons = state.daemons if state else ()
+    found = next((daemon for daemon in daemons if daemon.name == name), None)
+    if state is None or found is None:
+        known = ", ".join(daemon.name for daemon in daemons)
+        raise TestbedError(f"there is no daemon {name!r}", where=box.name, hint=f"Known: {known}.")
+    return state, found
+
+
+def _wait_until(true: Callable[[], bool], otherwise: str) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not true():
+        if time.monotonic() > end:
+            raise TestbedError(f"{otherwise} within {TIMEOUT_S:.0f} s")
+        process_control.reap_started()
+        time.sleep(0.1)

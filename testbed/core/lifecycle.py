@@ -1,0 +1,258 @@
+"""Bringing a testbed up and taking it down, whatever happened to it before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from treehammer.errors import TestbedError
+from treehammer.submit.batch.local.job_processes import start_time
+from treehammer.testbed.core import mount_namespace, process_control
+from treehammer.testbed.core.component import (
+    ENVIRONMENT_MARK,
+    Component,
+    DaemonSpec,
+    ProgressCallback,
+    Workspace,
+)
+from treehammer.testbed.core.workspace import (
+    RunningDaemon,
+    WorkspaceState,
+    configuration_of,
+    lock_workspace,
+    read_state,
+    write_state,
+)
+
+#: Seconds within which all parts are ready.
+READY_TIMEOUT_S = 120.0
+POLL_S = 0.1
+LOG_LINES = 15
+
+
+def bring_up(
+    box: Workspace, parts: Sequence[Component], say: ProgressCallback, *, keep: bool = False
+) -> bool:
+    """Have the testbed ready; whether anything had to be done.
+
+    What a crash left of it is removed first.  If this fails or is interrupted, nothing is left.
+
+    Args:
+        box: the testbed.
+        parts: all of it.
+        say: told what takes long.
+        keep: leave what failed to be looked at.
+
+    Raises:
+        TestbedError: a part cannot be installed or started, or it is up in another shape.
+    """
+    with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
+        if is_running(box, say):
+            return False
+        mount_namespace.check_mount_namespaces(box)
+        _install_components(parts, say)
+        try:
+            _start_components(box, parts, say)
+        except BaseException:
+            if not keep:
+                _remove_workspace(box, parts)
+            raise
+        return True
+
+
+def take_down(box: Workspace, parts: Sequence[Component], say: ProgressCallback) -> bool:
+    """Take the testbed down, with all that belongs to it; whether there was anything."""
+    with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
+        return _remove_workspace(box, parts)
+
+
+def is_running(box: Workspace, say: ProgressCallback) -> bool:
+    """Whether all of it runs; removes nothing.
+
+    Raises:
+        TestbedError: it runs in another shape.
+    """
+    state = read_state(box.folder)
+    if state is None or not state.ready:
+        return False
+    dead = [d.name for d in state.daemons if not process_control.is_alive(d.pid, d.start_ticks)]
+    if dead:
+        say(f"started anew, since it had lost {', '.join(dead)}")
+        return False
+    if state.configuration != configuration_of(box):
+        more = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
+        more += [", a database"] * state.database
+        raise TestbedError(
+            f"is up already, with {len(state.sites)} sites{''.join(more)} and ROOT "
+            f"{', '.join(state.releases)}",
+            where=f"testbed {box.name}",
+            hint=f"Take it down first (treehammer testbed down --name {box.name}), "
+            "or give the new one another --name.",
+        )
+    return True
+
+
+def _install_components(parts: Sequence[Component], say: ProgressCallback) -> None:
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for done in [pool.submit(part.install, say) for part in parts]:
+            done.result()
+
+
+def _start_components(box: Workspace, parts: Sequence[Component], say: ProgressCallback) -> None:
+    _remove_workspace(box, parts)
+    state = WorkspaceState(
+        box.sites, box.second_pool, box.releases, rucio=box.rucio, database=box.database
+    )
+    for path in (box.folder, box.folder / "logs", *box.hidden_folders):
+        path.mkdir(parents=True, exist_ok=True)
+    for path in (box.folder, box.folder / "logs"):
+        path.chmod(0o755)
+    write_state(box.folder, state)
+    mount_namespace.write_daemon_wrapper(box)
+    for part in parts:
+        part.configure()
+    for daemon in [daemon for part in parts for daemon in part.daemons()]:
+        state = replace(state, daemons=(*state.daemons, launch_daemon(box, daemon)))
+        write_state(box.folder, state)
+    _wait_until_ready(box, parts, state, say)
+    for part in parts:
+        part.finish_setup()
+    write_state(box.folder, replace(state, ready=True))
+
+
+def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
+    """Start a daemon of a testbed; the caller writes it into the state.
+
+    Raises:
+        TestbedError: it cannot be started.
+    """
+    command = [
+        *daemon.command_prefix,
+        *([] if daemon.privileged else mount_namespace.daemon_wrapper_command(box)),
+        *daemon.command,
+    ]
+    with daemon_log_path(box, daemon.name).open("ab") as log:
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=daemon.folder,
+                env={**daemon.env, ENVIRONMENT_MARK: str(box.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o022,
+            )
+        except OSError as error:
+            raise TestbedError(f"cannot be started: {error}", where=daemon.name) from error
+    process_control.STARTED_DAEMONS.append(child)
+    started = start_time(child.pid)
+    return RunningDaemon(daemon.name, child.pid, started, time.time(), daemon.stop_signal)
+
+
+def _wait_until_ready(
+    box: Workspace, parts: Sequence[Component], state: WorkspaceState, say: ProgressCallback
+) -> None:
+    until = time.monotonic() + READY_TIMEOUT_S
+    waiting = list(parts)
+    while waiting:
+        lacking = {part.name: part.describe_missing() for part in waiting}
+        for part in [part for part in waiting if not lacking[part.name]]:
+            say(f"{part.name} is ready")
+            waiting.remove(part)
+        process_control.reap_started()
+        for daemon in state.daemons:
+            if not process_control.is_alive(daemon.pid, daemon.start_ticks):
+                raise _daemon_failure(box, daemon.name, "ended while the testbed was starting")
+        if waiting and time.monotonic() > until:
+            texts = "; ".join(f"{part.name}: {lacking[part.name]}" for part in waiting)
+            raise TestbedError(
+                f"not ready after {READY_TIMEOUT_S:.0f} s: {texts}",
+                where=f"testbed {box.name}",
+                hint="Try again with --keep, and look at treehammer testbed logs.",
+            )
+        time.sleep(POLL_S if waiting else 0)
+
+
+def _daemon_failure(box: Workspace, name: str, what: str) -> TestbedError:
+    """An error with the end of the daemon's log, since the log is removed with the testbed."""
+    lines = read_last_lines(daemon_log_path(box, name), LOG_LINES)
+    return TestbedError("\n  ".join([what, *lines]), where=f"{box.name}: {name}")
+
+
+def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:
+    """One row for each daemon: name, pid, state, start (UTC) and the TCP ports it listens on.
+
+    The processes that it started itself follow it.
+    """
+    rows: list[dict[str, Any]] = []
+    for daemon in state.daemons:
+        running = process_control.is_alive(daemon.pid, daemon.start_ticks)
+        rows.append(
+            _daemon_row(
+                daemon.name, daemon.pid, "running" if running else "ended", daemon.started_at
+            )
+        )
+        for name, pid, since in process_control.list_children(daemon.pid) if running else ():
+            rows.append(_daemon_row(f"{daemon.name}/{name}", pid, "running", since))
+    return rows
+
+
+def _daemon_row(name: str, pid: int, state: str, since: float) -> dict[str, Any]:
+    return {
+        "daemon": name,
+        "pid": pid,
+        "state": state,
+        "since": datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds"),
+        "ports": process_control.listening_ports(pid),
+    }
+
+
+def find_logs(box: Workspace) -> dict[str, Path]:
+    """All logs of a testbed by name; those that services write below a ``log`` folder too."""
+    found = {path.stem: path for path in sorted((box.folder / "logs").glob("*.log"))}
+    for pattern in ("*/log/*Log", "*/sites/*/log/*Log"):
+        for path in sorted(box.folder.glob(pattern)):
+            folders = path.relative_to(box.folder).parts[:-2]
+            found["-".join([*(f for f in folders if f != "sites"), path.name])] = path
+    return found
+
+
+def daemon_log_path(box: Workspace, daemon: str) -> Path:
+    """Where a daemon of the testbed writes what it prints."""
+    return box.folder / "logs" / f"{daemon}.log"
+
+
+def read_last_lines(path: Path, lines: int) -> list[str]:
+    """The last lines of a file, none where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def _remove_workspace(box: Workspace, parts: Sequence[Component]) -> bool:
+    state = read_state(box.folder)
+    daemons = state.daemons if state else ()
+    there = box.folder.exists() or bool(process_control.find_processes(box.folder))
+    process_control.end_processes(
+        box.folder, [(d.pid, d.start_ticks, d.stop_signal) for d in reversed(daemons)]
+    )
+    for part in parts:
+        part.clean_up()
+    if box.folder.exists():
+        # A job may leave folders that not even their owner may write to.
+        for path, names, _ in os.walk(box.folder):
+            for folder in (Path(path, name) for name in names):
+                if not folder.is_symlink():
+                    folder.chmod(0o700)
+        shutil.rmtree(box.folder)
+    return there

@@ -1,0 +1,185 @@
+"""Hides folders from daemons and jobs, in a mount namespace of their own.
+
+A file on the node is hidden by mounting an empty tmpfs over its folder; what must be seen is bound
+back.  util-linux alone does it, without a process in between: whoever starts the script with a
+pid has, in the end, the program under that pid.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from treehammer.errors import TestbedError
+from treehammer.testbed.core.component import VisibleFolder, Workspace
+
+#: Where the whole tree is kept while folders are hidden; the first that nobody needs.
+_STAGING_FOLDERS = ("/mnt", "/media", "/srv", "/opt", "/home")
+_REQUIRED_TOOLS = ("unshare", "setpriv", "mount", "umount")
+
+_ROOT_HINT = (
+    "Root must have CAP_SYS_ADMIN here, as in a container started with --privileged; "
+    "or run Treehammer as an ordinary user."
+)
+_USER_HINT = (
+    "The machine must allow user namespaces: sysctl user.max_user_namespaces above 0, and "
+    "kernel.apparmor_restrict_unprivileged_userns, where there is such, 0."
+)
+
+#: Ends a script: it becomes the command that it is given.
+SHELL_ARGUMENTS = '"$@"'
+
+
+def check_mount_namespaces(box: Workspace) -> None:
+    """See whether this machine lets us hide folders.
+
+    Raises:
+        TestbedError: it does not.
+    """
+    lacking = [tool for tool in _REQUIRED_TOOLS if shutil.which(tool) is None]
+    if lacking:
+        raise TestbedError(
+            f"jobs cannot be kept from your files: there is no {', '.join(lacking)}",
+            hint="Install util-linux 2.38 or later.",
+        )
+    users = [*switch_user_command(box), "unshare", "--user", "--map-root-user", "--mount"]
+    tries = [users] if box.user is None else [["unshare", "--mount"], users]
+    for command in tries:
+        tried = subprocess.run(
+            [*command, "mount", "-t", "tmpfs", "none", "/tmp"],  # noqa: S108 - any folder does
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if tried.returncode:
+            raise TestbedError(
+                f"jobs cannot be kept from your files: {tried.stderr.strip()}",
+                where=shlex.join(command),
+                hint=_ROOT_HINT if command[0] == "unshare" and box.user else _USER_HINT,
+            )
+
+
+def switch_user_command(box: Workspace) -> list[str]:
+    """The command that goes on as the box's user; empty when it runs as who runs Treehammer."""
+    if box.user is None:
+        return []
+    uid, gid = map(str, box.user)
+    return ["setpriv", "--reuid", uid, "--regid", gid, "--clear-groups", "--"]
+
+
+def topmost_inaccessible_parent(path: Path) -> Path | None:
+    """The topmost folder above a path that not everybody can pass, None when all can."""
+    for folder in reversed(path.parents):
+        if not folder.stat().st_mode & 0o001:
+            return folder
+    return None
+
+
+def _is_inside(path: Path, others: Iterable[Path]) -> bool:
+    return any(path == other or other in path.parents for other in others)
+
+
+def _choose_staging_folder(paths: Sequence[Path]) -> Path:
+    for text in _STAGING_FOLDERS:
+        stage = Path(text)
+        related = any(_is_inside(path, [stage]) or _is_inside(stage, [path]) for path in paths)
+        if stage.is_dir() and not related:
+            return stage
+    raise TestbedError(
+        "there is no folder that could be used while others are hidden",
+        hint=f"Make one of {', '.join(_STAGING_FOLDERS)}; it stays empty.",
+    )
+
+
+def render_mount_script(
+    hide: Sequence[Path],
+    show: Sequence[VisibleFolder],
+    then: Sequence[str],
+    before: Sequence[str] = (),
+) -> str:
+    """A shell script that hides folders, shows some, and becomes a command.
+
+    It is run in a new mount namespace by who may mount there.  ``then``, and the lines ``before``,
+    which are run when all is mounted, are shell text, quoted by the caller.
+
+    Raises:
+        TestbedError: there is no folder to work in.
+    """
+    views = sorted(show, key=lambda view: len(view.target.parts))
+    stage = _choose_staging_folder(
+        [*hide, *(p for view in views for p in (view.source, view.target))]
+    )
+    lines = ["#!/bin/sh", "set -eu", f"mount --rbind / {stage}"]
+    tops = [path for path in hide if not _is_inside(path, (o for o in hide if o != path))]
+    lines += [
+        f"mount -t tmpfs -o mode=755 none {_quote_path(path)}" for path in dict.fromkeys(tops)
+    ]
+    for view in views:
+        target = _quote_path(view.target)
+        lines += [f"mkdir -p {target}", f"mount --rbind {_quote_path(view.source, stage)} {target}"]
+        if not view.writable:
+            lines.append(f"mount -o remount,bind,ro {target}")
+    lines += [f"umount -l {stage}", *before, " ".join(["exec", *then]), ""]
+    return "\n".join(lines)
+
+
+def _quote_path(path: Path, below: Path | None = None) -> Path | str:
+    return shlex.quote(f"{below or ''}{path}")
+
+
+def write_daemon_wrapper(box: Workspace) -> None:
+    """Write the script behind which, as root, daemons run that become the box's user.
+
+    It shows them the package cache and the box's folder, also where others cannot pass.
+    """
+    seen = [
+        VisibleFolder(box.cache, box.cache),
+        VisibleFolder(box.folder, box.folder, writable=True),
+    ]
+    barriers = [found for view in seen if (found := topmost_inaccessible_parent(view.target))]
+    text = render_mount_script(
+        [*box.hidden_folders, *barriers],
+        seen,
+        [*map(shlex.quote, switch_user_command(box)), SHELL_ARGUMENTS],
+    )
+    _daemon_wrapper_path(box).write_text(text, encoding="utf-8")
+    _daemon_wrapper_path(box).chmod(0o755)
+
+
+def _daemon_wrapper_path(box: Workspace) -> Path:
+    return box.folder / "curtain.sh"
+
+
+def daemon_wrapper_command(box: Workspace) -> list[str]:
+    """The command that starts another one as the box's user; empty when nothing must change."""
+    return [] if box.user is None else ["unshare", "--mount", "sh", str(_daemon_wrapper_path(box))]
+
+
+def write_job_wrapper(
+    box: Workspace,
+    path: Path,
+    show: Sequence[VisibleFolder],
+    then: Sequence[str],
+    before: Sequence[str] = (),
+) -> None:
+    """Write a program that becomes the command ``then`` where it sees of the box only ``show``.
+
+    Arguments of the program are added to the command.  The lines ``before`` are shell text, run when
+    all is mounted.
+    """
+    uid, gid = box.user or (os.getuid(), os.getgid())
+    again = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--", *then]
+    text = render_mount_script(
+        [*box.hidden_folders, box.folder],
+        show,
+        [*map(shlex.quote, again), SHELL_ARGUMENTS],
+        before,
+    )
+    behind = path.with_suffix(".sh")
+    box.write_file(behind, text, mode=0o755)
+    start = ["unshare", "--user", "--map-root-user", "--mount", "sh", str(behind)]
+    box.write_file(path, f"#!/bin/sh\nexec {shlex.join(start)} {SHELL_ARGUMENTS}\n", mode=0o755)

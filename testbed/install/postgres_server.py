@@ -1,0 +1,293 @@
+"""PostgreSQL from Debian's packages: how its data are laid out, and how a server is run.
+
+A testbed has one among its daemons (:mod:`.database`); tests and benchmarks have a :class:`Server`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import URL
+
+from treehammer.errors import TestbedError
+from treehammer.testbed.core.component import ProgressCallback
+from treehammer.testbed.install import debian_packages
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+# psycopg is imported where it is used: it takes a sixth of a second to load, which most verbs of
+# the testbed need not pay.
+
+SUITE, VERSION = "trixie", "17"
+#: What its programs load.
+LIBRARIES = (
+    "libgssapi-krb5-2",
+    "libicu76",
+    "libldap2",
+    "liblz4-1",
+    "libnuma1",
+    "libpam0g",
+    "libpq5",
+    "libselinux1",
+    "libssl3t64",
+    "libstdc++6",
+    "libsystemd0",
+    "libuuid1",
+    "libxml2",
+    "libxslt1.1",
+    "libzstd1",
+    "zlib1g",
+)
+TIMEOUT_S = 60.0
+DEFAULT_PORT = 5432
+#: Who owns everything.
+DEFAULT_OWNER = "hammer"
+#: On which a server ends without waiting for anybody.
+STOP_SIGNAL = signal.SIGINT
+#: Settings of a server whose data need not outlive the machine.
+UNSAFE_FAST_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+#: Whoever reaches the folder may do everything.
+TRUST_LOCAL_ACCESS = "local all all trust\n"
+# Sorting as people expect, not as bytes: what Treehammer promises of order must hold nevertheless.
+_INITDB_OPTIONS = [
+    "--locale-provider=icu",
+    "--icu-locale=en",
+    "--locale=C.UTF-8",
+    "--encoding=UTF8",
+]
+_INITDB_OPTIONS += ["--auth=trust", "--no-sync", "--no-instructions"]
+
+
+def install_postgres(cache: Path, say: ProgressCallback) -> Path:
+    """The folder of PostgreSQL's programs, unpacked into the cache; quick when they are there.
+
+    Raises:
+        TestbedError: the packages cannot be had.
+    """
+    wanted = (f"postgresql-{VERSION}", f"postgresql-client-{VERSION}")
+    root = debian_packages.unpack_packages("postgresql", LIBRARIES, SUITE, cache, say, alone=wanted)
+    return root / "usr/lib/postgresql" / VERSION / "bin"
+
+
+@dataclass(frozen=True)
+class PostgresCluster:
+    """What one server serves: where it is, and the commands that make and run it.
+
+    Attributes:
+        programs: of PostgreSQL.
+        folder: where its data and its socket are; a socket's path has 107 bytes at most.
+        settings: of the server, in place of its own.
+        port: in the name of the socket, and of TCP where ``settings`` have it listen there.
+        access: its ``pg_hba.conf``.
+        owner: the role that may do everything.
+        initdb: options for laying it out, beside ours.
+    """
+
+    programs: Path
+    folder: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    port: int = DEFAULT_PORT
+    access: str = TRUST_LOCAL_ACCESS
+    owner: str = DEFAULT_OWNER
+    initdb: Sequence[str] = ()
+
+    @property
+    def data_folder(self) -> Path:
+        """The folder of its data."""
+        return self.folder / "data"
+
+    @property
+    def server_command(self) -> list[str]:
+        """Serves in the foreground, until :data:`STOP`; refuses to run as root."""
+        settings = {
+            "listen_addresses": "",
+            "port": str(self.port),
+            # Nothing stays in /dev/shm of a server that was killed.
+            "dynamic_shared_memory_type": "mmap",
+            # Its compiler's library is not among what was unpacked.
+            "jit": "off",
+            **self.settings,
+            "unix_socket_directories": str(self.folder),
+        }
+        return self._postgres_command(settings)
+
+    def initialize(
+        self,
+        statements: Sequence[str] = (),
+        *,
+        within: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Lay it out, and have statements executed.
+
+        Args:
+            statements: SQL of one line each; they may hold passwords.
+            within: a command that starts another one as the user that the server will run as.
+            env: the whole environment of the programs; by default ours.
+
+        Raises:
+            TestbedError: PostgreSQL does not work here, or refuses a statement.
+        """
+        initdb = [str(self.programs / "initdb"), "-D", str(self.data_folder), "-U", self.owner]
+        _run_command([*within, *initdb, *_INITDB_OPTIONS, *self.initdb], env)
+        (self.data_folder / "pg_hba.conf").write_text(self.access, encoding="utf-8")
+        if statements:
+            alone = self._postgres_command(
+                {**UNSAFE_FAST_SETTINGS, "exit_on_error": "on"}, "--single"
+            )
+            _run_command([*within, *alone, "postgres"], env, "\n".join([*statements, ""]))
+
+    def _postgres_command(self, settings: Mapping[str, str], *words: str) -> list[str]:
+        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        return [str(self.programs / "postgres"), *words, "-D", str(self.data_folder), *options]
+
+    def url(self, database: str, user: str = "", password: str | None = None) -> str:
+        """The URL that SQLAlchemy reads, through the socket; by default of the owner."""
+        port = {} if self.port == DEFAULT_PORT else {"port": str(self.port)}
+        address = URL.create(
+            "postgresql",
+            username=user or self.owner,
+            password=password,
+            database=database,
+            query={"host": str(self.folder), **port},
+        )
+        return address.render_as_string(hide_password=False)
+
+
+def _run_command(command: Sequence[str], env: Mapping[str, str] | None, text: str = "") -> None:
+    done = subprocess.run(
+        command, env=env, input=text, cwd="/", capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        # After the reason the statement is repeated, and with it a password.
+        why = [line for line in lines if "FATAL:" in line] or lines
+        raise TestbedError(f"PostgreSQL does not work here: {' '.join(why)}")
+
+
+class PostgresServer:
+    """A server of one's own for as long as it is wanted, reached by its socket.
+
+    It ends with the thread that started it, and runs as whoever that is, root too.
+
+    Args:
+        programs: of PostgreSQL.
+        folder: where its data, its log and its socket are, see :class:`Cluster`; data that are there
+            are served.
+        settings: of the server, in place of its own.
+        access: its ``pg_hba.conf``.
+
+    Raises:
+        TestbedError: it does not work here.
+    """
+
+    def __init__(
+        self,
+        programs: Path,
+        folder: Path,
+        settings: Mapping[str, str],
+        access: str = TRUST_LOCAL_ACCESS,
+    ) -> None:
+        self.cluster = PostgresCluster(programs, folder, settings, access=access)
+        self._process: subprocess.Popen[bytes] | None = None
+        # It refuses to run as root; and it ends with whoever started it.
+        user = [] if os.getuid() else ["unshare", "--user", "--map-user=65534", "--map-group=65534"]
+        self._within = [*user, "setpriv", "--pdeathsig", STOP_SIGNAL.name.removeprefix("SIG")]
+        if not (self.cluster.data_folder / "PG_VERSION").exists():
+            self.cluster.initialize(within=self._within)
+
+    @property
+    def folder(self) -> Path:
+        """Where its socket is."""
+        return self.cluster.folder
+
+    def start(self) -> None:
+        """Run; returns when it answers.
+
+        Raises:
+            TestbedError: it does not; the message has its log.
+        """
+        import psycopg
+
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._within, *self.cluster.server_command],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                self.execute(psycopg.sql.SQL("SELECT 1"))
+            except psycopg.OperationalError as error:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    said = (self.folder / "log").read_text()
+                    raise TestbedError(f"PostgreSQL does not start: {said}") from error
+                time.sleep(0.05)
+            else:
+                return
+
+    def stop(self) -> None:
+        """End it and all connections, as an administrator does."""
+        self._end_process(STOP_SIGNAL)
+
+    def crash(self) -> None:
+        """End it at once; what it had not written is lost."""
+        self._end_process(signal.SIGQUIT)
+
+    def restart_if_crashed(self) -> None:
+        """Start it where it has given up, as whoever watches over it does."""
+        if self._process and self._process.poll() is not None:
+            self.start()
+
+    def _end_process(self, how: signal.Signals) -> None:
+        if self._process:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(how)
+            self._process.wait(TIMEOUT_S)
+            self._process = None
+
+    def url(self, database: str, user: str = DEFAULT_OWNER, password: str | None = None) -> str:
+        """The URL that SQLAlchemy reads."""
+        return self.cluster.url(database, user, password)
+
+    def create_database(self, name: str, encoding: str = "UTF8") -> None:
+        """Make a new, empty database."""
+        from psycopg import sql
+
+        how = sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE template0").format(
+            sql.Identifier(name), sql.Literal(encoding)
+        )
+        if encoding != "UTF8":
+            how += sql.SQL(" LOCALE_PROVIDER libc LOCALE 'C'")
+        self.execute(how)
+
+    def drop_database(self, name: str) -> None:
+        """Forget a database, whoever is connected."""
+        from psycopg import sql
+
+        self.execute(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+        )
+
+    def execute(self, statement: sql.SQL | sql.Composed, database: str = "postgres") -> int:
+        """Execute a statement outside any transaction; the number that it answers, or 0."""
+        import psycopg
+
+        said = psycopg.connect(
+            host=str(self.folder), dbname=database, user=self.cluster.owner, autocommit=True
+        )
+        with said as connection:
+            found = connection.execute(statement)
+            row = found.fetchone() if found.description else None
+            return int(row[0]) if row else 0

@@ -1,0 +1,80 @@
+"""What Rucio runs in: a Python environment of its own from PyPI.
+
+The server's packages and those of its client own the same modules, so the server is never installed
+where Treehammer is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from treehammer.collectors.shared_files import hold_lock
+from treehammer.collectors.software.provider_tools import drop_foreign_python
+from treehammer.errors import TestbedError
+from treehammer.testbed.components.cvmfs_mount import copy_python
+from treehammer.testbed.core.component import ProgressCallback
+
+SCRIPTS = Path(__file__).parents[1] / "rucio_scripts"
+REQUIREMENTS = SCRIPTS / "requirements.txt"
+_COMPLETION_FILE = "complete"
+
+
+def install_rucio(cache: Path, say: ProgressCallback) -> Path:
+    """The Python that has Rucio; quick when it is there, and one that is not whole is made anew.
+
+    Raises:
+        TestbedError: the packages cannot be had, or the disk is full.
+    """
+    base = Path(sys.executable).resolve()
+    wanted = f"{base} {sys.version} {REQUIREMENTS.read_text(encoding='utf-8')}"
+    folder = cache / "rucio" / hashlib.sha256(wanted.encode()).hexdigest()[:12]
+    found = folder / "env" / "bin" / "python"
+    if (folder / _COMPLETION_FILE).exists():
+        return found
+    with hold_lock(cache / "rucio.lock", lambda: say("waiting for another download of Rucio")):
+        if not (folder / _COMPLETION_FILE).exists():
+            say("fetching Rucio and its libraries (once)")
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+                name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+                _create_environment(folder, copy_python(base, name, folder / "python"))
+            except (OSError, shutil.Error) as error:
+                raise TestbedError(
+                    f"cannot be written: {error}",
+                    where=str(folder),
+                    hint="Make room there (400 MB), or choose another --cache-dir.",
+                ) from error
+    return found
+
+
+def _create_environment(folder: Path, base: Path) -> None:
+    """An environment is bound to its path, so it is made in place; the mark comes last."""
+    environment = folder / "env"
+    _run_command([str(base), "-m", "venv", "--without-pip", str(environment)])
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
+    wanted = ["--no-deps", "--requirement", str(REQUIREMENTS)]
+    _run_command([*pip, "install", "--quiet", "--no-input", "--disable-pip-version-check", *wanted])
+    (folder / _COMPLETION_FILE).touch()
+
+
+def _run_command(command: list[str]) -> None:
+    done = subprocess.run(
+        command,
+        env=drop_foreign_python(os.environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        raise TestbedError(
+            f"cannot be installed:\n  {said}",
+            where="Rucio",
+            hint="Check the network and pip's configuration, then try again.",
+        )

@@ -1,0 +1,1 @@
+"""Ports, delays and distances of a testbed."""

@@ -1,0 +1,67 @@
+"""How the sites of a testbed differ, as real ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NetworkDistance:
+    """What lies between a site's storage and its readers: round trip in ms, rate in Mbit/s."""
+
+    rtt_ms: float
+    rate_mbit: float
+
+    @property
+    def queue_kb(self) -> int:
+        """Room of the cable's queue in 1024 bytes: three round trips, at least 2 MB."""
+        return max(2048, int(3 * self.rtt_ms * 1e-3 * self.rate_mbit * 1e6 / 8 / 1024))
+
+
+@dataclass(frozen=True)
+class SiteProfile:
+    """One site.
+
+    Attributes:
+        site: its name.
+        distance: None for a storage in the same hall.
+        http: whether its storage is also read over HTTP.
+        cache: whether it has a second door, a caching proxy in front of its storage.
+    """
+
+    site: str
+    distance: NetworkDistance | None = None
+    http: bool = False
+    cache: bool = False
+    kind: str = "near"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Words to choose it by."""
+        more = [word for word, has in (("http", self.http), ("two-doors", self.cache)) if has]
+        return (self.kind, *more)
+
+
+MEDIUM_DISTANCE = NetworkDistance(rtt_ms=8.0, rate_mbit=1000.0)
+LONG_DISTANCE = NetworkDistance(rtt_ms=20.0, rate_mbit=1000.0)
+
+
+def build_profiles(sites: Sequence[str]) -> tuple[SiteProfile, ...]:
+    """One for each site, in order.
+
+    The first has two doors.  The second is read over HTTP too, of two or fewer the first.  The last
+    of several is distant, the one before it of four or more at medium distance; of three or more the
+    distant one is read over HTTP, too.
+    """
+    count = len(sites)
+    found = []
+    for index, site in enumerate(sites):
+        distance, name = None, "near"
+        if count > 1 and index == count - 1:
+            distance, name = LONG_DISTANCE, "distant"
+        elif count > 3 and index == count - 2:
+            distance, name = MEDIUM_DISTANCE, "medium"
+        http = index in ((1, count - 1) if count > 2 else (0,))
+        found.append(SiteProfile(site, distance, http=http, cache=index == 0, kind=name))
+    return tuple(found)

@@ -1,0 +1,105 @@
+"""Rucio's stock daemons of a testbed, each in a thread of one process.
+
+They are Rucio's own, unchanged; only their sleeps are short, so that a rule is followed within
+seconds, where production waits for minutes.  Run by the Python that has Rucio::
+
+    python daemons.py PREPARED
+
+``PREPARED`` is a file; nothing starts before it is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rucio.daemons.abacus import account as abacus_account
+from rucio.daemons.abacus import rse as abacus_rse
+from rucio.daemons.badreplicas import necromancer
+from rucio.daemons.conveyor import finisher, poller, submitter
+from rucio.daemons.judge import cleaner, evaluator, injector, repairer
+from rucio.daemons.reaper import reaper
+from rucio.daemons.undertaker import undertaker
+from rucio.db.sqla import models
+from rucio.db.sqla.constants import DatabaseOperationType
+from rucio.db.sqla.session import db_session
+from sqlalchemy import select
+
+#: Seconds between looks, for what a rule waits for, and for all else.
+BUSY_DELAY_S, IDLE_DELAY_S = 1, 10
+#: Seconds in which a daemon says the same only once.
+REPEAT_LOG_S = 600.0
+
+
+def run_repeatedly(daemon: Callable[..., object], **options: object) -> None:
+    """Run a part of the conveyor once and once more, as long as there are requests.
+
+    In its own loop it looks at a transfer only every ten minutes.
+    """
+    while True:
+        time.sleep(BUSY_DELAY_S)
+        try:
+            if has_requests():
+                daemon(once=True, partition_wait_time=0, **options)
+        except Exception:  # as its own loop does: the next look may fare better
+            logging.getLogger(daemon.__name__).exception("failed")
+
+
+def has_requests() -> bool:
+    """Whether any copy is to be made or under way."""
+    with db_session(DatabaseOperationType.READ) as session:
+        return session.execute(select(models.Request.id).limit(1)).first() is not None
+
+
+DAEMON_TASKS: dict[str, Callable[[], object]] = {
+    "judge-evaluator": lambda: evaluator.re_evaluator(sleep_time=BUSY_DELAY_S),
+    "conveyor-submitter": lambda: run_repeatedly(submitter.submitter),
+    "conveyor-poller": lambda: run_repeatedly(poller.poller, older_than=0),
+    "conveyor-finisher": lambda: run_repeatedly(finisher.finisher),
+    "judge-injector": lambda: injector.rule_injector(sleep_time=IDLE_DELAY_S),
+    "judge-repairer": lambda: repairer.rule_repairer(sleep_time=IDLE_DELAY_S),
+    "judge-cleaner": lambda: cleaner.rule_cleaner(sleep_time=IDLE_DELAY_S),
+    "necromancer": lambda: necromancer.necromancer(bulk=100, sleep_time=IDLE_DELAY_S),
+    "undertaker": lambda: undertaker.undertaker(sleep_time=IDLE_DELAY_S),
+    "reaper": lambda: reaper.reaper([], None, None, sleep_time=IDLE_DELAY_S),
+    "abacus-account": lambda: abacus_account.account_update(sleep_time=IDLE_DELAY_S),
+    "abacus-rse": lambda: abacus_rse.rse_update(sleep_time=IDLE_DELAY_S),
+}
+
+
+class DuplicateFilter(logging.Filter):
+    """Leaves out what was said before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this is new."""
+        now, what = time.monotonic(), (record.name, record.getMessage())
+        self.said = {key: at for key, at in self.said.items() if now - at < REPEAT_LOG_S}
+        return self.said.setdefault(what, now) == now
+
+
+def main() -> None:
+    """Run until a signal ends it, at once: what they are at is done again, or the database is gone."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.addFilter(DuplicateFilter())
+    form = "%(asctime)s %(name)s %(levelname)s %(message)s"
+    logging.basicConfig(handlers=[handler], level=logging.INFO, format=form, force=True)
+    prepared = Path(sys.argv[1])
+    while not prepared.exists():
+        time.sleep(0.1)
+    threads = [threading.Thread(target=run, name=name) for name, run in DAEMON_TASKS.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

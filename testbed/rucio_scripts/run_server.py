@@ -1,0 +1,108 @@
+"""Rucio's server of a testbed: its database, accounts and storages made, then REST served.
+
+Run by the Python that has Rucio::
+
+    python serve.py SETUP.json PREPARED PORT
+
+``SETUP.json`` says what there is to be; ``PREPARED`` is written when all of it is in the database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rucio.common.types import InternalAccount, InternalScope
+from rucio.core import account as accounts
+from rucio.core import account_limit, distance, identity, rse, scope
+from rucio.db.sqla import util
+from rucio.db.sqla.constants import (
+    AccountType,
+    DatabaseOperationType,
+    IdentityType,
+    RSEType,
+)
+from rucio.db.sqla.session import db_session, get_engine
+from sqlalchemy.exc import OperationalError
+
+TIMEOUT_S = 30.0
+UNLIMITED = -1
+#: Requests answered at once.
+THREADS = 8
+
+
+def wait_for_database() -> None:
+    """Return once PostgreSQL takes connections; it has some seconds to start."""
+    until = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            get_engine().connect().close()
+            return
+        except OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def fill_database(setup: dict[str, Any]) -> None:
+    """Fill an empty database."""
+    util.build_database()
+    util.create_base_vo()
+    util.create_root_account()
+    with db_session(DatabaseOperationType.WRITE) as session:
+        ids = {one["name"]: add_storage(one, session) for one in setup["storages"]}
+        for source, target, far in setup["distances"]:
+            distance.add_distance(ids[source], ids[target], far, session=session)
+        for one in setup["accounts"]:
+            add_account(one, ids, session)
+
+
+def add_storage(one: dict[str, Any], session: Any) -> str:
+    """Add an RSE; its id."""
+    rse_id = str(rse.add_rse(one["name"], rse_type=RSEType[one["type"]], session=session))
+    for key, value in one["attributes"].items():
+        rse.add_rse_attribute(rse_id, key, value, session=session)
+    for protocol in one["protocols"]:
+        rse.add_protocol(rse_id, protocol, session=session)
+    root = InternalAccount("root")
+    account_limit.set_local_account_limit(root, rse_id, UNLIMITED, session=session)
+    return rse_id
+
+
+def add_account(one: dict[str, Any], ids: dict[str, str], session: Any) -> None:
+    """Add an account with its password, scopes, attributes and quotas."""
+    account = InternalAccount(one["name"])
+    accounts.add_account(account, AccountType[one["type"]], one["email"], session=session)
+    kind = IdentityType.USERPASS
+    identity.add_identity(one["name"], kind, one["email"], one["password"], session=session)
+    identity.add_account_identity(
+        one["name"], kind, account, one["email"], default=True, session=session
+    )
+    for name in one["scopes"]:
+        scope.add_scope(InternalScope(name), account, session=session)
+    for key, value in one["attributes"].items():
+        accounts.add_account_attribute(account, key, value, session=session)
+    for storage, size in one["quotas"].items():
+        account_limit.set_local_account_limit(account, ids[storage], size, session=session)
+
+
+def main() -> None:
+    """Prepare, and become the server."""
+    setup_file, prepared, port = sys.argv[1:]
+    setup = json.loads(Path(setup_file).read_text(encoding="utf-8"))
+    wait_for_database()
+    if not Path(prepared).exists():
+        fill_database(setup)
+        Path(prepared).touch()
+    gunicorn = ["-m", "gunicorn", "--workers", "1", "--threads", str(THREADS)]
+    gunicorn += ["--bind", f"127.0.0.1:{port}", "--no-control-socket", "--timeout", "120"]
+    gunicorn += ["--worker-tmp-dir", str(Path(prepared).parent), "rucio.web.rest.main:application"]
+    os.execv(sys.executable, [sys.executable, *gunicorn])  # noqa: S606 - no shell is wanted
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Whatever stands in the database, pages show as text: every column of every table holds attacks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from urllib.parse import quote, urlencode
+
+import hostile_rows
+import httpx
+import pytest
+from browser import WatchedTab
+from hostile_rows import ATTACK_TEXTS, attack_text
+from local_service import serve_folder
+
+from treehammer.sql.core.schema import metadata
+
+Visit = Callable[..., WatchedTab]
+
+#: Elements that no template writes.
+STRANGE = """
+const ours = address => /^https?:/.test(address) && new URL(address).origin === location.origin;
+const bad = one =>
+    one.matches("script") ? one.type !== "application/json" && !ours(one.src)
+    : one.matches("form") ? !ours(one.action)
+    : one.matches("[href], [src]") ? !ours(one.href ?? one.src)
+    : true;
+[...document.querySelectorAll(
+    "script, iframe, object, embed, base, img, form, [href], [src], [onload], [onerror]"
+)].filter(bad).map(one => one.outerHTML.slice(0, 200))
+"""
+#: All that can be read, also in fields.
+TEXT = """
+document.body.textContent + [...document.querySelectorAll("input")].map(one => one.value).join(" ")
+"""
+LISTS = (
+    "/",
+    "/campaigns",
+    "/sites",
+    "/compare",
+    "/explore?by=site&colour=",
+    "/explore?by=host&panels=variant",
+)
+#: Columns that some page shows in full.
+SHOWN = {
+    "attempt.failure_class",
+    "attempt.message",
+    "campaign.commit_id",
+    "campaign.name",
+    "campaign.plan",
+    "campaign.ref",
+    "campaign.repository",
+    "campaign.test_name",
+    "campaign.test_path",
+    "job.batch_id",
+    "job.batch_system",
+    "job.door",
+    "job.id",
+    "job.kind",
+    "job.label",
+    "measurement.failure_class",
+    "measurement.failure_kind",
+    "measurement.failure_message",
+    "measurement.failure_phase",
+    "measurement.implausible_reasons",
+    "measurement.log_excerpt",
+    "node.container",
+    "node.cpu_model",
+    "node.host",
+    "node.kernel",
+    "node.os_name",
+    "software.root_version",
+    "storage.data_server",
+    "storage.file_url",
+    "storage.server_version",
+    "subject.axis_root",
+    "subject.dataset",
+    "subject.door",
+    "subject.site",
+    "subject.test_name",
+    "subject.variant",
+    "verdict.evidence",
+    "verdict.label",
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("hostile")
+    hostile_rows.fill_database(f"sqlite:///{folder / 'results.db'}")
+    with serve_folder(folder, "--reading", "open") as address:
+        yield address
+
+
+def pages_of(number: int) -> list[str]:
+    """The pages that are about the rows of one attack."""
+    subject = attack_text(number, "subject", "site")
+    ours = {"site": subject, "by": "host", "colour": "variant"}
+    return [
+        f"/sites/{quote(subject, safe='')}",
+        f"/campaigns/{quote(attack_text(number, 'campaign', 'id'), safe='')}",
+        f"/jobs/{quote(attack_text(number, 'job', 'id'), safe='')}",
+        f"/days/{hostile_rows.TODAY}?{urlencode({'site': subject})}",
+        f"/explore?{urlencode(ours)}",
+        f"/compare/comparison%20{number}",
+    ]
+
+
+def flat(text: str) -> str:
+    """Text without the spaces that HTML adds or folds."""
+    return re.sub(r"\s", "", text)
+
+
+def shown_in(text: str, number: int) -> set[str]:
+    """The columns of which a page shows the attack whole."""
+    page = flat(text)
+    return {
+        f"{table.name}.{column.key}"
+        for table in metadata.sorted_tables
+        for column in table.columns
+        if table.name not in hostile_rows.DERIVED_TABLES | hostile_rows.UNDISPLAYED_TABLES
+        and flat(attack_text(number, table.name, column.key)) in page
+    }
+
+
+def look(tab: WatchedTab, path: str, leads: set[str]) -> str:
+    """Open a page in which nothing may happen, and add what it leads to; its text."""
+    assert tab.open(path) == 200, path
+    strange = tab.page.evaluate(STRANGE)
+    assert not strange, (path, strange)
+    assert not tab.bad, (path, tab.bad)
+    leads |= set(tab.page.evaluate("[...document.links].map(one => one.href)"))
+    return str(tab.page.evaluate(TEXT))
+
+
+def test_every_text_is_shown_as_text(service: str, open_tab: Visit) -> None:
+    tab = open_tab(service)
+    tab.page.on("dialog", lambda dialog: tab.bad.append(f"dialog: {dialog.message}"))
+    leads: set[str] = set()
+    lists = "".join(look(tab, path, leads) for path in LISTS)
+    for number in range(len(ATTACK_TEXTS)):
+        text = lists + "".join(look(tab, path, leads) for path in pages_of(number))
+        assert shown_in(text, number) >= SHOWN, (number, SHOWN - shown_in(text, number))
+    # Every link leads somewhere; figures and ROOT files are made for seconds, elsewhere.
+    slow = ("/figure.", "/root-file", "/figures/")
+    with httpx.Client(trust_env=False, timeout=30) as client:
+        for address in leads:
+            if not any(part in address for part in slow):
+                assert client.get(address).status_code == 200, address
+
+
+@pytest.mark.parametrize("path", [*LISTS, *pages_of(0)])
+def test_it_can_be_read(service: str, open_tab: Visit, path: str) -> None:
+    tab = open_tab(service, size="phone", scheme="dark")
+    assert tab.open(path) == 200
+    tab.check_page()
+
+
+@pytest.mark.parametrize("place", range(len(pages_of(0))))
+def test_programs_get_the_texts_as_they_are(service: str, place: int) -> None:
+    with httpx.Client(base_url=service, trust_env=False) as client:
+        for number in range(len(ATTACK_TEXTS)):
+            path = pages_of(number)[place]
+            more = "&" if "?" in path else "?"
+            tables = client.get(f"{path}{more}format=json").json()["tables"]
+            assert any(tables.values())
+            for name, rows in tables.items():
+                answer = client.get(f"{path}{more}format=csv&table={name}")
+                lines = [*csv.DictReader(io.StringIO(answer.content.decode(), newline=""))]
+                assert [{key: written(row[key]) for key in row} for row in rows] == lines
+
+
+def written(value: object) -> str:
+    """A value as it stands in CSV."""
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)

@@ -1,0 +1,187 @@
+"""A simulated grid: campaigns whose true effects are known, as rows of measurements.
+
+Noise has three independent parts, all in ln: of the job (node and hour; common to both sides of a
+pair), of the round and of the single execution.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from treehammer.analysis.samples.sample import Sample
+from treehammer.collectors.record.measurement_record import make_measurement_id
+
+BUILD_VALUES = {
+    "root_platform": "linuxx8664gcc",
+    "root_compiler": "gcc1421",
+    "root_flags": "-O3 -DNDEBUG",
+    "root_cxx_standard": "cxx17",
+    "root_features": "cxx17 builtin_zstd imt",
+    "zstd_version": "1.5.5",
+}
+START_US = 1_790_000_000_000_000
+
+
+@dataclass(frozen=True)
+class SimulatedCampaign:
+    """What is run; effects are in ln and true of every execution."""
+
+    seed: int = 1
+    name: str = "simulated"
+    test: str = "ttree-read"
+    sites: Sequence[str] = ("T2_A",)
+    hosts: int = 4
+    jobs: int = 8
+    rounds: int = 2
+    roots: Sequence[str] = ("6.38.00", "6.40.00")
+    branches: Sequence[float] = (1.0,)
+    cache_mb: Sequence[float] = (30.0,)
+    effect: float = 0.0
+    effect_at: Mapping[str, float] = field(default_factory=dict)
+    site_spread: float = 0.0
+    job_noise: float = 0.15
+    execution_noise: float = 0.01
+    loop_s: float = 10.0
+    bundled: bool = True
+    checksum: Mapping[str, str] = field(default_factory=dict)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every measurement of the campaign, as a valid record's values."""
+        noise = np.random.default_rng(self.seed)
+        for site in self.sites:
+            at_site = noise.normal(0, self.site_spread) if self.site_spread else 0.0
+            yield from self._checksum_rows(site)
+            for branches in self.branches:
+                for cache in self.cache_mb:
+                    shift = self.effect + self.effect_at.get(site, 0.0) + at_site
+                    yield from self._variant_rows(site, branches, cache, shift, noise)
+
+    def samples(self) -> list[Sample]:
+        """The same as analysis sees it."""
+        return [Sample.from_row(row) for row in self.rows()]
+
+    def _variant_rows(
+        self, site: str, branches: float, cache: float, shift: float, noise: np.random.Generator
+    ) -> Iterator[dict[str, Any]]:
+        for repeat in range(1, self.jobs + 1):
+            for root in [None] if self.bundled else self.roots:
+                job_noise = noise.normal(0, self.job_noise)
+                for round_ in range(1, self.rounds + 1):
+                    for position, here in enumerate(self.roots if root is None else [root], 1):
+                        step = self.roots.index(here) / max(len(self.roots) - 1, 1)
+                        factor = np.exp(
+                            step * shift + job_noise + noise.normal(0, self.execution_noise)
+                        )
+                        job = f"{self.name}-{site}-{branches}-{cache}-{root}-{repeat}"
+                        host = f"{site.lower()}-{repeat % self.hosts:02d}"
+                        yield self._timed_rows(
+                            (job, repeat, round_, position),
+                            (site, host),
+                            {"root": here, "branches": branches, "cache_mb": cache},
+                            float(factor),
+                            job_noise,
+                        )
+
+    def _timed_rows(
+        self,
+        where: tuple[str, int, int, int],
+        place: tuple[str, str],
+        variant: Mapping[str, Any],
+        factor: float,
+        busy: float,
+    ) -> dict[str, Any]:
+        row = build_record(where, place, variant, name=self.name, test=self.test)
+        wall = self.loop_s * float(variant["branches"]) ** 0.5 * factor
+        # Busy nodes are less efficient, the same on both sides of a pair.
+        efficiency = (0.97 if variant["cache_mb"] else 0.72) * min(1.0, float(np.exp(-0.2 * busy)))
+        cpu = efficiency * wall
+        events = 10_000
+        return row | {
+            "loop_wall_s": wall,
+            "loop_cpu_s": cpu,
+            "cpu_per_event_s": cpu / events,
+            "wall_per_event_s": wall / events,
+            "eff_loop": efficiency,
+            "eff_job": efficiency * 0.93,
+            "payload_wall_s": wall * 3.4,
+        }
+
+    def _checksum_rows(self, site: str) -> Iterator[dict[str, Any]]:
+        for position, (root, digest) in enumerate(self.checksum.items(), 1):
+            variant = {"root": root, "branches": 1.0, "cache_mb": 30.0}
+            row = build_record(
+                (f"{self.name}-{site}-checksum", 1, 1, position),
+                (site, f"{site.lower()}-00"),
+                variant,
+                name=self.name,
+                test=self.test,
+            )
+            yield row | {"kind": "checksum", "value_checksum": digest, "checksum_leaves": 300}
+
+
+def build_record(
+    where: tuple[str, int, int, int],
+    place: tuple[str, str],
+    variant: Mapping[str, Any],
+    *,
+    name: str = "simulated",
+    test: str = "ttree-read",
+) -> dict[str, Any]:
+    """The values every measurement has: ``where`` is job, repeat, round, position."""
+    job, repeat, round_, position = where
+    site, host = place
+    return {
+        "measurement_id": make_measurement_id(job, 1, round_, position),
+        "record_version": 1,
+        "instrument_version": 1,
+        "campaign_id": hashlib.sha256(name.encode()).hexdigest()[:12],
+        "campaign_name": name,
+        "job_id": job,
+        "attempt": 1,
+        "kind": "timed",
+        "repeat": repeat,
+        "round": round_,
+        "position": position,
+        "test_name": test,
+        "repository": "https://git.example/tests.git",
+        "ref": "main",
+        "commit_id": "0123456789abcdef0123456789abcdef01234567",
+        "dirty": False,
+        "test_path": f"hctests/{test}",
+        "test_hash": hashlib.sha256(test.encode()).hexdigest(),
+        "payload_hash": "b" * 64,
+        "treehammer_version": "0.1",
+        "series": "c" * 24,
+        "variant": json.dumps(variant, sort_keys=True, separators=(",", ":")),
+        "variant_label": " ".join(f"{axis}={value}" for axis, value in variant.items()),
+        "site": site,
+        "door": f"{site.lower()}-door",
+        "door_protocol": "root",
+        "dataset": "reference-small",
+        "dataset_hash": "d" * 64,
+        "axis_root": variant["root"],
+        "axis_branches": str(variant["branches"]),
+        "axis_cache_mb": variant["cache_mb"],
+        "axis_access": "direct",
+        "axis_cache": "warm",
+        "passes_planned": 3,
+        "started_us": START_US + repeat * 60_000_000,
+        "ended_us": START_US + repeat * 60_000_000 + 40_000_000,
+        "day": 20260921,
+        "host": host,
+        "cpu_model": "Example CPU 3000",
+        "cores_online": 64,
+        "cores_allowed": 1,
+        "kernel": "6.1.0",
+        "os_name": "Example Linux 9",
+        "plausible": True,
+        "root_version": variant["root"],
+        "root_commit": f"{variant['root'].replace('.', '-')}",
+        **BUILD_VALUES,
+    }

@@ -1,0 +1,317 @@
+"""Figures are the same from roll-ups and from measurements, on every database; see :mod:`store_contract`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import pytest
+from measurement_factory import make_measurement
+
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
+from treehammer.errors import ConfigError
+from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, FigureResult, Moments
+from treehammer.sql.read.measurement_selection import Condition, Scalar, Selection
+from treehammer.sql.write.store import Store
+
+FAILURES = ("", "", "", "", "open", "read")
+METRICS = ("eff_job", "cpu_per_event_s", "bytes_read", "retries")
+SITES = ("SITE_A", "SITE_B", "é SITE", "")
+ROW_COUNT = 400
+DAYS = (20251231, 20260101, 20260104, 20260105, 20260201)
+
+
+def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
+    """Measurements of a few days, subjects, nodes and outcomes, in which anything may be missing."""
+    random = Random(seed)
+    for number in range(count):
+        values: dict[str, Any] = {
+            name: random.lognormvariate(0, 3) for name in ROLLUP_METRICS if random.random() < 0.9
+        }
+        for name in ("bytes_read", "bytes_read_extra", "read_calls", "retries"):
+            values[name] = random.randrange(-10, 2**50)
+        values["kernel_read_bytes"] = values["tree_peak_rss_bytes"] = 7
+        if random.random() < 0.05:
+            values["eff_job"] = random.choice((1e200, -1e121))
+        yield make_measurement(
+            job=f"job {seed} {number}",
+            campaign_id=random.choice(("first", "second")),
+            day=random.choice(DAYS),
+            site=random.choice(SITES),
+            variant_label=random.choice(("a", "b")),
+            dataset=random.choice(("data", None)),
+            axis_cache_mb=random.choice((None, 0.0, 30.0)),
+            door=random.choice(("root", "https")),
+            host=random.choice(("n1", "n2", None)),
+            cores_online=random.choice((4, 8, None)),
+            kind=random.choice(("timed", "timed", "timed", "checksum", "")),
+            plausible=random.random() < 0.9,
+            failure_class=random.choice(FAILURES),
+            read_latency_hist=random.choice(
+                (None, [], [random.randrange(3) for _ in range(random.randrange(9))])
+            ),
+            extras={"hits": random.random()} if random.random() < 0.5 else {},
+            **values,
+        )
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    store.add(random_measurements(1, ROW_COUNT))
+    return store
+
+
+def compute_in_python(figure: FigureQuery, seed: int = 1, count: int = ROW_COUNT) -> FigureResult:
+    """The same in plain Python, of what was handed in."""
+    groups: dict[tuple[Scalar, ...], Any] = {}
+    for item in random_measurements(seed, count):
+        values: dict[str, Any] = {n: None if v == "" else v for n, v in item.values.items()}
+        if figure.kind is not None and values["kind"] != figure.kind:
+            continue
+        if not (figure.first_day or 0) <= values["day"] <= (figure.last_day or math.inf):
+            continue
+        key = tuple(values.get(name) for name in figure.by)
+        outcomes, metrics, reads = groups.setdefault(
+            key, ({}, {name: [] for name in figure.metrics}, [0] * LATENCY_BINS)
+        )
+        good = "good" if values["plausible"] else "implausible"
+        outcome = values.get("failure_class") or good
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        if outcome != "good":
+            continue
+        for name, found in metrics.items():
+            value = item.extras.get(name[6:]) if name.startswith("extra_") else values.get(name)
+            if value is not None and abs(value) <= 1e120:
+                found.append(value)
+        for place, number in enumerate(values.get("read_latency_hist") or ()):
+            reads[place] += number
+    ordered = sorted(groups.items(), key=lambda item: [(v is not None, v) for v in item[0]])
+    return FigureResult(
+        figure.source,
+        tuple(
+            FigureGroup(
+                dict(zip(figure.by, key, strict=True)),
+                outcomes,
+                {name: _compute_moments(found) for name, found in metrics.items()},
+                reads if figure.latencies else [],
+            )
+            for key, (outcomes, metrics, reads) in ordered
+        ),
+    )
+
+
+def _compute_moments(found: list[float]) -> Moments:
+    ends = (min(found), max(found)) if found else (None, None)
+    return Moments(len(found), sum(found), sum(float(x) ** 2 for x in found), *ends)
+
+
+def check_equal(one: FigureResult, other: FigureResult, *, ends: bool) -> None:
+    assert [group.by for group in one.groups] == [group.by for group in other.groups]
+    for mine, theirs in zip(one.groups, other.groups, strict=True):
+        assert (mine.outcomes, [*mine.reads]) == (theirs.outcomes, [*theirs.reads])
+        assert mine.metrics.keys() == theirs.metrics.keys()
+        for name, moments in mine.metrics.items():
+            expected = theirs.metrics[name]
+            assert moments.value_count == expected.value_count
+            assert moments.total == pytest.approx(expected.total, rel=1e-9)
+            assert moments.squares == pytest.approx(expected.squares, rel=1e-9)
+            if ends:
+                assert (moments.minimum, moments.maximum) == (expected.minimum, expected.maximum)
+
+
+GROUPINGS = (
+    *combinations(("site", "variant_label", "day", "kind", "failure_class"), 2),
+    (),
+    ("dataset",),
+)
+
+
+def test_rollups_equal_measurements(filled: Store) -> None:
+    for by in GROUPINGS:
+        figure = FigureQuery(METRICS, by, kind=None, latencies=True)
+        raw = filled.fetch_figure(replace(figure, from_measurements=True))
+        rolled = filled.fetch_figure(figure)
+        assert (rolled.source, raw.source) == ("roll-ups", "measurements")
+        check_equal(rolled, raw, ends=False)
+        check_equal(raw, compute_in_python(figure), ends=True)
+
+
+def test_fallback_to_measurements(filled: Store) -> None:
+    for figure in (
+        FigureQuery(("eff_job",), ("host",)),
+        FigureQuery(("eff_job", "extra_hits"), ("site", "host", "plausible"), latencies=True),
+        FigureQuery(("cores_online", "axis_cache_mb"), ("day", "retries")),
+        FigureQuery(("extra_hits", "extra_none"), ("job_id", "measurement_id")),
+        FigureQuery((), ("axis_cache_mb", "campaign_id"), first_day=20260101, last_day=20260104),
+        FigureQuery(("extra_hits",), ("kind", "failure_class", "day"), kind=None),
+    ):
+        assert figure.source == "measurements"
+        check_equal(filled.fetch_figure(figure), compute_in_python(figure), ends=True)
+
+
+CONDITION_SETS = (
+    ("site=SITE_A",),
+    ("site=",),
+    ("site!=SITE_A", "variant_label=a"),
+    ("site~SITE*", "door=root"),
+    ("axis_cache_mb<=20",),
+    ("day=20260101",),
+    ("kind=",),
+    ("kind!=timed",),
+    ("kind~*",),
+    ("failure_class=",),
+    ("failure_class!=open",),
+    ("failure_class=open", "site=SITE_B"),
+    ("site=nowhere",),
+)
+
+
+def test_rollups_and_measurements_accept_same_conditions(filled: Store) -> None:
+    for wheres in CONDITION_SETS:
+        selection = Selection.parse(wheres=wheres)
+        figure = FigureQuery(METRICS[:2], ("site",), selection, kind=None, latencies=True)
+        rolled, raw = (
+            filled.fetch_figure(figure),
+            filled.fetch_figure(replace(figure, from_measurements=True)),
+        )
+        assert rolled.source == "roll-ups"
+        check_equal(rolled, raw, ends=False)
+        selected = filled.measurements(selection, ["site"])
+        assert sum(group.measurements for group in raw.groups) == len([*selected])
+
+
+ALTERNATIVES: tuple[tuple[str, tuple[str | None, ...], set[str | None]], ...] = (
+    ("=", ("SITE_A", "é SITE"), {"SITE_A", "é SITE"}),
+    ("=", ("SITE_A", None), {"SITE_A", None}),
+    ("!=", ("SITE_A", "SITE_B"), {"é SITE", None}),
+    ("~", ("*A", "*B"), {"SITE_A", "SITE_B"}),
+    ("=", (), set()),
+)
+
+
+def test_alternative_values(filled: Store) -> None:
+    for operator, values, sites in ALTERNATIVES:
+        selection = Selection(conditions=(Condition("site", operator, values),))
+        for raw in (False, True):
+            answer = filled.fetch_figure(
+                FigureQuery((), ("site",), selection, from_measurements=raw)
+            )
+            assert {group.by["site"] for group in answer.groups} == sites
+
+
+def test_other_conditions_use_measurements(filled: Store) -> None:
+    for selection in (
+        Selection.parse(["first"]),
+        Selection.parse(wheres=["host=n1"]),
+        Selection.parse(wheres=["plausible=true"]),
+        Selection.parse(wheres=["retries>1000", "site=SITE_A"]),
+    ):
+        figure = FigureQuery(("eff_job",), ("site",), selection, kind=None)
+        answer = filled.fetch_figure(figure)
+        assert answer.source == "measurements"
+        counted = sum(group.measurements for group in answer.groups)
+        assert counted == len([*filled.measurements(selection, ["site"])]) > 0
+
+
+def test_months_and_weeks(filled: Store) -> None:
+    days = filled.fetch_figure(FigureQuery(("eff_job",), ("day",)))
+    for time, expected in (
+        ("month", {202512: (20251231,), 202601: DAYS[1:4], 202602: DAYS[4:]}),
+        ("week", {20251229: DAYS[:3], 20260105: DAYS[3:4], 20260126: DAYS[4:]}),
+    ):
+        for raw in (False, True):
+            answer = filled.fetch_figure(FigureQuery(("eff_job",), (time,), from_measurements=raw))
+            found = {group.by[time]: group for group in answer.groups}
+            assert {*found} == {*expected}
+            for value, parts in expected.items():
+                mine = [group for group in days.groups if group.by["day"] in parts]
+                assert found[value].good == sum(group.good for group in mine)
+                total = sum((group.metrics["eff_job"] for group in mine), Moments()).total
+                assert found[value].metrics["eff_job"].total == pytest.approx(total, rel=1e-9)
+
+
+def test_invalid_day_is_in_no_week(store: Store) -> None:
+    store.add([make_measurement(day=20260399)])
+    (group,) = store.fetch_figure(FigureQuery(by=("week", "month"))).groups
+    assert group.by == {"week": None, "month": 202603}
+
+
+def test_mean_spread_and_extremes(store: Store) -> None:
+    store.add(
+        [
+            *(make_measurement(job=str(x), eff_job=x) for x in (0.5, 0.75, 1.0)),
+            make_measurement(job="bad", eff_job=9.0, plausible=False),
+            make_measurement(job="failed", eff_job=9.0, failure_class="read"),
+            make_measurement(job="none"),
+        ]
+    )
+    (group,) = store.fetch_figure(
+        FigureQuery(("eff_job", "eff_loop"), from_measurements=True)
+    ).groups
+    assert group.outcomes == {"good": 4, "implausible": 1, "read": 1}
+    assert (group.measurements, group.good) == (6, 4)
+    eff = group.metrics["eff_job"]
+    assert (eff.value_count, eff.mean, eff.minimum, eff.maximum) == (3, 0.75, 0.5, 1.0)
+    assert eff.rms == pytest.approx(math.sqrt(0.125 / 3))
+    none = group.metrics["eff_loop"]
+    assert (none.value_count, none.mean, none.rms, none.minimum, none.maximum) == (
+        0,
+        None,
+        None,
+        None,
+        None,
+    )
+    (rolled,) = store.fetch_figure(FigureQuery(("eff_job",))).groups
+    assert (rolled.metrics["eff_job"].mean, rolled.metrics["eff_job"].minimum) == (0.75, None)
+
+
+def test_latency_histograms_merge(store: Store) -> None:
+    common: dict[str, Any] = {"site": "SITE_A"}
+    store.add(
+        [
+            make_measurement(job="1", read_latency_hist=[2, 0, 4], **common),
+            make_measurement(job="2", read_latency_hist=[0, 0, 4, 0, 2], **common),
+            make_measurement(job="3", read_latency_hist=[100], plausible=False, **common),
+            make_measurement(job="4", site="SITE_B"),
+        ]
+    )
+    for raw in (False, True):
+        figure = FigureQuery(by=("site",), latencies=True, from_measurements=raw)
+        one, other = store.fetch_figure(figure).groups
+        assert [*one.reads[:6]] == [2, 0, 8, 0, 2, 0]
+        # Of twelve reads the sixth: half way through the bin from 4 to 8 microseconds.
+        assert one.latency_quantile_s(0.5) == pytest.approx(6e-6)
+        assert one.latency_quantile_s(1 / 12) == pytest.approx(1e-6)
+        assert one.latency_quantile_s(1.0) == pytest.approx(32e-6)
+        assert other.latency_quantile_s(0.5) is None
+
+
+def test_empty_database_gives_no_groups(store: Store) -> None:
+    for raw in (False, True):
+        assert (
+            store.fetch_figure(
+                FigureQuery(("eff_job",), ("site",), latencies=True, from_measurements=raw)
+            ).groups
+            == ()
+        )
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"metrics": ("eff_jop",)}, "there is no metric 'eff_jop'(.|\n)*Did you mean 'eff_job'"),
+        ({"metrics": ("site",)}, "site is no number"),
+        ({"by": ("sites",)}, "no column 'sites'(.|\n)*Did you mean 'site'"),
+        ({"by": ("pass_loop_wall_s",)}, "pass_loop_wall_s is a list"),
+        ({"by": ("inventory",)}, "inventory is a long text"),
+    ],
+)
+def test_invalid_queries_are_refused(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FigureQuery(**asked)

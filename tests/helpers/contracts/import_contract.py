@@ -1,0 +1,580 @@
+"""What imports promise on every database; see :mod:`store_contract`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from measurement_factory import (
+    STARTED_DAY,
+    full_measurement,
+    make_campaign_row,
+    make_job_row,
+    make_measurement,
+)
+from pyarrow import parquet
+from store_contract import HOSTILE_TEXTS
+
+from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT, Measurement
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.errors import MeasurementFileError
+from treehammer.sql.arrow import arrow_schema
+from treehammer.sql.core.database_engine import read_transaction
+from treehammer.sql.core.rows import AttemptRow, ReplicaRow
+from treehammer.sql.read.figure_query import FigureQuery
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer import file_readers
+from treehammer.sql.transfer.export import export_file, export_partitions
+from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
+from treehammer.sql.write import rollups
+from treehammer.sql.write.retention import PRUNABLE
+from treehammer.sql.write.store import Store
+from treehammer.terminal import ProgressCallback, no_progress
+
+EVERYTHING = Selection()
+
+
+def ignore_progress(_total: int) -> AbstractContextManager[ProgressCallback]:
+    """A progress bar of an export."""
+    return no_progress("", 0)
+
+
+def write_export(
+    store: Store, target: Path, selection: Selection = EVERYTHING, software: Path = Path()
+) -> Path:
+    """Export, as a folder where the name has no ending."""
+    if target.suffix:
+        export_file(store, selection, target, software_dir=software, progress=ignore_progress)
+    else:
+        export_partitions(
+            store, selection, target, ".parquet", software_dir=software, progress=ignore_progress
+        )
+    return target
+
+
+def import_file(store: Store, *paths: Path, **options: bool) -> list[ImportResult]:
+    """Import."""
+    choice = {"ignore_unknown": False, "dry_run": False, **options}
+    return import_files(store, collect_files(paths), bars=no_progress, **choice)
+
+
+def import_counts(found: Sequence[ImportResult]) -> list[tuple[int, int, int, int]]:
+    return [(each.new, each.known, each.conflicts, each.invalid) for each in found]
+
+
+def export_csv(store: Store, folder: Path) -> str:
+    return write_export(store, folder / "all.csv").read_text()
+
+
+def find_rollup_differences(store: Store) -> str:
+    with read_transaction(store._engine) as connection:
+        return rollups.find_difference(connection)
+
+
+def awkward_measurements() -> Iterator[Measurement]:
+    """Everything that a file might turn into something else."""
+    numbers = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
+    for place, text in enumerate(HOSTILE_TEXTS):
+        extras = {"hits": place / 3} if place % 2 else {"e": place}
+        yield make_measurement(job=f"text {place}", host=text, log_excerpt=text, extras=extras)
+    for place, number in enumerate(numbers):
+        yield make_measurement(
+            job="numbers", position=place + 1, retries=number, eff_job=number / 7,
+            read_latency_hist=numbers[2:], pass_loop_wall_s=[5e-324, -0.25], plausible=bool(place % 2),
+            implausible_reasons=None if place % 2 else "no", failure_transient=bool(place % 2),
+        )  # fmt: skip
+    yield make_measurement(job="empty", read_latency_hist=[], pass_loop_wall_s=[], test_name="")
+    yield make_measurement(job="marked", plausible=False, implausible_reasons="a; bad replica: b")
+    yield make_measurement(job="elsewhere", campaign_id="odd id/é=%", site="far")
+    yield from (full_measurement(n) for n in range(5))
+
+
+@pytest.fixture
+def other_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """Another installation, with all that a store keeps."""
+    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 7)
+    monkeypatch.setattr(file_readers, "READ_ROWS", 7)
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
+        opened.add(awkward_measurements())
+        jobs = [make_job_row("done", state="done"), make_job_row("runs", state="running")]
+        opened.add_campaign(make_campaign_row(), jobs)
+        opened.add_campaign(make_campaign_row("unmeasured", plan="{}" * 5000), [])
+        opened.set_attempts(
+            [
+                AttemptRow("done", 1, "lost", 5, 9, None, "lost", "the node went away"),
+                AttemptRow("done", 2, "done", 10, 20, 0, "", ""),
+                AttemptRow("runs", 1, "running", 5, 0, None, "", ""),
+            ]
+        )
+        opened.add_replicas(
+            [_build_finding("bad", good=False), _build_finding("good", good=True, found_us=9)]
+        )
+        yield opened
+
+
+def _build_finding(id_: str, **changes: Any) -> ReplicaRow:
+    row = ReplicaRow(
+        id_, 5, "d", "hash", "far", "door", "file", "root://x//y", False, "it is short"
+    )
+    return replace(row, **changes)
+
+
+# Round trips
+
+
+@pytest.mark.parametrize("name", ["results.parquet", "parts"])
+def test_export_import_round_trip(
+    store: Store, other_store: Store, tmp_path: Path, name: str
+) -> None:
+    file = write_export(other_store, tmp_path / name)
+    rows = len([*awkward_measurements()])
+    found = import_file(store, file, dry_run=True)
+    assert sum(each.new for each in found) == rows
+    assert sum(each.campaigns for each in found) == 2
+    assert not [*store.measurements(EVERYTHING)]
+    assert not store.campaigns()
+
+    found = import_file(store, file)
+    assert sum(each.new for each in found) == rows
+    assert not any(each.problems or each.missing_columns or each.ignored_columns for each in found)
+    assert export_csv(store, tmp_path) == export_csv(other_store, tmp_path)
+    assert store.campaigns() == other_store.campaigns()
+    assert store.jobs("campaign") == [make_job_row("done", state="done")], (
+        "others follow what runs there"
+    )
+    assert store.attempts(["done", "runs"]) == other_store.attempts(["done"])
+    assert find_rollup_differences(store) == ""
+
+    assert all(each[0] == each[2] == 0 for each in import_counts(import_file(store, file)))
+    assert export_csv(store, tmp_path) == export_csv(other_store, tmp_path)
+
+
+def test_replica_findings_are_imported_with_measurements(
+    store: Store, other_store: Store, tmp_path: Path
+) -> None:
+    import_file(store, write_export(other_store, tmp_path / "all.parquet"))
+    assert store.replicas() == other_store.replicas()
+
+
+def test_merge_creates_no_duplicates(store: Store, other_store: Store, tmp_path: Path) -> None:
+    store.add(make_measurement(job=f"text {n}", extras={"mine": n}) for n in (100, 101))
+    store.add([*awkward_measurements()][:9])
+    before = export_csv(store, tmp_path)
+    theirs = write_export(other_store, tmp_path / "theirs.parquet")
+    mine = write_export(store, tmp_path / "mine.parquet")
+    rows = len([*awkward_measurements()])
+    assert import_counts(import_file(store, theirs, dry_run=True)) == [(rows - 9, 9, 0, 0)]
+    assert import_counts(import_file(store, theirs)) == [(rows - 9, 9, 0, 0)]
+    assert import_counts(import_file(other_store, mine)) == [(2, 9, 0, 0)]
+    union = export_csv(store, tmp_path)
+    assert union == export_csv(other_store, tmp_path)
+    assert len(union) > len(before)
+    assert {row["job_id"] for row in store.measurements(EVERYTHING)} >= {"text 100", "marked"}
+
+
+def test_concurrent_import_of_same_file(store: Store, other_store: Store, tmp_path: Path) -> None:
+    file = write_export(other_store, tmp_path / "a.parquet")
+    again = Path(shutil.copy(file, tmp_path / "b.parquet"))
+    rows = len([*awkward_measurements()])
+    for dry_run in (True, False):
+        found = import_file(store, file, again, dry_run=dry_run)
+        assert import_counts(found) == [(rows, 0, 0, 0), (0, rows, 0, 0)]
+
+
+def test_first_recorded_value_wins(store: Store, tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement(host="there"), make_measurement(job="same")])
+        file = write_export(others, tmp_path / "theirs.parquet")
+    first = make_measurement(host="here")
+    store.add([first, make_measurement(job="same")])
+    for dry_run in (True, False):
+        (found,) = import_file(store, file, dry_run=dry_run)
+        assert import_counts([found]) == [(0, 1, 1, 0)]
+        assert found.conflicting_ids == [first.id]
+        assert any(
+            f"{first.id} came with other content" in line for line in found.describe_remarks()
+        )
+    assert [row["host"] for row in store.measurements(EVERYTHING)] == ["here", None]
+
+
+def test_bad_replica_flags_merge(store: Store, tmp_path: Path) -> None:
+    """A mark is no other content: whoever knows that the replica was bad is right."""
+    plain = make_measurement(job="known here")
+    both = make_measurement(job="unknown here")
+    store.add([plain])
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        for item in (plain, both):
+            why: dict[str, Any] = {
+                "plausible": False,
+                "implausible_reasons": "bad replica: it is short",
+            }
+            others.add([Measurement({**item.values, **why})])
+        file = write_export(others, tmp_path / "marked.parquet")
+        for _ in range(2):
+            (found,) = import_file(store, file)
+            assert found.conflicts == 0
+            rows = [*store.measurements(EVERYTHING, ["plausible", "implausible_reasons"])]
+            assert (
+                rows
+                == [{"plausible": False, "implausible_reasons": "bad replica: it is short"}] * 2
+            )
+        assert find_rollup_differences(store) == ""
+        unmarked = tmp_path / "unmarked.db"
+        with Store.open(f"sqlite:///{unmarked}") as third:
+            third.add([plain, both])
+            assert import_counts(
+                import_file(others, write_export(third, tmp_path / "plain.parquet"))
+            ) == [(0, 2, 0, 0)]
+        assert not any(row["plausible"] for row in others.measurements(EVERYTHING, ["plausible"]))
+
+
+def test_imported_bad_replica_flags_local_measurements(store: Store, tmp_path: Path) -> None:
+    read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
+    read |= {"started_us": 3, "day": 19700101}
+    store.add([make_measurement(job="mine", **read)])
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement(job="theirs", **read)])
+        others.add_replicas([_build_finding("bad", good=False)])
+        import_file(store, write_export(others, tmp_path / "theirs.parquet"))
+    assert [row["plausible"] for row in store.measurements(EVERYTHING)] == [False, False]
+
+
+def test_later_bad_replica_flags_earlier_measurements(store: Store, tmp_path: Path) -> None:
+    """The second file brings no measurement that is not there."""
+    read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
+    read |= {"started_us": 3, "day": 19700101, "plausible": True}
+    store.add([make_measurement(job="mine", **read)])
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement(job="theirs", **read)])
+        import_file(store, write_export(others, tmp_path / "early.parquet"))
+        others.add_replicas([_build_finding("bad", good=False)])
+        late = write_export(others, tmp_path / "late.parquet")
+    import_file(store, late, dry_run=True)
+    assert all(row["plausible"] for row in store.measurements(EVERYTHING))
+    assert import_counts(import_file(store, late)) == [(0, 1, 0, 0)]
+    assert [row["plausible"] for row in store.measurements(EVERYTHING)] == [False, False]
+    assert find_rollup_differences(store) == ""
+
+
+def test_pruned_columns_are_no_conflict(store: Store, tmp_path: Path) -> None:
+    whole = [
+        make_measurement(position=n, log_excerpt="said", pass_loop_wall_s=[0.5, n]) for n in (1, 2)
+    ]
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add(whole)
+        early = write_export(others, tmp_path / "early.parquet")
+        for what in PRUNABLE:
+            others.prune(what, date(2027, 1, 1))
+        late = write_export(others, tmp_path / "late.parquet")
+    with Store.open(f"sqlite:///{tmp_path}/third.db") as third:
+        third.add([whole[0], make_measurement(position=2, log_excerpt="else")])
+        other = write_export(third, tmp_path / "other.parquet")
+    for dry_run in (True, False):
+        found = import_file(store, early, late, other, dry_run=dry_run)
+        assert import_counts(found) == [(2, 0, 0, 0), (0, 2, 0, 0), (0, 1, 1, 0)]
+
+
+def test_long_flag_message_round_trip(store: Store, tmp_path: Path) -> None:
+    read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
+    read |= {"started_us": 3, "day": 19700101, "plausible": False}
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add(
+            [make_measurement(job=why, implausible_reasons=why, **read) for why in ("a", "b")]
+        )
+        others.add_replicas([_build_finding("bad", good=False, message="x" * MAX_LONG_TEXT)])
+        assert others.mark_bad_replicas() == 2
+        file = write_export(others, tmp_path / "marked.parquet")
+        assert import_counts(import_file(store, file)) == [(2, 0, 0, 0)]
+        assert export_csv(store, tmp_path) == export_csv(others, tmp_path)
+        assert store.replicas() == others.replicas()
+
+
+def test_import_updates_remote_jobs(store: Store, tmp_path: Path) -> None:
+    lost = AttemptRow("job", 1, "lost", 5, 9, None, "lost", "the node went away")
+    done = AttemptRow("job", 2, "done", 10, 20, 0, "", "")
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement()])
+        others.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
+        others.set_attempts([lost])
+        early = write_export(others, tmp_path / "early.parquet")
+        others.set_jobs([make_job_row(state="done")])
+        others.set_attempts([done])
+        late = write_export(others, tmp_path / "late.parquet")
+    for file, state, attempts in (
+        (early, "lost", [lost]),
+        (late, "done", [lost, done]),
+        (early, "done", [lost, done]),
+    ):
+        import_file(store, file)
+        assert store.jobs("campaign") == [make_job_row(state=state)]
+        assert store.attempts(["job"]) == attempts
+
+
+def test_import_keeps_locally_tracked_job(store: Store, tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement()])
+        others.add_campaign(make_campaign_row(), [make_job_row(state="lost")])
+        others.set_attempts([AttemptRow("job", 3, "lost", 5, 9, None, "lost", "")])
+        file = write_export(others, tmp_path / "theirs.parquet")
+    store.add_campaign(make_campaign_row(), [make_job_row(state="running")])
+    import_file(store, file)
+    assert store.jobs("campaign") == [make_job_row(state="running")]
+    assert store.attempts(["job"]) == []
+
+
+@pytest.mark.parametrize(
+    "batch, state, before",
+    [
+        ("7", "done", "running"),
+        ("", "done", "running"),  # told before its batch system had numbered it
+        ("8", "running", "lost"),  # queued anew since the file was written
+    ],
+)
+def test_import_sets_final_state_of_reported_job(
+    store: Store, tmp_path: Path, batch: str, state: str, before: str
+) -> None:
+    ended = make_job_row(state="done", batch_system="pool", batch_id="7")
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement()])
+        others.add_campaign(make_campaign_row(), [ended])
+        others.set_attempts([AttemptRow("job", 1, "done", 5, 9, 0, "", "")])
+        file = write_export(others, tmp_path / "theirs.parquet")
+    running = replace(ended, state="running", batch_system="elsewhere@pool", batch_id=batch)
+    store.add_campaign(make_campaign_row(), [running])
+    store.set_attempts([AttemptRow("job", 1, before, 5, 0, None, "", "")])
+    import_file(store, file)
+    (job,) = store.jobs("campaign")
+    assert (job.state, job.batch_system) == (state, "elsewhere@pool")
+    (attempt,) = store.attempts(["job"])
+    assert attempt.state == ("lost" if before == "lost" else "done")
+
+
+def test_dry_run_counts_shared_campaign_once(store: Store, tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement()])
+        others.add_campaign(make_campaign_row(), [])
+        files = [write_export(others, tmp_path / name) for name in ("a.parquet", "b.parquet")]
+    for dry_run in (True, False):
+        found = import_file(store, *files, dry_run=dry_run)
+        assert [one.campaigns for one in found] == [1, 0]
+
+
+# Files of others
+
+
+def rewrite_file(file: Path, change: Callable[[pa.Table], pa.Table]) -> Path:
+    """A file as a program of others would have written it: without anything of ours about it."""
+    target = file.with_name("rewritten.parquet")
+    parquet.write_table(change(parquet.read_table(file)).replace_schema_metadata({}), target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def measured_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of four measurements."""
+    folder = tmp_path_factory.mktemp("plain")
+    with Store.open(f"sqlite:///{folder}/plain.db") as plain:
+        plain.add(
+            make_measurement(position=n, retries=n, eff_job=n / 2, pass_loop_wall_s=[0.5, n])
+            for n in range(1, 5)
+        )
+        return write_export(plain, folder / "plain.parquet")
+
+
+@pytest.fixture
+def plain_file(measured_file: Path, tmp_path: Path) -> Path:
+    """The same for one test."""
+    return Path(shutil.copy(measured_file, tmp_path))
+
+
+def replace_column(table: pa.Table, name: str, column: Any) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+def test_foreign_column_types_are_accepted(store: Store, plain_file: Path) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        table = replace_column(table, "retries", table["retries"].cast(pa.float64()))
+        table = replace_column(table, "host", pa.nulls(4))
+        table = replace_column(table, "site", table["site"].dictionary_encode())
+        table = replace_column(table, "kind", table["kind"].cast(pa.large_string()))
+        table = replace_column(table, "dirty", table["dirty"].cast(pa.int8()))
+        table = replace_column(table, "eff_job", pa.array([0.5, float("nan"), 1.5, None]))
+        lists = table["pass_loop_wall_s"].cast(pa.large_list(pa.float32()))
+        return replace_column(table, "pass_loop_wall_s", lists)
+
+    (found,) = import_file(store, rewrite_file(plain_file, change))
+    assert import_counts([found]) == [(4, 0, 0, 0)]
+    rows = [*store.measurements(EVERYTHING)]
+    assert [row["retries"] for row in rows] == [1, 2, 3, 4]
+    assert [row["eff_job"] for row in rows] == [0.5, None, 1.5, None]
+    assert rows[2]["pass_loop_wall_s"] == [0.5, 3.0]
+    assert rows[0]["site"] == "local"
+    assert rows[0]["dirty"] is False
+
+
+INVALID_ROWS: dict[str, tuple[str, Any, str]] = {
+    "infinite": ("eff_job", [0.5, float("inf"), 1, 2], "eff_job must be a finite number"),
+    "no whole number": ("retries", [1.0, 2.5, 3.0, None], "retries must be a 64-bit whole number"),
+    "too large": ("retries", pa.array([1, 2**63, 3, 4], pa.uint64()), "retries must be a 64-bit"),
+    "missing": ("job_id", ["job", None, "job", "job"], "job_id is missing"),
+    "no text": ("job_id", ["job", "", "job", "job"], "job_id must not be empty"),
+    "no number": ("position", [1, None, 3, 4], "position is missing"),
+    "NUL": ("host", ["a", "b\0", "c", None], "host must not contain NUL"),
+    "long": ("host", ["a", "b" * 4001, "c", None], "host is longer than 4000 characters"),
+    "bool": ("dirty", [0, 2, 1, 0], "dirty must be true or false"),
+    "list": ("pass_loop_wall_s", [[1.0], [None], None, []], "pass_loop_wall_s must hold finite"),
+    "class": ("failure_class", [None, "good", "", "open"], "failure_class must be one of sub"),
+    "kind": ("kind", ["timed", "whatever", "checksum", "timed"], "kind must be one of timed, "),
+    "no kind": ("kind", ["timed", None, "checksum", "timed"], "kind must be one of timed, "),
+    "day": (
+        "day",
+        [STARTED_DAY, 20991399, STARTED_DAY, STARTED_DAY],
+        "day must be the UTC day of started_us",
+    ),
+    "version": ("record_version", [1, 2, 1, 1], "record_version must be 1"),
+    "count": ("repeat", [1, 0, 1, 2], "repeat must be at least 1"),
+    "identity": ("attempt", [1, 2, 1, 1], "measurement_id is not that of job_id, attempt"),
+    "extra": ("extra_hits", [1.0, float("-inf"), 2.0, None], "extra_hits must be a finite number"),
+}
+
+
+@pytest.mark.parametrize("what", INVALID_ROWS)
+def test_invalid_row_is_reported_and_others_imported(
+    store: Store, plain_file: Path, what: str
+) -> None:
+    name, values, reason = INVALID_ROWS[what]
+
+    def change(table: pa.Table) -> pa.Table:
+        column = values if isinstance(values, pa.Array) else pa.array(values)
+        if name not in table.column_names:
+            return table.append_column(name, column)
+        return replace_column(table, name, column)
+
+    file = rewrite_file(plain_file, change)
+    for dry_run in (True, False):
+        (found,) = import_file(store, file, dry_run=dry_run)
+        assert import_counts([found]) == [(3, 0, 0, 1)]
+        (problem,) = found.problems
+        assert problem.startswith(f"{file}: row 2: {reason}")
+    assert [row["position"] for row in store.measurements(EVERYTHING)] == [1, 3, 4]
+
+
+def test_implausible_values_are_excluded_from_means(store: Store, plain_file: Path) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        table = replace_column(table, "eff_job", pa.array([0.5, 9.0, 0.5, 0.5]))
+        return replace_column(table, "failure_class", pa.array([None, "good", None, None]))
+
+    import_file(store, rewrite_file(plain_file, change))
+    (group,) = store.fetch_figure(FigureQuery(("eff_job",))).groups
+    assert group.outcomes == {"good": 3}
+    assert group.metrics["eff_job"].mean == 0.5
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (
+            lambda t: replace_column(t, "retries", pa.array(["1"] * 4)),
+            "column retries holds string, where int",
+        ),
+        (
+            lambda t: replace_column(t, "host", pa.array([1] * 4)),
+            "column host holds int64, where text",
+        ),
+        (
+            lambda t: replace_column(t, "pass_loop_wall_s", pa.array([1.0] * 4)),
+            "holds double, where floats",
+        ),
+        (lambda t: t.drop_columns(["job_id"]), "lacks what every measurement has: job_id"),
+        (lambda t: t.append_column("new_metric", pa.array([1] * 4)), "know: new_metric"),
+        (lambda t: t.append_column("extra_a b", pa.array([1] * 4)), "know: extra_a b"),
+    ],
+)
+def test_wrong_columns_are_refused(store: Store, plain_file: Path, change: Any, said: str) -> None:
+    refused, taken = import_file(store, rewrite_file(plain_file, change), plain_file)
+    assert import_counts([refused]) == [(0, 0, 0, 0)]
+    assert said in refused.problems[0]
+    assert taken.new == 4, "it keeps no other file out"
+
+
+def test_unknown_and_missing_columns(store: Store, plain_file: Path) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        newer = table.append_column("new_metric", pa.array([1] * 4))
+        return newer.drop_columns(["eff_job", "pass_loop_wall_s"])
+
+    (found,) = import_file(store, rewrite_file(plain_file, change), ignore_unknown=True)
+    assert import_counts([found]) == [(4, 0, 0, 0)]
+    remarks = "\n".join(found.describe_remarks())
+    assert "left out: new_metric" in remarks
+    assert "lacks, unknown in its rows: eff_job, pass_loop_wall_s" in remarks
+    assert [row["eff_job"] for row in store.measurements(EVERYTHING)] == [None] * 4
+
+
+def test_incomplete_folder_is_reported(store: Store, other_store: Store, tmp_path: Path) -> None:
+    folder = write_export(other_store, tmp_path / "parts")
+    (lost,) = folder.glob("campaign_id=odd*/part.parquet")
+    lost.unlink()
+    found = {each.file: each for each in import_file(store, folder)}
+    assert "there is no such file" in found[lost].problems[0]
+    assert sum(each.new for each in found.values()) == len([*awkward_measurements()]) - 1
+
+
+def test_mixed_exports_are_reported(store: Store, other_store: Store, tmp_path: Path) -> None:
+    folder = write_export(other_store, tmp_path / "parts")
+    part = folder / "campaign_id=campaign" / "part.parquet"
+    parquet.write_table(parquet.ParquetFile(part).read().slice(1), part)
+    (problem,) = [each.problems[0] for each in import_file(store, folder) if each.problems]
+    assert "where its folder lists" in problem
+
+
+def test_foreign_folder_names_campaign(store: Store, plain_file: Path, tmp_path: Path) -> None:
+    table = parquet.read_table(plain_file)
+    parquet.write_to_dataset(table, tmp_path / "by arrow", partition_cols=["campaign_id"])
+    (found,) = import_file(store, tmp_path / "by arrow")
+    assert import_counts([found]) == [(4, 0, 0, 0)]
+    assert {row["campaign_id"] for row in store.measurements(EVERYTHING)} == {"campaign"}
+
+
+def test_unreadable_files_are_reported(store: Store, plain_file: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(plain_file.read_bytes()[:-100])
+    text = tmp_path / "text.root"
+    text.write_text("no tree")
+    names = [cut, text, tmp_path / "no.parquet", tmp_path / "results.csv"]
+    found = import_file(store, *names, plain_file)
+    assert [len(each.problems) for each in found] == [1, 1, 1, 1, 0]
+    assert all(str(name) in each.problems[0] for name, each in zip(names, found, strict=False))
+    assert found[-1].new == 4
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MeasurementFileError, match="no file in this folder"):
+        collect_files([tmp_path / "empty"])
+
+
+def test_truncated_file_gives_readable_rows(
+    store: Store, plain_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "damaged.parquet"
+    table = parquet.read_table(plain_file)
+    parquet.write_table(table, damaged, row_group_size=2)
+    group = parquet.ParquetFile(damaged).metadata.row_group(1).column(0)
+    content = bytearray(damaged.read_bytes())
+    place = group.dictionary_page_offset or group.data_page_offset
+    content[place : place + group.total_compressed_size] = b"\xff" * group.total_compressed_size
+    damaged.write_bytes(content)
+    monkeypatch.setattr(file_readers, "READ_ROWS", 2)
+    (found,) = import_file(store, damaged)
+    assert found.new == 2
+    assert "cannot be read" in found.problems[0]
+    assert import_counts(import_file(store, plain_file)) == [(2, 2, 0, 0)]
+
+
+def test_all_catalogue_columns_are_carried() -> None:
+    names = {metric.name for metric in CATALOGUE}
+    assert set(full_measurement().values) == names

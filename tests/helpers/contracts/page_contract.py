@@ -1,0 +1,333 @@
+"""What pages ask of the store is the same on every database; see :mod:`store_contract`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from store_contract import build_verdict
+
+from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.errors import NothingToDoError
+from treehammer.sql.core.rows import AttemptRow, VerdictRow
+from treehammer.sql.read import campaign_queries, overview_queries
+from treehammer.sql.read.campaign_queries import FailedAttemptCount
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal
+from treehammer.sql.write.store import Store
+from treehammer.web.core import root_exports
+
+FAILED_VALUES: dict[str, Any] = {
+    "failure_class": "open",
+    "failure_kind": "exit",
+    "failure_message": "no such file",
+}
+
+
+def build_attempt(job: str, number: int, failure: str = "", started_us: int = 0) -> AttemptRow:
+    return AttemptRow(job, number, "done", started_us, 9, 0, failure, failure and "why")
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    old = make_campaign_row("old", created_us=1)
+    new = make_campaign_row("new", created_us=5, planned_measurements=9)
+    store.add_campaign(old, [make_job_row("old job", campaign_id="old", state="done")])
+    jobs = [
+        make_job_row("a1", campaign_id="new", site="A", state="done", label="x", repeat=1),
+        make_job_row("a2", campaign_id="new", site="A", state="running", label="x", repeat=2),
+        make_job_row("b1", campaign_id="new", site="", state="queued", label="w", repeat=1),
+    ]
+    store.add_campaign(new, jobs)
+    store.set_attempts(
+        [
+            build_attempt("a1", 1, "evicted", 7),
+            build_attempt("a1", 2, "", 8),
+            build_attempt("a2", 1, "lost", 3),
+            build_attempt("old job", 1, "lost", 2),
+        ]
+    )
+    common: dict[str, Any] = {"campaign_id": "new", "plausible": True}
+    store.add(
+        [
+            make_measurement("a1", 1, site="A", day=20260228, **common),
+            make_measurement("a1", 2, site="A", day=20260301, **common),
+            make_measurement("a1", 3, site="A", day=20260301, attempt=2, **common, **FAILED_VALUES),
+            make_measurement("a2", 1, site="A", day=20260301, **{**common, "plausible": False}),
+            make_measurement("b1", 1, site="B", day=20260302, **common, **FAILED_VALUES),
+            make_measurement("old job", 1, site="A", day=20250101, campaign_id="old"),
+        ]
+    )
+    return store
+
+
+def test_site_days(filled: Store) -> None:
+    assert overview_queries.list_site_days(filled, 20260228, 20260301) == [
+        SiteDay("A", 20260228, {"good": 1}),
+        SiteDay("A", 20260301, {"good": 1, "open": 1, "implausible": 1}),
+    ]
+    assert overview_queries.list_site_days(filled, 20270101, 20271231) == []
+    assert overview_queries.find_last_day(filled) == 20260302
+    assert overview_queries.list_sites(filled) == ["A", "B"]
+
+
+def test_campaign_progress(filled: Store) -> None:
+    found, count = campaign_queries.list_campaigns(filled, 0, 10)
+    assert [one.campaign.id for one in found] == ["new", "old"]
+    assert count == 2
+    assert found[0].jobs == {"done": 1, "running": 1, "queued": 1}
+    assert [one.recorded for one in found] == [5, 1]
+    assert [one.campaign.id for one in campaign_queries.list_campaigns(filled, 1, 1)[0]] == ["old"]
+    (running,) = overview_queries.list_active_campaigns(filled, ["queued", "running", "held"])
+    assert running.campaign.id == "new"
+    assert [one.id for one in overview_queries.list_campaigns_since(filled, 2)] == ["new"]
+
+
+def test_one_campaign(filled: Store) -> None:
+    assert campaign_queries.fetch_campaign(filled, "new").planned_measurements == 9
+    assert campaign_queries.count_job_states(filled, "new") == {
+        "A": {"done": 1, "running": 1},
+        "": {"queued": 1},
+    }
+    span = campaign_queries.fetch_time_span_us(filled, "new")
+    assert span is not None
+    assert span[0] == 3
+    assert span[1] >= span[0]
+    assert campaign_queries.fetch_time_span_us(filled, "nothing") is None
+    assert campaign_queries.count_failed_attempts(filled, "new") == [
+        FailedAttemptCount("A", "evicted", 1, 1),
+        FailedAttemptCount("A", "lost", 1, 0),
+    ]
+    said = campaign_queries.list_failure_messages(filled, "new")
+    assert sorted((one.site, one.failure_class, one.message) for one in said) == [
+        ("A", "open", "no such file"),
+        ("B", "open", "no such file"),
+    ]
+    with pytest.raises(NothingToDoError, match="no campaign"):
+        campaign_queries.fetch_campaign(filled, "ne")
+    with pytest.raises(NothingToDoError, match="no job"):
+        campaign_queries.fetch_job(filled, "ne")
+
+
+@pytest.mark.parametrize(
+    "only, ids",
+    [
+        ({}, ["b1", "a1", "a2"]),
+        ({"site": "A"}, ["a1", "a2"]),
+        ({"state": "queued"}, ["b1"]),
+        ({"failure": "open"}, ["b1", "a1"]),
+        ({"failure": "lost"}, ["a2"]),
+        ({"failure": "implausible"}, ["a2"]),
+        ({"failure": "evicted", "site": "A", "state": "done"}, ["a1"]),
+        ({"failure": "read"}, []),
+    ],
+)
+def test_jobs_of_a_campaign(filled: Store, only: dict[str, str], ids: list[str]) -> None:
+    lines, count = campaign_queries.list_job_summaries(filled, "new", only, 0, 10)
+    # What is not known comes first or last, as the database has it.
+    assert sorted(line.job.id for line in lines) == sorted(ids)
+    assert count == len(ids)
+    by_id = {line.job.id: line for line in lines}
+    if "a1" in by_id:
+        line = by_id["a1"]
+        assert (line.attempts, line.measurements) == (2, 3)
+        assert line.last_attempt == build_attempt("a1", 2, "", 8)
+        assert (line.failures, line.message) == ({"open": 1}, "no such file")
+    if "b1" in by_id:
+        assert (by_id["b1"].last_attempt, by_id["b1"].measurements) == (None, 1)
+
+
+def test_job_failures_ordered_by_frequency(filled: Store) -> None:
+    common: dict[str, Any] = {"campaign_id": "new", "site": "A"}
+    lacking: dict[str, Any] = {"failure_class": "stage-in", "failure_kind": "not-supported"}
+    why: dict[str, Any] = {"plausible": False, "implausible_reasons": "efficiency above the cores"}
+    filled.add(
+        [
+            *(make_measurement("a1", round_, **common, **why) for round_ in (4, 5)),
+            make_measurement("a2", 2, **common, plausible=True),
+            *(make_measurement("a2", round_, **common, **FAILED_VALUES) for round_ in (3, 4, 5)),
+            make_measurement("a2", 6, **common, **lacking),
+            make_measurement("a2", 7, **common, **lacking),
+        ]
+    )
+    lines, _ = campaign_queries.list_job_summaries(filled, "new", {"site": "A"}, 0, 10)
+    assert [(line.measurements, list(line.failures.items()), line.message) for line in lines] == [
+        (5, [("implausible", 2), ("open", 1)], "efficiency above the cores"),
+        (7, [("open", 3), ("stage-in: not supported", 2), ("implausible", 1)], "no such file"),
+    ]
+
+
+def test_same_named_campaigns_are_distinguished(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_queries, "CHUNK", 2)
+    for id_ in ("0123456789abcdef01", "0123456789abcdef02", "fedcba98765432100"):
+        filled.add_campaign(make_campaign_row(id_, name="nightly"), [])
+    ids = ["new", "0123456789abcdef01", "fedcba98765432100", "nothing"]
+    assert campaign_queries.fetch_distinct_names(filled, ids) == {
+        "new": "name of new",
+        "0123456789abcdef01": "nightly (01234567)",
+        "fedcba98765432100": "nightly (fedcba98)",
+    }
+    found = campaign_queries.fetch_distinct_names(filled, [*ids, "0123456789abcdef02"])
+    assert found["0123456789abcdef02"] == "nightly (0123456789abcdef02)"
+    assert campaign_queries.fetch_distinct_names(filled, []) == {}
+
+
+def test_job_pagination(filled: Store) -> None:
+    whole = [
+        line.job.id for line in campaign_queries.list_job_summaries(filled, "new", {}, 0, 10)[0]
+    ]
+    parts = [campaign_queries.list_job_summaries(filled, "new", {}, first, 1) for first in range(4)]
+    assert [line.job.id for lines, _ in parts for line in lines] == whole
+    assert {count for _, count in parts} == {3}
+
+
+def test_job_measurements(filled: Store) -> None:
+    job = campaign_queries.fetch_job(filled, "a1")
+    rows = campaign_queries.fetch_job_measurements(
+        filled, job, ("attempt", "round", "site", "read_latency_hist")
+    )
+    assert [(row["attempt"], row["round"]) for row in rows] == [(1, 1), (1, 2), (2, 3)]
+    assert {row["site"] for row in rows} == {"A"}
+
+
+def test_latest_comparisons(filled: Store) -> None:
+    for number, name in enumerate(("first", "third", "second")):
+        rows = [
+            VerdictRow(
+                name, 10 * number, 1, scope, "A", "key", f"x{place}", metric, "root", "a", "b",
+                verdict, effect, -0.01, 0.01, 6, 3, None, VerdictEvidence().to_json(),
+            )
+            for place, (scope, metric, verdict, effect) in enumerate((
+                ("series", "wall_per_event_s", "slower", 0.2),
+                ("series", "cpu_per_event_s", "same", 0.9),
+                ("series", "cpu_per_event_s", "faster", -0.3),
+                ("release", "cpu_per_event_s", "slower", 0.1),
+                ("series", "cpu_per_event_s", "faster", None),
+            ))
+        ]  # fmt: skip
+        filled.replace_comparison(name, [], rows)
+    found = overview_queries.list_latest_comparisons(filled, 2)
+    assert [one.first_verdict.comparison_id for one in found] == ["second", "third"]
+    assert [one.first_verdict.label for one in found] == ["x0", "x0"]
+    assert found[0].verdict_counts == {
+        "wall_per_event_s": {"series": {"slower": 1}},
+        "cpu_per_event_s": {"release": {"slower": 1}, "series": {"faster": 2, "same": 1}},
+    }
+    assert list(found[0].verdict_counts) == ["wall_per_event_s", "cpu_per_event_s"]
+    assert list(found[0].verdict_counts["cpu_per_event_s"]["series"]) == ["faster", "same"]
+    last = overview_queries.list_latest_comparisons(filled, 2, 2)
+    assert [one.first_verdict.comparison_id for one in last] == ["first"]
+    assert overview_queries.count_comparisons(filled) == 3
+    most = overview_queries.find_largest_effects(filled, ("second", "third"), ("faster", "slower"))
+    assert {key: (row.label, row.effect) for key, row in most.items()} == {
+        ("second", "wall_per_event_s"): ("x0", 0.2),
+        ("second", "cpu_per_event_s"): ("x2", -0.3),
+        ("third", "wall_per_event_s"): ("x0", 0.2),
+        ("third", "cpu_per_event_s"): ("x2", -0.3),
+    }
+    assert {row.comparison_id for row in most.values()} == {"second", "third"}
+    assert [*overview_queries.find_largest_effects(filled, ("second",), ("faster",))] == [
+        ("second", "cpu_per_event_s")
+    ]
+    assert overview_queries.find_largest_effects(filled, (), ("faster",)) == {}
+    assert overview_queries.list_latest_comparisons(filled, 0) == []
+
+
+def test_comparisons_since_a_time(filled: Store) -> None:
+    for number in (1, 2, 3):
+        filled.replace_comparison(
+            f"c{number}", [], [build_verdict(f"c{number}", created_us=number)]
+        )
+    found = overview_queries.list_latest_comparisons(filled, 9, since_us=2)
+    assert [one.first_verdict.comparison_id for one in found] == ["c3", "c2"]
+
+
+def test_first_day_by_site(filled: Store) -> None:
+    beside = make_measurement("c", 1, site="A", day=20260227, door="near", axis_root="6.40.00")
+    filled.add([beside])
+    assert sorted(
+        overview_queries.list_first_measurements(filled), key=lambda one: (one.site, one.first_day)
+    ) == [
+        FirstMeasurement("A", "x", "x", 20250101),
+        FirstMeasurement("A", "near", "6.40.00", 20260227),
+        FirstMeasurement("B", "x", "x", 20260302),
+    ]
+
+
+def test_filter_choices(filled: Store) -> None:
+    assert overview_queries.list_releases(filled) == ["x"]
+    filled.add(
+        make_measurement("c", place, axis_root=release)
+        for place, release in enumerate(["6.40.00", "6.38.00", "6.40.00"])
+    )
+    assert sorted(overview_queries.list_releases(filled)) == ["6.38.00", "6.40.00", "x"]
+    newest = campaign_queries.list_newest_campaigns(filled, 1)
+    assert newest == [(filled.campaigns()[0].id, filled.campaigns()[0].name)]
+
+
+def test_root_file_size(filled: Store) -> None:
+    def held(*wheres: str) -> tuple[int, int]:
+        found = root_exports.fingerprint_selection(filled, Selection.parse([], wheres))
+        assert found.pruned > 0
+        return found.rows, found.implausible
+
+    assert held() == (6, 1)
+    assert held("site=B") == (1, 0)
+    assert root_exports.fingerprint_selection(
+        filled, Selection.parse([], ["site=nowhere"])
+    ) == root_exports.SelectionFingerprint(0, 0, 0)
+
+
+def test_day_failures(filled: Store) -> None:
+    found = overview_queries.list_bad_measurements(filled, "A", 20260301)
+    assert sorted((one.job_id, one.failure_class, one.failure_message) for one in found) == [
+        ("a1", "open", "no such file"),
+        ("a2", "", ""),
+    ]
+    assert overview_queries.list_bad_measurements(filled, "A", 20260228) == []
+    assert overview_queries.list_bad_measurements(filled, "", 20260301) == []
+
+
+def test_day_sites(filled: Store) -> None:
+    found = [
+        (one.campaign_name, one.job_id, one.measurements, one.good)
+        for one in overview_queries.list_measured_jobs(filled, "A", 20260301)
+    ]
+    assert found == [("name of new", "a1", 2, 1), ("name of new", "a2", 1, 0)]
+    assert overview_queries.list_measured_jobs(filled, "", 20260301) == []
+
+
+def test_unsupported_variants(filled: Store) -> None:
+    lacking: dict[str, Any] = {
+        "failure_class": "stage-in",
+        "failure_kind": "not-supported",
+        "site": "A",
+    }
+    filled.add([make_measurement("a2", 9, campaign_id="new", **lacking)])
+    assert campaign_queries.count_unsupported(filled, "new") == {("A", "stage-in"): 1}
+    for failure, ids in (("stage-in", []), ("stage-in: not supported", ["a2"])):
+        lines, _ = campaign_queries.list_job_summaries(filled, "new", {"failure": failure}, 0, 10)
+        assert [line.job.id for line in lines] == ids
+
+
+def test_campaign_inputs(filled: Store) -> None:
+    assert campaign_queries.list_datasets(filled, "new") == []
+    read: dict[str, Any] = {"dataset": "small", "dataset_hash": "sha256:1"}
+    filled.add([make_measurement("a2", 9, campaign_id="new", **read)])
+    assert campaign_queries.list_datasets(filled, "new") == [("small", "sha256:1")]
+
+
+def test_totals(filled: Store) -> None:
+    assert overview_queries.count_site_outcomes(filled) == [
+        SiteTotal("A", "good", 3, 20260301),
+        SiteTotal("A", "implausible", 1, 20260301),
+        SiteTotal("A", "open", 1, 20260301),
+        SiteTotal("B", "open", 1, 20260302),
+    ]
+    assert overview_queries.count_jobs_by_state(filled, ["queued", "running", "held"]) == {
+        "queued": 1,
+        "running": 1,
+    }

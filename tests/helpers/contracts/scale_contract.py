@@ -1,0 +1,48 @@
+"""Exports of any size: their memory does not grow with the rows; see :mod:`store_contract`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from measurement_factory import make_measurement
+
+from treehammer.sql.write.store import Store
+
+#: Exports in small batches, and says what memory this process and its largest child took (kB).
+EXPORT_SCRIPT = """
+import resource, sys
+from contextlib import nullcontext
+from pathlib import Path
+from treehammer.sql import arrow, formats
+from treehammer.sql.transfer.export import export
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+arrow.ROWS, formats.GROUP_BYTES = 100, 2**22
+with Store.open(sys.argv[1], create=False) as store:
+    export(store, Selection.of(wheres=[f"round<={sys.argv[2]}"]), Path(sys.argv[3]),
+           software_dir=Path(), progress=lambda _: nullcontext(lambda _d, _n="": None))
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def test_export_memory_is_independent_of_rows(url: str, tmp_path: Path) -> None:
+    with Store.open(url) as store:
+        # Held at once the texts alone would take 80 MB, on top of a process of 150.
+        store.add(
+            make_measurement(job=str(n), round_=n, log_excerpt=f"{n:05}" * 8000)
+            for n in range(2000)
+        )
+
+    def peaks(rows: int) -> list[int]:
+        run = [sys.executable, "-c", EXPORT_SCRIPT, url, str(rows), str(tmp_path / "out.parquet")]
+        return [
+            int(line)
+            for line in subprocess.run(run, check=True, capture_output=True).stdout.split()
+        ]
+
+    few, many = peaks(200), peaks(2000)
+    for less, more in zip(few, many, strict=True):
+        assert more / less < 1.2

@@ -1,0 +1,559 @@
+"""What the store promises on every database; each folder of tests brings ``url`` and ``store``.
+
+Imported by the test modules of each database with ``from store_contract import *``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import subprocess
+import sys
+import textwrap
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import measurement_factory
+import pytest
+import sqlalchemy as sa
+from measurement_factory import full_measurement, make_campaign_row, make_job_row, make_measurement
+
+import treehammer
+from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT, MAX_TEXT
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, Value
+from treehammer.errors import ConfigError, NothingToDoError, StoreError
+from treehammer.sql.core import schema
+from treehammer.sql.core.database_engine import (
+    alter_transaction,
+    make_engine,
+    parse_url,
+    write_transaction,
+)
+from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, PairRow, ReplicaRow, VerdictRow
+from treehammer.sql.core.schema_upgrade import REVISION
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
+from treehammer.sql.write.store import Store, check_database, upgrade_database
+from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
+
+HELPERS_FOLDER = str(Path(measurement_factory.__file__).parent)
+EVERYTHING = Selection()
+
+
+def read_rows(store: Store) -> dict[str, dict[str, Value]]:
+    return {str(row["measurement_id"]): row for row in store.measurements(EVERYTHING)}
+
+
+# Measurements
+
+
+def test_all_columns_round_trip(store: Store) -> None:
+    given = full_measurement(3)
+    store.add([given])
+    (row,) = store.measurements(EVERYTHING)
+    assert row == dict(given.values)
+    assert [type(row[m.name]) for m in CATALOGUE] == [type(given.values[m.name]) for m in CATALOGUE]
+
+
+def test_missing_values_are_none(store: Store) -> None:
+    given = make_measurement()
+    store.add([given])
+    (row,) = store.measurements(EVERYTHING)
+    assert {name: value for name, value in row.items() if value is not None} == given.values
+
+
+def test_add_is_idempotent(store: Store) -> None:
+    some = [make_measurement(position=p, extras={"hits": p}) for p in (1, 2, 3)]
+    assert store.add(some) == AddResult(3, 0)
+    assert store.add([*some, make_measurement(position=4)]) == AddResult(1, 3)
+    assert len(read_rows(store)) == 4
+
+
+def test_duplicates_in_one_call_are_written_once(store: Store) -> None:
+    assert store.add([make_measurement(), make_measurement()]) == AddResult(1, 1)
+
+
+def test_equivalent_spellings_are_no_conflict(store: Store) -> None:
+    store.add([make_measurement(axis_cache_mb=30, ref="", pass_loop_wall_s=[1, 2])])
+    again = make_measurement(axis_cache_mb=30.0, pass_loop_wall_s=[1.0, 2.0])
+    assert store.add([again]) == AddResult(0, 1)
+
+
+@pytest.mark.parametrize("other", [{"site": "elsewhere"}, {"extras": {"hits": 2}}])
+def test_conflict_is_reported_and_changes_nothing(store: Store, other: dict[str, Any]) -> None:
+    first = make_measurement(extras={"hits": 1})
+    store.add([first])
+    before = read_rows(store)
+    second = make_measurement(**{"extras": {"hits": 1}, **other})
+    assert store.add([second]) == AddResult(0, 0, (first.id,))
+    assert read_rows(store) == before
+    assert list(store.extras(EVERYTHING)) == [ExtraRow(first.id, "hits", 1.0)]
+
+
+def _build_finding(at: int, good: bool, **changes: Any) -> ReplicaRow:
+    values: dict[str, Any] = {
+        "id": f"{at}{changes}",
+        "found_us": at,
+        "dataset": "set",
+        "dataset_hash": "h",
+        "site": "local",
+        "door": "d",
+        "file": "f.root",
+        "url": "root://h//f.root",
+        "good": good,
+        "message": "" if good else "has adler32 1, not 2",
+    }
+    return ReplicaRow(**{**values, **changes})
+
+
+def _flagged_rows(store: Store) -> dict[int, str]:
+    rows = store.measurements(Selection(), ["started_us", "implausible_reasons", "plausible"])
+    found = {int(str(row["started_us"])): row for row in rows}
+    assert all(row["plausible"] is (row["implausible_reasons"] is None) for row in found.values())
+    return {at: str(row["implausible_reasons"] or "") for at, row in found.items()}
+
+
+def test_reads_of_bad_replica_are_flagged(store: Store) -> None:
+    here: dict[str, Any] = {"dataset_hash": "h", "site": "local", "door": "d", "plausible": True}
+    read = [make_measurement(f"j{at}", started_us=at, **here) for at in (10, 20, 30, 40, 50)]
+    other = make_measurement("other", started_us=25, **{**here, "door": "e"})
+    doubtful = make_measurement(
+        "why", started_us=22, **{**here, "plausible": False}, implausible_reasons="x"
+    )
+    # No mark, though it looks like one.
+    odd = make_measurement(
+        "odd", started_us=23, **{**here, "plausible": False}, implausible_reasons="Bad Replica: x; "
+    )
+    store.add([*read, other, doubtful, odd])
+    assert store.mark_bad_replicas() == 0
+    store.add_replicas(
+        [_build_finding(15, True), _build_finding(35, False), _build_finding(36, False)]
+    )
+    assert store.mark_bad_replicas() == 6
+    said = "bad replica: has adler32 1, not 2"
+    assert _flagged_rows(store) == {
+        10: "",
+        20: said,
+        22: f"x; {said}",
+        23: f"Bad Replica: x; ; {said}",
+        25: "",
+        30: said,
+        40: said,
+        50: said,
+    }
+    assert store.mark_bad_replicas() == 0
+    # What comes home later is marked, too, until the replica is good again.
+    store.add_replicas([_build_finding(55, True), _build_finding(55, False, dataset_hash="else")])
+    late = [make_measurement(f"j{at}", started_us=at, **here) for at in (45, 60)]
+    store.add(late)
+    assert store.mark_bad_replicas() == 1
+    assert _flagged_rows(store)[45] == said
+    assert _flagged_rows(store)[60] == ""
+    # Handed in again, what was marked is the same measurement still.
+    assert store.add([*read, doubtful, odd, *late]) == AddResult(0, 9)
+
+
+def test_never_good_replica_flags_all_reads(store: Store) -> None:
+    store.add([make_measurement(started_us=1, dataset_hash="h", door="d", plausible=True)])
+    store.add_replicas([_build_finding(35, False)])
+    store.add_replicas([_build_finding(35, False)])
+    assert store.mark_bad_replicas() == 1
+
+
+@pytest.mark.parametrize("length", [3, 3990, 5000])
+def test_flag_keeps_earlier_implausibility(store: Store, length: int) -> None:
+    here: dict[str, Any] = {"dataset_hash": "h", "door": "d", "started_us": 1}
+    whys = [None, "y", "y" * 5000, "y" * MAX_LONG_TEXT]
+    given = [
+        make_measurement(position=place, plausible=why is None, implausible_reasons=why, **here)
+        for place, why in enumerate(whys, 1)
+    ]
+    store.add(given)
+    store.add_replicas([_build_finding(35, False, id="bad", message="z" * length)])
+    assert store.mark_bad_replicas() == 4
+    assert store.mark_bad_replicas() == 0
+    found = [str(read_rows(store)[item.id]["implausible_reasons"]) for item in given]
+    mark = f"bad replica: {'z' * length}"[:MAX_TEXT]
+    assert found[:3] == [mark, f"y; {mark}", f"{'y' * 5000}; {mark}"]
+    assert found[3].endswith(f"y; {mark}")
+    assert len(found[3]) == MAX_LONG_TEXT
+    assert len(store.replicas()[0].message) == min(length, MAX_TEXT)
+    # Handed in again, what was marked is the same measurement still.
+    assert store.add(given[:3]) == AddResult(0, 3)
+
+
+def test_several_batches(store: Store) -> None:
+    some = [make_measurement(job=f"job {n}") for n in range(2 * BATCH_MEASUREMENTS + 3)]
+    assert store.add(iter(some)) == AddResult(len(some), 0)
+    assert store.add(iter(some)) == AddResult(0, len(some))
+
+
+HOSTILE_TEXTS = [
+    "'; DROP TABLE measurement; --",
+    '"quoted", and\ncut\r\nin\tlines',
+    "𝕏 中文 العربية \u202e\u200b é e\u0301",
+    "[red]{{ 7 * 7 }}<script>alert(1)</script>%s %(a)s :name ?",
+    " ",
+    "NULL",
+    "x" * 4000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS)
+def test_hostile_text_round_trip(store: Store, text: str) -> None:
+    store.add([make_measurement(host=text, log_excerpt=text)])
+    (row,) = store.measurements(EVERYTHING, ["host", "log_excerpt"])
+    assert row == {"host": text, "log_excerpt": text}
+
+
+def test_number_limits(store: Store) -> None:
+    whole = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
+    real = [5e-324, -0.0, 0.1, sys.float_info.max, -sys.float_info.max]
+    store.add(
+        make_measurement(
+            position=p, retries=i, eff_job=x, read_latency_hist=whole, pass_loop_wall_s=real
+        )
+        for p, (i, x) in enumerate(zip(whole, real, strict=True))
+    )
+    rows = list(store.measurements(EVERYTHING))
+    assert [row["retries"] for row in rows] == whole
+    assert [row["eff_job"] for row in rows] == real
+    assert all(row["read_latency_hist"] == whole for row in rows)
+    assert all(row["pass_loop_wall_s"] == real for row in rows)
+
+
+def test_empty_list_is_not_null(store: Store) -> None:
+    store.add([make_measurement(read_latency_hist=[])])
+    (row,) = store.measurements(EVERYTHING, ["read_latency_hist", "pass_loop_wall_s"])
+    assert row == {"read_latency_hist": [], "pass_loop_wall_s": None}
+
+
+def test_rows_are_in_execution_order(store: Store) -> None:
+    places = [("b", 1, 1), ("a", 2, 1), ("a", 1, 2), ("a", 1, 1)]
+    store.add(make_measurement(job=j, round_=r, position=p, extras={"e": p}) for j, r, p in places)
+    rows = list(store.measurements(EVERYTHING, ["job_id", "round", "position", "measurement_id"]))
+    assert [(r["job_id"], r["round"], r["position"]) for r in rows] == sorted(places)
+    assert [e.measurement_id for e in store.extras(EVERYTHING)] == [
+        r["measurement_id"] for r in rows
+    ]
+
+
+def test_snapshot_is_stable(store: Store) -> None:
+    store.add([make_measurement(position=1)])
+    with store.snapshot() as snapshot:
+        assert len(list(snapshot.measurements(EVERYTHING))) == 1
+        store.add([make_measurement(position=2)])
+        assert len(list(snapshot.measurements(EVERYTHING))) == 1
+        assert len(list(snapshot.measurements(EVERYTHING))) == 1
+    assert len(read_rows(store)) == 2
+
+
+def test_abandoned_stream_releases_connection(store: Store) -> None:
+    store.add(make_measurement(position=p) for p in range(10))
+    next(store.measurements(EVERYTHING))
+    assert store.add([make_measurement(position=11)]).new == 1
+
+
+def test_unknown_column_is_an_error(store: Store) -> None:
+    with pytest.raises(KeyError):
+        list(store.measurements(EVERYTHING, ["no_such_column"]))
+
+
+def test_counts(store: Store) -> None:
+    store.add(
+        [
+            make_measurement(position=1),
+            make_measurement(position=2),
+            make_measurement(position=3, plausible=False),
+            make_measurement(position=4, failure_class="open"),
+            make_measurement(position=5, site="far", kind="checksum"),
+            make_measurement(position=6, campaign_id="other"),
+        ]
+    )
+    assert set(store.count_measurements("campaign")) == {
+        CountRow("local", "timed", "", True, 2),
+        CountRow("local", "timed", "", False, 1),
+        CountRow("local", "timed", "open", True, 1),
+        CountRow("far", "checksum", "", True, 1),
+    }
+
+
+# Campaigns, jobs, attempts, comparisons
+
+
+def test_campaign_add_is_idempotent(store: Store) -> None:
+    store.add_campaign(make_campaign_row(), [make_job_row("a")])
+    store.set_jobs([make_job_row("a", state="done")])
+    store.add_campaign(make_campaign_row(name="renamed"), [make_job_row("a"), make_job_row("b")])
+    assert store.campaigns() == [make_campaign_row()]
+    assert store.jobs("campaign") == [make_job_row("a", state="done"), make_job_row("b")]
+    assert store.jobs("other") == []
+
+
+def test_job_requires_campaign(store: Store) -> None:
+    with pytest.raises(StoreError):
+        store.set_jobs([make_job_row("a")])
+
+
+def test_last_duplicate_row_wins(store: Store) -> None:
+    store.add_campaign(make_campaign_row(), [])
+    store.set_jobs([make_job_row("a", state="queued"), make_job_row("a", state="running")])
+    assert [job.state for job in store.jobs("campaign")] == ["running"]
+
+
+def test_uploaded_campaign(store: Store) -> None:
+    jobs = [make_job_row(f"job {n}", state="running") for n in range(1100)]
+    first = [AttemptRow(job.id, 1, "running", 5, 0, None, "", "") for job in jobs]
+    finding = ReplicaRow("f", 5, "set", "hash", "A", "door", "file", "root://", False, "torn")
+    handed = CampaignUpload(make_campaign_row(), jobs, first, [finding])
+    assert store.apply_upload(handed) == UploadResult(2202, 0, 0)
+    assert store.apply_upload(handed) == UploadResult(0, 0, 2202)
+    told = store.jobs("campaign")
+    assert all(job.is_external for job in told)
+    assert [replace(j, batch_system=jobs[0].batch_system) for j in told] == sorted(
+        jobs, key=lambda job: job.id
+    )
+    ended = replace(first[1], state="lost", ended_us=9, failure_class="lost", message="gone")
+    second = AttemptRow("job 1", 2, "done", 10, 20, 0, "", "")
+    news = CampaignUpload(make_campaign_row(), [replace(jobs[1], state="done")], [ended, second])
+    assert store.apply_upload(news) == UploadResult(1, 2, 1)
+    assert store.apply_upload(
+        CampaignUpload(make_campaign_row(), jobs[1:2], first[1:2])
+    ) == UploadResult(0, 0, 3)
+    assert store.attempts(["job 1"]) == [ended, second]
+    assert (store.campaigns(), store.replicas()) == ([make_campaign_row()], [finding])
+
+
+def test_attempts_are_updated(store: Store) -> None:
+    store.add_campaign(make_campaign_row(), [make_job_row(f"job {n}") for n in range(1100)])
+    first = AttemptRow("job 1", 1, "running", 5, 0, None, "", "")
+    store.set_attempts([first])
+    ended = AttemptRow("job 1", 1, "lost", 5, 9, 137, "lost", "the node went away")
+    second = AttemptRow("job 1", 2, "done", 10, 20, 0, "", "")
+    store.set_attempts([ended, second])
+    assert store.attempts(f"job {n}" for n in range(1100)) == [ended, second]
+    assert store.attempts([]) == []
+
+
+@pytest.mark.parametrize("reference", ["bb22", "name of bb22", "bb", "name of bb"])
+def test_find_campaign(store: Store, reference: str) -> None:
+    for place, id_ in enumerate(("aa11", "bb22", "aa33")):
+        store.add_campaign(make_campaign_row(id_, created_us=place), [])
+    assert store.campaign(reference).id == "bb22"
+    assert store.campaign("last").id == "aa33"
+
+
+@pytest.mark.parametrize("reference", ["aa", "zz", "", "%"])
+def test_ambiguous_campaign_lists_choices(store: Store, reference: str) -> None:
+    for id_ in ("aa11", "aa33"):
+        store.add_campaign(make_campaign_row(id_), [])
+    with pytest.raises(ConfigError, match="aa11"):
+        store.campaign(reference)
+
+
+def test_no_campaign(store: Store) -> None:
+    with pytest.raises(NothingToDoError):
+        store.campaign("last")
+
+
+def build_pair(comparison: str, d: float) -> PairRow:
+    return PairRow(
+        comparison, "job", "campaign", "local", "host", "key", "label", "cpu_per_event_s", "root",
+        "6.38.00", "6.40.00", 2, 1.0, 1.1, d,
+    )  # fmt: skip
+
+
+def build_verdict(comparison: str, **changes: object) -> VerdictRow:
+    row: dict[str, Any] = {
+        "comparison_id": comparison, "created_us": 1, "rule_version": 1, "scope": "release",
+        "site": "", "comparison_key": "", "label": "all", "metric": "cpu_per_event_s",
+        "axis": "root", "a": "6.38.00", "b": "6.40.00", "verdict": "undecided", "effect": None,
+        "low": None, "high": None, "jobs": 3, "hosts": 1, "jobs_needed": None, "evidence": "{}",
+    }  # fmt: skip
+    return VerdictRow(**{**row, **changes})
+
+
+def test_comparison_replaces_only_itself(store: Store) -> None:
+    store.replace_comparison("one", [build_pair("one", 0.1)], [build_verdict("one")])
+    store.replace_comparison("two", [build_pair("two", 0.2)], [build_verdict("two")])
+    pairs = [build_pair("one", 0.3), build_pair("one", 0.2)]
+    verdicts = [
+        build_verdict("one", effect=0.25, jobs_needed=4),
+        build_verdict("one", scope="series"),
+    ]
+    store.replace_comparison("one", pairs, verdicts)
+    assert store.pairs("one") == pairs
+    assert store.verdicts("one") == verdicts
+    assert store.pairs("two") == [build_pair("two", 0.2)]
+    assert store.verdicts("three") == []
+
+
+# Opening, and others at work
+
+
+def test_count_whole_database(url: str) -> None:
+    with Store.open(url) as store:
+        store.add([make_measurement(extras={"a": 1, "b": 2})])
+    counts = check_database(url)
+    assert counts["measurement"] == 1
+    assert counts["extra"] == 2
+    assert counts["campaign"] == 0
+
+
+def test_incomplete_schema_is_reported(url: str, store: Store) -> None:
+    store.add([make_measurement()])
+    (index,) = schema.rollup_day.indexes
+    with alter_transaction(store._engine) as connection:
+        connection.execute(sa.schema.DropIndex(index))
+    with pytest.raises(StoreError, match=r"lacks index ix_rollup_day_subject\n.*db upgrade"):
+        check_database(url)
+    upgrade_database(url)
+    assert check_database(url)["measurement"] == 1
+    with alter_transaction(store._engine) as connection:
+        connection.exec_driver_sql("ALTER TABLE job DROP COLUMN label")
+        connection.execute(sa.schema.DropTable(schema.replica))
+    for act in (check_database, upgrade_database):
+        with pytest.raises(StoreError, match=r"lacks table replica, column job\.label\n.*backup"):
+            act(url)
+    with pytest.raises(StoreError, match="Run: treehammer db check"):
+        store.replicas()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("read_latency_hist", "[1,"),
+        ("read_latency_hist", '{"a": 1}'),
+        ("read_latency_hist", '[1,"x"]'),
+        ("passes", b"\x01rubbish"),
+        ("passes", b"\x07"),
+        ("passes", b"\x01" + zlib.compress(struct.pack("<3id", 2, 1, 1, 0.5))),
+    ],
+)
+def test_corrupt_value_is_reported(url: str, store: Store, column: str, value: str | bytes) -> None:
+    some = [full_measurement(1), full_measurement(2), make_measurement()]
+    store.add(some)
+    id_ = str(some[0].values["measurement_id"])
+    kind = sa.Text() if isinstance(value, str) else sa.LargeBinary()
+    change = sa.update(schema.measurement).values({column: sa.literal(value, kind)})
+    with write_transaction(store._engine) as connection:
+        connection.execute(change.where(schema.measurement.c.measurement_id == id_))
+    readers: list[Callable[[], object]] = [lambda: read_rows(store)]
+    readers.append(lambda: treehammer.results(database=url))
+    if column == "read_latency_hist":
+        readers.append(store.rebuild_rollups)
+    for read in readers:
+        with pytest.raises(StoreError, match=r"(damaged|does not know)(.|\n)*treehammer db check"):
+            read()
+    with pytest.raises(StoreError, match=rf"{column} of 1 measurement.*damaged: {id_}\n") as caught:
+        check_database(url)
+    # What it says is what helps.
+    (statement,) = re.findall("UPDATE .*(?=;)", str(caught.value))
+    with write_transaction(store._engine) as connection:
+        connection.exec_driver_sql(statement)
+    store.rebuild_rollups()
+    assert check_database(url)["measurement"] == 3
+    assert len(read_rows(store)) == 3
+
+
+def run_script(script: str, *arguments: str) -> subprocess.Popen[str]:
+    code = f"import sys; sys.path.insert(0, {HELPERS_FOLDER!r})\n" + textwrap.dedent(script)
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+ADD_SCRIPT = """
+    import json, sys
+    from sql_makers import make_measurement
+    from treehammer.sql.write.store import Store
+    new = known = 0
+    with Store.open(sys.argv[1]) as store:
+        for start in range(0, 200, 5):
+            added = store.add(
+                make_measurement(job=f"job {n}", extras={"n": n}) for n in range(start, start + 5)
+            )
+            new, known = new + added.new, known + added.known
+    print(json.dumps([new, known]))
+"""
+
+
+def test_concurrent_creation_and_writes(url: str) -> None:
+    processes = [run_script(ADD_SCRIPT, url) for _ in range(2)]
+    results = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], results
+    counts = [json.loads(out) for out, _ in results]
+    assert sum(new for new, _ in counts) == 200
+    assert sum(known for _, known in counts) == 200
+    assert check_database(url)["extra"] == 200
+
+
+# What the database held before
+
+
+_REVISION_TABLE = sa.Table(
+    "alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32))
+)
+_FOREIGN_METADATA = sa.MetaData()
+_FOREIGN_JOB_TABLE = sa.Table(
+    "job", _FOREIGN_METADATA, sa.Column("what", sa.String(9), primary_key=True)
+)
+_FOREIGN_RECIPES_TABLE = sa.Table(
+    "recipes", _FOREIGN_METADATA, sa.Column("cake", sa.String(9), primary_key=True)
+)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_database_without_revision_is_refused(url: str, whole: bool) -> None:
+    """So they are while a backup is being restored."""
+    with Store.open(url) as store:
+        store.add([make_measurement()])
+    with raw_connection(url) as connection:
+        if whole:
+            _REVISION_TABLE.drop(connection)
+        else:
+            connection.execute(sa.delete(_REVISION_TABLE))
+    for act in (Store.open, upgrade_database, check_database):
+        with pytest.raises(
+            StoreError, match=r"not the revision that they are at(.|\n)*restore all"
+        ):
+            act(url)
+    with raw_connection(url) as connection:
+        if whole:
+            _REVISION_TABLE.create(connection)
+        connection.execute(sa.insert(_REVISION_TABLE).values(version_num=REVISION))
+    assert check_database(url)["measurement"] == 1
+
+
+def test_foreign_tables_are_left_alone(url: str) -> None:
+    """Even where a table of theirs has the name of one of ours."""
+    with raw_connection(url) as connection:
+        _FOREIGN_JOB_TABLE.create(connection)
+        connection.execute(sa.insert(_FOREIGN_JOB_TABLE).values(what="bakes"))
+    for act in (Store.open, upgrade_database):
+        with pytest.raises(StoreError, match="not the revision"):
+            act(url)
+    with raw_connection(url) as connection:
+        _FOREIGN_RECIPES_TABLE.create(connection)
+    for act in (Store.open, upgrade_database):
+        with pytest.raises(StoreError, match="other than Treehammer"):
+            act(url)
+    with raw_connection(url) as connection:
+        assert connection.scalar(sa.select(_FOREIGN_JOB_TABLE.c.what)) == "bakes"
+
+
+@contextmanager
+def raw_connection(url: str) -> Iterator[sa.Connection]:
+    """A connection to do to a database what only others do."""
+    engine = make_engine(parse_url(url))
+    try:
+        with alter_transaction(engine) as connection:
+            yield connection
+    finally:
+        engine.dispose()

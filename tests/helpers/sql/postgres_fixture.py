@@ -1,0 +1,87 @@
+"""A real PostgreSQL server for tests: Debian's, in a temporary folder, reached by its socket."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from machine_requirements import skip_or_fail
+from psycopg import sql
+
+from treehammer import config
+from treehammer.errors import TestbedError
+from treehammer.testbed.install import postgres_server
+
+#: A role that needs its password, and may make no tables.
+GUEST_ROLE, GUEST_PASSWORD = "guest", "s3cret-pa:ss/w@rd"
+_SETTINGS = {"shared_buffers": "32MB", **postgres_server.UNSAFE_FAST_SETTINGS}
+_ACCESS_RULES = f"local all {GUEST_ROLE} scram-sha-256\n{postgres_server.TRUST_LOCAL_ACCESS}"
+
+
+class SharedPostgresServer(postgres_server.PostgresServer):
+    """One server; its databases are made and dropped by tests."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        try:
+            super().__init__(programs, folder, _SETTINGS, _ACCESS_RULES)
+        except TestbedError as error:
+            skip_or_fail(str(error))
+        self._made = 0
+
+    def make_database(self, encoding: str = "UTF8") -> str:
+        """A new, empty database; its name."""
+        self._made += 1
+        name = f"results_{self._made}"
+        self.create_database(name, encoding)
+        return name
+
+    def end_connections(self, database: str) -> int:
+        """Cut all connections to a database; how many there were."""
+        return self.execute(
+            sql.SQL(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = {}"
+            ).format(sql.Literal(database))
+        )
+
+    def make_guest(self) -> None:
+        """The role :data:`GUEST`."""
+        self.execute(
+            sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(
+                sql.Identifier(GUEST_ROLE), sql.Literal(GUEST_PASSWORD)
+            )
+        )
+
+    def grant_reading(self, database: str) -> None:
+        """Let :data:`GUEST` read all tables of a database."""
+        self.execute(
+            sql.SQL(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUEST_ROLE}"), database
+        )
+
+
+def require_programs() -> Path:
+    """The folder of a server's programs; skips the test where there are none."""
+    try:
+        return postgres_server.install_postgres(config.load_settings().cache_dir / "testbed", print)
+    except TestbedError as error:
+        skip_or_fail(f"no PostgreSQL: {error}")
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[SharedPostgresServer]:
+    """A server of this process."""
+    found = require_programs()
+    # The path of a socket has 107 bytes: pytest's own folders can be longer.
+    folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir="/tmp"))
+    try:
+        server = SharedPostgresServer(found, folder)
+        server.start()
+        server.make_guest()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder)

@@ -1,0 +1,313 @@
+"""A campaign on this machine under seeded trouble, and what must be true when it is over.
+
+``python tests/helpers/chaos.py kill|interrupt FOLDER SEED...`` runs one round for each seed.
+
+The user's commands are forks of this process, as loading Python anew would take longer than they do;
+runner, workers and payloads are what they always are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from spool_harness import SpoolHarness
+
+from treehammer import __main__ as face
+from treehammer import config
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store, check_database
+from treehammer.submit.batch.local import job_processes
+from treehammer.submit.tracking import campaign_polling
+
+TEST_TOML = """
+[test]
+name = "chaos"
+payload = "run.sh"
+repeats = 3
+rounds = 1
+wall_limit_s = 60
+[matrix]
+mode = ["one", "two"]
+bundle = ["mode"]
+"""
+
+# Each payload leaves the pids of itself and of a child that escapes its session.  Whoever meets
+# one of an earlier payload alive was not alone.  A killed one that its new parent has not asked after
+# yet, a zombie, is not alive.
+PAYLOAD = """#!/bin/sh
+for pid in $(cat {folder}/pids 2>/dev/null); do
+  state=$(grep State "/proc/$pid/status" 2>/dev/null) || continue
+  case "$state" in *zombie*) ;; *) echo "$$ met $pid: $state" >> {folder}/met ;; esac
+done
+setsid sleep 300 &
+echo "$$ $!" >> {folder}/pids
+sleep 0.1
+echo '{{"format": 1, "values": {{}}, "extras": {{}}, "failure": null}}' > "$TREEHAMMER_RESULT"
+"""
+
+#: A round that is not over after so many seconds hangs.
+TIMEOUT_S = 240.0
+
+
+class ChaosRound:
+    """One user with one campaign and one seed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.dice = random.Random(seed)
+        self.settings = config.load_settings(
+            {"data_dir": folder / "data"}, environ={}, folder=folder
+        )
+        self.bench = SpoolHarness(folder / "bench", spool=self.settings.spool_dir)
+        self.said = folder / "said"
+        self.test = folder / "test"
+        self.test.mkdir()
+        (self.test / "test.toml").write_text(TEST_TOML)
+        payload = self.test / "run.sh"
+        payload.write_text(PAYLOAD.format(folder=folder))
+        payload.chmod(0o755)
+        campaign_polling.LOCAL_POLL_S = 0.2
+        self.deadline = time.monotonic() + TIMEOUT_S
+
+    # -- the user
+
+    def run_forked(self, action: Callable[[], object]) -> int:
+        """Do something in a process of its own; its pid."""
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            said = self.said.open("w")
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+            action()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def start_command(self, *words: str) -> int:
+        """Type a command; its pid."""
+
+        def run() -> None:
+            sys.argv = ["treehammer", "--data-dir", str(self.settings.data_dir), *words]
+            face.main()
+
+        return self.run_forked(run)
+
+    def start_submission(self) -> int:
+        """Type the submission; its pid."""
+        return self.start_command("submit", str(self.test), "--wait", "-P", "root=none")
+
+    def wait_exit_code(self, pid: int, seconds: float) -> int | None:
+        """Exit code as subprocess gives it, None while it lives after so many seconds."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.005)
+        assert time.monotonic() < self.deadline, f"it hangs\n{self.read_logs()}"
+        return None
+
+    def wait_for_command(self, pid: int) -> int:
+        """Wait for the end of a command; its exit code."""
+        while (code := self.wait_exit_code(pid, 1.0)) is None:
+            pass
+        return code
+
+    def read_logs(self) -> str:
+        """What the runners said, and the last command."""
+        files = (self.settings.spool_dir / "runner.log", self.said)
+        return "\n".join(f.read_text(errors="replace") for f in files if f.exists())
+
+    def worker_pids(self) -> list[int]:
+        """Pids of the living workers."""
+        found = []
+        for path in self.settings.spool_dir.glob("jobs/*/*/attempt-*.pid"):
+            with suppress(OSError, ValueError):
+                pid, started = map(int, path.read_text().split())
+                if job_processes.start_time(pid) == started:
+                    found.append(pid)
+        return found
+
+    def campaign_ids(self) -> list[CampaignRow]:
+        """The campaigns the database has."""
+        if not (self.settings.data_dir / "results.db").exists():
+            return []
+        with Store.open(self.settings.database) as store:
+            return store.campaigns()
+
+    # -- trouble
+
+    def kill_processes(self, command: int, whom: str) -> None:
+        """Kill some of the processes at work."""
+        victims = {
+            "submitter": [command],
+            "runner": self.bench.runner_pids(),
+            "worker": self.worker_pids(),
+        }
+        chosen = [pid for name, pids in victims.items() if whom in (name, "all") for pid in pids]
+        for pid in chosen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill_repeatedly(self, times: int = 5) -> None:
+        """Submit, and kill again and again; whoever submitted looks again."""
+        command = self.start_submission()
+        for _ in range(times):
+            code = self.wait_exit_code(command, self.dice.uniform(0.0, 1.2))
+            if code is None:
+                whom = self.dice.choice(["submitter", "runner", "worker", "worker", "all"])
+                self.kill_processes(command, whom)
+                if whom not in ("submitter", "all"):
+                    continue
+                self.wait_for_command(command)
+            else:
+                no_runner = code == 4 and "runner does not start" in self.said.read_text()
+                assert code in (0, 1) or no_runner, self.read_logs()
+            command = (
+                self.start_command("status", "last", "--follow")
+                if self.campaign_ids()
+                else self.start_submission()
+            )
+        self.wait_for_command(command)
+        self.complete_campaigns()
+
+    def interrupt_repeatedly(self, times: int = 4) -> None:
+        """Submit and collect, and press Ctrl-C again and again."""
+        for number in range(times):
+            last = number == times - 1
+            command = self.start_submission() if number % 2 == 0 else self.start_command("collect")
+            code = self.wait_exit_code(command, self.dice.uniform(0.0, 4.0 if last else 1.0))
+            if code is None:
+                os.kill(command, signal.SIGINT)
+                code = self.wait_for_command(command)
+            said = self.said.read_text()
+            assert "Traceback" not in said, said
+            # 3: there was nothing to collect yet; -2: it had not begun, or was through.
+            assert code in (0, 1, 3, 130, -signal.SIGINT), f"{code}\n{said}"
+            if code == 130:  # before the verb began there is nothing to say
+                assert (
+                    "treehammer: interrupted; " in said
+                    or not said.partition("treehammer")[0].strip()
+                )
+            if "nothing was submitted" in said or "none of the jobs" in said:
+                assert not self.has_queued_jobs(), said
+        self.complete_campaigns()
+
+    def has_queued_jobs(self) -> bool:
+        """Whether any job of the newest campaign is in the queue."""
+        newest = self.campaign_ids()[:1]
+        found = (self.settings.spool_dir.glob(f"jobs/*-{row.id}") for row in newest)
+        return any(any(paths) for paths in found)
+
+    def complete_campaigns(self) -> None:
+        """As a user does in the end: submit unless something was, and see every campaign through."""
+        if not self.campaign_ids():
+            assert self.wait_for_command(self.start_submission()) == 0, self.read_logs()
+        for row in self.campaign_ids():
+            assert self.wait_for_command(self.start_command("status", row.id, "--follow")) == 0, (
+                self.read_logs()
+            )
+            assert self.wait_for_command(self.start_command("collect", row.id)) == 0, (
+                self.read_logs()
+            )
+
+    # -- what must be true
+
+    def check_outcome(self) -> Counter[str]:
+        """Every job accounted for, nothing lost, nothing doubled; counts what came of the jobs."""
+        seen: Counter[str] = Counter()
+        check_database(self.settings.database)
+        with Store.open(self.settings.database) as store:
+            for campaign in store.campaigns():
+                seen += self._check_campaign(store, campaign)
+        met = self.folder / "met"
+        assert not met.exists(), met.read_text()
+        assert not list((self.settings.spool_dir / "cancel").iterdir())
+        alive = [pid for pid in self._payload_pids() if job_processes.start_time(pid)]
+        assert not alive, f"payloads live on: {alive}"
+        return seen
+
+    def _payload_pids(self) -> list[int]:
+        path = self.folder / "pids"
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+    def _check_campaign(self, store: Store, campaign: CampaignRow) -> Counter[str]:
+        jobs = store.jobs(campaign.id)
+        assert len(jobs) == campaign.planned_jobs
+        attempts = store.attempts(job.id for job in jobs)
+        columns = ("measurement_id", "job_id", "attempt", "round", "position", "failure_class")
+        rows = list(store.measurements(Selection((campaign.id,)), columns))
+        files = self.settings.spool_dir.glob(f"jobs/*-{campaign.id}/*/attempt-*/records/*.json")
+        assert sorted(f.stem for f in files) == sorted(str(r["measurement_id"]) for r in rows)
+        places = Counter((r["job_id"], r["attempt"], r["round"], r["position"]) for r in rows)
+        assert not places or max(places.values()) == 1
+        seen: Counter[str] = Counter()
+        for job in jobs:
+            mine = [attempt for attempt in attempts if attempt.job_id == job.id]
+            assert [a.number for a in mine] == list(range(1, len(mine) + 1)), mine
+            assert len(mine) in (1, 2), mine
+            last = mine[-1]
+            counted = [r for r in rows if r["job_id"] == job.id and r["attempt"] == last.number]
+            for attempt in mine[:-1]:
+                assert attempt.failure_class == "lost", attempt
+            if job.state == "done" and not last.failure_class:
+                assert len(counted) == job.planned_measurements
+                seen["measured"] += len(counted)
+            else:
+                assert job.state in ("lost", "done"), job
+                assert last.failure_class in ("lost", "submission", "evicted"), last
+                seen["failed"] += job.planned_measurements
+            seen["again"] += len(mine) - 1
+        assert seen["measured"] + seen["failed"] == campaign.planned_measurements
+        return seen
+
+    def end_processes(self) -> None:
+        """End what is left of the round."""
+        self.bench.kill_runner()
+        self.bench.end_processes()
+        for pid in self._payload_pids():
+            with suppress(OSError):
+                if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+
+
+def run_rounds(what: str, folder: Path, seeds: list[int]) -> Iterator[tuple[int, Counter[str]]]:
+    """Run a round for each seed and check it; its folder stays where it failed."""
+    for seed in seeds:
+        place = Path(tempfile.mkdtemp(prefix=f"{what}-{seed}-", dir=folder))
+        trouble = ChaosRound(place, seed)
+        try:
+            {"kill": trouble.kill_repeatedly, "interrupt": trouble.interrupt_repeatedly}[what]()
+            seen = trouble.check_outcome()
+        finally:
+            trouble.end_processes()
+        shutil.rmtree(place)
+        yield seed, seen
+
+
+if __name__ == "__main__":
+    for seed, seen in run_rounds(sys.argv[1], Path(sys.argv[2]), [int(s) for s in sys.argv[3:]]):
+        print(seed, dict(seen), flush=True)

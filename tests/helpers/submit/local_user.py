@@ -1,0 +1,90 @@
+"""A user with a shell test that needs no ROOT, a database and a queue of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from cli_verbs import find_command
+from click.testing import CliRunner, Result
+
+from treehammer import config
+from treehammer.config import Settings
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+
+TEST_TOML = """
+[test]
+name = "shell"
+payload = "run.sh"
+repeats = 2
+rounds = 1
+wall_limit_s = 60
+[matrix]
+mode = ["one", "two"]
+bundle = ["mode"]
+[settings]
+[metrics.answer]
+unit = "1"
+"""
+
+PAYLOAD_SCRIPT = """#!/bin/sh
+sleep "${{TREEHAMMER_AXIS_NAP:-{seconds}}}"
+echo '{{"format": 1, "values": {{}}, "extras": {{"answer": 42}}, "failure": null}}' > "$TREEHAMMER_RESULT"
+"""
+
+
+class LocalUser:
+    """A user with a test, a database and a queue of their own."""
+
+    def __init__(
+        self, folder: Path, data_dir: Path | None = None, database: str | None = None
+    ) -> None:
+        self.folder = folder
+        flags = {
+            "cache_dir": folder / "cache",
+            "data_dir": data_dir or folder / "data",
+            "database": database,
+        }
+        self.settings: Settings = config.load_settings(flags, environ={}, folder=folder)
+        self.test = folder / "test"
+        self.test.mkdir()
+        self.write_payload(0)
+        (self.test / "test.toml").write_text(TEST_TOML)
+
+    def write_payload(self, seconds: float) -> None:
+        path = self.test / "run.sh"
+        path.write_text(PAYLOAD_SCRIPT.format(seconds=seconds))
+        path.chmod(0o755)
+
+    def invoke_command(self, verb: str, *arguments: str) -> Result:
+        return CliRunner().invoke(
+            find_command(verb),
+            arguments,
+            obj=self.settings,
+            standalone_mode=False,
+            catch_exceptions=True,
+        )
+
+    def run_in_new_process(self, verb: str, *arguments: str) -> str:
+        """What another shell prints."""
+        code = (
+            "import sys; from pathlib import Path; from treehammer import config;"
+            "from treehammer.cli import cli;"
+            f"s = config.load({{'data_dir': {str(self.settings.data_dir)!r}}}, environ={{}});"
+            f"cli.get_command(None, {verb!r}).main({list(arguments)!r}, obj=s)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def read_measurements(self) -> list[dict[str, object]]:
+        columns = ("measurement_id", "job_id", "failure_class", "slot", "started_us", "ended_us")
+        with Store.open(self.settings.database) as store:
+            return [dict(row) for row in store.measurements(Selection(), columns)]
+
+    def last_campaign_id(self) -> str:
+        with Store.open(self.settings.database) as store:
+            return store.campaign("last").id

@@ -1,0 +1,125 @@
+"""Pinned tests, manifests and plans to try things with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from treehammer import config
+from treehammer.collectors.software import providers
+from treehammer.config import Settings
+from treehammer.datasets.model.manifest import Distribution, Manifest, ManifestFile, TreeLayout
+from treehammer.hctests.cli.definition_options import load_pinned_test
+from treehammer.hctests.matrix.definition import PinnedTest
+from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
+from treehammer.submit.sites.site_model import Door, Site
+from treehammer.submit.sites.site_software import resolve_site_software
+
+CREATED_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
+
+READING_TEST = """
+[test]
+name = "reads"
+payload = "read.py"
+dataset = "tiny"
+repeats = 2
+rounds = 2
+passes = 3
+[matrix]
+root = ["6.38.00", "6.40.00"]
+cache_mb = [0, 30]
+bundle = ["root"]
+"""
+
+SHELL_TEST = """
+[test]
+name = "shell"
+payload = "run.sh"
+[matrix]
+mode = ["a", "b"]
+"""
+
+
+def make_settings(folder: Path) -> Settings:
+    flags = {"cache_dir": folder / "cache", "data_dir": folder / "data"}
+    return config.load_settings(flags, environ={}, folder=folder)
+
+
+def make_pinned_test(folder: Path, text: str = READING_TEST) -> PinnedTest:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "test.toml").write_text(text)
+    (folder / "read.py").write_text("print('read')\n")
+    (folder / "run.sh").write_text("#!/bin/sh\nexit 0\n")
+    (folder / "run.sh").chmod(0o755)
+    return load_pinned_test(str(folder), {}, {}, make_settings(folder))
+
+
+def make_manifest(entries: int = 1000, clusters: int = 10) -> Manifest:
+    some = Distribution(1, 1.0, 1.0, 1.0, 1.0, 1.0)
+    layout: dict[str, Any] = {
+        "tree": "events",
+        "format": "TTree",
+        "entries": entries,
+        "branches": 100,
+        "unzipped_bytes": 400_000_000,
+        "zipped_bytes": 100_000_000,
+        "top2_share": 0.4,
+        "clusters": clusters,
+        "cluster_zipped_bytes": some,
+        "basket_zipped_bytes": some,
+        "branch_ratio": some,
+    }
+    known = dict(layout.items())
+    for name in TreeLayout.__dataclass_fields__:
+        known.setdefault(name, 0)
+    file = ManifestFile("tiny.root", 100_000_000, "0" * 8, "0" * 64, TreeLayout(**known))
+    return Manifest("tiny", (file,), {})
+
+
+def make_site(*doors: str, name: str = "local") -> Site:
+    made = tuple(Door(door, "file", f"/{door}/data") for door in doors or ("file",))
+    return Site(name, "local", made)
+
+
+def make_local_plan(
+    folder: Path, text: str = READING_TEST, *sites: Site, created_us: int = CREATED_US
+) -> Plan:
+    pinned = make_pinned_test(folder, text)
+    releases = {
+        str(v): providers.parse_software_request(str(v)) for v in pinned.definition.axes["root"]
+    }
+    data = make_manifest() if pinned.definition.dataset else None
+    return make_plan(pinned, sites or (make_site(),), data, releases, created_us=created_us)
+
+
+def make_grid_site(*doors: str, name: str = "SITE_A", **more: Any) -> Site:
+    """A site with an HTCondor pool that has every release of ROOT on CVMFS."""
+    made = tuple(
+        Door(door, "root", f"root://{name.lower()}.example:1094//{door}")
+        for door in doors or ("root",)
+    )
+    known: dict[str, Any] = {
+        "requirements": f'TARGET.GLIDEIN_Site == "{name}"',
+        "software": {"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"},
+    }
+    return Site(name, "htcondor@pool", made, **(known | more))
+
+
+def make_grid_plan(
+    folder: Path, text: str, *sites: Site, terms: SubmissionOptions = DEFAULT_OPTIONS
+) -> Plan:
+    """A plan for sites with HTCondor."""
+    pinned = make_pinned_test(folder, text)
+    releases = {
+        str(v): providers.parse_software_request(str(v)) for v in pinned.definition.axes["root"]
+    }
+    return make_plan(
+        pinned,
+        sites or (make_grid_site(),),
+        make_manifest() if pinned.definition.dataset else None,
+        releases,
+        created_us=CREATED_US,
+        elsewhere=resolve_site_software(sites or (make_grid_site(),), releases),
+        terms=terms,
+    )

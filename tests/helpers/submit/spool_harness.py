@@ -1,0 +1,128 @@
+"""A spool with a stand-in for the worker, and means to look at what came of its jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from treehammer.submit.batch.interface import JobDescription, JobState
+from treehammer.submit.batch.local import job_processes
+from treehammer.submit.batch.local.local_batch import LocalBatch
+
+# Leaves what the real worker leaves, takes as long as it is told, and notes when it ran.
+STAND_IN_WORKER = """
+import json, os, signal, subprocess, sys, time
+cluster, number = os.getcwd().split(os.sep)[-3:-1]
+JOURNAL = os.path.join(os.environ["JOURNAL"], f"{cluster}.{number}")
+attempt, seconds, mode = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+with open(JOURNAL, "a") as f:
+    f.write("start %d %.6f\\n" % (attempt, time.time()))
+if mode == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+if mode == "escape":
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+with open("attempt.json", "w") as f:
+    json.dump({"attempt": attempt, "ended_us": None}, f)
+if mode == "suicide":
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(seconds)
+with open(JOURNAL, "a") as f:
+    f.write("end %d %.6f\\n" % (attempt, time.time()))
+with open("attempt.json.tmp", "w") as f:
+    json.dump({"attempt": attempt, "ended_us": time.time_ns() // 1000}, f)
+os.rename("attempt.json.tmp", "attempt.json")
+sys.exit(3 if mode == "fail" else 0)
+"""
+
+
+class SpoolHarness:
+    """Makes descriptions for the stand-in and looks at what came of them."""
+
+    def __init__(self, folder: Path, spool: Path | None = None) -> None:
+        self.folder = folder
+        self.spool = spool or folder / "spool"
+        self.journal = folder / "journal"
+        self.journal.mkdir(parents=True, exist_ok=True)
+        self.script = folder / "stand_in.py"
+        self.script.write_text(STAND_IN_WORKER)
+
+    def make_batch(self, slots: int = 1) -> LocalBatch:
+        return LocalBatch(self.spool, slots)
+
+    def describe_job(
+        self, job_id: str, seconds: float = 0.0, mode: str = "plain", wall_s: float = 60
+    ) -> JobDescription:
+        arguments = ["stand_in.py", "$(ATTEMPT)", str(seconds), mode]
+        text = "\n".join(
+            [
+                "[job]",
+                f"executable = {json.dumps(sys.executable)}",
+                f"arguments = {json.dumps(arguments)}",
+                "[limits]",
+                f"wall_s = {wall_s}",
+                "[environment]",
+                f"JOURNAL = {json.dumps(str(self.journal))}",
+            ]
+        )
+        return JobDescription(job_id, text, {"stand_in.py": self.script})
+
+    def job_times(self, batch_id: str) -> list[tuple[str, int, float]]:
+        try:
+            lines = (self.journal / batch_id).read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        rows = (line.split() for line in lines)
+        return [(what, int(attempt), float(when)) for what, attempt, when in rows]
+
+    def wait_for_status(self, test: Callable[[], bool], seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while not test():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.05)
+
+    def wait_until_final(self, batch_ids: list[str], seconds: float = 40) -> list[JobState]:
+        batch = self.make_batch()
+        self.wait_for_status(
+            lambda: all(s.state.is_final for s in batch.query(batch_ids).values()), seconds
+        )
+        statuses = batch.query(batch_ids)
+        return [statuses[batch_id].state for batch_id in batch_ids]
+
+    def runner_pids(self) -> list[int]:
+        pids = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    command = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if str(self.spool).encode() in command:
+                    pids.append(int(entry.name))
+        return pids
+
+    def kill_runner(self) -> None:
+        for pid in self.runner_pids():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_status(lambda: not self.runner_pids())
+
+    def job_pids(self, batch_id: str) -> list[int]:
+        """Pids of the living processes of a job."""
+        return list(job_processes.find_marked_processes(self._job(batch_id)))
+
+    def end_processes(self) -> dict[str, int]:
+        """Kill what is left of any job; how many processes each had left."""
+        return {b: job_processes.kill_job_processes(self._job(b)) for b in self.batch_ids()}
+
+    def _job(self, batch_id: str) -> Path:
+        cluster, _, number = batch_id.rpartition(".")
+        return self.spool / "jobs" / cluster / number
+
+    def batch_ids(self) -> list[str]:
+        folders = self.spool.glob("jobs/*/*/description.toml")
+        return [f"{path.parent.parent.name}.{path.parent.name}" for path in folders]

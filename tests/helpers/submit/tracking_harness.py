@@ -1,0 +1,128 @@
+"""A campaign of two jobs, a batch system that says what a test wants, and the tracker between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plan_factory import CREATED_US, SHELL_TEST, make_local_plan
+
+from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.sql.core.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.sql.core.rows import AttemptRow, CampaignRow
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import (
+    AttemptStatus,
+    InputReplacement,
+    JobDescription,
+    JobState,
+    JobStatus,
+)
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.tracking.tracker import CampaignTracker
+
+TWO_ROUNDS = SHELL_TEST.replace("[matrix]", "rounds = 2\n[matrix]")
+NOW_US = CREATED_US + 10_000_000
+
+
+class FakeBatch:
+    """A batch system whose answers a test sets."""
+
+    name = "local"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.statuses: dict[str, JobStatus] = {}
+        self.jobs: dict[str, str] = {}
+
+    def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
+        raise NotImplementedError
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        return {job_id: self.jobs[job_id] for job_id in job_ids if job_id in self.jobs}
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        return {b: self.statuses[b] for b in batch_ids if b in self.statuses}
+
+    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
+        attempts = self.statuses[batch_id].attempts if batch_id in self.statuses else ()
+        found = {a.number: self.folder / f"{batch_id}-{a.number}" for a in attempts}
+        return {number: path for number, path in found.items() if path.exists()}
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        return len(list(batch_ids))
+
+    def release(self, batch_ids: Iterable[str]) -> int:
+        return 0
+
+    def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
+        return {}
+
+    def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
+        return ()
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        raise NotImplementedError
+
+    def set_status(self, batch_id: str, state: JobState, *attempts: AttemptStatus) -> None:
+        self.statuses[batch_id] = JobStatus(batch_id, state, attempts)
+
+    def make_sandbox(self, batch_id: str, attempt: int = 1) -> Path:
+        folder = self.folder / f"{batch_id}-{attempt}"
+        (folder / "records").mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+class TrackingHarness:
+    """A campaign of two jobs with two measurements each, its fake batch system and its tracker."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.plan: Plan = make_local_plan(folder / "test", TWO_ROUNDS)
+        self.store = store
+        self.batch = FakeBatch(folder / "batch")
+        self.now_us = NOW_US
+        self.campaign: CampaignRow = self.plan.make_campaign_row()
+        store.add_campaign(self.campaign, self.plan.make_job_rows())
+        self.ids = [job.spec.job_id for job in self.plan.jobs]
+        self.batch.jobs = {job_id: f"b.{n}" for n, job_id in enumerate(self.ids, start=1)}
+        for batch_id in self.batch.jobs.values():
+            self.batch.set_status(batch_id, JobState.QUEUED)
+
+    @property
+    def tracker(self) -> CampaignTracker:
+        return CampaignTracker(self.store, lambda _name: self.batch, lambda: self.now_us)
+
+    def write_record(self, job: int, position: int, attempt: int = 1, **changes: Any) -> Path:
+        started_us = changes.get("started_us", CREATED_US)
+        required = {m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}.get(m.type)
+                    for m in CATALOGUE if m.required}  # fmt: skip
+        id_ = make_measurement_id(self.ids[job], attempt, 1, position)
+        values: dict[str, Any] = {
+            **required,
+            "variant": "{}",
+            "measurement_id": id_,
+            "campaign_id": self.campaign.id,
+            "job_id": self.ids[job],
+            "attempt": attempt,
+            "position": position,
+            "site": "local",
+            "kind": "timed",
+            "started_us": started_us,
+            "day": epoch_day_to_number(started_us // DAY_US),
+            **changes,
+        }
+        path = self.batch.make_sandbox(f"b.{job + 1}", attempt) / "records" / f"{id_}.json"
+        path.write_text(Measurement(values).to_json())
+        return path
+
+    def read_attempts(self, job: int) -> list[AttemptRow]:
+        return self.store.attempts([self.ids[job]])
+
+
+def make_attempt_status(
+    state: JobState, number: int = 1, code: int | None = 0, reason: str = ""
+) -> AttemptStatus:
+    ended = NOW_US if state.is_final else 0
+    return AttemptStatus(number, state, CREATED_US + 1, ended, code, reason)

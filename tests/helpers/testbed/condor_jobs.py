@@ -1,0 +1,151 @@
+"""Cheap jobs for an HTCondor pool, handed to the batch system as rendering does."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from grid_fixtures import Grid
+
+from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.batch.htcondor.connection import configured_bindings
+from treehammer.submit.batch.interface import JobDescription, JobState, JobStatus
+from treehammer.submit.sites.site_model import HTCondorPool
+
+SUBMIT_TEXT = """
+universe = vanilla
+executable = /bin/sh
+transfer_executable = false
+arguments = "-c '/bin/mkdir $(treehammer_output) && exec /bin/sh payload/run.sh $(treehammer_attempt) $(treehammer_output) {what} >$(treehammer_output)/worker.out 2>$(treehammer_output)/worker.err'"
+when_to_transfer_output = ON_EXIT_OR_EVICT
+request_cpus = 1
+request_memory = 100 MB
+request_disk = {disk} MB
+max_materialize = {at_once}
+job_lease_duration = 20
+on_exit_remove = (ExitBySignal =!= true && ExitCode =!= 75) || NumShadowStarts >= 3
+requirements = TARGET.GLIDEIN_Site == "{site}"
+"""
+
+# Told its attempt, the folder of its output and what to do.
+PAYLOAD = """
+PATH=/usr/bin:/bin
+mkdir "$2/records" && cp job.json "$2/records/r.json" && cp job.json "$2/seen.json"
+echo "attempt $1"
+case $3-$1 in
+  temporary-1) exit 75 ;;
+  signal-1) kill -9 $$ ;;
+  once-1) sleep 300 ;;
+  fill-*) dd if=/dev/zero of=fill bs=1M count=200 2>/dev/null || { rm -f fill; exit 75; } ;;
+  nap-*) sleep 3 ;;
+esac
+exit 0
+"""
+
+
+def pool_from_sites_file(grid: Grid, second: bool = False, **changes: Any) -> HTCondorPool:
+    """A pool of a testbed as its sites file has it."""
+    env = grid.second.client_env if second else grid.env
+    name = "second" if second else "first"
+    known = {"submit_dir": grid.submit_dir, "config": Path(env["CONDOR_CONFIG"])}
+    return HTCondorPool(name, **known | changes)
+
+
+class CondorJobs:
+    """A campaign of cheap jobs in one pool.
+
+    Args:
+        batch: the batch system.
+        folder: for what is submitted.
+    """
+
+    def __init__(self, batch: HTCondorBatch, folder: Path) -> None:
+        self.batch = batch
+        self.folder = folder
+        self.campaign = uuid.uuid4().hex[:16]
+        self.ids: dict[str, str] = {}
+        (folder / "payload").mkdir(parents=True, exist_ok=True)
+        (folder / "payload" / "run.sh").write_text(PAYLOAD)
+        (folder / "worker.pyz").write_text("worker")
+
+    def describe_jobs(self, prefix: str, count: int, text: str) -> list[JobDescription]:
+        """Descriptions of jobs of one text, named by a prefix and their number."""
+        found = []
+        for number in range(count):
+            job_id = f"{prefix}{number}"
+            job = self.folder / f"{job_id}.json"
+            job.write_text(f'"{job_id}"')
+            inputs = {
+                "job.json": job,
+                "worker.pyz": self.folder / "worker.pyz",
+                "payload": self.folder / "payload",
+            }
+            found.append(JobDescription(job_id, text, inputs))
+        return found
+
+    def submit(self, jobs: Iterable[JobDescription]) -> Mapping[str, str]:
+        """Queue jobs of this campaign; job id -> batch id."""
+        found = self.batch.submit(self.campaign, list(jobs))
+        self.ids |= found
+        return found
+
+    def statuses(self) -> dict[str, JobStatus]:
+        """Job id -> status of all that were submitted."""
+        found = self.batch.query(self.ids.values())
+        return {job_id: found[batch_id] for job_id, batch_id in self.ids.items()}
+
+    def wait_until(
+        self, true: Callable[[Mapping[str, JobStatus]], bool], what: str, patience_s: float = 90
+    ) -> dict[str, JobStatus]:
+        """Ask again and again until something is true of the statuses."""
+        end = time.monotonic() + patience_s
+        while not true(found := self.statuses()):
+            assert time.monotonic() < end, f"not so after {patience_s} s: {what}\n{found}"
+            time.sleep(0.3)
+        return found
+
+    def wait_until_final(self, patience_s: float = 90) -> dict[str, JobStatus]:
+        """Wait until all jobs are final."""
+        return self.wait_until(
+            lambda found: all(status.state.is_final for status in found.values()),
+            "all jobs are over",
+            patience_s,
+        )
+
+    def wait_until_running(self, *job_ids: str) -> dict[str, JobStatus]:
+        """Wait until these jobs execute."""
+
+        def execute(found: Mapping[str, JobStatus]) -> bool:
+            return all(
+                found[job_id].state is JobState.RUNNING and found[job_id].attempts
+                for job_id in job_ids
+            )
+
+        return self.wait_until(execute, f"{job_ids} execute")
+
+    def queued_ads(self) -> list[Mapping[str, Any]]:
+        """Job and cluster ads of the campaign in the queue, as the schedd has them."""
+        wanted = ["ClusterId", "ProcId", "TreehammerJob", "TreehammerSubmission"]
+
+        def query(schedd: Any) -> list[Mapping[str, Any]]:
+            with configured_bindings(self.batch.pool) as htcondor:
+                options = htcondor.QueryOpts.IncludeClusterAd
+                mine = f'TreehammerCampaign == "{self.campaign}"'
+                return [dict(ad.items()) for ad in schedd.query(mine, wanted, opts=options)]
+
+        return self.batch.connection.query_schedd(query)
+
+    def output_files(self, job_id: str) -> dict[int, set[str]]:
+        """Attempt -> names of the files that came back of a job."""
+        return {
+            number: {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+            for number, path in self.batch.sandboxes(self.ids[job_id]).items()
+        }
+
+
+def submit_text(what: str = "ok", site: str = "SITE_A", at_once: int = 10, disk: int = 10) -> str:
+    """A submit description of jobs that do so at a site."""
+    return SUBMIT_TEXT.format(what=what, site=site, at_once=at_once, disk=disk)

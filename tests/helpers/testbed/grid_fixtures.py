@@ -1,0 +1,265 @@
+"""A testbed for the tests of a session, and the handles by which they break it.
+
+``pool`` is the HTCondor pool alone, with a second one for the grid universe; ``grid`` has the sites'
+storages too; ``rucio_grid`` has Rucio and a database for results besides, and no second pool.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from machine_requirements import skip_or_fail
+
+from treehammer import config
+from treehammer.errors import TestbedError
+from treehammer.submit.batch.local.job_processes import start_time
+from treehammer.testbed.components import component_list, condor_pool
+from treehammer.testbed.core import lifecycle, mount_namespace, workspace
+from treehammer.testbed.core.component import Component, Workspace
+
+SITE_COUNT = 3
+#: Seconds after which what should happen will not.
+TIMEOUT_S = 60.0
+
+
+class Grid:
+    """A testbed that is up.
+
+    Attributes:
+        box: the testbed.
+        parts: what it was brought up with.
+        pool: its HTCondor pool.
+        second: the pool that the grid universe leads to.
+        sites_file: to submit with; there is one where all parts are up.
+        submit_dir: where inputs and outputs of jobs lie.
+        env: environment of a user's HTCondor commands; CONDOR_CONFIG in it is all that the Python
+            bindings need.
+    """
+
+    def __init__(self, box: Workspace, parts: Sequence[Component] = ()) -> None:
+        self.box = box
+        self.parts = parts
+        self.pool = condor_pool.first_pool_layout(box)
+        self.second = condor_pool.second_pool_layout(box)
+        self.sites_file = component_list.sites_file_path(box)
+        self.submit_dir = condor_pool.submit_folder(box)
+        self.env = self.pool.client_env
+
+    @property
+    def grid_resource(self) -> str:
+        """Of the grid universe, into the second pool."""
+        return condor_pool.grid_resource_of(self.box)
+
+    def run_condor_command(self, *command: str, **env: str) -> str:
+        """Run one of HTCondor's commands as a user; what it printed."""
+        return subprocess.run(
+            command,
+            env={**self.env, **env},
+            executable=_find_pids(command[0], self.env["PATH"]),
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout
+
+    def run_admin_command(self, *command: str) -> str:
+        """Run one of HTCondor's commands as an administrator of the pool."""
+        tokens = str(self.pool.admin_token_folder)
+        return self.run_condor_command(*command, _CONDOR_SEC_TOKEN_DIRECTORY=tokens)
+
+    # -- sites
+
+    def registered_sites(self) -> set[str]:
+        """Names of the sites that the collector knows."""
+        return set(self.run_condor_command("condor_status", "-af", "GLIDEIN_Site").split())
+
+    def stop_site(self, site: str) -> None:
+        """Take a site off: its jobs are evicted at once, and nothing starts there."""
+        self.run_admin_command("condor_off", "-fast", "-subsystem", f"STARTD_{site}")
+        self.wait_until(lambda: not self._startd_processes(site), f"{site} stops")
+        self.wait_until(lambda: site not in self.registered_sites(), f"{site} is forgotten")
+
+    def start_site(self, site: str) -> None:
+        """Bring a site back."""
+        self.run_admin_command("condor_on", "-subsystem", f"STARTD_{site}")
+        self.wait_until(lambda: site in self.registered_sites(), f"{site} is back")
+
+    @contextmanager
+    def without_site(self, site: str) -> Iterator[None]:
+        """Have no such site while the block runs."""
+        self.stop_site(site)
+        try:
+            yield
+        finally:
+            self.start_site(site)
+
+    @contextmanager
+    def with_small_disk(self, site: str, mebibytes: int) -> Iterator[None]:
+        """Have so little room for jobs at a site while the block runs."""
+        size = self.pool.site_folder(site) / "execute_mb"
+        self.stop_site(site)
+        try:
+            size.write_text(f"{mebibytes}\n")
+            self.start_site(site)
+            yield
+        finally:
+            size.unlink()
+            with suppress(subprocess.CalledProcessError):
+                self.stop_site(site)
+            self.start_site(site)
+
+    # -- processes
+
+    def startd_pid(self, site: str) -> int:
+        """Pid of a site's startd."""
+        (pid,) = self._startd_processes(site)
+        return pid
+
+    def schedd_pid(self) -> int:
+        """Pid of the schedd."""
+        (pid,) = self._daemon_processes(lambda words: words[0].endswith("condor_schedd"))
+        return pid
+
+    def starter_pids(self, site: str) -> list[int]:
+        """Pids of the starters of the jobs at a site."""
+        below = psutil.Process(self.startd_pid(site)).children()
+        return [one.pid for one in below if one.name() == "condor_starter"]
+
+    def _startd_processes(self, site: str) -> list[int]:
+        ends = ["-local-name", site]
+        return self._daemon_processes(lambda w: w[0].endswith("condor_startd") and w[-2:] == ends)
+
+    def _daemon_processes(self, chosen: Callable[[Sequence[str]], bool]) -> list[int]:
+        state = workspace.read_state(self.box.folder)
+        assert state is not None
+        (master,) = [daemon.pid for daemon in state.daemons if daemon.name == self.pool.name]
+        found = []
+        for process in psutil.Process(master).children():
+            with suppress(psutil.Error):
+                words = process.cmdline()
+                if words and chosen(words):
+                    found.append(process.pid)
+        return found
+
+    def kill_startd(self, site: str, *, with_jobs: bool = True) -> None:
+        """Kill a site's startd, and by default all that it started, as when a machine dies.
+
+        The master starts another one within seconds; see :meth:`until`.
+        """
+        pid = self.startd_pid(site)
+        below = psutil.Process(pid).children(recursive=True) if with_jobs else []
+        for victim in (pid, *(one.pid for one in below)):
+            _kill_process(victim)
+
+    def kill_schedd(self) -> None:
+        """Kill the schedd; the master starts another one within seconds."""
+        _kill_process(self.schedd_pid())
+
+    def is_schedd_answering(self) -> bool:
+        """Whether the schedd takes questions."""
+        with suppress(subprocess.CalledProcessError):
+            self.run_condor_command("condor_q", "-totals")
+            return True
+        return False
+
+    @staticmethod
+    def wait_until(true: Callable[[], object], what: str, patience_s: float = TIMEOUT_S) -> None:
+        """Wait until something is true; fail when it does not become so."""
+        end = time.monotonic() + patience_s
+        while not true():
+            assert time.monotonic() < end, f"not so after {patience_s:.0f} s: {what}"
+            time.sleep(0.1)
+
+
+def _find_pids(program: str, path: str) -> Path:
+    return next(p for folder in path.split(":") if (p := Path(folder, program)).exists())
+
+
+def _kill_process(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _print_progress(text: str) -> None:
+    print(f"testbed: {text}", flush=True)
+
+
+def _remove_orphans() -> None:
+    """Take down what sessions left that were killed."""
+    for folder in workspace.workspaces_folder().glob("t[0-9]*-*"):
+        pid = folder.stem[1:].partition("-")[0]
+        if pid.isdigit() and not start_time(int(pid)):
+            box = workspace.define_workspace(
+                folder.stem, SITE_COUNT, config.load_settings(), second_pool=True
+            )
+            lifecycle.take_down(box, component_list.build_components(box), _print_progress)
+
+
+@contextmanager
+def run_testbed(
+    name: str,
+    choose: Callable[[Workspace], list[Component]],
+    sites: int,
+    *,
+    second_pool: bool,
+    rucio: bool,
+) -> Iterator[Grid]:
+    """A testbed of this process; skips the test where the machine cannot have one.
+
+    With Rucio there is a database for results, too.
+    """
+    box = workspace.define_workspace(
+        f"t{os.getpid()}-{name}",
+        sites,
+        config.load_settings(),
+        second_pool=second_pool,
+        rucio=rucio,
+        database=rucio,
+    )
+    parts = choose(box)
+    try:
+        mount_namespace.check_mount_namespaces(box)
+        for part in parts:
+            part.install(_print_progress)
+    except TestbedError as error:
+        skip_or_fail(f"no testbed: {error}")
+    _remove_orphans()
+    lifecycle.bring_up(box, parts, _print_progress)
+    try:
+        yield Grid(box, parts)
+    finally:
+        lifecycle.take_down(box, parts, _print_progress)
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Grid]:
+    """HTCondor alone: three sites, and a second pool."""
+    with run_testbed(
+        "pool", component_list.build_pools, SITE_COUNT, second_pool=True, rucio=False
+    ) as grid:
+        yield grid
+
+
+@pytest.fixture(scope="session")
+def grid() -> Iterator[Grid]:
+    """All of a testbed: three sites with their storage, and a second pool."""
+    with run_testbed(
+        "grid", component_list.build_components, SITE_COUNT, second_pool=True, rucio=False
+    ) as grid:
+        yield grid
+
+
+@pytest.fixture(scope="session")
+def rucio_grid() -> Iterator[Grid]:
+    """All of a testbed, Rucio, and a database for results: three sites, the last of them distant."""
+    with run_testbed(
+        "rucio", component_list.build_components, SITE_COUNT, second_pool=False, rucio=True
+    ) as grid:
+        yield grid

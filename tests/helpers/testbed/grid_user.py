@@ -1,0 +1,94 @@
+"""A user at a desk with sites beside this machine: the sites of a testbed's pool, without storage."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from condor_jobs import pool_from_sites_file
+from grid_fixtures import Grid
+from local_user import LocalUser
+
+from treehammer.submit.sites import sites_file
+from treehammer.submit.sites.site_model import Door, Site
+
+TEST_TOML = """
+[test]
+name = "shell"
+payload = "run.sh"
+repeats = 2
+rounds = 1
+wall_limit_s = 60
+memory_limit_mb = 100
+[matrix]
+root = ["none"]
+mode = ["one", "two"]
+bundle = ["mode"]
+[settings]
+[metrics.answer]
+unit = "1"
+"""
+
+
+class GridUser(LocalUser):
+    """A user with a shell test, a database and a sites file."""
+
+    def __init__(self, folder: Path, grid: Grid) -> None:
+        super().__init__(folder)
+        self.grid = grid
+        (self.test / "test.toml").write_text(TEST_TOML)
+        self.sites: dict[str, Site] = {
+            name: self._site_table(name, requirements=f'TARGET.GLIDEIN_Site == "{name}"')
+            for name in grid.box.sites
+        }
+        self.sites["FAR"] = self._site_table("FAR", grid_resource=grid.grid_resource)
+        self.write_sites_file()
+
+    def _site_table(self, name: str, *, requirements: str = "", grid_resource: str = "") -> Site:
+        return Site(
+            name,
+            f"htcondor@{pool_from_sites_file(self.grid).name}",
+            (Door("root", "root", f"root://{name.lower().replace('_', '-')}.invalid:1094//data"),),
+            requirements=requirements,
+            grid_resource=grid_resource,
+        )
+
+    def write_sites_file(self, **changes: Mapping[str, object]) -> None:
+        """Write the sites file; ``changes`` are of sites, by name."""
+        for name, values in changes.items():
+            self.sites[name] = replace(self.sites[name], **values)  # type: ignore[arg-type]
+        path = self.folder / "sites.toml"
+        sites_file.write_sites_file(self.sites.values(), [pool_from_sites_file(self.grid)], path)
+        self.settings = replace(self.settings, sites_file=path)
+
+    def set_payload(self, script: str) -> None:
+        """Have jobs run a script that then reports an answer."""
+        result = '{"format": 1, "values": {}, "extras": {"answer": 42}, "failure": null}'
+        (self.test / "run.sh").write_text(
+            f"#!/bin/sh\n{script}\necho '{result}' > \"$TREEHAMMER_RESULT\"\n"
+        )
+
+    def submit_campaign(self, *arguments: str) -> str:
+        """Submit, and return the campaign's identity."""
+        done = self.invoke_command("submit", str(self.test), *arguments)
+        assert done.exception is None, (done.output, done.exception)
+        return self.last_campaign_id()
+
+    def run_in_shell(self, *arguments: str) -> str:
+        """What another shell prints, errors included."""
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "treehammer"),
+                *("--data-dir", str(self.settings.data_dir)),
+                *("--sites-file", str(self.settings.sites_file)),
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.stdout

@@ -1,0 +1,157 @@
+"""Users of a testbed's Rucio, with its own client."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from grid_fixtures import Grid
+
+from treehammer import config
+from treehammer.cli import cli
+from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
+from treehammer.datasets.rucio.rucio_conversions import ReplicationRule
+from treehammer.errors import TreehammerError
+from treehammer.testbed.components import rucio_server
+from treehammer.testbed.components.xrootd_storage import SUITE, rse_name
+
+#: Seconds for a rule to come to what is expected of it.
+TIMEOUT_S = 120.0
+
+
+@contextmanager
+def rucio_client(grid: Grid, account: str) -> Iterator[Any]:
+    """Rucio's client, as an account of the testbed; one at a time."""
+    from rucio.client.client import Client
+    from rucio.common.config import clean_cached_config
+
+    programs = grid.box.cache / f"xrootd-{SUITE}/root/usr/bin"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUCIO_CONFIG", str(rucio_server.rucio_client_config(grid.box, account)))
+        patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        clean_cached_config()
+        try:
+            yield Client()
+        finally:
+            clean_cached_config()
+
+
+def upload_files(client: Any, files: Sequence[Path], site: str, dataset: str) -> dict[str, str]:
+    """Bring files to a site and make them a dataset of the scope ``hctest``; its DID."""
+    from rucio.client.uploadclient import UploadClient
+
+    names = [f"{dataset}/{path.name}" for path in files]
+    UploadClient(client).upload(
+        [
+            {
+                "path": str(path),
+                "rse": rse_name(site),
+                "did_scope": "hctest",
+                "did_name": name,
+                "register_after_upload": True,
+            }
+            for path, name in zip(files, names, strict=True)
+        ]
+    )
+    client.add_dataset("hctest", dataset, files=[{"scope": "hctest", "name": n} for n in names])
+    return {"scope": "hctest", "name": dataset}
+
+
+def add_rule(client: Any, did: dict[str, str], expression: str, copies: int) -> str:
+    """Ask for replicas; the rule's id."""
+    (rule,) = client.add_replication_rule(
+        [did], copies, expression, grouping="ALL", activity="Functional Test", lifetime=3600
+    )
+    return str(rule)
+
+
+def wait_for_rule(
+    client: Any, rule: str, *states: str, patience_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """Wait until a rule is in one of the states; what it is then."""
+    end = time.monotonic() + patience_s
+    while (found := client.get_replication_rule(rule))["state"] not in states:
+        assert time.monotonic() < end, f"{found['state']} after {patience_s:.0f} s: {found}"
+        time.sleep(0.5)
+    return dict(found)
+
+
+def list_pfns(client: Any, did: dict[str, str], site: str, scheme: str = "root") -> dict[str, str]:
+    """Name of each file -> where it is at a site, as Rucio knows it."""
+    found = client.list_replicas([did], schemes=[scheme], rse_expression=f"site={site}")
+    return {row["name"]: pfn for row in found for pfn in row["pfns"]}
+
+
+class RucioUser:
+    """Somebody with an account, and a machine of their own."""
+
+    def __init__(self, grid: Grid, home: Path, account: str) -> None:
+        self.grid = grid
+        self.home = home
+        self.datasets = home / "cache" / "datasets"
+        self.environ = {
+            "TREEHAMMER_CACHE_DIR": str(home / "cache"),
+            "TREEHAMMER_DATA_DIR": str(home / "data"),
+            "TREEHAMMER_SITES_FILE": str(grid.sites_file),
+            "TREEHAMMER_RUCIO_CONFIG": str(rucio_server.rucio_client_config(grid.box, account)),
+            "TREEHAMMER_RUCIO_SCOPE": "hctest",
+        }
+
+    @property
+    def settings(self) -> config.Settings:
+        """What the commands find."""
+        return config.load_settings({}, environ=self.environ)
+
+    def invoke_datasets(self, *words: str) -> tuple[int, str, str]:
+        """Give a command of ``datasets``; see :meth:`types`."""
+        return self.invoke_command("datasets", *words)
+
+    def invoke_command(self, *words: str) -> tuple[int, str, str]:
+        """Give a command; what it leaves with, what it printed, and what it said beside."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RUCIO_CONFIG", "")  # which the command sets
+            done = CliRunner().invoke(cli, words, env=self.environ, standalone_mode=False)
+        if isinstance(done.exception, TreehammerError):
+            return done.exception.exit_code, done.stdout, str(done.exception)
+        if done.exception is not None:
+            raise done.exception
+        return int(done.return_value or 0), done.stdout, done.stderr
+
+    def run_datasets(self, *words: str, code: int = 0) -> str:
+        """Give a command of ``datasets`` that leaves with ``code``; what it printed."""
+        left, printed, said = self.invoke_datasets(*words)
+        assert left == code, printed + said
+        return printed
+
+    def refused_message(self, *words: str, code: int) -> str:
+        """Give a command of ``datasets`` that is refused; what it said."""
+        left, printed, said = self.invoke_datasets(*words)
+        assert left == code, printed + said
+        return said
+
+    def datasets_rows(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
+        """Give a command of ``datasets``; the rows that it printed for programs."""
+        found: list[dict[str, Any]] = json.loads(self.run_datasets(*words, "--json", code=code))
+        return found
+
+    def replica_states(
+        self, name: str, *words: str, where: str = "treehammer=True", code: int = 0
+    ) -> dict[str, str]:
+        """Site -> the worst that is found of a dataset there."""
+        rows = self.datasets_rows("verify", name, "--sites", where, *words, code=code)
+        found: dict[str, str] = {}
+        for row in rows:
+            if found.get(row["site"], "good") == "good":
+                found[row["site"]] = row["state"]
+        return found
+
+    def own_rules(self, name: str) -> tuple[ReplicationRule, ...]:
+        """The user's own rules for a dataset."""
+        return RucioCatalogue(self.settings).rucio.list_rules(name)

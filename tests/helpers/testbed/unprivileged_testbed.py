@@ -1,0 +1,54 @@
+"""Run by an ordinary user: a testbed with storage and a database is brought up, tried, used by a campaign, taken down.
+
+``python ordinary_testbed.py NAME TEST`` prints what happened as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from treehammer import config
+from treehammer.testbed.components import component_list
+from treehammer.testbed.core import lifecycle, process_control, workspace
+
+
+def run_in_shell(sites_file: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a shell prints."""
+    command = [sys.executable, "-m", "treehammer", "--sites-file", sites_file, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def main() -> None:
+    """Do all of it."""
+    name, test = sys.argv[1:]
+    box = workspace.define_workspace(name, 2, config.load_settings(), releases=(), database=True)
+    parts = component_list.build_components(box)
+    lifecycle.bring_up(box, parts, lambda text: print(text, file=sys.stderr))
+    try:
+        sites_file = str(component_list.sites_file_path(box))
+        os.environ["TREEHAMMER_DATABASE"] = component_list.read_database_url(box)
+        checked = run_in_shell(sites_file, "sites", "check", "--json")
+        options = ("--sites", "all", "-S", "repeats=1", "--wait")
+        submitted = run_in_shell(sites_file, "submit", test, *options)
+        stored = run_in_shell(sites_file, "db", "check", "--json")
+    finally:
+        lifecycle.take_down(box, parts, lambda text: print(text, file=sys.stderr))
+    print(
+        json.dumps(
+            {
+                "uid": os.getuid(),
+                "folder": str(box.folder),
+                "left": box.folder.exists() or bool(process_control.find_processes(box.folder)),
+                "checks": json.loads(checked.stdout),
+                "submitted": submitted.stdout + submitted.stderr,
+                "stored": json.loads(stored.stdout),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

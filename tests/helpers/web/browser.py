@@ -1,0 +1,132 @@
+"""Debian's Chromium, driven by Playwright, and what every page must keep in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from machine_requirements import skip_or_fail
+from npm_packages import fetch_npm_package
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from treehammer import config
+from treehammer.errors import TestbedError
+from treehammer.testbed.install import debian_packages
+
+AXE_VERSION = "4.14.1"
+VIEWPORT_WIDTHS = {"phone": 360, "laptop": 1280}
+
+
+def unpack_chromium() -> Path:
+    """The tree in which Chromium lies; the test is skipped where it cannot be had."""
+    folder = config.load_settings().cache_dir / "testbed"
+    try:
+        return debian_packages.unpack_packages(
+            "chromium", ["chromium-headless-shell"], "trixie", folder, print
+        )
+    except TestbedError as error:
+        skip_or_fail(f"no Chromium: {error}")
+
+
+@contextmanager
+def run_chromium() -> Iterator[Browser]:
+    """A running browser without a window."""
+    tree = unpack_chromium()
+    program = tree / "usr/lib/chromium/chromium-headless-shell"
+    # One of its libraries lies in a folder of its own.
+    libraries = ":".join(map(str, tree.glob("usr/lib/*/pulseaudio")))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, env={**os.environ, "LD_LIBRARY_PATH": libraries}
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class WatchedTab:
+    """A tab of a browser, and all that must not happen in it.
+
+    Args:
+        browser: that opens it.
+        base: address of the service.
+        size: name of a width of :data:`WIDTHS`.
+        scheme: of colours, ``light`` or ``dark``.
+        script: whether JavaScript runs.
+    """
+
+    def __init__(
+        self,
+        browser: Browser,
+        base: str,
+        *,
+        size: str = "laptop",
+        scheme: Any = "light",
+        script: bool = True,
+    ) -> None:
+        self.base = base
+        self.context = browser.new_context(
+            base_url=base,
+            viewport={"width": VIEWPORT_WIDTHS[size], "height": 800},
+            color_scheme=scheme,
+            java_script_enabled=script,
+            locale="en-GB",
+            timezone_id="UTC",
+        )
+        self.page: Page = self.context.new_page()
+        #: Requests to others, mistakes of scripts, what the policy forbids.
+        self.bad: list[str] = []
+        self.page.on("request", lambda sent: self._record_request(sent.url))
+        self.page.on("pageerror", lambda error: self.bad.append(f"error: {error}"))
+        self.page.on("console", lambda said: self._record_message(said.type, said.text))
+
+    def _record_request(self, url: str) -> None:
+        if not url.startswith((self.base, "data:", "blob:")):
+            self.bad.append(f"request to {url}")
+
+    def _record_message(self, kind: str, text: str) -> None:
+        # That a page was refused is told there, too, and may be what is tested.
+        if kind in ("error", "warning") and "the server responded with a status of" not in text:
+            self.bad.append(f"{kind}: {text}")
+
+    def open(self, path: str) -> int:
+        """Go to a page and wait until it rests; its status."""
+        answer = self.page.goto(path)
+        assert answer is not None
+        self.page.wait_for_load_state("networkidle")
+        return answer.status
+
+    def check_page(self) -> None:
+        """What holds for every page: nothing bad happened, it fits, and axe-core has no complaint."""
+        assert not self.bad, self.bad
+        wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, f"{self.page.url} is {wide} pixels too wide"
+        assert self.page.title() != "got", "text became a script"
+        # Given to the debugger, not to the page: its policy holds for what is in it.
+        self.page.evaluate(
+            (fetch_npm_package("axe-core", AXE_VERSION) / "axe.min.js").read_text("utf-8")
+        )
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        told = [
+            f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes'][:5]]}"
+            for one in found["violations"]
+        ]
+        assert not told, "\n".join(told)
+
+
+def check_form_after_back(
+    tab: WatchedTab, address: str, name: str, shown: str, chosen: str
+) -> None:
+    """Choose something else in a page's form, and go back: the form must show what the page shows."""
+    assert tab.open(address) == 200
+    box = tab.page.locator(f"main form [name={name}]")
+    box.select_option(chosen)
+    box.locator("xpath=ancestor::form").get_by_role("button").click()
+    tab.page.wait_for_url(f"**{name}={chosen}**")
+    tab.page.go_back()
+    tab.page.wait_for_url(f"**{address}**")
+    expect(box).to_have_value(shown)

@@ -1,0 +1,172 @@
+"""A database in which every text is an attack, whatever column it stands in: also those that come later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.sql.core.dimensions import DIMENSIONS
+from treehammer.sql.core.schema import LongText, NumberList, StoredText, metadata
+from treehammer.sql.write import rollups
+from treehammer.sql.write.store import Store
+
+#: Ends in the name of the column that holds it.
+ATTACK_TEXTS = (
+    "<script>got()</script>{}",
+    "\"'><img src=x onerror=got()>{}",
+    "</script></textarea></title><svg onload=got()>{}",
+    "javascript:got()//{}",
+    "{{{{ 7*7 }}}}{{% raw %}}${{7*7}}{}",
+    "\u202e\u2066{}",
+    "\x1b[31m\x07\x01\x7f\x85\u2028{}",
+    "=cmd|'/C calc'!A0 {}",
+    "😀 `$(got)`\n\t'\"\\ {}",
+    "../../%2e%2e/?a=b&c#d;{}",
+    "wide" + "W" * 2000 + "{}",
+)
+#: The day of all measurements.
+TODAY = datetime.now(UTC).date().isoformat()
+#: Tables that no page reads: keys, of which nobody but the service may know.
+UNDISPLAYED_TABLES = {"access_key", "access_revocation"}
+#: Tables that are made from the measurements.
+DERIVED_TABLES = {"rollup_day"}
+#: Words that Treehammer itself writes and decides by; no text from outside comes there.
+FIXED_VALUES = {
+    "job.state": "done",
+    "attempt.state": "done",
+    "measurement.kind": "timed",
+    "pair.comparison_id": "comparison {}",
+    "verdict.comparison_id": "comparison {}",
+    "verdict.scope": "series",
+    "verdict.verdict": "slower",
+    "verdict.metric": "cpu_per_event_s",
+    "pair.metric": "cpu_per_event_s",
+}
+#: What many tables name: the same row.
+FOREIGN_KEYS = {
+    "campaign_id": ("campaign", "id"),
+    "job_id": ("job", "id"),
+    "site": ("subject", "site"),
+}
+#: Words without which a good measurement enters no figure.
+VALID_VALUES: dict[str, Any] = {
+    "failure_class": None,
+    "failure_kind": None,
+    "failure_phase": None,
+    "failure_message": None,
+    "implausible_reasons": None,
+}
+
+
+def attack_text(number: int, table: str, column: str) -> str:
+    """The text that stands in a column of the rows of an attack, as long as the column takes."""
+    named = metadata.tables[table].c[column]
+    end = f"{table}.{column}"
+    length = getattr(named.type, "length", None) or 5000
+    text = ATTACK_TEXTS[number].format(end)
+    # What marks the column stays.
+    return text if len(text) <= length else text[: length - len(end)] + end
+
+
+def fill_database(url: str) -> None:
+    """Write a good, an implausible and a failed measurement for every attack, and all that goes with them."""
+    now_us = int(datetime.now(UTC).timestamp() * 1e6)
+    Store.open(url).close()
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for table in metadata.sorted_tables:
+            if table.name not in UNDISPLAYED_TABLES | DERIVED_TABLES:
+                connection.execute(sa.insert(table), list(_table_rows(table, now_us)))
+        rollups.rebuild_rollups(connection)
+    engine.dispose()
+
+
+def _table_rows(table: sa.Table, now_us: int) -> Iterator[dict[str, Any]]:
+    for number in range(len(ATTACK_TEXTS)):
+        if table.name != "measurement":
+            yield _build_row(table, number, now_us)
+            continue
+        for place, changes in enumerate((VALID_VALUES, {"failure_class": None}, {})):
+            row = (
+                _build_row(table, number, now_us)
+                | changes
+                | {"plausible": place == 0, "round": place}
+            )
+            yield row | {"measurement_id": f"{place}{row['measurement_id']}"[:128]}
+
+
+def _build_row(table: sa.Table, number: int, now_us: int) -> dict[str, Any]:
+    row = {column.key: _build_value(table, column, number, now_us) for column in table.columns}
+    if table.name in {one.name for one in DIMENSIONS}:
+        row["id"] = number
+    if table.name == "verdict":
+        row |= {"line": 0, "effect": 0.1, "low": 0.05, "high": 0.2}
+    return row
+
+
+def _build_value(table: sa.Table, column: sa.Column[Any], number: int, now_us: int) -> Any:
+    name = f"{table.name}.{column.key}"
+    if column.foreign_keys:
+        (key,) = column.foreign_keys
+        named = key.column
+        whole = isinstance(named.type, StoredText)
+        return attack_text(number, named.table.name, named.key) if whole else number
+    if name in FIXED_VALUES:
+        return FIXED_VALUES[name].format(number)
+    if name == "campaign.plan":
+        return json.dumps(_build_plan(number))
+    if name == "verdict.evidence":
+        return _build_evidence(number)
+    if column.key in FOREIGN_KEYS:
+        return attack_text(number, *FOREIGN_KEYS[column.key])
+    if isinstance(column.type, StoredText | LongText):
+        return attack_text(number, table.name, column.key)
+    if column.key == "day":
+        return int(TODAY.replace("-", ""))
+    if column.key.endswith("_us"):
+        return now_us
+    if isinstance(column.type, NumberList):
+        return [0, 0, 3, 5]
+    if isinstance(column.type, sa.LargeBinary):
+        return None
+    return isinstance(column.type, sa.Boolean) or number + 1
+
+
+def _build_plan(number: int) -> dict[str, Any]:
+    site, text = attack_text(number, *FOREIGN_KEYS["site"]), attack_text(number, "campaign", "plan")
+    return {
+        "sites": [site],
+        "breaker": text,
+        "templates": {site: text},
+        "definition": {
+            "axes": {text: [text]},
+            "bundle": [text],
+            "dataset": text,
+            "tree": text,
+            "settings": {text: text},
+        },
+    }
+
+
+def _build_evidence(number: int) -> str:
+    """Every text in it, and every list of texts."""
+    text = attack_text(number, "verdict", "evidence")
+    found: dict[str, Any] = {}
+    for one in fields(VerdictEvidence):
+        if one.type == "str":
+            found[one.name] = text
+        elif one.name == "campaigns":
+            found[one.name] = (attack_text(number, "campaign", "id"),)
+        elif one.name.startswith("where"):
+            found[one.name] = (f"host={text}",)
+        elif one.type == "tuple[str, ...]":
+            found[one.name] = (text,)
+        elif one.name in ("of_a", "of_b"):
+            found[one.name] = {"variant": text, "site": text}
+    return VerdictEvidence(**found).to_json()

@@ -1,0 +1,116 @@
+"""A results service that does as a test says: real HTTPS, no database."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+
+TOKEN = "header.claims.5ecretSignature"
+
+
+@dataclass
+class StubReply:
+    """What is answered in place of the usual."""
+
+    status: int
+    document: Any = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    after_s: float = 0.0
+
+
+#: Given the records of a request; None answers as usual.
+ReplyScript = Callable[[list[dict[str, Any]]], StubReply | None]
+
+
+class IngestStub:
+    """Stores what it is sent in :attr:`records`; stop it and start it again on the same port."""
+
+    def __init__(self, folder: Path, authority: CertificateAuthority | None = None) -> None:
+        self.authority = authority or CertificateAuthority(folder)
+        self.ca = self.authority.ca
+        self.records: dict[str, dict[str, Any]] = {}
+        self.times: list[float] = []
+        self.posts: list[int] = []
+        self.tokens: set[str] = set()
+        self.script: ReplyScript = lambda _: None
+        self._port = 0
+        self._server: ThreadingHTTPServer | None = None
+        self._certificate = self.authority.issue_server_certificate()
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"https://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Listen, on the same port as before."""
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                stub.answer_request(self)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = _QuietHttpServer(("127.0.0.1", self._port), Handler)
+        self._server.daemon_threads = True
+        self._port = self._server.server_address[1]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self._certificate)
+        self._server.socket = context.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def answer_request(self, handler: BaseHTTPRequestHandler) -> None:
+        """Take in what was posted, or do as the script says."""
+        body = gzip.decompress(handler.rfile.read(int(handler.headers["Content-Length"])))
+        sent = json.loads(body)["measurements"]
+        self.times.append(time.time())
+        self.posts.append(len(sent))
+        self.tokens.add(handler.headers["Authorization"].removeprefix("Bearer "))
+        reply = self.script(sent) or self._store_records(sent)
+        time.sleep(reply.after_s)
+        text = reply.document if isinstance(reply.document, str) else json.dumps(reply.document)
+        handler.send_response(reply.status)
+        for name, value in {"Content-Length": str(len(text)), **reply.headers}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(text.encode())
+
+    def _store_records(self, sent: list[dict[str, Any]]) -> StubReply:
+        new, conflicting = 0, []
+        for record in sent:
+            identity = record["values"]["measurement_id"]
+            before = self.records.setdefault(identity, record)
+            new += before is record
+            if before != record:
+                conflicting.append(identity)
+        known = len(sent) - new - len(conflicting)
+        return StubReply(200, {"new": new, "known": known, "conflicting": conflicting})
+
+
+class _QuietHttpServer(ThreadingHTTPServer):
+    allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away are part of the tests."""

@@ -1,0 +1,40 @@
+"""``treehammer serve`` as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from treehammer.testbed.network.free_ports import find_free_ports
+
+
+@contextmanager
+def serve_folder(folder: Path, *flags: str) -> Iterator[str]:
+    """``treehammer serve`` on the database in a folder; its address."""
+    log = folder / "serve.log"
+    (port,) = find_free_ports(1)
+    words = ["--data-dir", str(folder), "serve", "--port", str(port), *flags]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "treehammer", *words], stderr=stream, cwd=folder, env=os.environ
+        )
+    try:
+        yield _wait_for_address(process, log)
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if found := re.search(r"serving at (\S+)", log.read_text("utf-8")):
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(log.read_text("utf-8"))

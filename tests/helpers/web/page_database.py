@@ -1,0 +1,162 @@
+"""A database that pages can be looked at with: sites by day, campaigns, verdicts, hostile texts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
+
+from treehammer.analysis.statistics.verdict import RULE_VERSION, VerdictEvidence
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.core.rows import AttemptRow, VerdictRow
+from treehammer.sql.write.store import Store
+
+#: Texts that must come out as text.
+HOSTILE_TEXTS = (
+    "<script>document.title='got'</script>",
+    "\"'><img src=x onerror=\"document.title='got'\">",
+    "{{ 7 * 7 }} {% raw %} ${7*7}",
+    "\u202erotcerid\u202c مرحبا 中文 é",
+)
+SITES = ("SITE_A", "SITE_B", "SITE_C", "UKI-SCOTGRID-GLASGOW", *HOSTILE_TEXTS)
+DAY_COUNT = 20
+#: Days ago on which the first site renewed its servers; the others later, one after another.
+RENEWED_DAYS_AGO = 12
+_RELEASES = ("6.38.00", "6.40.00")
+_VARIANTS = ("branches=100% cache_mb=30", "branches=2% cache_mb=30")
+
+
+def fill_database(url: str) -> None:
+    """Write everything into a new database."""
+    with Store.open(url) as store:
+        store.add(build_measurements(datetime.now(UTC).date()))
+        _add_campaigns(store)
+        store.replace_comparison("comparison", [], list(_build_verdicts()))
+
+
+def build_measurements(today: date) -> Iterator[Measurement]:
+    """Every site on most days; failures of all sorts, the more the later its place."""
+    dice = random.Random(1)
+    for place, site in enumerate(SITES):
+        for back in range(DAY_COUNT):
+            if dice.random() < 0.1 or (place == 2 and back == 0):
+                continue
+            for number in range(4):
+                day = today - timedelta(days=back)
+                server = "XRootD v5.8.1" if back < RENEWED_DAYS_AGO - place else "XRootD v5.6.9"
+                yield _build_measurement(dice, place, site, day, number, server)
+
+
+def _build_measurement(
+    dice: random.Random, place: int, site: str, day: date, number: int, server: str
+) -> Measurement:
+    started = int(datetime(day.year, day.month, day.day, 6 + number, tzinfo=UTC).timestamp() * 1e6)
+    cpu = dice.gauss(0.02, 0.001) * (1 + 0.1 * place)
+    values: dict[str, Any] = {
+        "campaign_id": "running" if number == 3 else "over",
+        "site": site,
+        "host": f"node{dice.randrange(4)}.{site}",
+        "day": day.year * 10000 + day.month * 100 + day.day,
+        "started_us": started,
+        "ended_us": started + 60_000_000,
+        **variant_values(f"{_VARIANTS[number % 2]} root={_RELEASES[number // 2]}"),
+        "variant_label": _VARIANTS[number % 2],
+        "axis_root": _RELEASES[number // 2],
+        "root_version": _RELEASES[number // 2],
+        "test_name": HOSTILE_TEXTS[0] if place == 4 else "ttree-read",
+        "door": HOSTILE_TEXTS[0] if place == 5 else "near",
+        "door_protocol": "root",
+        "dataset": "reference-small",
+        "dataset_hash": "sha256:0",
+        "server_version": server,
+        "address_family": "IPv6" if place % 2 else "IPv4",
+        "os_name": "AlmaLinux 9",
+        "cpu_per_event_s": cpu,
+        "wall_per_event_s": cpu * 1.2,
+        "eff_job": dice.uniform(0.6, 0.95),
+        "plausible": True,
+        "read_latency_hist": [0] * 6 + [dice.randrange(200) for _ in range(12)],
+    }
+    fails = dice.random() < (0.0, 0.05, 0.1, 0.2, 0.3, 0.1, 0.1, 0.5)[place] or (
+        place == 3 and number >= 0 and day.day % 5 == 0
+    )
+    if fails:
+        values |= {
+            "failure_class": dice.choice(("open", "read", "payload")),
+            "failure_kind": "exit",
+            "failure_phase": "open",
+            "failure_message": HOSTILE_TEXTS[place % 2],
+            "log_excerpt": "\n".join(HOSTILE_TEXTS),
+            "eff_job": None,
+            "cpu_per_event_s": None,
+            "wall_per_event_s": None,
+        }
+    elif dice.random() < 0.02:
+        values |= {"plausible": False, "implausible_reasons": "efficiency above the cores"}
+    return make_measurement(f"{place}-{day}-{number}", **values)
+
+
+def _add_campaigns(store: Store) -> None:
+    now_us = int(datetime.now(UTC).timestamp() * 1e6)
+    over = make_campaign_row(
+        "over", name="nightly", created_us=now_us - 3600 * 30 * 1_000_000, planned_jobs=2
+    )
+    running = make_campaign_row(
+        "running",
+        name=HOSTILE_TEXTS[1],
+        ref=HOSTILE_TEXTS[0],
+        created_us=now_us - 600_000_000,
+        planned_measurements=400,
+    )
+    store.add_campaign(over, [make_job_row("o1", campaign_id="over", state="done")])
+    jobs = [
+        make_job_row(
+            f"r{n}",
+            campaign_id="running",
+            site=SITES[n % 8],
+            repeat=n,
+            state=state,
+            batch_id=str(n),
+        )
+        for n, state in enumerate(("done", "running", "queued", "held", "lost", "running"))
+    ]
+    store.add_campaign(running, jobs)
+    store.set_attempts(
+        [
+            AttemptRow("r0", 1, "done", now_us - 500_000_000, now_us - 400_000_000, 0, "", ""),
+            AttemptRow(
+                "r4", 1, "lost", now_us - 500_000_000, now_us, None, "lost", HOSTILE_TEXTS[0]
+            ),
+        ]
+    )
+
+
+def _build_verdicts() -> Iterator[VerdictRow]:
+    now_us = int(datetime.now(UTC).timestamp() * 1e6)
+    of_sites = [(site, "series") for site in SITES[:3]]
+    for number, (site, scope) in enumerate([*of_sites, ("", "release")]):
+        for metric in ("cpu_per_event_s", "wall_per_event_s"):
+            yield VerdictRow(
+                comparison_id="comparison",
+                created_us=now_us - 60_000_000,
+                rule_version=RULE_VERSION,
+                scope=scope,
+                site=site,
+                comparison_key="key",
+                label=HOSTILE_TEXTS[2],
+                metric=metric,
+                axis="root",
+                a=_RELEASES[0],
+                b=_RELEASES[1],
+                verdict=("faster", "same", "undecided", "slower")[number],
+                effect=(-0.05, 0.0, 0.03, 0.04)[number],
+                low=(-0.06, -0.01, -0.04, 0.03)[number],
+                high=(-0.04, 0.01, 0.09, 0.05)[number],
+                jobs=12,
+                hosts=4,
+                jobs_needed=30 if number == 2 else None,
+                evidence=VerdictEvidence().to_json(),
+            )

@@ -1,0 +1,405 @@
+"""The results service as a process of its own, over HTTPS, and clients that do not give up.
+
+Run as a program it is a nursery: it loads everything once, and forks a service for each line of its
+input; a service that is killed is back in a moment.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from service_thread import make_sent_measurement
+
+from treehammer import config
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.auth.keyring import Keyring, load_master_key
+from treehammer.sql.auth.tokens import AccessKey
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store, check_database, open_engine
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+
+TIMEOUT_S = 60.0
+
+
+def find_free_port() -> int:
+    """A port that nobody listens at just now."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+class ServiceForker:
+    """Starts services quickly."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def fork_service(self, arguments: Sequence[str], log: Path, clock: Path | None) -> int:
+        """Fork a service; its pid."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        order = {"arguments": list(arguments), "log": str(log), "clock": str(clock or "")}
+        stdin.write(json.dumps(order) + "\n")
+        stdin.flush()
+        return int(stdout.readline())
+
+    def close(self) -> None:
+        """End it; services that run do so for themselves."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(TIMEOUT_S) == 0
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class RunningService:
+    """One service; ``clock`` is a file with the seconds by which its clock is wrong."""
+
+    def __init__(
+        self,
+        nursery: ServiceForker,
+        folder: Path,
+        database: str,
+        authority: CertificateAuthority,
+        *,
+        clock: Path | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._nursery = nursery
+        self.database = database
+        self.log = folder / "serve.log"
+        self.port = find_free_port()
+        self.clock = clock
+        certificate, key = authority.issue_server_certificate()
+        self.context = ssl.create_default_context(cafile=str(authority.ca))
+        self._data = folder / "data"
+        self._arguments = [
+            "--data-dir", str(self._data), "--database", database, "serve",
+            "--port", str(self.port), "--certificate", str(certificate),
+            "--certificate-key", str(key),
+        ]  # fmt: skip
+        self.pid = 0
+
+    def make_key(self, role: str = "submit") -> AccessKey:
+        """A key to it."""
+        engine = open_engine(self.database, create=True)
+        settings = config.load_settings(
+            {"data_dir": self._data}, environ={}, folder=self._data.parent
+        )
+        master = load_master_key(settings.master_key_file)
+        key = Keyring(engine).create_key(master, role, role, now_us=1)
+        engine.dispose()
+        return key
+
+    def share_keys_with(self, other: RunningService) -> None:
+        """Take the master key of another service."""
+        self._data.mkdir(parents=True, exist_ok=True)
+        (self._data / "service.key").write_bytes((other._data / "service.key").read_bytes())
+        (self._data / "service.key").chmod(0o600)
+
+    def start(self) -> None:
+        """Run; returns when it answers."""
+        self.pid = self._nursery.fork_service(self._arguments, self.log, self.clock)
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            with suppress(OSError, http.client.HTTPException):
+                self.send_request("GET", "/api/v1/health")
+                return
+            assert time.monotonic() < deadline, self.log.read_text()
+            assert is_alive(self.pid), self.log.read_text()
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """End it without a chance to say goodbye."""
+        os.kill(self.pid, signal.SIGKILL)
+        self._wait_for_exit()
+
+    def stop(self) -> None:
+        """End it as an administrator does."""
+        os.kill(self.pid, signal.SIGTERM)
+        self._wait_for_exit()
+
+    def _wait_for_exit(self) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while is_alive(self.pid):
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.005)
+        self.pid = 0
+
+    def open_connection(self, timeout_s: float = 20.0) -> http.client.HTTPSConnection:
+        """A connection."""
+        return http.client.HTTPSConnection(
+            "127.0.0.1", self.port, timeout=timeout_s, context=self.context
+        )
+
+    def send_request(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, dict[str, str], Any]:
+        """One request on a connection of its own: status, headers and document."""
+        connection = self.open_connection()
+        try:
+            return exchange_request(connection, method, path, body, **headers)
+        finally:
+            connection.close()
+
+
+def exchange_request(
+    connection: http.client.HTTPSConnection,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    **headers: str,
+) -> tuple[int, dict[str, str], Any]:
+    """One request: status, headers (in lower case) and document."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, named)
+    answer = connection.getresponse()
+    text = answer.read()
+    return answer.status, {k.lower(): v for k, v in answer.getheaders()}, json.loads(text)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process lives; one that nobody has asked after yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+def pack_measurements(measurements: Sequence[Measurement]) -> bytes:
+    """The body of a request."""
+    items = [{"values": dict(m.values), "extras": dict(m.extras)} for m in measurements]
+    return json.dumps({"measurements": items}).encode()
+
+
+class ClientCrowd:
+    """Clients that send measurements, each again and again until it is acknowledged.
+
+    Args:
+        services: a client takes one after the other.
+        token: shown by all.
+        clients: threads.
+        batch: measurements of one request.
+        twice: every measurement is sent by two clients.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[RunningService],
+        token: str,
+        *,
+        clients: int = 6,
+        batch: int = 4,
+        twice: bool = False,
+        name: str = "",
+    ) -> None:
+        self.services = services
+        self.token = token
+        self.batch = batch
+        self.twice = twice
+        self.name = name
+        self.acknowledged: dict[str, Measurement] = {}
+        self.new = 0
+        self.refusals: list[tuple[int, Any]] = []
+        self.broken = 0
+        self.failed: list[BaseException] = []
+        self._lock = threading.Lock()
+        self._enough = threading.Event()
+        self._go = threading.Event()
+        self._go.set()
+        self._busy = 0
+        self._threads = [
+            threading.Thread(target=self._run_client, args=(number,)) for number in range(clients)
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def finish_pending(self) -> None:
+        """Begin nothing new, and see through what was begun."""
+        self._enough.set()
+        self._go.set()
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive(), "a client never got an answer"
+        if self.failed:
+            raise self.failed[0]
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """While the block runs."""
+        self.start()
+        try:
+            yield
+        finally:
+            self.finish_pending()
+
+    def pause(self) -> Callable[[], None]:
+        """Send nothing; returns when nothing is under way, with what goes on."""
+        self._go.clear()
+        deadline = time.monotonic() + TIMEOUT_S
+        while self._busy:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return self._go.set
+
+    def wait_for_acknowledgments(self, count: int = 40) -> None:
+        """Wait until so many more are acknowledged."""
+        enough = len(self.acknowledged) + count
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(self.acknowledged) < enough:
+            if self.failed:
+                raise self.failed[0]
+            assert time.monotonic() < deadline, f"it stands still: {self.refusals[-3:]}"
+            time.sleep(0.01)
+
+    def _run_client(self, number: int) -> None:
+        try:
+            turn = 0
+            while not self._enough.is_set():
+                # Of two clients with one name each sends what the other sends.
+                job = f"{self.name}{number // 2 if self.twice else number}/{turn}"
+                self._send_until_acknowledged(number, job)
+                turn += 1
+        except BaseException as error:
+            self.failed.append(error)
+
+    def _send_until_acknowledged(self, number: int, job: str) -> None:
+        some = [
+            make_sent_measurement(job, position=p, host=f"node {p}", extras={"p": p})
+            for p in range(1, self.batch + 1)
+        ]
+        body = pack_measurements(some)
+        dice = random.Random(f"{number} {job}")
+        tries = 0
+        while True:
+            service = self.services[(number + tries) % len(self.services)]
+            tries += 1
+            with suppress(OSError, http.client.HTTPException, ValueError):
+                status, headers, document = self._send_batch(service, body)
+                if status == 200:
+                    self._record_answer(some, document)
+                    return
+                self.refusals.append((status, document))
+                assert status == 503, document
+                assert int(headers["retry-after"]) > 0
+                time.sleep(dice.uniform(0.05, 0.3))
+                continue
+            self.broken += 1
+            time.sleep(dice.uniform(0.01, 0.1))
+
+    def _send_batch(self, service: RunningService, body: bytes) -> tuple[int, dict[str, str], Any]:
+        with self._lock:
+            self._busy += 1
+        try:
+            # Whoever pauses has seen this one, or this one sees the pause.
+            if not self._go.is_set():
+                raise OSError("paused")
+            return service.send_request(
+                "POST",
+                "/api/v1/measurements",
+                body,
+                Authorization=f"Bearer {self.token}",
+                Content_Type="application/json",
+            )
+        finally:
+            with self._lock:
+                self._busy -= 1
+
+    def _record_answer(self, some: Sequence[Measurement], document: Any) -> None:
+        assert document["conflicting"] == []
+        assert document["new"] + document["known"] == len(some)
+        with self._lock:
+            self.new += document["new"]
+            self.acknowledged.update({item.id: item for item in some})
+
+
+def check_acknowledged_rows(database: str, crowd: ClientCrowd) -> None:
+    """All that was acknowledged is there, once, as it was sent; and nothing else."""
+    counts = check_database(database)
+    assert counts["measurement"] == len(crowd.acknowledged)
+    with Store.open(database) as store:
+        rows = {str(row["measurement_id"]): row for row in store.measurements(Selection())}
+        extras = {extra.measurement_id: extra.value for extra in store.extras(Selection())}
+    assert rows.keys() == crowd.acknowledged.keys()
+    for id_, item in crowd.acknowledged.items():
+        known = {name: value for name, value in rows[id_].items() if value is not None}
+        assert known == dict(item.values)
+        assert {"p": extras[id_]} == item.extras
+
+
+# The nursery's own side
+
+
+def _run_service(order: dict[str, Any]) -> None:
+    """Be a service."""
+    os.setsid()
+    with Path(order["log"]).open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.close(0)
+    if order["clock"]:
+        _patch_clock(Path(order["clock"]))
+    from treehammer import cli
+
+    sys.argv = ["treehammer", *order["arguments"]]
+    cli.main()
+
+
+def set_clock_offset(file: Path, wrong_by_s: float) -> None:
+    """Have the processes that look at this file be wrong by so many seconds; none sees half of it."""
+    new = file.with_suffix(".new")
+    new.write_text(str(wrong_by_s))
+    new.replace(file)
+
+
+def _patch_clock(file: Path) -> None:
+    """From here on, this process has a clock that is wrong by the seconds in a file."""
+
+    def wrong_by() -> float:
+        return float(file.read_text())
+
+    def wrapped(real: Callable[[], Any], unit: int) -> Callable[[], Any]:
+        return lambda: real() + type(real())(wrong_by() * unit)
+
+    time.time_ns = wrapped(time.time_ns, 10**9)
+    time.time = wrapped(time.time, 1)
+
+
+def _run_forker(orders: IO[str]) -> None:
+    import treehammer.web.service.service_process  # noqa: F401 - loaded once for all
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in orders:
+        order = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _run_service(order)
+        print(pid, flush=True)
+
+
+if __name__ == "__main__":
+    _run_forker(sys.stdin)

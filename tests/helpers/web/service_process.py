@@ -1,0 +1,110 @@
+"""``treehammer serve`` as users run it: a process of its own, over HTTPS, which a test may kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from treehammer.config import Settings
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+
+
+class ServiceProcess:
+    """A results service with a database of its own, unless one is named; its port stays the same.
+
+    ``python`` runs it, by default the one of the tests.
+    """
+
+    def __init__(
+        self, folder: Path, database: str = "", *, python: Path = Path(sys.executable)
+    ) -> None:
+        self.folder = folder
+        self.database = database or f"sqlite:///{folder / 'central.db'}"
+        self.authority = CertificateAuthority(folder)
+        certificate, key = self.authority.issue_server_certificate()
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            self.port = int(free.getsockname()[1])
+        self._command = [
+            *(str(python), "-m", "treehammer"),
+            *("--data-dir", str(folder / "data"), "--database", self.database),
+        ]
+        self._serve = [
+            *(*self._command, "serve", "--port", str(self.port)),
+            *("--certificate", str(certificate), "--certificate-key", str(key)),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = folder / "serve.log"
+        self.key = folder / "submitter.key"
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"https://127.0.0.1:{self.port}"
+
+    def run_command(self, *arguments: str) -> None:
+        """Type one of its administrator's commands."""
+        subprocess.run([*self._command, *arguments], check=True, capture_output=True, cwd="/")
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._serve, stdout=log, stderr=log, cwd="/")
+        end = time.monotonic() + 30
+        while not self._is_answering():
+            assert time.monotonic() < end, self.log.read_text()
+            assert self._process.poll() is None, self.log.read_text()
+            time.sleep(0.05)
+
+    def _is_answering(self) -> bool:
+        context = ssl.create_default_context(cafile=self.authority.ca)
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/health", timeout=2, context=context):
+                return True
+        except OSError:
+            return False
+
+    def end_process(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End it, by default as a power cut does."""
+        if self._process is not None:
+            os.kill(self._process.pid, number)
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def settings_for_user(self, settings: Settings) -> Settings:
+        """The settings of a user whose jobs report here, with a key."""
+        if not self.key.exists():
+            self.run_command(
+                "token", "create", "--role", "submit", "--name", "me", "-o", str(self.key)
+            )
+        return replace(
+            settings,
+            service_url=self.url,
+            service_ca=self.authority.ca,
+            service_token_file=self.key,
+        )
+
+    def read_measurements(self) -> list[dict[str, object]]:
+        """Every measurement that it has, whole."""
+        return read_whole_rows(self.database)
+
+
+def read_whole_rows(database: str) -> list[dict[str, object]]:
+    """Every measurement of a database, column by column, with what tests defined."""
+    with Store.open(database) as store:
+        rows: list[dict[str, object]] = [dict(row) for row in store.measurements(Selection())]
+        extras = list(store.extras(Selection()))
+    for row in rows:
+        mine = [one for one in extras if one.measurement_id == row["measurement_id"]]
+        row["extras"] = {one.name: one.value for one in mine}
+    return sorted(rows, key=lambda row: str(row["measurement_id"]))

@@ -1,0 +1,162 @@
+"""The application on a real database, served by a thread of the test."""
+
+from __future__ import annotations
+
+import functools
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from measurement_factory import make_measurement
+from starlette.applications import Starlette
+
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.tokens import AccessKey
+from treehammer.sql.write.store import open_engine
+from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.live_database import LiveDatabase
+from treehammer.web.core.measurement_writer import MeasurementSink
+from treehammer.web.core.request_bodies import RequestLimits
+from treehammer.web.service.app import create_app
+from treehammer.web.service.http_connection import BoundedHttpProtocol
+from treehammer.web.service.page_routes import PageRoutes
+
+MASTER_KEY = b"m" * 32
+
+
+#: A measurement as a worker may send it.
+make_sent_measurement = make_measurement
+
+
+def make_body(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """What a client posts."""
+    return {
+        "measurements": [{"values": dict(m.values), "extras": dict(m.extras)} for m in measurements]
+    }
+
+
+class ServiceThread:
+    """A running application, its database and a client of it."""
+
+    def __init__(self, url: str, client: httpx.Client, clock: list[int]) -> None:
+        self.url = url
+        self.client = client
+        self.clock = clock
+
+    def make_key(self, role: str, **changes: Any) -> AccessKey:
+        """A new key that the service knows."""
+        engine = open_engine(self.url, create=True)
+        key = Keyring(engine).create_key(MASTER_KEY, role, f"{role}er", now_us=1, **changes)
+        engine.dispose()
+        return key
+
+    def open_keyring(self) -> Keyring:
+        """What keys are kept in."""
+        return Keyring(open_engine(self.url, create=True))
+
+    def post_document(
+        self, content: Any, token: str, path: str = "/api/v1/measurements", **headers: str
+    ) -> Any:
+        """Hand something in: bytes as they are, anything else as JSON."""
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        kind = {"Content-Type": "application/json"}
+        if token:
+            kind["Authorization"] = f"Bearer {token}"
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.post(path, content=data, headers={**kind, **named})
+
+    def get_path(self, path: str, token: str = "") -> Any:
+        """Ask."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return self.client.get(path, headers=headers)
+
+
+@contextmanager
+def _serve_app(app: Starlette) -> Iterator[httpx.Client]:
+    config = uvicorn.Config(
+        app, http=BoundedHttpProtocol, log_config=None, lifespan="on", ws="none"
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            with httpx.Client(base_url=address, timeout=30.0, trust_env=False) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+StartService = Callable[..., AbstractContextManager[ServiceThread]]
+
+
+@contextmanager
+def run_service(
+    folder: Path,
+    store: MeasurementSink | None = None,
+    *,
+    reading_open: bool = False,
+    reader_header: str = "",
+    limits: RequestLimits | None = None,
+    url: str = "",
+) -> Iterator[ServiceThread]:
+    """Run an application on a database, by default in a folder; ``store`` stands for its store."""
+    url = url or f"sqlite:///{folder / 'results.db'}"
+    open_engine(url, create=True).dispose()
+    clock = [1_800_000_000_000_000]
+    database = LiveDatabase(url)
+    keeper = AccessControl(
+        database.load_access,
+        MASTER_KEY,
+        reading_open=reading_open,
+        reader_header=reader_header,
+        now_us=lambda: clock[0],
+    )
+    app = create_app(
+        store or database,
+        keeper,
+        find=database.find_measurement,
+        mark=None if store else database.mark_bad_replicas,
+        hand_in=database.apply_upload,
+        limits=limits,
+        pages=PageRoutes(database, keeper),
+    )
+    with _serve_app(app) as client:
+        yield ServiceThread(url, client, clock)
+    database.close()
+
+
+@pytest.fixture
+def start_service(tmp_path: Path) -> StartService:
+    """Runs an application; see :func:`running`."""
+    return functools.partial(run_service, tmp_path)
+
+
+@pytest.fixture
+def service(start_service: StartService) -> Iterator[ServiceThread]:
+    """One of the test's own."""
+    with start_service() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    """One for all tests of a file that leave nothing in it."""
+    with run_service(tmp_path_factory.mktemp("shared")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def shared_key(shared_service: ServiceThread) -> str:
+    """A key to it that may submit."""
+    return shared_service.make_key("submit").text

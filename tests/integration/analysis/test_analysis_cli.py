@@ -1,0 +1,307 @@
+"""``compare``, ``summary`` and ``report`` over a real database, as a user calls them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from simulated_campaign import START_US, SimulatedCampaign
+
+from treehammer import config
+from treehammer.analysis.cli.compare_command import compare_command
+from treehammer.analysis.cli.summary_command import summary_command
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.write.store import Store
+from treehammer.web.cli.report_command import report_command
+
+A, B = "6.38.00", "6.40.00"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    flags = {"data_dir": tmp_path / "data", "cache_dir": tmp_path / "cache"}
+    return config.load_settings(flags, environ={}, folder=tmp_path)
+
+
+def remember(settings: Settings, campaign: SimulatedCampaign, called: str = "") -> str:
+    rows = list(campaign.rows())
+    first = rows[0]
+    with Store.open(settings.database) as store:
+        store.add_campaign(
+            CampaignRow(
+                id=first["campaign_id"],
+                name=called or campaign.name,
+                created_us=START_US + campaign.seed,
+                repository=first["repository"],
+                ref=first["ref"],
+                commit_id=first["commit_id"],
+                dirty=False,
+                test_name=first["test_name"],
+                test_path=first["test_path"],
+                plan="{}",
+                planned_jobs=8,
+                planned_measurements=len(rows),
+            ),
+            [],
+        )
+        store.add(Measurement(row) for row in rows)
+    return str(first["campaign_id"])
+
+
+def run(settings: Settings, *arguments: str) -> tuple[int, Result]:
+    result = CliRunner().invoke(
+        compare_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+    return result.return_value, result
+
+
+def test_a_regression_leaves_with_1_and_is_remembered(settings: Settings) -> None:
+    remember(settings, SimulatedCampaign(sites=("T2_A", "T2_B"), effect=0.08))
+    code, result = run(settings, A, B)
+    assert code == ExitCode.REGRESSION
+    assert "slower" in result.stdout
+    assert "T2_B" in result.stdout
+    _, again = run(settings, A, B, "--json")
+    (identity,) = {row["comparison_id"] for row in json.loads(again.stdout)}
+    with Store.open(settings.database) as store:
+        assert len(store.pairs(identity)) == 2 * 2 * 8
+        assert [v.verdict for v in store.verdicts(identity) if v.scope == "series"] == [
+            "slower"
+        ] * 4
+
+
+def test_no_regression_leaves_with_0(settings: Settings) -> None:
+    remember(settings, SimulatedCampaign(effect=-0.08))
+    code, result = run(settings, A, B)
+    assert code == ExitCode.DONE
+    assert "faster" in result.stdout
+
+
+def test_one_host_is_said_to_be_an_illustration(settings: Settings) -> None:
+    remember(settings, SimulatedCampaign(hosts=1, jobs=1, effect=0.5))
+    code, result = run(settings, A, B)
+    assert code == ExitCode.DONE
+    assert "an illustration, not a verdict" in " ".join(result.stdout.split())
+
+
+def test_programs_get_rows_and_people_get_notes(settings: Settings) -> None:
+    remember(settings, SimulatedCampaign(effect=0.08))
+    _, as_json = run(settings, A, B, "--json")
+    rows = json.loads(as_json.stdout)
+    assert {row["scope"] for row in rows} == {"series", "release"}
+    assert rows[0]["effect"] == pytest.approx(0.08, abs=0.02)
+    assert rows[0]["a_value"] > 0
+    _, as_csv = run(settings, A, B, "--csv")
+    table = list(csv.DictReader(io.StringIO(as_csv.stdout)))
+    assert [row["verdict"] for row in table] == [row["verdict"] for row in rows]
+    assert "count as none" in as_csv.stderr
+
+
+def test_any_axis_campaign_and_condition(settings: Settings) -> None:
+    first = remember(settings, SimulatedCampaign(name="first", cache_mb=(0.0, 30.0)))
+    remember(settings, SimulatedCampaign(name="second", seed=2, cache_mb=(0.0, 30.0)))
+    _, result = run(settings, "0", "30", "--axis", "cache_mb", "--where", "site=T2_A", "--json")
+    assert {row["jobs"] for row in json.loads(result.stdout) if row["scope"] == "series"} == {16}
+    _, result = run(settings, A, B, "--campaign", "last", "--json")
+    assert {row["jobs"] for row in json.loads(result.stdout) if row["scope"] == "series"} == {8}
+    _, result = run(settings, A, B, "--campaign", first, "--delta", "0.5", "--json")
+    assert {row["verdict"] for row in json.loads(result.stdout) if row["site"]} == {"same"}
+
+
+def test_campaigns_are_compared_by_name(settings: Settings) -> None:
+    first = remember(settings, SimulatedCampaign(name="monday", sites=("T2_A", "T2_B")))
+    second = remember(
+        settings, SimulatedCampaign(name="tuesday", sites=("T2_A", "T2_B"), seed=2, effect=0.3)
+    )
+    _, result = run(settings, "monday", "last", "--axis", "campaign", "--json")
+    assert {(row["a"], row["b"]) for row in json.loads(result.stdout)} == {(first, second)}
+    code, result = run(settings, "mon", second, "--axis", "campaign", "--where", f"axis_root={B}")
+    assert code == ExitCode.REGRESSION
+    assert "campaign tuesday against monday" in result.stdout
+    assert "points at campaign=tuesday" in " ".join(result.stdout.split())
+    assert first not in result.stdout
+    assert second not in result.stdout
+    with pytest.raises(ConfigError, match="wednesday"):
+        run(settings, "monday", "wednesday", "--axis", "campaign")
+
+
+def test_campaigns_of_one_name_are_not_mistaken_for_none(settings: Settings) -> None:
+    ids = [remember(settings, SimulatedCampaign(name=name), "nightly") for name in ("one", "two")]
+    with pytest.raises(ConfigError, match="nightly") as refused:
+        run(settings, "nightly", "last", "--axis", "campaign")
+    assert all(one in f"{refused.value} {refused.value.hint}" for one in ids)
+
+
+def test_campaigns_that_nobody_told_of_are_compared_by_identity(settings: Settings) -> None:
+    known = remember(settings, SimulatedCampaign(name="known"))
+    others = list(SimulatedCampaign(name="untold", seed=2).rows())
+    with Store.open(settings.database) as store:
+        store.add(Measurement(row) for row in others)
+    untold = others[0]["campaign_id"]
+    _, result = run(settings, known, untold, "--axis", "campaign", "--json")
+    assert {(row["a"], row["b"]) for row in json.loads(result.stdout)} == {(known, untold)}
+
+
+def test_asking_again_replaces_the_answer(settings: Settings) -> None:
+    remember(settings, SimulatedCampaign())
+    answers = [json.loads(run(settings, A, B, "--json")[1].stdout) for _ in range(2)]
+    assert answers[0][0]["comparison_id"] == answers[1][0]["comparison_id"]
+    with Store.open(settings.database) as store:
+        assert len(store.verdicts(answers[0][0]["comparison_id"])) == len(answers[0])
+
+
+def test_nothing_to_compare_and_wrong_questions(settings: Settings) -> None:
+    with pytest.raises(NothingToDoError, match="no results yet"):
+        run(settings, A, B)
+    remember(settings, SimulatedCampaign())
+    with pytest.raises(NothingToDoError, match=r"root=6\.42"):
+        run(settings, A, "6.42")
+    with pytest.raises(NothingToDoError, match="no measurement is selected"):
+        run(settings, A, B, "--where", "site=nowhere")
+    with pytest.raises(ConfigError, match="no measurement has an axis"):
+        run(settings, A, B, "--axis", "colour")
+    with pytest.raises(ConfigError, match="both sides"):
+        run(settings, A, A)
+
+
+@pytest.mark.parametrize(
+    "bad, verdict, said",
+    [
+        ({"cpu_per_event_s": None, "wall_per_event_s": None}, "", "kit reports"),
+        ({"failure_class": "open"}, "failed", "treehammer status"),
+        ({"plausible": False}, "failed", "mend it"),
+        ({"host": "one"}, "not enough data", "an illustration"),
+        ({"loop_wall_s": 0.5}, "loop too short", "read more events"),
+    ],
+)
+def test_bad_data_are_answered_and_say_what_to_do(
+    settings: Settings, bad: dict[str, object], verdict: str, said: str
+) -> None:
+    rows = [{**row, **bad} for row in SimulatedCampaign(effect=0.2).rows()]
+    with Store.open(settings.database) as store:
+        store.add(Measurement(row) for row in rows)
+    if not verdict:
+        with pytest.raises(NothingToDoError, match=said):
+            run(settings, A, B)
+        return
+    code, result = run(settings, A, B)
+    assert code == ExitCode.DONE
+    assert verdict in result.stdout
+    assert said in " ".join(result.stdout.split())
+    _, as_json = run(settings, A, B, "--json")
+    series = [row for row in json.loads(as_json.stdout) if row["scope"] == "series"]
+    assert all(row["remedy"] for row in series)
+
+
+def summary(settings: Settings, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        summary_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_a_campaign_is_summed_up_by_all_that_varies(settings: Settings) -> None:
+    remember(settings, SimulatedCampaign(sites=("T2_A", "T2_B"), cache_mb=(0.0, 30.0), effect=0.08))
+    shown = summary(settings, "--show", "loop_wall_s,eff_loop").stdout
+    assert "simulated" in shown
+    assert shown.count("T2_A") == 4
+    assert "(s)" in shown
+    assert "95 % t intervals" in shown
+    rows = json.loads(summary(settings, "--show", "loop_wall_s", "--json").stdout)
+    assert len(rows) == 8
+    first = rows[0]
+    assert {name: first[name] for name in ("site", "cache_mb", "root", "jobs", "hosts")} == {
+        "site": "T2_A",
+        "cache_mb": 0.0,
+        "root": "6.38.00",
+        "jobs": 8,
+        "hosts": 4,
+    }
+    assert first["loop_wall_s_low"] < first["loop_wall_s"] < first["loop_wall_s_high"]
+    assert (first["usable"], first["failed"], first["not_supported"]) == (16, 0, 0)
+
+
+def test_ratios_and_mixtures_are_said_to_be_such(settings: Settings) -> None:
+    remember(settings, SimulatedCampaign(effect=0.7, branches=(1.0, 0.02)))
+    asked = ("--show", "loop_wall_s", "--against", "root=6.38.00")
+    result = summary(settings, *asked, "--where", "axis_branches=1.0", "--csv")
+    base, other = csv.DictReader(io.StringIO(result.stdout))
+    assert base["loop_wall_s_ratio"] == ""
+    assert float(other["loop_wall_s_ratio"]) == pytest.approx(2.0, rel=0.2)
+    assert float(other["loop_wall_s_ratio_low"]) < 2.0 < float(other["loop_wall_s_ratio_high"])
+    assert "not paired" in result.stderr
+    assert "Mixed" not in result.stderr
+    shown = " ".join(summary(settings, *asked, "--by", "root").stdout.split())
+    assert "Mixed in one group: branches." in shown
+    assert "times that of" in shown
+
+
+def test_what_failed_is_counted_beside_and_tests_own_metrics_are_known(settings: Settings) -> None:
+    rows = list(SimulatedCampaign(hosts=1, roots=("6.40.00",), rounds=1).rows())
+    rows[0] |= {"failure_class": "software setup", "failure_kind": "not-supported"}
+    rows[1] |= {"failure_class": "read", "failure_kind": "entry"}
+    rows[2] |= {"plausible": False}
+    with Store.open(settings.database) as store:
+        store.add(Measurement(row, {"my_counter": float(n)}) for n, row in enumerate(rows))
+    shown = summary(settings, "--campaign", "all", "--show", "my_counter").stdout
+    heading, line = (text.split() for text in shown.splitlines()[1:3])
+    assert heading[-4:] == ["failed", "implausible", "not", "supported"]
+    assert line[-3:] == ["1", "1", "1"]
+    assert "5.0 ±" in shown  # the mean of 3 to 7
+    assert "One host" in shown
+
+
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        (("--show", "eff_jop"), "no quantity 'eff_jop'.*did you mean 'eff_job'"),
+        (("--show", "host"), "host is no number"),
+        (("--by", "colour"), "'colour' is neither an axis"),
+        (("--by", "root", "--against", "site=T2_A"), "none of what is grouped by"),
+        (("--by", "root", "--against", "root=6.42"), "no group has root=6.42"),
+    ],
+)
+def test_wrong_questions_to_a_summary(
+    settings: Settings, asked: tuple[str, ...], said: str
+) -> None:
+    remember(settings, SimulatedCampaign())
+    with pytest.raises(ConfigError, match=f"(?is){said}"):
+        summary(settings, *asked)
+
+
+def test_a_summary_of_nothing(settings: Settings) -> None:
+    remember(settings, SimulatedCampaign())
+    with pytest.raises(NothingToDoError, match="no timed measurement"):
+        summary(settings, "--where", "site=nowhere")
+
+
+def report(settings: Settings, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        report_command, arguments, obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_a_report_of_the_last_campaign(settings: Settings, tmp_path: Path) -> None:
+    remember(settings, SimulatedCampaign(name="older"))
+    remember(settings, SimulatedCampaign(name="newer", seed=2))
+    page = tmp_path / "page.html"
+    result = report(settings, "-o", str(page))
+    assert "report written" in result.stdout
+    text = page.read_text(encoding="utf-8")
+    assert "<h1>newer</h1>" in text
+    assert text.count("<svg") == 2
+    report(settings, "--campaign", "older", "-o", str(page))
+    assert "<h1>older</h1>" in page.read_text(encoding="utf-8")
+
+
+def test_a_report_that_cannot_be_written_says_where(settings: Settings, tmp_path: Path) -> None:
+    remember(settings, SimulatedCampaign())
+    missing = tmp_path / "no-such-folder" / "page.html"
+    with pytest.raises(ConfigError, match="no-such-folder"):
+        report(settings, "-o", str(missing))

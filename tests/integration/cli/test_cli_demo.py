@@ -1,0 +1,196 @@
+"""The demo as the README promises it, and the documentation beside it, in a fresh clone."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import uproot
+from console import agrees, commands, normalise, run
+from demo_checkout import REPOSITORY, DemoRun
+
+from treehammer.testbed.network.free_ports import find_free_ports
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+]
+
+
+def query(demo: DemoRun, sql: str) -> list[Any]:
+    """The rows, as tuples; ``results`` has the columns of the dimensions, too."""
+    sql = sql.replace(
+        "from results",
+        "from measurement join subject on subject.id = subject_id"
+        " join origin on origin.id = origin_id join software on software.id = software_id",
+    )
+    with sqlite3.connect(demo.folder / "demo-results" / "results.db") as connection:
+        return connection.execute(sql).fetchall()
+
+
+def test_every_variant_was_measured_by_both_releases(demo_run: DemoRun) -> None:
+    rows = query(
+        demo_run,
+        "select axis_root, axis_branches, axis_cache_mb, count(*) from results"
+        " where kind = 'timed' and failure_class is null and plausible"
+        " and root_version = axis_root group by 1, 2, 3",
+    )
+    assert {row[:3] for row in rows} == {
+        (root, branches, cache)
+        for root in ("6.38.00", "6.40.00")
+        for branches in ("1.0", "0.02")
+        for cache in (0.0, 3.0, 30.0)
+    }
+    assert len({row[3] for row in rows}) == 1
+
+
+def test_it_came_from_the_history_of_the_checkout(demo_run: DemoRun) -> None:
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"],
+        cwd=demo_run.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert query(demo_run, "select distinct commit_id, dirty, ref, test_path from results") == [
+        (head, 0, "HEAD", "hctests/ttree-read")
+    ]
+
+
+def test_releases_ran_in_turns_one_at_a_time(demo_run: DemoRun) -> None:
+    rows = query(
+        demo_run,
+        "select job_id, round, position, axis_root, started_us, ended_us from results"
+        " where kind = 'timed' order by started_us",
+    )
+    ends = [row[5] for row in rows]
+    assert all(row[4] >= end for row, end in zip(rows[1:], ends, strict=False))
+    orders: dict[object, dict[object, list[object]]] = {}
+    for job, round_, _, root, *_ in rows:
+        orders.setdefault(job, {}).setdefault(round_, []).append(root)
+    for rounds in orders.values():
+        first, second = rounds[1], rounds[2]
+        assert sorted(map(str, first)) == ["6.38.00", "6.40.00"]
+        assert second == first[::-1]
+
+
+def test_both_releases_read_the_same_values(demo_run: DemoRun) -> None:
+    sums = query(
+        demo_run,
+        "select count(*), count(distinct value_checksum), min(checksum_leaves)"
+        " from measurement where kind = 'checksum'",
+    )
+    assert sums[0][:2] == (2, 1)
+    assert sums[0][2] == 400
+
+
+def test_the_comparison_says_that_it_is_an_illustration(demo_run: DemoRun) -> None:
+    assert "an illustration, not a verdict" in demo_run.output
+    assert not re.search(r"\b(faster|slower)\b", demo_run.output)
+    assert "same data proven" in demo_run.output
+
+
+def test_the_report_is_one_page_with_the_figure_of_study_s0(demo_run: DemoRun) -> None:
+    page = (demo_run.folder / "demo-results" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") >= 2
+    assert "CPU efficiency by variant" in page
+    assert not re.search(r"(src|href)=[\"']https?:", page)
+    assert "<script" not in page
+
+
+def test_the_tree_holds_what_the_database_holds(demo_run: DemoRun) -> None:
+    with uproot.open(demo_run.folder / "demo-results" / "results.root") as file:
+        read = file["results"].arrays(["measurement_id", "cpu_per_event_s"], library="np")
+    stored = dict(query(demo_run, "select measurement_id, cpu_per_event_s from measurement"))
+    assert len(read["measurement_id"]) == len(stored)
+    for name, value in zip(read["measurement_id"], read["cpu_per_event_s"], strict=True):
+        assert value == pytest.approx(
+            stored[name] if stored[name] is not None else float("nan"), rel=0, nan_ok=True
+        )
+
+
+def test_its_last_lines_open_the_page_on_its_results(demo_run: DemoRun) -> None:
+    """As they were printed, but for the port, which others may have."""
+    typed, address = demo_run.output.splitlines()[-2:]
+    _, _, command = typed.partition("The page on these results: ")
+    (port,) = find_free_ports(1)
+    where = urlsplit(address.split()[-1])
+    assert (where.scheme, where.port, where.path) == ("http", 8443, "/")
+    process = subprocess.Popen(
+        shlex.split(command),
+        cwd=demo_run.folder,
+        env={**demo_run.environment, "TREEHAMMER_SERVE_PORT": str(port)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert any("serving at" in line for line in process.stderr)
+        with httpx.Client(base_url=f"http://{where.hostname}:{port}", trust_env=False) as client:
+            (campaign,) = client.get("/api/v1/campaigns").json()["tables"]["campaigns"]
+            (site,) = client.get("/api/v1/sites").json()["tables"]["sites"]
+            page = client.get("/", headers={"Accept": "text/html"})
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert page.status_code == 200
+    assert campaign["campaign"] in page.text
+    counts = "count(*), sum(failure_class is null and plausible)"
+    ((recorded, good),) = query(demo_run, f"select {counts} from measurement")
+    assert (campaign["recorded"], site["good"]) == (recorded, good)
+    assert good > 0
+
+
+def test_nothing_stays_behind(demo_run: DemoRun) -> None:
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            where = path.readlink()
+        except OSError:
+            continue
+        assert not where.is_relative_to(demo_run.folder / "demo-results"), path
+    changed = subprocess.run(
+        ["git", "status", "--porcelain"],
+        cwd=demo_run.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # The link to our environment is the only thing that a clone would not have.
+    assert [line for line in changed.stdout.splitlines() if ".venv" not in line] == []
+
+
+PAGES = (
+    "first-run",
+    "write-a-test",
+    "compare-releases",
+    "own-root-build",
+    "read-results",
+    "analysis",
+    "datasets",
+)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_output_printed_in_the_documentation_is_real(demo_run: DemoRun, name: str) -> None:
+    page = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    found = commands(page)
+    assert found
+    differing = []
+    for command in found:
+        printed = demo_run.output
+        if command.text != "make demo":
+            printed = run(command, demo_run.folder, demo_run.environment)
+        if not agrees(command.expected, printed):
+            differing.append(
+                f"docs/{name}.md:{command.line}: $ {command.text}\n"
+                f"--- in the page\n{normalise(command.expected)}\n--- printed\n{normalise(printed)}"
+            )
+    assert not differing, "\n\n".join(differing)

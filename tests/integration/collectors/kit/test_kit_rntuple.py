@@ -1,0 +1,239 @@
+"""A TTree and the RNTuple that ROOT's importer makes of it: the same values, the same choices."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from treehammer.collectors.kit.treehammer_kit import root_engine
+from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
+from treehammer.collectors.software import providers
+from treehammer.hctests import __file__ as hctests_file
+
+pytestmark = pytest.mark.root
+
+READ = Path(hctests_file).parent / "rntuple-read" / "read.py"
+
+Run = Callable[..., Any]
+
+#: Every kind of branch that both formats hold, as ROOT's importer translates it.
+MAKE_KINDS = """
+import sys, ROOT, os
+ROOT.gInterpreter.Declare('''
+#include <TFile.h>
+#include <TTree.h>
+struct Pair { float x; int y; };
+void make(const char *path) {
+   TFile file(path, "RECREATE");
+   auto *t = new TTree("events", "events");
+   Pair pair; Char_t c; UChar_t uc; Short_t s; UShort_t us; Long_t l; ULong_t ul; Long64_t ll;
+   Double_t d32; double grid[2][3]; char chars[4]; bool flags[3]; int n; unsigned m; float jag[10];
+   unsigned char ujag[10];
+   std::vector<bool> vb; std::vector<std::string> vs; std::vector<char> vc; std::vector<double> vd;
+   std::vector<Long64_t> vl; std::vector<unsigned char> vuc; std::vector<unsigned long> vul;
+   t->Branch("pair", &pair, "x/F:y/I"); t->Branch("c", &c, "c/B"); t->Branch("uc", &uc, "uc/b");
+   t->Branch("s", &s, "s/S"); t->Branch("us", &us, "us/s"); t->Branch("l", &l, "l/G");
+   t->Branch("ul", &ul, "ul/g"); t->Branch("ll", &ll, "ll/L"); t->Branch("d32", &d32, "d32/d");
+   t->Branch("grid", grid, "grid[2][3]/D"); t->Branch("chars", chars, "chars[4]/B");
+   t->Branch("flags", flags, "flags[3]/O");
+   t->Branch("n", &n, "n/I"); t->Branch("jag", jag, "jag[n]/F");
+   t->Branch("m", &m, "m/i"); t->Branch("ujag", ujag, "ujag[m]/b");
+   t->Branch("lonely.s", &s, "lonely/S"); t->Branch("dotted.name", &vd);
+   t->Branch("vb", &vb); t->Branch("vs", &vs); t->Branch("vc", &vc); t->Branch("vl", &vl);
+   t->Branch("vuc", &vuc); t->Branch("vul", &vul);
+   unsigned long long state = 1;
+   auto next = [&] { return (state = state * 6364136223846793005ull + 1442695040888963407ull) >> 33; };
+   for (int e = 0; e < 500; ++e) {
+      pair = {next() * 1e-3f, -int(next() % 100)};
+      c = -int(next() % 128); uc = next(); s = -int(next() % 1000); us = next();
+      l = -long(next()); ul = next() << 32; ll = -Long64_t(next() << 20); d32 = next() * 1e-3;
+      for (auto &row : grid) for (auto &x : row) x = next() * 1e-3;
+      for (auto &x : chars) x = next();
+      for (auto &x : flags) x = next() & 1;
+      n = next() % 10; m = next() % 10;
+      for (auto &x : jag) x = next() * 1e-3f;
+      for (auto &x : ujag) x = next();
+      vb.assign(next() % 4, next() & 1); vs.assign(next() % 3, std::string(next() % 5, 'z'));
+      vc.assign(next() % 4, -3); vd.assign(next() % 4, 0.1 * e); vl.assign(next() % 4, -e);
+      vuc.assign(next() % 4, e); vul.assign(next() % 3, next() << 33);
+      t->Fill();
+   }
+   file.Write();
+}''')
+ROOT.make(sys.argv[1])
+sys.stdout.flush(); os._exit(0)
+"""
+
+IMPORT = """
+import sys, os, ROOT
+importer = ROOT.Experimental.RNTupleImporter.Create(sys.argv[1], "events", sys.argv[2])
+importer.SetIsQuiet(True); importer.SetConvertDotsInBranchNames(True); importer.Import()
+sys.stdout.flush(); os._exit(0)
+"""
+
+
+def _in_root(setup: providers.SoftwareSetup, code: str, *arguments: Path) -> None:
+    command = [setup.python, "-W", "ignore", "-c", code, *map(str, arguments)]
+    subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def newest_twin(
+    tree_file: Path,
+    latest_release: providers.SoftwareSetup,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """What the importer of the newest release makes of the usual tree."""
+    path = tmp_path_factory.mktemp("newest") / "twin.root"
+    _in_root(latest_release, IMPORT, tree_file, path)
+    return path
+
+
+@pytest.fixture
+def twin(tree_file: Path, release: providers.SoftwareSetup, tmp_path: Path) -> Path:
+    """What the importer makes of the usual tree."""
+    path = tmp_path / "twin.root"
+    _in_root(release, IMPORT, tree_file, path)
+    return path
+
+
+def test_a_tree_and_its_twin_have_one_checksum(
+    tree_file: Path, twin: Path, release: providers.SoftwareSetup, run_payload: Run
+) -> None:
+    tree, ntuple = (run_payload(release, path, kind="checksum") for path in (tree_file, twin))
+    assert tree.failure is None
+    assert ntuple.failure is None
+    assert ntuple.values["checksum_leaves"] == tree.values["checksum_leaves"] == 32
+    assert ntuple.values["branches_total"] == tree.values["branches_total"]
+    assert ntuple.values["value_checksum"] == tree.values["value_checksum"]
+    twice = run_payload(release, twin, twin, kind="checksum").values
+    assert (
+        twice["value_checksum"]
+        == run_payload(release, tree_file, tree_file, kind="checksum").values["value_checksum"]
+    )
+    assert twice["value_checksum"] != ntuple.values["value_checksum"]
+
+
+def test_every_kind_of_branch_has_one_checksum_in_both_formats(
+    release: providers.SoftwareSetup, run_payload: Run, tmp_path: Path
+) -> None:
+    tree, ntuple = tmp_path / "kinds.root", tmp_path / "kinds-twin.root"
+    _in_root(release, MAKE_KINDS, tree)
+    _in_root(release, IMPORT, tree, ntuple)
+    one, other = (run_payload(release, path, kind="checksum").values for path in (tree, ntuple))
+    assert one["checksum_leaves"] == other["checksum_leaves"] == 25
+    assert json.loads(other["checksum_skipped_leaves"]) == []
+    assert one["value_checksum"] == other["value_checksum"]
+
+
+#: Reports which branches or fields are read, as a number that depends on all their names.
+WHICH = """
+#include <TBranch.h>
+static double Number(const std::string &name)
+{
+   unsigned number = 0;
+   for (char letter : name)
+      number = 31 * number + letter;
+   return number % 1000003;
+}
+void which(treehammer::Pass &pass)
+{
+   for (auto *object : *pass.tree->GetListOfBranches())
+      if (!static_cast<TBranch *>(object)->TestBit(kDoNotProcess))
+         pass.Report("names", Number(object->GetName()));
+   for (Long64_t entry : pass.entries)
+      pass.Add(pass.tree->GetEntry(entry));
+}
+#ifdef TREEHAMMER_READS_NTUPLE
+void which(treehammer::NTuplePass &pass)
+{
+   for (const auto &view : pass.views)
+      pass.Report("names", Number(view.GetField().GetFieldName()));
+   for (Long64_t entry : pass.entries)
+      pass.Load(entry);
+}
+#endif
+"""
+
+
+@pytest.mark.parametrize("branches", [0.1, 0.5, "Muon_*,flag"])
+def test_both_formats_read_the_same_branches_and_events(
+    tree_file: Path,
+    newest_twin: Path,
+    latest_release: providers.SoftwareSetup,
+    run_payload: Run,
+    branches: Any,
+    tmp_path: Path,
+) -> None:
+    macro = tmp_path / "which.C"
+    macro.write_text(WHICH)
+    tree = run_payload(latest_release, tree_file, payload=macro, branches=branches, events=0.3)
+    ntuple = run_payload(
+        latest_release, newest_twin, payload=macro, branches=branches, events=0.3, format="rntuple"
+    )
+    assert tree.failure is None
+    assert ntuple.failure is None
+    for name in ("branches_total", "branches_selected", "events_total", "events_read"):
+        assert ntuple.values[name] == tree.values[name], name
+    assert ntuple.extras == tree.extras
+
+
+@pytest.mark.parametrize("cache_mb", [0, 30])
+@pytest.mark.parametrize("branches", [1.0, 0.2])
+def test_the_readers_bytes_are_those_of_the_kernel_and_of_the_pages(
+    twin: Path, release: providers.SoftwareSetup, run_payload: Run, branches: float, cache_mb: int
+) -> None:
+    done = run_payload(
+        release, twin, payload=READ, branches=branches, cache_mb=cache_mb, format="rntuple"
+    )
+    assert done.failure is None
+    values = done.values
+    assert values["ntuple_cluster_cache"] is (cache_mb > 0)
+    fetched = values["ntuple_payload_bytes"] + values["ntuple_overhead_bytes"]
+    assert values["kernel_read_chars"] == fetched
+    assert values["kernel_read_calls"] == values["ntuple_ranges_read"] == values["read_calls"]
+    assert values["bytes_read"] == values["ntuple_payload_bytes"]
+    assert values["ntuple_pages_unzipped"] == values["ntuple_pages_read"]
+    # Page by page, equal pages that are stored once are read more than once.
+    held = values["selected_zip_bytes"]
+    assert held <= values["ntuple_payload_bytes"] <= held * 1.05
+    if cache_mb:
+        assert values["ntuple_payload_bytes"] == held
+        assert values["ntuple_vector_reads"] == values["ntuple_clusters_loaded"] == 1
+    if branches == 1.0:
+        assert held < twin.stat().st_size
+
+
+def test_each_format_says_what_it_cannot_read(
+    tree_file: Path, newest_twin: Path, latest_release: providers.SoftwareSetup, run_payload: Run
+) -> None:
+    as_tree = run_payload(latest_release, newest_twin).failure["message"]
+    assert "is of class ROOT::RNTuple, not a TTree; the axis format = 'rntuple' reads it" in as_tree
+    as_ntuple = run_payload(latest_release, tree_file, payload=READ, format="rntuple").failure
+    assert "'events' is of class TTree, not an RNTuple" in as_ntuple["message"]
+    missing = run_payload(
+        latest_release, newest_twin, payload=READ, format="rntuple", tree="event"
+    ).failure
+    assert "holds no RNTuple 'event'; did you mean 'events'?" in missing["message"]
+    without_loop = run_payload(latest_release, newest_twin, format="rntuple").failure
+    assert without_loop["kind"] == "format"
+    assert "void read(treehammer::NTuplePass &pass)" in without_loop["message"]
+
+
+def test_a_release_before_the_reader_was_released_is_not_supported() -> None:
+    class Old(SimpleNamespace):
+        def GetVersionInt(self) -> int:  # noqa: N802
+            return 63402
+
+        def GetVersion(self) -> str:  # noqa: N802
+            return "6.34.02"
+
+    with pytest.raises(PayloadError, match="not supported with ROOT 6") as caught:
+        root_engine.compile_ntuple_header(SimpleNamespace(gROOT=Old()), "ntuple.hpp")
+    assert caught.value.document["kind"] == "not-supported"

@@ -1,0 +1,176 @@
+"""What is made: the same bytes from every release, with the content and layout that was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uproot
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.config import Settings
+from treehammer.datasets.catalogues import folder_catalogue as catalogues
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.specs import generated_spec
+from treehammer.errors import DatasetError
+
+pytestmark = pytest.mark.root
+
+Software = Callable[[str], SoftwareRequest]
+
+
+def test_releases_make_the_same_bytes(
+    tiny_catalogue: FolderCatalogue,
+    tiny: generated_spec.GeneratedSpec,
+    software: Software,
+    tmp_path: Path,
+) -> None:
+    other = FolderCatalogue(tmp_path / "elsewhere and longer")
+    made = other.make(tiny, software("6.38.00"))
+    assert made.origin["root"] == "6.38.00"
+    assert made.files == tiny_catalogue.manifest("tiny").files
+
+
+def test_the_content_is_what_the_spec_says(
+    tiny_catalogue: FolderCatalogue, tiny: generated_spec.GeneratedSpec
+) -> None:
+    (file,) = tiny_catalogue.files("tiny")
+    with uproot.open(file.url) as opened:
+        tree = opened["events"]
+        assert tree.num_entries == tiny.entries
+        names = {branch.name for branch in tiny.branches} | {"nMuon", "nHit"}
+        assert set(tree.keys()) == names
+        arrays = tree.arrays(library="np")
+    assert arrays["event"].tolist() == list(range(1, tiny.entries + 1))
+    assert arrays["lumi"].tolist() == [1 + event // 100 for event in range(tiny.entries)]
+    for counter, mean, members in (
+        ("nMuon", 3, ("Muon_pt", "Muon_id")),
+        ("nHit", 60, ("Hit_e", "Hit_cell", "Hit_word")),
+    ):
+        counts = arrays[counter]
+        assert counts.min() == 0 or mean > 10
+        assert counts.max() <= 2 * mean
+        assert counts.mean() == pytest.approx(mean, rel=0.1)
+        for member in members:
+            assert [len(values) for values in arrays[member]] == counts.tolist()
+    shares = {branch.name: branch.zeros / 65536 for branch in tiny.branches}
+    for name in ("flag0", "flag9", "level", "Muon_pt", "Muon_id", "Hit_e"):
+        values = np.concatenate([np.atleast_1d(value) for value in arrays[name]])
+        # A level of 5 bits is 0 by itself once in 32.
+        expected = shares[name] + (1 - shares[name]) / 32 if name == "level" else shares[name]
+        assert np.mean(values == 0) == pytest.approx(expected, abs=0.04)
+    assert np.ptp(arrays["level"]) == 31
+    assert arrays["cov"].shape == (tiny.entries, 6)
+    assert len(np.unique(arrays["weight"])) == tiny.entries
+    hits = np.concatenate(list(arrays["Hit_e"]))
+    mantissas = np.unique(hits[hits != 0].view(np.uint32) & 0x7FFFFF)
+    assert len(mantissas) == 64
+    assert not np.any(mantissas & 0x1FFFF)
+    assert not np.array_equal(arrays["flag0"], arrays["flag1"])
+
+
+def test_the_manifest_agrees_with_uproot(tiny_catalogue: FolderCatalogue) -> None:
+    layout = tiny_catalogue.manifest("tiny").files[0].layout
+    (file,) = tiny_catalogue.files("tiny")
+    with uproot.open(file.url) as opened:
+        tree = opened["events"]
+        # The record of each basket in the file itself, not the tree's table of them.
+        keys = [
+            (branch.basket_entry_start_stop(i)[0], branch.basket_key(i))
+            for branch in tree.branches
+            for i in range(branch.num_baskets)
+        ]
+        sizes = [key.fNbytes for _, key in keys]
+        unzipped = [branch.uncompressed_bytes for branch in tree.branches]
+        starts = np.array([0, 500, 1000])
+    assert layout.branches == len(unzipped)
+    assert layout.basket_zipped_bytes.count == len(sizes)
+    assert layout.zipped_bytes == sum(sizes)
+    assert layout.basket_zipped_bytes.maximum == max(sizes)
+    assert layout.basket_zipped_bytes.median == pytest.approx(np.median(sizes))
+    assert layout.unzipped_bytes == sum(unzipped)
+    clusters = np.zeros(3, dtype=int)
+    for (start, _), size in zip(keys, sizes, strict=True):
+        clusters[np.searchsorted(starts, start, side="right") - 1] += size
+    assert layout.clusters == 3
+    assert layout.cluster_zipped_bytes.minimum == clusters.min()
+    assert layout.cluster_zipped_bytes.maximum == clusters.max()
+    assert layout.embedded_bytes == 0
+
+
+def test_two_files_and_their_main_tree_are_found(
+    tiny_catalogue: FolderCatalogue, software: Software, tmp_path: Path
+) -> None:
+    events = {"pt": np.arange(50, dtype=np.float32), "eta": np.ones(50, dtype=np.float32)}
+    paths = [tmp_path / "one.root", tmp_path / "two.root"]
+    for path in paths:
+        with uproot.recreate(path) as file:
+            file.mktree("metadata", {"x": "int32"}).extend({"x": np.arange(60, dtype=np.int32)})
+            file.mktree("deep/Events", {"pt": "float32", "eta": "float32"}).extend(events)
+    catalogue = FolderCatalogue(tmp_path / "datasets")
+    manifest = catalogue.add("ours", paths, software("6.40.00"))
+    assert manifest.tree == "deep/Events"
+    assert [file.layout.entries for file in manifest.files] == [50, 50]
+    assert catalogue.add("ours", paths, software("6.40.00")) == manifest
+    other = catalogue.add("other", paths, software("6.40.00"), tree="metadata")
+    assert other.tree == "metadata"
+
+
+def test_what_is_no_tree_is_refused_by_name(software: Software, tmp_path: Path) -> None:
+    catalogue = FolderCatalogue(tmp_path / "datasets")
+    text = tmp_path / "text.root"
+    text.write_text("not at all")
+    with pytest.raises(DatasetError, match="cannot be opened as a ROOT file") as caught:
+        catalogue.add("ours", [text], software("6.40.00"))
+    assert caught.value.where == str(text)
+    empty = tmp_path / "empty.root"
+    with uproot.recreate(empty) as file:
+        file.mktree("Events", {"pt": "float32"})
+    with pytest.raises(DatasetError, match="'Events' is empty"):
+        catalogue.add("ours", [empty], software("6.40.00"))
+    with pytest.raises(DatasetError, match="has no tree 'Evnts'; it has Events"):
+        catalogue.add("ours", [empty], software("6.40.00"), tree="Evnts")
+    assert catalogue.names() == ()
+
+
+def test_experiments_files(shared_data: Path, software: Software, tmp_path: Path) -> None:
+    catalogue = FolderCatalogue(tmp_path)
+    root = software("6.40.00")
+    nano = catalogue.add("nanoaod", [shared_data / "cms-nanoaod-2015-ttbar.root"], root)
+    layout = nano.files[0].layout
+    assert (nano.tree, layout.entries, layout.branches) == ("Events", 200, 947)
+    # Nearly all of its baskets lie inside the tree's own record.
+    assert 0.5 * layout.zipped_bytes < layout.embedded_bytes < layout.zipped_bytes
+    assert layout.zipped_bytes < nano.size
+    physlite = catalogue.add("physlite", [shared_data / "atlas-physlite-ttree.root"], root)
+    layout = physlite.files[0].layout
+    assert (physlite.tree, layout.entries, layout.branches) == ("CollectionTree", 50, 757)
+    assert layout.top2_share == pytest.approx(0.46, abs=0.02)
+    with pytest.raises(DatasetError, match=r"EventData \(RNTuple\)"):
+        catalogue.add("ntuple", [shared_data / "atlas-physlite-rntuple.root"], root)
+
+
+@pytest.mark.slow
+def test_reference_small_is_shaped_like_an_experiments_file(
+    settings: Settings, software: Software, tmp_path: Path
+) -> None:
+    manifest = catalogues.ensure_dataset("reference-small", settings)
+    layout = manifest.files[0].layout
+    assert 45e6 < manifest.size < 55e6
+    assert layout.branches == 400
+    assert 3 <= layout.ratio <= 5
+    assert 0.30 <= layout.top2_share <= 0.50
+    clusters = layout.cluster_zipped_bytes
+    assert clusters.count == layout.clusters == 20
+    assert clusters.minimum > 2.3e6
+    assert clusters.maximum < 2.7e6
+    # Branches compress as differently as in real files: from hardly at all to twenty times.
+    assert layout.branch_ratio.minimum < 1.2
+    assert layout.branch_ratio.p75 / layout.branch_ratio.p25 > 1.3
+    assert layout.branch_ratio.maximum > 15
+    plan = generated_spec.load_shipped_spec("reference-small")
+    assert plan is not None
+    other = FolderCatalogue(tmp_path).make(plan, software("6.38.00"))
+    assert other.files == manifest.files

@@ -1,0 +1,191 @@
+"""The same content written anew: with another layout, another order of baskets, or as an RNTuple."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uproot
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.software import providers as softwares
+from treehammer.datasets.catalogues import dataset_rewriting
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.production import root_process
+from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs.rewrite_options import RewriteOptions
+from treehammer.errors import DatasetError
+from treehammer.terminal import no_progress
+
+pytestmark = pytest.mark.root
+
+Software = Callable[[str], SoftwareRequest]
+Make = Callable[..., Manifest]
+AWKWARD = Path(__file__).with_name("write_awkward.py")
+
+
+@pytest.fixture(scope="module")
+def catalogue(
+    tmp_path_factory: pytest.TempPathFactory, tiny: generated_spec.GeneratedSpec, software: Software
+) -> FolderCatalogue:
+    """Holds ``tiny``, and ``awkward``: two files whose tree lies in a folder."""
+    found = FolderCatalogue(tmp_path_factory.mktemp("anew"))
+    root = software("6.40.00")
+    found.make(tiny, root)
+    folder = tmp_path_factory.mktemp("awkward")
+    setup = softwares.setup_software(root, os.environ, root_process.KIT_FOLDER)
+    paths = [folder / "one.root", folder / "two.root"]
+    command = [*setup.build_command("python", str(AWKWARD)), str(paths[0])]
+    subprocess.run(command, env=dict(setup.env), check=True, capture_output=True)
+    paths[1].write_bytes(paths[0].read_bytes())
+    found.add("awkward", paths, root, tree="deep/events")
+    return found
+
+
+@pytest.fixture(scope="module")
+def make(catalogue: FolderCatalogue, software: Software) -> Make:
+    """Makes a dataset of the catalogue anew."""
+
+    def do(
+        source: str, name: str, *, root: str = "6.40.00", again: bool = False, **options: Any
+    ) -> Manifest:
+        return dataset_rewriting.rewrite_dataset(
+            catalogue,
+            catalogue.manifest(source),
+            RewriteOptions(**options),
+            name,
+            software(root),
+            bars=no_progress,
+            again=again,
+        )
+
+    return do
+
+
+def _baskets(path: Path) -> list[tuple[int, int, int]]:
+    """Position in the file, branch and first entry of every basket, as uproot finds them."""
+    with uproot.open(path) as file:
+        return sorted(
+            (
+                int(branch.member("fBasketSeek")[i]),
+                number,
+                int(branch.basket_entry_start_stop(i)[0]),
+            )
+            for number, branch in enumerate(file["events"].branches)
+            for i in range(branch.num_baskets)
+        )
+
+
+def _file(catalogue: FolderCatalogue, name: str) -> Path:
+    return Path(catalogue.files(name)[0].url)
+
+
+def test_compression_and_clusters_are_those_asked_for_and_values_stay(
+    catalogue: FolderCatalogue, make: Make
+) -> None:
+    made = make("tiny", "lz4", compression="lz4:4", autoflush="300", basket_size="4kB")
+    layout, before = made.files[0].layout, catalogue.manifest("tiny").files[0].layout
+    assert (layout.clusters, before.clusters) == (5, 3)
+    assert layout.basket_zipped_bytes.count > before.basket_zipped_bytes.count
+    assert made.origin["value_checksum"] == made.origin["value_checksum_of_source"]
+    assert made.origin["leaves_covered"] == layout.branches
+    ours, theirs = _file(catalogue, "lz4"), _file(catalogue, "tiny")
+    with uproot.open(ours) as one, uproot.open(theirs) as other:
+        assert one.file.compression.__class__.__name__ == "LZ4"
+        assert one["events"]["event"].compression.level == 4
+        values = one["events"].arrays(library="np"), other["events"].arrays(library="np")
+        for name, found in values[1].items():
+            assert all(np.array_equal(a, b) for a, b in zip(values[0][name], found, strict=True))
+    # Nothing but the options and the release decides on the bytes.
+    assert (
+        make(
+            "tiny", "lz4", compression="lz4:4", autoflush="300", basket_size="4kB", again=True
+        ).hash
+        == made.hash
+    )
+
+
+def test_without_wishes_the_layout_stays(catalogue: FolderCatalogue, make: Make) -> None:
+    made = make("tiny", "zstd", compression="zstd:5", root="6.38.00")
+    assert made.origin["root"] == "6.38.00"
+    places = [
+        sorted(place[1:] for place in _baskets(_file(catalogue, name))) for name in ("zstd", "tiny")
+    ]
+    # The source's writer did not know its baskets during the first cluster.
+    first = 500
+    assert [p for p in places[0] if p[1] >= first] == [p for p in places[1] if p[1] >= first]
+    assert made.files[0].layout.clusters == 3
+
+
+def test_baskets_lie_in_the_order_asked_for(catalogue: FolderCatalogue, make: Make) -> None:
+    plain = sorted(place[1:] for place in _baskets(_file(catalogue, "tiny")))
+    for order in ("entry", "branch", "offset"):
+        layout = make("tiny", f"by-{order}", order=order).files[0].layout
+        baskets = _baskets(_file(catalogue, f"by-{order}"))
+        assert sorted(basket[1:] for basket in baskets) == plain
+        entries, branches = [b[2] for b in baskets], [b[1] for b in baskets]
+        assert (entries == sorted(entries)) == ("entry" in layout.basket_order.split())
+        assert (branches == sorted(branches)) == ("branch" in layout.basket_order.split())
+        assert order == "offset" or order in layout.basket_order.split()
+        assert (layout.mean_jump_bytes == 0) == (order == "entry")
+    source = [basket[1:] for basket in _baskets(_file(catalogue, "tiny"))]
+    assert [basket[1:] for basket in _baskets(_file(catalogue, "by-offset"))] == source
+
+
+def test_an_rntuple_twin_holds_the_same_values(catalogue: FolderCatalogue, make: Make) -> None:
+    made = make("tiny", "twin", format="rntuple", compression="zstd:5")
+    layout = made.files[0].layout
+    source = catalogue.manifest("tiny").files[0].layout
+    assert layout.format == "rntuple"
+    assert (layout.tree, layout.entries) == ("events", source.entries)
+    assert layout.branches == source.branches
+    assert layout.clusters == 1
+    assert layout.basket_zipped_bytes.count > source.branches
+    assert 1 < layout.ratio < 20
+    assert made.origin["value_checksum"] == made.origin["value_checksum_of_source"]
+    assert catalogue.verify("twin") == made
+    assert (
+        make("tiny", "twin", format="rntuple", compression="zstd:5", again=True).hash == made.hash
+    )
+    with pytest.raises(DatasetError, match="of RNTuples") as caught:
+        make("twin", "again", compression="lz4")
+    assert "made from tiny" in caught.value.hint
+
+
+def test_what_an_rntuple_cannot_hold_is_refused_or_left_out_by_name(
+    catalogue: FolderCatalogue, make: Make
+) -> None:
+    with pytest.raises(DatasetError, match="branches cannot be written") as caught:
+        make("awkward", "whole", format="rntuple")
+    assert "named: TNamed" in caught.value.message
+    assert "--leave-out" in caught.value.hint
+    assert not catalogue.has("whole")
+    made = make("awkward", "part", format="rntuple", leave_out=True)
+    left_out = [line.partition(":")[0] for line in made.origin["branches_left_out"]]
+    assert "named" in left_out
+    assert not {"event", "dotted.x", "pair", "values"} & set(left_out)
+    assert [file.layout.entries for file in made.files] == [330, 330]
+    assert made.files[0].layout.tree == "deep/events"
+
+
+def test_several_files_folders_uneven_clusters_and_objects(
+    catalogue: FolderCatalogue, make: Make
+) -> None:
+    made = make("awkward", "smaller", compression="lzma:1")
+    assert [file.name for file in made.files] == ["one.root", "two.root"]
+    assert made.origin["objects_compared"] >= 1  # the TNamed
+    assert made.origin["branches_left_out"] == []
+    for name in ("smaller", "awkward"):
+        with uproot.open(_file(catalogue, name)) as file:
+            branch = file["deep/events"]["event"]
+            starts = [branch.basket_entry_start_stop(i)[0] for i in range(branch.num_baskets)]
+        assert starts == [0, 50, 100, 175, 250, 325]
+    ordered = make("awkward", "ordered", order="entry", autoflush="10")
+    assert "entry" in ordered.files[1].layout.basket_order
+    assert ordered.files[0].layout.clusters == 33

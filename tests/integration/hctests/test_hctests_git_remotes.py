@@ -1,0 +1,118 @@
+"""Remotes that want something of us: HTTP with a password, SSH."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.config import Settings
+from treehammer.errors import SourceError, SourceUnreachableError
+from treehammer.hctests.git import pinned_tests
+
+Git = Callable[..., str]
+SECRET = "s3cr3t/word"
+QUOTED = "s3cr3t%2Fword"
+
+
+class PasswordHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files to who knows the password."""
+
+    wanted = "Basic " + base64.b64encode(f"reader:{SECRET}".encode()).decode()
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") == self.wanted:
+            super().do_GET()
+            return
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="tests"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def port(origin: Path, git: Git, tmp_path: Path) -> Iterator[int]:
+    served = tmp_path / "served"
+    git(tmp_path, "clone", "--quiet", "--bare", str(origin), str(served / "o.git"))
+    git(served / "o.git", "update-server-info")
+    handler = partial(PasswordHandler, directory=str(served))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_credentials_open_the_door_and_are_kept_nowhere(
+    port: int, settings: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec = f"http://reader:{QUOTED}@127.0.0.1:{port}/o.git@main:tests/read"
+    pinned = pinned_tests.pin_test(spec, settings)
+    assert pinned.repository == f"http://127.0.0.1:{port}/o.git"
+    assert (pinned.folder / "read.py").read_text() == "print('one')\n"
+    said = "".join(capfd.readouterr())
+    needles = (SECRET, QUOTED, base64.b64encode(f"reader:{SECRET}".encode()).decode())
+    kept = [path for path in settings.cache_dir.rglob("*") if path.is_file()]
+    assert kept
+    for needle in needles:
+        assert needle not in repr(pinned) + said
+        assert not [path for path in kept if needle.encode() in path.read_bytes()]
+
+
+def test_wrong_credentials_are_refused_without_a_question_and_without_being_shown(
+    port: int, settings: Settings
+) -> None:
+    for user_info in ("reader:wr0ng@", ""):
+        with pytest.raises(SourceUnreachableError) as caught:
+            pinned_tests.pin_test(
+                f"http://{user_info}127.0.0.1:{port}/o.git@main:tests/read", settings
+            )
+        assert "wr0ng" not in str(caught.value)
+        assert "Nobody is asked for a password" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "nowhere://a:s3cr3t@b/c@main:x",
+        "https://a:s3cr3t@b/c",
+        "https://a:b/s3cr3t@b/c@main:x",
+        "https://[a:s3cr3t@b/c@main:x",
+    ],
+)
+def test_credentials_are_masked_in_every_refusal(settings: Settings, spec: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        pinned_tests.pin_test(spec, settings)
+    assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["git@host.example:{path}", "ssh://git@host.example{path}"])
+def test_ssh_addresses_are_read_over_ssh(
+    origin: Path,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
+    # Stands in for ssh: runs the remote command here and notes whom it was meant for.
+    stand_in = tmp_path / "ssh-stand-in"
+    stand_in.write_text(
+        '#!/bin/sh\n[ "$1" = -G ] && exit 1\n'
+        f'echo "$@" >> {tmp_path}/asked\nfor last; do :; done\nexec sh -c "$last"\n'
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("GIT_SSH_COMMAND", str(stand_in))
+    address = form.format(path=origin)
+    pinned = pinned_tests.pin_test(f"{address}@main:tests/read", settings)
+    assert pinned.repository == address
+    assert "git@host.example git-upload-pack" in (tmp_path / "asked").read_text()

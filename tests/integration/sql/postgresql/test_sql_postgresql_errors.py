@@ -1,0 +1,271 @@
+"""What can go wrong with a PostgreSQL server, told with a remedy; and what its schema is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from measurement_factory import make_measurement
+from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
+from revision_databases import EARLIER_REVISIONS, check_upgrade
+
+from treehammer.collectors.record.measurement_record import MAX_TEXT, max_length
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.errors import ExitCode, NothingToDoError, StoreError
+from treehammer.sql.core import database_engine, database_errors, schema_upgrade
+from treehammer.sql.core.backends import postgresql as postgresql_backend
+from treehammer.sql.core.schema import metadata
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer.export import export_file
+from treehammer.sql.write.recording import AddResult
+from treehammer.sql.write.store import Store, check_database, upgrade_database
+
+EVERYTHING = Selection()
+
+
+@pytest.fixture
+def name(url: str) -> str:
+    return str(sa.make_url(url).database)
+
+
+@pytest.fixture
+def direct(postgresql: SharedPostgresServer, name: str) -> Iterator[psycopg.Connection]:
+    """Somebody else in the same database."""
+    with psycopg.connect(
+        host=str(postgresql.folder), dbname=name, user="hammer", autocommit=True
+    ) as connection:
+        yield connection
+
+
+@pytest.fixture
+def down(postgresql: SharedPostgresServer) -> Iterator[SharedPostgresServer]:
+    postgresql.stop()
+    yield postgresql
+    postgresql.start()
+
+
+def test_no_server(url: str, down: SharedPostgresServer) -> None:
+    with pytest.raises(StoreError, match=r"does not answer.*\n.*Check that it runs") as caught:
+        Store.open(url)
+    assert caught.value.exit_code is ExitCode.INFRASTRUCTURE
+
+
+def test_no_such_host() -> None:
+    with pytest.raises(StoreError, match="does not answer"):
+        Store.open("postgresql://me@no-such-host.invalid/results")
+
+
+@pytest.mark.parametrize(
+    ("password", "said"), [("wr0ng-word", "refuses the password"), (None, "wants a password")]
+)
+def test_a_wrong_password_is_not_shown(
+    postgresql: SharedPostgresServer, name: str, password: str | None, said: str
+) -> None:
+    with pytest.raises(StoreError, match=said) as caught:
+        Store.open(postgresql.url(name, GUEST_ROLE, password))
+    assert "wr0ng-word" not in str(caught.value)
+    assert "~/.pgpass" in str(caught.value)
+
+
+def test_no_such_database_or_user(postgresql: SharedPostgresServer, name: str) -> None:
+    with pytest.raises(StoreError, match=r"no such database(.|\n)*CREATE DATABASE"):
+        Store.open(postgresql.url("nowhere"))
+    with pytest.raises(StoreError, match=r"not know this user(.|\n)*CREATE ROLE"):
+        Store.open(postgresql.url(name, "nobody-here"))
+
+
+def test_who_may_make_no_tables_is_told(
+    postgresql: SharedPostgresServer, name: str, url: str
+) -> None:
+    as_guest = postgresql.url(name, GUEST_ROLE, GUEST_PASSWORD)
+    with pytest.raises(StoreError, match=r"may not make tables(.|\n)*GRANT CREATE") as caught:
+        Store.open(as_guest)
+    assert GUEST_PASSWORD not in str(caught.value)
+    with pytest.raises(NothingToDoError):
+        Store.open(as_guest, create=False)
+
+    with Store.open(url) as store:
+        store.add([make_measurement()])
+    postgresql.grant_reading(name)
+    with Store.open(as_guest) as store:
+        assert len(list(store.measurements(EVERYTHING))) == 1, "who may read, reads"
+        with pytest.raises(StoreError, match=r"lacks a right(.|\n)*INSERT"):
+            store.add([make_measurement(position=2)])
+
+
+def test_an_old_server_and_a_narrow_encoding(
+    postgresql: SharedPostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = postgresql.make_database(encoding="LATIN1")
+    with pytest.raises(StoreError, match=r"encoding is LATIN1(.|\n)*UTF8"):
+        Store.open(postgresql.url(narrow))
+    postgresql.drop_database(narrow)
+    monkeypatch.setattr(postgresql_backend, "MINIMUM_VERSION", (99,))
+    for act in (Store.open, upgrade_database):
+        with pytest.raises(StoreError, match=r"PostgreSQL \d+\.\d+; 99 or later"):
+            act(url)
+
+
+def test_a_database_of_something_else(url: str, direct: psycopg.Connection) -> None:
+    direct.execute("CREATE TABLE recipes (cake TEXT)")
+    with pytest.raises(StoreError, match="other than Treehammer"):
+        Store.open(url)
+
+
+# psycopg warns of a cursor that was left open; there is nothing left of it to close.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_connection_that_is_cut_in_the_middle(
+    postgresql: SharedPostgresServer, name: str, url: str
+) -> None:
+    with Store.open(url) as store:
+        store.add([make_measurement()])
+
+        def cut_while_read() -> None:
+            with store.snapshot() as snapshot:
+                assert postgresql.end_connections(name) >= 1
+                list(snapshot.measurements(EVERYTHING))
+
+        with pytest.raises(StoreError, match=r"was lost(.|\n)*intact"):
+            cut_while_read()
+
+        def cut_after(count: int) -> Iterator[object]:
+            for position in range(2, 1000):
+                if position == count:
+                    postgresql.end_connections(name)
+                yield make_measurement(position=position)
+
+        # The batch that was under way is written on a new connection.
+        assert store.add(cut_after(700)).new == 998  # type: ignore[arg-type]
+        assert store.add(make_measurement(position=p) for p in range(1, 1000)) == AddResult(0, 999)
+
+
+def test_a_server_that_was_restarted_is_used_again(
+    postgresql: SharedPostgresServer, url: str
+) -> None:
+    with Store.open(url) as store:
+        store.add([make_measurement()])
+        postgresql.stop()
+        with pytest.raises(StoreError, match="does not answer"):
+            store.add([make_measurement(position=2)])
+        postgresql.start()
+        assert store.add(make_measurement(position=p) for p in (1, 2)) == AddResult(1, 1)
+
+
+def test_writers_wait_for_each_other_and_readers_for_none(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(url) as store, Store.open(url) as other:
+        store.add([make_measurement()])
+        monkeypatch.setattr(database_errors, "BUSY_SECONDS", 0.1)
+        with database_engine.write_transaction(other._engine):
+            with pytest.raises(StoreError, match="another process"):
+                store.add([make_measurement(position=2)])
+            assert len(list(store.measurements(EVERYTHING))) == 1
+        assert store.add([make_measurement(position=2)]).new == 1
+
+
+def test_the_order_is_that_of_code_points(store: Store) -> None:
+    jobs = ["b", "a", "B", "_", "é", "Z"]
+    store.add(make_measurement(job=job) for job in jobs)
+    found = [row["job_id"] for row in store.measurements(EVERYTHING, ["job_id"])]
+    assert found == sorted(jobs)
+
+
+def test_the_longest_names_fit_the_indexes(store: Store) -> None:
+    # What can be compressed would fit anyway; each of these takes four bytes.
+    random = Random(1)
+    long: dict[str, Any] = {
+        metric.name: "".join(chr(random.randrange(0x10000, 0x20000)) for _ in range(length))
+        for metric in CATALOGUE
+        if metric.type == "text" and (length := min(max_length(metric), MAX_TEXT))
+    }
+    store.add([make_measurement(**long)])
+    (row,) = store.measurements(EVERYTHING)
+    assert {name: row[name] for name in long} == long
+
+
+def test_a_schema_of_its_own(
+    postgresql: SharedPostgresServer, url: str, direct: psycopg.Connection, tmp_path: Path
+) -> None:
+    direct.execute("CREATE TABLE recipes (cake TEXT)")
+    direct.execute("CREATE SCHEMA hammer")
+    with Store.open(f"{url}&options=-csearch_path%3Dhammer") as store:
+        store.add([make_measurement()])
+        rows = export_file(
+            store,
+            EVERYTHING,
+            tmp_path / "results.csv",
+            software_dir=tmp_path,
+            progress=lambda _total: nullcontext(lambda _done, _note="": None),
+        )
+    assert rows == 1
+    found = direct.execute("SELECT count(*) FROM hammer.measurement").fetchone()
+    assert found == (1,)
+
+
+# The schema
+
+
+def test_the_head_of_the_history_is_the_schema(store: Store) -> None:
+    with store._engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+
+
+@pytest.mark.parametrize("revision", EARLIER_REVISIONS)
+def test_every_earlier_database_comes_up_to_date_with_its_data(url: str, revision: str) -> None:
+    check_upgrade(url, revision)
+
+
+LATER = f"""
+import sqlalchemy as sa
+from alembic import op
+
+revision = "9999"
+down_revision = "{schema_upgrade.REVISION}"
+branch_labels = None
+depends_on = None
+
+
+def upgrade():
+    with op.batch_alter_table("measurement") as batch:
+        batch.add_column(sa.Column("later", sa.BigInteger()))
+"""
+
+
+def test_an_upgrade_is_one_transaction(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add([make_measurement()])
+    before = list(store.measurements(EVERYTHING))
+    folder = tmp_path / "migrations"
+    shutil.copytree(
+        schema_upgrade.MIGRATIONS_FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    later = folder / "versions" / "9999_later.py"
+    later.write_text(LATER + '    op.execute("SELECT * FROM no_such_table")\n')
+    monkeypatch.setattr(schema_upgrade, "MIGRATIONS_FOLDER", folder)
+    monkeypatch.setattr(schema_upgrade, "REVISION", "9999")
+
+    def columns() -> list[str]:
+        return [c["name"] for c in sa.inspect(store._engine).get_columns("measurement")]
+
+    with pytest.raises(StoreError, match="treehammer db upgrade"):
+        check_database(url)
+    with pytest.raises(StoreError, match="no_such_table"):
+        upgrade_database(url)
+    assert "later" not in columns()
+    later.write_text(LATER)
+    assert upgrade_database(url) is None
+    assert "later" in columns()
+    assert check_database(url)["measurement"] == 1
+    assert list(store.measurements(EVERYTHING)) == before

@@ -1,0 +1,102 @@
+"""Trees come back exactly: written by us, cut by RDataFrame, merged by hadd."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from import_contract import (
+    awkward_measurements,
+    export_csv,
+    import_counts,
+    import_file,
+    write_export,
+)
+from measurement_factory import make_measurement
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+
+pytestmark = pytest.mark.root
+
+SNAPSHOT = """
+import sys, ROOT
+ROOT.RDataFrame("results", sys.argv[1]).Filter('job_id != "numbers"').Snapshot("results", sys.argv[2])
+"""
+MERGE = """
+import sys, ROOT
+merger = ROOT.TFileMerger(False)
+merger.OutputFile(sys.argv[1], "RECREATE")
+for name in sys.argv[2:]:
+    merger.AddFile(name)
+assert merger.Merge()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/here.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def root(release: Callable[[str], SoftwareRequest]) -> Path:
+    return Path(release("6.40.00").location)
+
+
+def run(root: Path, code: str, *arguments: Path) -> None:
+    command = [str(root / "bin" / "python"), "-c", code, *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+
+
+def test_what_was_exported_comes_back(
+    here: Store,
+    other_store: Store,
+    root: Path,
+    tmp_path: Path,
+) -> None:
+    file = write_export(other_store, tmp_path / "all.root", software=root.parent)
+    rows = len([*awkward_measurements()])
+    (found,) = import_file(here, file)
+    assert import_counts([found]) == [(rows, 0, 0, 0)], found.problems
+    assert found.describe_remarks() == []
+    assert export_csv(here, tmp_path) == export_csv(other_store, tmp_path)
+    assert here.campaigns() == other_store.campaigns()
+    assert here.attempts(["done"]) == other_store.attempts(["done"])
+    assert here.replicas() == other_store.replicas()
+    assert import_counts(import_file(here, file)) == [(0, rows, 0, 0)]
+
+
+def test_what_rdataframe_has_cut_is_understood(
+    here: Store,
+    other_store: Store,
+    root: Path,
+    tmp_path: Path,
+) -> None:
+    file = write_export(other_store, tmp_path / "all.root", software=root.parent)
+    run(root, SNAPSHOT, file, tmp_path / "some.root")
+    selection = Selection.parse(wheres=["job_id!=numbers"])
+    (found,) = import_file(here, tmp_path / "some.root")
+    assert found.problems == []
+    assert found.new == len([*other_store.measurements(selection)])
+    expected = write_export(other_store, tmp_path / "some.csv", selection).read_text()
+    assert export_csv(here, tmp_path) == expected
+
+
+def test_what_hadd_has_merged_is_understood(
+    here: Store,
+    other_store: Store,
+    root: Path,
+    tmp_path: Path,
+) -> None:
+    one = write_export(other_store, tmp_path / "one.root", software=root.parent)
+    other_store.add([make_measurement(job="later")])
+    two = write_export(other_store, tmp_path / "two.root", software=root.parent)
+    run(root, MERGE, tmp_path / "both.root", one, two)
+    rows = len([*awkward_measurements()])
+    assert import_counts(import_file(here, tmp_path / "both.root")) == [(rows + 1, rows, 0, 0)]
+    assert export_csv(here, tmp_path) == export_csv(other_store, tmp_path)
+    assert here.campaigns() == other_store.campaigns()

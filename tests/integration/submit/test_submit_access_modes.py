@@ -1,0 +1,118 @@
+"""The shipped test of ways to a file, on real doors: what is copied is verified, what is lacking is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_verbs import find_command
+from click.testing import CliRunner
+from dataset_specs import load_generated_spec
+from grid_fixtures import Grid
+
+from treehammer import config
+from treehammer.config import Settings
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.production import root_process
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.terminal import no_progress
+from treehammer.testbed.components import replica_files
+
+ROOT = Path(__file__).parents[3]
+TINY = ROOT / "tests" / "integration" / "datasets" / "tiny.toml"
+#: It has doors of both protocols.
+DISTANT = "SITE_C"
+
+
+@pytest.fixture(scope="module")
+def settings(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Those of somebody with ``tiny`` in the folder catalogue and at every site."""
+    folder = tmp_path_factory.mktemp("access")
+    found = config.load_settings(
+        {"cache_dir": folder / "cache", "data_dir": folder / "data"}, environ={}, folder=folder
+    )
+    catalogue = FolderCatalogue(found.datasets_dir)
+    catalogue.make(
+        load_generated_spec(TINY),
+        root_process.prepare_dataset_root(
+            "6.40.00", config.load_settings().software_dir, no_progress
+        ),
+    )
+    replica_files.place_dataset("tiny", catalogue, grid.box)
+    return replace(found, sites_file=grid.sites_file)
+
+
+def types(settings: Settings, verb: str, *arguments: str) -> str:
+    result = CliRunner().invoke(
+        find_command(verb), arguments, obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+    return result.output
+
+
+def measured(settings: Settings, *changes: str) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """What the test measured at the distant site: (door, 'direct', 'staged' or 'checksum') -> row."""
+    options = ("--sites", DISTANT, "-S", "dataset=tiny", "-S", "repeats=1", "--in-flight", "2")
+    smaller = ("-P", "branches=1.0", "-P", "cache_mb=30", *changes)
+    types(settings, "submit", str(ROOT / "hctests/access-modes"), *options, *smaller, "--wait")
+    with Store.open(settings.database) as store:
+        rows = store.measurements(Selection((store.campaign("last").id,)))
+        return {
+            (str(row["door"]), str(row["axis_access" if row["kind"] == "timed" else "kind"])): row
+            for row in rows
+        }
+
+
+def test_every_way_to_a_file_and_the_copy_counts(settings: Settings) -> None:
+    doors = ("-P", "door=root,http,pinned")
+    found = measured(settings, "-P", "root=6.40.00", *doors)
+    lacking = {place for place, row in found.items() if row["failure_kind"] == "not-supported"}
+    # ROOT 6.40's wheel reads no http; what is copied by it, it reads.
+    assert lacking == {("http", "direct"), ("http", "checksum")}
+    good = {place: row for place, row in found.items() if place not in lacking}
+    assert len(good) == 7
+    assert {row["failure_message"] or row["implausible_reasons"] for row in good.values()} == {None}
+    sums = {row["value_checksum"] for (_, way), row in good.items() if way == "checksum"}
+    assert len(sums) == 1
+    events = {row["events_read"] for (_, way), row in good.items() if way != "checksum"}
+    assert len(events) == 1
+    for door in ("root", "http", "pinned"):
+        staged = found[door, "staged"]
+        assert staged["stagein_bytes"] == staged["file_size_bytes"]
+        assert staged["stagein_wall_s"] > 0.02, "there is a distance"
+        assert staged["access_rate_hz"] < staged["event_rate_hz"]
+        assert staged["access_rate_hz"] < staged["events_read"] / staged["stagein_wall_s"]
+        assert staged["file_class"] == "TFile"
+    direct = found["root", "direct"]
+    assert direct["stagein_wall_s"] is None
+    assert direct["file_class"] == "TNetXNGFile"
+    assert found["pinned", "direct"]["file_class"] == "TNetXNGFile"
+    assert "2 not supported" in types(settings, "status", "last")
+    shown = types(
+        settings, "summary", "--by", "door,access", "--against", "access=direct", "--json"
+    )
+    rows = {
+        (row["door"], row["access"]): row for row in json.loads(shown.partition("\n]")[0] + "]")
+    }
+    assert rows["http", "direct"]["not_supported"] == 1
+    assert rows["root", "staged"]["access_rate_hz_ratio"] > 0
+
+
+def test_a_bad_replica_is_never_staged(settings: Settings, grid: Grid) -> None:
+    replica = replica_files.replica_path(grid.box, DISTANT, "tiny", "tiny.root")
+    before = replica.read_bytes()
+    replica_files.corrupt_file(replica)
+    try:
+        found = measured(
+            settings, "-P", "root=6.40.00", "-P", "access=staged", "-P", "door=root,http"
+        )
+    finally:
+        replica.write_bytes(before)
+    for door in ("root", "http"):
+        staged = found[door, "staged"]
+        assert (staged["failure_class"], staged["failure_kind"]) == ("stage-in", "checksum")
+        assert staged["access_rate_hz"] is None

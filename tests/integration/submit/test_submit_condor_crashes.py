@@ -1,0 +1,98 @@
+"""Treehammer killed at any moment of a submission to HTCondor: nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from condor_jobs import CondorJobs, pool_from_sites_file
+from grid_fixtures import Grid
+
+from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.batch.interface import JobState
+
+#: Rounds, and seconds after its first sign of life at which a submitter is killed at the latest.
+ROUNDS = {False: (10, 0.6), True: (3, 2.0)}
+
+SUBMITTER = """
+import sys
+from pathlib import Path
+from condor_bench import Jobs, text
+from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.sites.site_model import Pool
+config, submit_dir, folder, campaign, spool, *sites = sys.argv[1:]
+pool = Pool("first", config=Path(config), submit_dir=Path(submit_dir), spool=spool == "1")
+jobs = Jobs(HTCondorBatch(pool, Path(folder) / "unused"), Path(folder) / f"made-{spool}")
+jobs.campaign = campaign
+described = [job for n, site in enumerate(sites) for job in jobs.described(f"{campaign}-{n}-", 2, text(site=site))]
+print("ready", flush=True)
+jobs.submit(described)
+print("done", flush=True)
+"""
+
+
+def submitter(grid: Grid, jobs: CondorJobs, folder: Path, spool: bool) -> subprocess.Popen[str]:
+    """Another process that submits six jobs in three clusters."""
+    pool = jobs.batch.pool
+    arguments = [pool.config, pool.submit_dir, folder, jobs.campaign, str(int(spool))]
+    return subprocess.Popen(
+        [sys.executable, "-c", SUBMITTER, *map(str, arguments), *grid.box.sites[:3]],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "helpers")},
+    )
+
+
+def asked(jobs: CondorJobs, what: str) -> set[tuple[str, str]]:
+    """(HTCondor's number, job id) of all that the schedd has, unless we removed it again."""
+    mine = f'TreehammerCampaign == "{jobs.campaign}" && JobStatus != 3'
+    wanted = ["ClusterId", "ProcId", "TreehammerJob"]
+    ads = jobs.batch.connection.query_schedd(lambda schedd: getattr(schedd, what)(mine, wanted))
+    return {(f"{ad['ClusterId']}.{ad['ProcId']}", str(ad["TreehammerJob"])) for ad in ads}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spool", [False, True], ids=["shared", "spooled"])
+def test_a_killed_submitter_is_followed_by_another(pool: Grid, tmp_path: Path, spool: bool) -> None:
+    queued_early = 0
+    rounds, latest_s = ROUNDS[spool]
+    campaigns: list[CondorJobs] = []
+    for seed in range(rounds):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        changes: dict[str, Any] = {"spool": True, "submit_dir": folder / "spooled"} if spool else {}
+        batch = HTCondorBatch(pool_from_sites_file(pool, **changes), folder / "unused")
+        jobs = CondorJobs(batch, folder / "watcher")
+        first = submitter(pool, jobs, folder, spool)
+        assert first.stdout is not None
+        assert first.stdout.readline() == "ready\n"
+        time.sleep(random.Random(seed).uniform(0.0, latest_s))
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        first.stdout.close()
+        wanted = [f"{jobs.campaign}-{n}-{number}" for n in range(3) for number in range(2)]
+        early = dict(batch.find(wanted))
+        queued_early += len(early)
+        second = submitter(pool, jobs, folder, spool)
+        out, _ = second.communicate(timeout=60)
+        assert out == "ready\ndone\n"
+        jobs.ids = dict(batch.find(wanted))
+        assert set(jobs.ids) == set(wanted)
+        assert jobs.ids.items() >= early.items(), "what was queued stays what it is"
+        campaigns.append(jobs)
+    for jobs in campaigns:
+        found = jobs.wait_until_final(180)
+        assert {status.state for status in found.values()} == {JobState.DONE}
+        assert {len(status.attempts) for status in found.values()} == {1}
+        # The schedd itself knows each job once; spooled ones may only just be leaving the queue.
+        known = asked(jobs, "query") | asked(jobs, "history")
+        assert Counter(job_id for _, job_id in known) == dict.fromkeys(jobs.ids, 1)
+    assert queued_early > 0, "some were killed after something was queued"

@@ -1,0 +1,185 @@
+"""kill -9 of each process at each stage, one at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from local_user import LocalUser
+from spool_harness import SpoolHarness
+
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.local import job_processes
+from treehammer.submit.batch.local.attempt_launch import ATTEMPT_PLACEHOLDER
+from treehammer.submit.batch.local.queue_runner import RunningAttempt
+from treehammer.submit.batch.local.spool import SpooledJob
+from treehammer.submit.tracking.submission_locks import SubmissionLocks
+
+KILL_AT = """
+import os, signal, sys
+from treehammer import config
+from treehammer.submit import campaign
+from treehammer.submit.batch import local, spool
+owner, name, calls = {owner}, {name!r}, []
+real = getattr(owner, name)
+def deadly(*args, **kwargs):
+    calls.append(name)
+    if len(calls) == {call}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*args, **kwargs)
+setattr(owner, name, deadly)
+settings = config.load({{"data_dir": {data!r}}}, environ={{}})
+campaign.run(campaign.Request({test!r}), settings)
+"""
+
+
+def submit_and_die(desk: LocalUser, owner: str, name: str, call: int = 1) -> None:
+    """Submit in a process that kills itself when it calls a function for the nth time."""
+    data, test = str(desk.settings.data_dir), str(desk.test)
+    code = KILL_AT.format(owner=owner, name=name, call=call, data=data, test=test)
+    done = subprocess.run([sys.executable, "-c", code], check=False, start_new_session=True)
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "owner, name", [("campaign", "make_plan"), ("campaign", "describe")], ids=["plan", "render"]
+)
+def test_submitter_killed_before_it_stored_anything(
+    local_user: LocalUser, owner: str, name: str
+) -> None:
+    submit_and_die(local_user, owner, name)
+    assert isinstance(local_user.invoke_command("status").exception, NothingToDoError)
+    assert not any(local_user.settings.spool_dir.glob("*/*"))
+
+
+def test_submitter_killed_while_it_wrote_the_spool(local_user: LocalUser) -> None:
+    submit_and_die(local_user, "spool", "stage", call=2)
+    assert any(local_user.settings.spool_dir.glob("incoming/*/1"))
+    printed = local_user.invoke_command("status", "last").output
+    assert "2 × submission at local: the submission ended before this job was queued" in printed
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
+    assert (site["lost"], site["failures"]) == (2, {"submission": 2})
+    assert (
+        local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1").return_value
+        == 0
+    )
+    assert not any(local_user.settings.spool_dir.glob("incoming/*"))
+    assert "2 of 2" in local_user.invoke_command("status", "last", "--follow").output
+
+
+def test_submitter_killed_after_the_jobs_were_queued(local_user: LocalUser) -> None:
+    submit_and_die(local_user, "local.LocalBatch", "_ensure_runner")
+    assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
+    assert (site["done"], site["failures"]) == (2, {})
+
+
+def test_a_submission_under_way_is_told_from_a_dead_one(tmp_path: Path) -> None:
+    submissions = SubmissionLocks(tmp_path / "submissions")
+    assert submissions.is_under_way("here") is None
+    with submissions.hold("here") as folder:
+        assert folder.is_dir()
+        assert SubmissionLocks(tmp_path / "submissions").is_under_way("here") is True
+    assert submissions.is_under_way("here") is None
+    with pytest.raises(KeyboardInterrupt), submissions.hold("here") as folder:
+        raise KeyboardInterrupt
+    assert submissions.is_under_way("here") is False
+    assert not folder.exists()
+
+
+def test_what_cleaned_its_environment_dies_with_its_worker(local_user: LocalUser) -> None:
+    escaped = local_user.folder / "escaped"
+    (local_user.test / "run.sh").write_text(
+        "#!/bin/sh\nenv -i setsid sh -c 'sleep 600 & echo $! > $0.new; mv $0.new $0; wait' "
+        f"{escaped} &\nwait\n"
+    )
+    local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
+    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench.wait_for_status(escaped.exists, 60)
+    payload = int(escaped.read_text())
+    (worker,) = local_user.settings.spool_dir.glob("jobs/*/*/attempt-1.pid")
+    os.kill(int(worker.read_text().split()[0]), signal.SIGKILL)
+    bench.wait_for_status(lambda: not job_processes.start_time(payload), 60)
+    local_user.invoke_command("cancel", "last")
+
+
+def test_a_pid_that_was_used_again_is_not_the_worker(tmp_path: Path) -> None:
+    job = SpooledJob("000001-c.1", tmp_path)
+    running = RunningAttempt(job, slot=1, deadline=0.0)
+    me, started = os.getpid(), job_processes.start_time(os.getpid())
+    assert running.pid(1) == 0
+    job.pid_file(1).write_text(f"{me} {started}")
+    assert running.pid(1) == me
+    job.pid_file(1).write_text(f"{me} {started - 1}")
+    assert running.pid(1) == 0
+
+
+def test_a_worker_that_asks_for_it_is_started_again(spool: SpoolHarness) -> None:
+    temporary = spool.describe_job("a")
+    script = spool.folder / "asks.py"
+    script.write_text("import sys; sys.exit(75 if sys.argv[1] == '1' else 0)")
+    text = temporary.text.replace("stand_in.py", "asks.py")
+    assert ATTEMPT_PLACEHOLDER in text
+    job = type(temporary)("a", text, {"asks.py": script})
+    ids = spool.make_batch().submit("c1", [job])
+    spool.wait_until_final([ids["a"]], 60)
+    first, second = spool.make_batch().query([ids["a"]])[ids["a"]].attempts
+    assert (first.exit_code, first.state.value) == (75, "lost")
+    assert "asks for another attempt" in first.reason
+    assert (second.exit_code, second.state.value) == (0, "done")
+
+
+def test_purge_gives_back_the_room_and_keeps_the_measurements(local_user: LocalUser) -> None:
+    local_user.write_payload(0.5)
+    local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
+    first = local_user.last_campaign_id()
+    busy = local_user.invoke_command("purge", first).exception
+    assert isinstance(busy, ConfigError)
+    assert "jobs are under way" in str(busy)
+    local_user.invoke_command("status", "last", "--follow")
+    assert isinstance(
+        local_user.invoke_command("purge", "--older-than", "1").exception, NothingToDoError
+    )
+    assert any(local_user.settings.spool_dir.glob("jobs/*"))
+    assert "measurements are in the database" in local_user.invoke_command("purge", first).output
+    assert not any(local_user.settings.spool_dir.glob("jobs/*"))
+    assert len(local_user.read_measurements()) == 2
+    assert "0 new measurements" in local_user.invoke_command("collect", first).output
+    (site,) = json.loads(local_user.invoke_command("status", first, "--json").stdout)
+    assert (site["done"], site["failures"]) == (1, {})
+    assert isinstance(local_user.invoke_command("purge").exception, ConfigError)
+    assert isinstance(
+        local_user.invoke_command("purge", "--older-than", "0").exception, NothingToDoError
+    )
+
+
+def test_a_damaged_record_is_accounted_for_and_kept(local_user: LocalUser) -> None:
+    local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
+    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench.wait_until_final(bench.batch_ids(), 60)
+    record = next(iter(local_user.settings.spool_dir.glob("jobs/*/*/*/records/*.json")))
+    record.write_text("{")
+    printed = local_user.invoke_command("status", "last")
+    assert "1 × upload at local: not a record" in printed.output
+    refused = local_user.invoke_command("purge", "last").exception
+    assert isinstance(refused, ConfigError)
+    assert "records-refused" in str(refused)
+    with Store.open(local_user.settings.database) as store:
+        assert (
+            sum(row.measurements for row in store.count_measurements(local_user.last_campaign_id()))
+            == 1
+        )
+
+
+def test_a_runner_leaves_when_its_spool_was_removed(spool: SpoolHarness) -> None:
+    ids = spool.make_batch().submit("c1", [spool.describe_job("a", 1.0)])
+    spool.wait_for_status(lambda: bool(spool.job_times(ids["a"])), 60)
+    spool.spool.rename(spool.folder / "removed")
+    spool.wait_for_status(lambda: not spool.runner_pids(), 60)
+    spool.wait_for_status(lambda: len(spool.job_times(ids["a"])) == 2, 60)

@@ -1,0 +1,124 @@
+"""Jobs of a real pool that report to the real service while they run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from grid_fixtures import Grid
+from grid_user import GridUser
+from service_process import ServiceProcess
+
+from treehammer.collectors.service_spec import TOKEN_FILE
+from treehammer.sql.write.store import Store
+from treehammer.submit.tracking.campaign_polling import make_tracker
+
+#: Longer than the worker waits from one sending to the next.
+NAP_S = 11
+
+
+@pytest.fixture
+def user(pool: Grid, tmp_path: Path) -> Iterator[GridUser]:
+    made = GridUser(tmp_path, pool)
+    yield made
+    with Store.open(made.settings.database) as store:
+        tracker = make_tracker(store, made.settings)
+        for campaign in store.campaigns():
+            tracker.cancel(campaign)
+
+
+@pytest.fixture
+def service(user: GridUser, tmp_path: Path) -> Iterator[ServiceProcess]:
+    """One that shares the user's database."""
+    made = ServiceProcess(tmp_path / "served", database=user.settings.database)
+    made.start()
+    yield made
+    made.end_process()
+
+
+def test_a_killed_service_and_lost_sandboxes_lose_and_double_nothing(
+    user: GridUser, service: ServiceProcess
+) -> None:
+    site = user.grid.box.sites[0]
+    user.settings = service.settings_for_user(user.settings)
+    top = "../../../.."
+    user.set_payload(
+        f"test -e {top}/job.json -a ! -e {top}/{TOKEN_FILE} || exit 9\nsleep {NAP_S}; env"
+    )
+    campaign = user.submit_campaign("--sites", f"{site},FAR", "-S", "repeats=1")
+    user.grid.wait_until(user.read_measurements, "the first result is there")
+    sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
+    assert sum(one["running"] for one in sites) >= 1, "it came before its job had ended"
+    with Store.open(user.settings.database) as store:
+        done = (
+            make_tracker(store, user.settings)
+            .compute_progress(store.campaign(campaign))
+            .finished_measurements
+        )
+    assert 1 <= done < 4
+    service.end_process()
+    held = list(user.grid.submit_dir.rglob(TOKEN_FILE))
+    assert len(held) == 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in held} == {0o600}
+    secrets = [path.read_text().strip().rpartition(".")[2] for path in held]
+    secrets.append(service.key.read_text().strip().rpartition(".")[2])
+    service.start()
+    user.grid.wait_until(lambda: len(user.read_measurements()) == 4, "all have been reported")
+    user.grid.wait_until(lambda: not _queue(user, campaign), "the jobs have left the queue")
+
+    told = user.grid.run_condor_command("condor_history", "-name", user.grid.pool.schedd_name, "-l")
+    assert not [secret for secret in secrets if secret in told]
+    outputs = list(user.grid.submit_dir.glob(f"{campaign}/*/jobs/*/output/*"))
+    assert outputs
+    for folder in (user.grid.box.folder, user.settings.data_dir):
+        holders = {path.name for path in folder.rglob("*") if _holds(path, secrets)}
+        assert holders <= {TOKEN_FILE}
+    for output in outputs:
+        shutil.rmtree(output)
+    sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
+    assert [(one["done"], one["lost"], one["failures"]) for one in sites] == [(1, 0, {})] * 2
+    assert "0 new measurements" in user.invoke_command("collect", campaign).output
+    rows = user.read_measurements()
+    assert len({row["measurement_id"] for row in rows}) == len(rows) == 4
+    assert {row["failure_class"] for row in rows} == {None}
+
+
+def test_jobs_that_are_queued_anew_report_with_tokens_of_their_own(
+    user: GridUser, service: ServiceProcess
+) -> None:
+    site = user.grid.box.sites[0]
+    user.settings = service.settings_for_user(user.settings)
+    user.set_payload('test -e "$HOME" || exit 3')
+    campaign = user.submit_campaign("--sites", site, "-S", "repeats=1", "--wait")
+    first = {path.read_text() for path in user.grid.submit_dir.rglob(TOKEN_FILE)}
+    before = len(user.read_measurements())
+    assert user.invoke_command("resume", campaign, "--failed").exception is None
+    user.grid.wait_until(
+        lambda: len(user.read_measurements()) == 2 * before, "the second attempt has reported"
+    )
+    tokens = {path.read_text() for path in user.grid.submit_dir.rglob(TOKEN_FILE)}
+    assert len(tokens - first) == 1
+
+
+def _queue(user: GridUser, campaign: str) -> str:
+    constraint = f'TreehammerCampaign == "{campaign}"'
+    return user.grid.run_condor_command(
+        "condor_q",
+        "-name",
+        user.grid.pool.schedd_name,
+        "-constraint",
+        constraint,
+        "-af",
+        "ClusterId",
+    ).strip()
+
+
+def _holds(path: Path, secrets: list[str]) -> bool:
+    if not path.is_file():
+        return False
+    content = path.read_bytes()
+    return any(secret.encode() in content for secret in secrets)

@@ -1,0 +1,217 @@
+"""``treehammer serve`` as an administrator runs it: a process of its own, HTTPS, signals, mistakes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service_load import exchange_request, find_free_port, pack_measurements
+from service_thread import make_sent_measurement
+
+from treehammer.sql.auth.keyring import Keyring, load_master_key
+from treehammer.sql.auth.tokens import mint_job_token, parse_key
+from treehammer.sql.write.store import Store, open_engine
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+
+PATIENCE_S = 60.0
+
+
+class Administrator:
+    """Types ``treehammer`` in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = f"sqlite:///{folder / 'data' / 'results.db'}"
+        self.authority = CertificateAuthority(folder / "authority")
+        self.certificate, self.key = self.authority.issue_server_certificate()
+        self.port = find_free_port()
+        self._running: list[subprocess.Popen[str]] = []
+
+    def command(self, *words: str) -> list[str]:
+        data = str(self.folder / "data")
+        return [sys.executable, "-m", "treehammer", "--data-dir", data, *words]
+
+    def types(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+            cwd=self.folder, env=clean_environment(),
+        )  # fmt: skip
+
+    def serves(self, *words: str) -> subprocess.Popen[str]:
+        """Start a service with TLS; returns when it says where it is."""
+        tls = ["--certificate", str(self.certificate), "--certificate-key", str(self.key)]
+        command = self.command("serve", "--port", str(self.port), *(words or tls))
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, cwd=self.folder, env=clean_environment()
+        )
+        self._running.append(process)
+        assert process.stderr is not None
+        while "nobody writes" not in (line := process.stderr.readline()):
+            assert line or process.poll() is None, "it did not start"
+        return process
+
+    def ends(self, process: subprocess.Popen[str], how: signal.Signals) -> tuple[int, str]:
+        """Stop a service: its exit code and what it said."""
+        process.send_signal(how)
+        _, said = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, said
+
+    def clean(self) -> None:
+        for process in self._running:
+            process.kill()
+            process.wait()
+            assert process.stderr is not None
+            process.stderr.close()
+
+    def connection(self, ca: Path | None = None) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cafile=str(ca or self.authority.ca))
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=context)
+
+
+def clean_environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
+
+
+@pytest.fixture
+def administrator(tmp_path: Path) -> Iterator[Administrator]:
+    made = Administrator(tmp_path)
+    yield made
+    made.clean()
+
+
+def test_from_a_key_to_a_stored_measurement(administrator: Administrator) -> None:
+    file = administrator.folder / "alice.key"
+    made = administrator.types(
+        "token", "create", "--role", "submit", "--name", "a", "-o", str(file)
+    )
+    assert made.returncode == 0, made.stderr
+    key = parse_key(file.read_text())
+    token = mint_job_token(key, "campaign", "job", time.time_ns() // 1000 + 10**9)
+    process = administrator.serves()
+    connection = administrator.connection()
+    measurement = make_sent_measurement(extras={"a": 1.0})
+    # Two requests on one connection.
+    for outcome in ({"new": 1, "known": 0}, {"new": 0, "known": 1}):
+        status, headers, document = exchange_request(
+            connection,
+            "POST",
+            "/api/v1/measurements?token=not-here",
+            pack_measurements([measurement]),
+            Authorization=f"Bearer {token}",
+            Content_Type="application/json",
+        )
+        assert (status, document) == (200, {**outcome, "conflicting": []})
+        assert "server" not in headers
+    connection.close()
+    assert administrator.types("token", "revoke", key.text).returncode == 0
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        connection = administrator.connection()
+        shown = exchange_request(
+            connection, "GET", "/api/v1/token", Authorization=f"Bearer {token}"
+        )
+        connection.close()
+        if shown[0] == 401:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert "revoked" in shown[2]["error"]
+    code, said = administrator.ends(process, signal.SIGTERM)
+    assert code == 0
+    assert said.count("POST /api/v1/measurements 200") == 2
+    assert "1 measurements of a" in said
+    assert "everything that was acknowledged is in the database" in said
+    for secret in (token, token.split(".")[2], key.secret, "not-here"):
+        assert secret not in said
+    with Store.open(administrator.database) as store:
+        assert sum(store.count_by_attempt("campaign").values()) == 1
+
+
+def test_it_survives_what_is_no_https(administrator: Administrator) -> None:
+    process = administrator.serves()
+    for first in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100, b""):
+        with socket.create_connection(("127.0.0.1", administrator.port)) as plain:
+            plain.sendall(first)
+    strange = CertificateAuthority(administrator.folder / "other")
+    deceived = administrator.connection(strange.ca)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        deceived.connect()
+    deceived.close()
+    context = ssl.create_default_context(cafile=str(administrator.authority.ca))
+    with socket.create_connection(("127.0.0.1", administrator.port)) as plain:
+        speaking = context.wrap_socket(plain, server_hostname="127.0.0.1")
+        assert speaking.version() in ("TLSv1.2", "TLSv1.3")
+        speaking.sendall(b"nonsense\r\n\r\n")
+        assert b"400" in speaking.recv(1000)
+        speaking.close()
+    connection = administrator.connection()
+    assert exchange_request(connection, "GET", "/api/v1/health")[0] == 200
+    connection.close()
+    code, said = administrator.ends(process, signal.SIGINT)
+    assert code == 0, "to stop it with Ctrl-C is no failure"
+    assert "Traceback" not in said
+
+
+def send_on(connection: ssl.SSLSocket, pieces: int = 10_000) -> None:
+    for _ in range(pieces):
+        connection.sendall(b"a" * 100_000)
+
+
+def test_who_has_shown_no_token_costs_little(administrator: Administrator) -> None:
+    process = administrator.serves()
+    flood, half, idle = (administrator.connection() for _ in range(3))
+    for connection in (flood, half, idle):
+        connection.connect()
+    flood.sock.settimeout(PATIENCE_S)
+    flood.sock.sendall(b"GET / HTTP/1.1\r\nX: ")
+    with pytest.raises((ConnectionError, ssl.SSLEOFError)):
+        send_on(flood.sock)
+    half.sock.sendall(b"POST /api/v1/measurements HTTP/1.1\r\nHost: x\r\n")
+    start = time.monotonic()
+    code, _ = administrator.ends(process, signal.SIGTERM)
+    assert (code, time.monotonic() - start < 10) == (0, True)
+    for connection in (flood, half, idle):
+        connection.close()
+
+
+def test_behind_a_proxy_it_tells_the_client_from_it(administrator: Administrator) -> None:
+    process = administrator.serves("--behind-proxy", "--reading", "open")
+    connection = http.client.HTTPConnection("127.0.0.1", administrator.port, timeout=20)
+    connection.request("GET", "/api/v1/health", headers={"X-Forwarded-For": "192.0.2.7"})
+    answer = connection.getresponse()
+    assert (answer.status, bool(answer.read())) == (200, True)
+    connection.close()
+    _, said = administrator.ends(process, signal.SIGTERM)
+    assert "192.0.2.7 GET /api/v1/health 200" in said
+
+
+def test_mistakes_have_their_exit_codes(administrator: Administrator) -> None:
+    done = administrator.types("serve", "--host", "0.0.0.0")
+    assert (done.returncode, "without a certificate" in done.stderr) == (2, True)
+    done = administrator.types("--database", "postgresql://me@127.0.0.1:1/none", "serve")
+    assert (done.returncode, "the server does not answer" in done.stderr) == (4, True)
+    assert "Traceback" not in done.stderr
+
+
+def test_keys_of_another_master_key_are_told(administrator: Administrator) -> None:
+    engine = open_engine(administrator.database, create=True)
+    Keyring(engine).create_key(b"x" * 32, "read", "old", now_us=1)
+    engine.dispose()
+    done = subprocess.Popen(
+        administrator.command("serve", "--port", str(administrator.port)),
+        stderr=subprocess.PIPE, text=True, env=clean_environment(), cwd=administrator.folder,
+    )  # fmt: skip
+    assert done.stderr is not None
+    assert "1 key made with another master key" in done.stderr.readline()
+    assert "serving at" in done.stderr.readline()
+    administrator.ends(done, signal.SIGTERM)
+    assert load_master_key(administrator.folder / "data" / "service.key")

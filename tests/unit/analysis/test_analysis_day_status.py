@@ -1,0 +1,33 @@
+"""What a day at a site was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from treehammer.analysis.descriptive.day_status import DayOutcomes, DayStatus
+
+LACKS = "software setup: not supported"
+
+
+@pytest.mark.parametrize(
+    "outcomes, status, said",
+    [
+        ({}, DayStatus.NO_DATA, "nothing was measured"),
+        ({"good": 100, "open": 6}, DayStatus.GOOD, "100 of 106 good, 6 failed"),
+        (
+            {"good": 100, "open": 6, "implausible": 1},
+            DayStatus.WARNING,
+            "100 of 107 good, 6 failed, 1 implausible",
+        ),
+        ({"open": 1}, DayStatus.FAILING, "0 of 1 good, 1 failed"),
+        ({"good": 2, LACKS: 2}, DayStatus.GOOD, "2 of 2 good, 2 not supported"),
+        ({"open": 1, LACKS: 2}, DayStatus.FAILING, "0 of 1 good, 1 failed, 2 not supported"),
+        ({LACKS: 2}, DayStatus.NO_DATA, "2 not supported"),
+    ],
+)
+def test_a_day(outcomes: Mapping[str, int], status: DayStatus, said: str) -> None:
+    judged = DayOutcomes.from_outcomes(outcomes)
+    assert (judged.status, str(judged)) == (status, said)
+    assert judged.total == sum(outcomes.values())

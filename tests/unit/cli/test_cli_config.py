@@ -1,0 +1,165 @@
+"""Settings: precedence, origins and messages."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from treehammer import config
+from treehammer.errors import ConfigError
+
+
+def load(folder: Path, text: str | None = None, **kwargs: object) -> config.Settings:
+    if text is not None:
+        (folder / "treehammer.toml").write_text(text, encoding="utf-8")
+    kwargs.setdefault("environ", {})
+    return config.load_settings(folder=folder, **kwargs)  # type: ignore[arg-type]
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
+    environ = {"TREEHAMMER_SLOTS": "3"}
+    assert load(tmp_path).slots == 1
+    assert load(tmp_path, "slots = 2").slots == 2
+    assert load(tmp_path, environ=environ).slots == 3
+    settings = load(tmp_path, environ=environ, flags={"slots": 4, "data_dir": None})
+    assert settings.slots == 4
+    assert settings.origins["slots"] == "flag (--slots)"
+    assert settings.origins["data_dir"] == "default"
+
+
+def test_paths_start_where_they_were_written(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    file = tmp_path / "conf" / "t.toml"
+    file.write_text('data_dir = "here"', encoding="utf-8")
+    assert load(tmp_path, config=file).data_dir == tmp_path / "conf" / "here"
+    assert load(tmp_path, flags={"data_dir": "here"}).data_dir == tmp_path / "here"
+
+
+def test_the_sites_file_is_named_in_every_way(tmp_path: Path) -> None:
+    assert load(tmp_path).sites_file is None
+    assert load(tmp_path, "sites_file = 'a.toml'").sites_file == tmp_path / "a.toml"
+    environ = {"TREEHAMMER_SITES_FILE": "b.toml"}
+    assert load(tmp_path, environ=environ).sites_file == tmp_path / "b.toml"
+    flags = {"sites_file": Path("c.toml")}
+    assert load(tmp_path, environ=environ, flags=flags).sites_file == tmp_path / "c.toml"
+
+
+def test_the_database_follows_the_data_folder(tmp_path: Path) -> None:
+    settings = load(tmp_path, flags={"data_dir": "d"})
+    assert settings.database == f"sqlite:///{tmp_path}/d/results.db"
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b", "a b%3Fc", "ä#:@"])
+def test_the_database_lies_in_the_data_folder_whatever_it_is_called(
+    tmp_path: Path, name: str
+) -> None:
+    settings = load(tmp_path, flags={"data_dir": name})
+    assert make_url(settings.database).database == str(tmp_path / name / "results.db")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("slotz = 1", ("slotz", "slots", "treehammer.toml")),
+        ("slots = 0", ("slots", "at least 1", "treehammer.toml")),
+        ("slots = inf", ("slots", "at least 1", "not inf")),
+        ("slots = nan", ("slots", "at least 1", "not nan")),
+        ("slots = 1" + "0" * 5000, ("TOML", "treehammer.toml")),
+        ("slots = true", ("slots", "at least 1")),
+        ("data_dir = 3", ("data_dir", "path")),
+        ("slots =", ("TOML", "treehammer.toml")),
+    ],
+)
+def test_a_wrong_file_is_named_with_key_and_remedy(
+    tmp_path: Path, text: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml"):
+        load(tmp_path, config=tmp_path / "absent.toml")
+
+
+def test_a_wrong_environment_value_names_its_variable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="TREEHAMMER_SLOTS"):
+        load(tmp_path, environ={"TREEHAMMER_SLOTS": "many"})
+
+
+def test_a_password_is_masked_when_shown(tmp_path: Path) -> None:
+    for url in ("postgresql://me:secret@host/results", "postgresql://host/results?password=secret"):
+        settings = load(tmp_path, flags={"database": url})
+        assert "secret" not in config.format_setting(settings, "database")
+        assert "secret" not in repr(settings)
+
+
+def test_a_wrong_database_url_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="database"):
+        load(tmp_path, flags={"database": "results.db"})
+
+
+def test_nothing_is_shown_of_a_setting_without_value(tmp_path: Path) -> None:
+    assert config.format_setting(load(tmp_path), "sources_dir") == ""
+
+
+def test_a_folder_that_is_gone_is_a_configuration_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigError, match="the current folder no longer exists"):
+        config.load_settings(environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("service_url = 'http://results.example.org'", ("https://", "for all to read")),
+        ("service_url = 'https://me:secret@host'", ("without a user",)),
+        ("service_url = 'https://host/?a=1'", ("without '?'",)),
+        ("service_url = 'https://host:99999'", ("service_url",)),
+        ("service_url = 'host:8443'", ("https://HOST:PORT",)),
+        ("service_url = 3", ("https://HOST:PORT",)),
+        ("service_ca = ''", ("service_ca", "path")),
+        ("serve_port = 0", ("serve_port", "1 to 65535")),
+        ("serve_port = 65536", ("serve_port", "1 to 65535")),
+        ("serve_host = 'a b'", ("serve_host", "letters")),
+        ("serve_reading = 'all'", ("serve_reading", "'open' or 'closed'")),
+        ("serve_behind_proxy = 2", ("serve_behind_proxy", "true or false")),
+        ("serve_reader_header = 'X User'", ("serve_reader_header", "letters")),
+        ("serve_proxies = '10.0.0.300'", ("serve_proxies", "10.0.0.0/24")),
+        ("serve_proxies = ''", ("serve_proxies", "addresses or networks")),
+    ],
+)
+def test_a_wrong_setting_of_the_service_is_told(
+    tmp_path: Path, text: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    for word in words:
+        assert word in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_settings_of_the_service(tmp_path: Path) -> None:
+    assert load(tmp_path).service_url == ""
+    assert load(tmp_path).master_key_file == load(tmp_path).data_dir / "service.key"
+    settings = load(
+        tmp_path,
+        "service_url = 'https://host:8443/'\nserve_behind_proxy = true\nservice_key_file = 'k'",
+        environ={"TREEHAMMER_SERVE_PORT": "443"},
+    )
+    assert settings.service_url == "https://host:8443"
+    assert settings.serve_behind_proxy
+    assert settings.serve_port == 443
+    assert settings.master_key_file == tmp_path / "k"
+    environ = {"TREEHAMMER_SERVE_BEHIND_PROXY": "no"}
+    assert not load(tmp_path, environ=environ).serve_behind_proxy
+    assert config.format_setting(settings, "serve_behind_proxy") == "true"
+    for local in ("http://127.0.0.1:8000", "http://[::1]:8000", "http://localhost:1"):
+        assert load(tmp_path, environ={"TREEHAMMER_SERVICE_URL": local}).service_url == local

@@ -1,0 +1,62 @@
+"""What the demo tells to type next."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from treehammer import config, demo
+
+OUTPUT = Path("demo-results")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> config.Settings:
+    return config.load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+
+
+def program(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    path = folder / "treehammer"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_program_is_named_as_the_shell_finds_it(
+    settings: config.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = program(tmp_path / "my venv" / "bin")
+    monkeypatch.setattr(sys, "argv", [str(called), "demo"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert demo.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
+    monkeypatch.setenv("PATH", str(called.parent))
+    assert demo.format_invocation(OUTPUT, settings) == "treehammer --data-dir demo-results"
+    # Another installation's would not do.
+    monkeypatch.setenv("PATH", str(program(tmp_path / "bin").parent))
+    assert demo.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
+
+
+def test_what_is_set_otherwise_is_typed(
+    settings: config.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs is what is printed: with what the settings of this shell would not give."""
+    monkeypatch.setattr(sys, "argv", ["-m"])
+    monkeypatch.chdir(tmp_path)
+    plain = ["--data-dir", "demo-results"]
+    assert demo.required_flags(OUTPUT, config.load_settings()) == plain
+    elsewhere = replace(settings, cache_dir=tmp_path / "elsewhere")
+    assert demo.required_flags(OUTPUT, elsewhere) == [
+        *plain,
+        "--cache-dir",
+        str(elsewhere.cache_dir),
+    ]
+    monkeypatch.setenv("TREEHAMMER_DATABASE", "sqlite:///other.db")
+    (tmp_path / "treehammer.toml").write_text("slots = 4\n")
+    database = f"sqlite:///{tmp_path}/demo-results/results.db"
+    found = demo.required_flags(OUTPUT, config.load_settings())
+    assert found == [*plain, "--database", database, "--slots", "1"]
+    assert demo.format_invocation(OUTPUT, config.load_settings()) == f"treehammer {' '.join(found)}"

@@ -1,0 +1,119 @@
+"""Ctrl-C in each verb: exit code 130, one line that says what is left, never a traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from treehammer import cli
+from treehammer.errors import Interruption
+from treehammer.terminal import on_interrupt
+
+
+def press_ctrl_c(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def typed(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["treehammer", "--data-dir", str(folder), *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(str(end.value.code))
+
+
+@pytest.mark.parametrize(
+    "words, left",
+    [
+        (["submit", "ttree-read"], "nothing was submitted"),
+        (["compare", "6.38.00", "6.40.00"], "nothing half-made was stored"),
+        (["export", "out.csv"], "nothing half-made was written; the measurements are safe"),
+        (["report"], "nothing half-made was written"),
+        (["purge", "last"], "what was not removed yet stays whole"),
+        (["datasets", "make", "reference-small"], "nothing half-made was kept"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_each_verb_says_what_is_left(
+    words: list[str],
+    left: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in (
+        "sql.store.Store.open",
+        "submit.campaign.plan_request",
+        "datasets.commands.rootenv.prepare",
+    ):
+        monkeypatch.setattr(f"treehammer.{name}", press_ctrl_c)
+    assert typed(words, tmp_path, monkeypatch) == 130
+    assert f"treehammer: interrupted; {left}" in capsys.readouterr().err
+
+
+def test_a_verb_with_nothing_to_say_is_interrupted_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("treehammer.cli.print_rows", press_ctrl_c)
+    assert typed(["config", "show"], tmp_path, monkeypatch) == 130
+    assert capsys.readouterr().err.strip() == "treehammer: interrupted"
+
+
+def test_the_innermost_word_counts() -> None:
+    with (
+        pytest.raises(Interruption, match=r"^inner$"),
+        on_interrupt("outer"),
+        on_interrupt(lambda: "inner"),
+    ):
+        raise KeyboardInterrupt
+    with pytest.raises(click.UsageError), on_interrupt("other errors pass"):
+        raise click.UsageError("wrong")
+
+
+def test_ctrl_c_while_python_loads_prints_nothing(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time; print('loading', flush=True); time.sleep(60)")
+    # In place of the command line, a module that takes long to load.
+    (tmp_path / "slow_cli.py").write_text(
+        "import sys, importlib.abc, importlib.util\n"
+        "class Slow(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'treehammer.cli':\n"
+        f"            return importlib.util.spec_from_file_location(name, {str(tmp_path / 'slow.py')!r})\n"
+        "sys.meta_path.insert(0, Slow())\n"
+    )
+    code = "import slow_cli; from treehammer import __main__ as face; face.main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT
+    assert said == ""
+
+
+def test_ctrl_c_in_a_finalizer_is_heard_all_the_same(tmp_path: Path) -> None:
+    code = (
+        "import signal, time; from treehammer import __main__ as face, cli\n"
+        "class Finalized:\n"
+        "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
+        "def run(**_):\n"
+        "    Finalized()\n"
+        "    time.sleep(60)\n"
+        "cli.cli.main = run\n"
+        "face.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 130
+    assert done.stderr == "treehammer: interrupted\n"

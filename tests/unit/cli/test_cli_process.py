@@ -1,0 +1,104 @@
+"""The command line as a process: exit codes, messages without tracebacks, help with examples."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from treehammer.cli import COMMAND_LOCATIONS, cli
+
+
+def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "treehammer", *arguments],
+        cwd=folder,
+        env={**os.environ, "TREEHAMMER_DATA_DIR": str(folder), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_config_show_tells_value_and_origin(tmp_path: Path) -> None:
+    done = run(tmp_path, "config", "show", "--json")
+    rows = {row["setting"]: row for row in json.loads(done.stdout)}
+    assert done.returncode == 0
+    assert rows["data_dir"]["value"] == str(tmp_path)
+    assert rows["data_dir"]["origin"] == "environment (TREEHAMMER_DATA_DIR)"
+
+
+def test_output_that_takes_ascii_alone_gets_question_marks(tmp_path: Path) -> None:
+    folder = tmp_path / "Ü"
+    folder.mkdir()
+    done = run(folder, "config", "show", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (("--config", "absent.toml", "config", "show"), 2, "absent.toml"),
+        (("no-such-verb",), 2, "no-such-verb"),
+        (("config", "show", "--json", "--csv"), 2, "exclude"),
+        (("status", "no-such-campaign"), 3, "results.db"),
+    ],
+)
+def test_mistakes_end_with_one_message_and_the_documented_code(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, word: str
+) -> None:
+    done = run(tmp_path, *arguments)
+    assert done.returncode == code
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def verbs(command: click.Command, name: str = "treehammer") -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for child in command.list_commands(context):
+            sub = command.get_command(context, child)
+            assert sub is not None
+            assert sub.name == child
+            yield from verbs(sub, f"{name} {child}")
+    else:
+        yield name, command
+
+
+@pytest.mark.parametrize(("name", "command"), list(verbs(cli)), ids=str)
+def test_every_verb_has_an_example_in_its_help(name: str, command: click.Command) -> None:
+    text = command.help or ""
+    assert "Example" in text
+    assert name in text
+
+
+def test_a_verb_that_only_looks_imports_nothing_that_plans(tmp_path: Path) -> None:
+    """What takes long to import is what ``status`` has no use for."""
+    code = (
+        "import sys; from treehammer import cli; sys.argv = ['treehammer', 'status'];"
+        "code = None\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: code = end.code\n"
+        "print(code, *(m for m in sys.modules if m in ('numpy', 'git', 'scipy', 'alembic')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TREEHAMMER_DATA_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["3"], done.stderr
+
+
+def test_every_room_is_found_through_its_verbs() -> None:
+    rooms = {target.partition(".")[0] for target in COMMAND_LOCATIONS.values()} - {"demo:demo"}
+    assert rooms == {"hctests", "submit", "collectors", "analysis", "sql", "web", "testbed"}
+    assert COMMAND_LOCATIONS["datasets"].startswith(
+        "submit."
+    )  # where sites are known, at which datasets are

@@ -1,0 +1,66 @@
+"""What people see of rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from treehammer.terminal import OutputColumn, make_bar_columns, pluralize, print_rows
+
+
+@pytest.mark.parametrize("text", ["[red]", "x\\[red]y[/red]", "[/]", "ends in \\"])
+def test_text_is_shown_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = OutputColumn("other", " " + "-" * 40)  # a title is folded to the width of its table
+    print_rows([{"key": text}], [OutputColumn("key", f"head {text}"), wide], title=f"title {text}")
+    title, heading, cell = capsys.readouterr().out.splitlines()
+    assert title.rstrip() == f"title {text}"
+    assert heading.split("  ")[0] == f"head {text}"
+    assert cell.split("  ")[0] == text
+
+
+def test_csv_holds_nested_values_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"counts": {"a": 1}, "names": ("x", "y"), "plain": "z"}], [], form="csv")
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (json.loads(row["counts"]), json.loads(row["names"])) == ({"a": 1}, ["x", "y"])
+    assert row["plain"] == "z"
+
+
+def test_short_values_stay_in_one_piece_where_there_is_room(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treehammer.terminal.make_console", lambda: Console(width=60))
+    print_rows(
+        [{"name": "reference-small", "interval": "−16.6 … +20.0 %", "text": "many words " * 20}],
+        [
+            OutputColumn("name", "name"),
+            OutputColumn("text", "text"),
+            OutputColumn("interval", "interval"),
+        ],
+    )
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.startswith("reference-small ")
+    assert first.endswith("−16.6 … +20.0 %")
+
+
+def test_narrow_terminal_shortens_the_note_not_the_remaining_time() -> None:
+    output = io.StringIO()
+    narrow = Console(file=output, width=80, force_terminal=True, color_system=None)
+    with Progress(*make_bar_columns(), console=narrow, auto_refresh=False) as bar:
+        task = bar.add_task("Measuring", total=108, note="4 queued, 1 running, 1 done, 1 failed")
+        bar.update(task, completed=10)
+    (line,) = {text for text in output.getvalue().split("\n") if "10/108" in text}
+    assert "elapsed 0:00:00 remaining -:--:-- 4 queued" in line
+    assert "1 failed" not in line
+
+
+@pytest.mark.parametrize(
+    "count, noun, text",
+    [(1, "job", "1 job"), (0, "job", "0 jobs"), (2, "new measurement", "2 new measurements")],
+)
+def test_counted(count: int, noun: str, text: str) -> None:
+    assert pluralize(count, noun) == text

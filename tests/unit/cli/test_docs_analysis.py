@@ -1,0 +1,96 @@
+"""What the page on analysis tells to type does what it says, on a made-up database."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+from console import commands
+from demo_checkout import REPOSITORY
+from measurement_factory import make_campaign_row, make_measurement
+
+from treehammer.sql.write.store import Store
+
+PAGE = (REPOSITORY / "docs" / "analysis.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader types, after all commands of the page."""
+    folder = tmp_path_factory.mktemp("page")
+    with Store.open(f"sqlite:///{folder}/demo-results/results.db") as store:
+        for campaign in ("first", "second"):
+            store.add_campaign(make_campaign_row(campaign, created_us=len(campaign)), [])
+        store.add(
+            make_measurement(
+                job=f"{campaign} {job}",
+                campaign_id=campaign,
+                axis_root=root,
+                axis_branches=branches,
+                axis_cache_mb=30.0,
+                eff_job=0.5 + job / 100,
+                cpu_per_event_s=1e-4,
+                wall_per_event_s=2e-4,
+                position=position,
+                pass_loop_wall_s=[2.0, 1.0, 1.0],
+                read_latency_hist=[0, 90, 10, *[0] * 29],
+            )
+            for campaign in ("first", "second")
+            for job in range(4)
+            for position, (root, branches) in enumerate(
+                [("6.38.00", "1.0"), ("6.40.00", "1.0"), ("6.40.00", "0.02")], start=1
+            )
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def typed(folder: Path) -> list[subprocess.CompletedProcess[str]]:
+    """All commands of the page, run; where it makes a TTree, Parquet, which needs no ROOT."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TREEHAMMER_CACHE_DIR": str(folder / "cache"),
+    }
+    return [
+        subprocess.run(
+            ["bash", "-e", "-c", command.text.replace("theirs.root", "theirs.parquet")],
+            cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        )
+        for command in commands(PAGE)
+    ]  # fmt: skip
+
+
+def test_every_command_works(typed: list[subprocess.CompletedProcess[str]]) -> None:
+    assert len(typed) > 8
+    for done in typed:
+        assert done.returncode == 0, f"{done.args[-1]}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.usefixtures("typed")
+def test_the_table_of_study_s0(folder: Path) -> None:
+    (query,) = [c.text for c in commands(PAGE) if "stddev_pop" in c.text]
+    view, table = re.findall(r'duckdb\.sql\("""(.*?)"""\)', query, re.DOTALL)
+    with duckdb.connect() as database:
+        read = str(folder / "parts")
+        database.sql(view.replace("'parts/", f"'{read}/"))
+        rows = database.sql(table).fetchall()
+    assert [row[:5] for row in rows] == [
+        ("0.02", 30.0, "6.40.00", 8, 0.515),
+        ("1.0", 30.0, "6.38.00", 8, 0.515),
+        ("1.0", 30.0, "6.40.00", 8, 0.515),
+    ]
+
+
+@pytest.mark.usefixtures("typed")
+def test_a_condition_on_the_campaign_opens_only_its_files(folder: Path) -> None:
+    (query,) = re.findall(r'duckdb\.sql\("""(EXPLAIN.*?)"""\)', PAGE, re.DOTALL)
+    query = query.replace("...", "").replace("'parts/", f"'{folder}/parts/")
+    with duckdb.connect() as database:
+        ((_, plan),) = database.sql(query.replace("8e43c096db65ef8c", "first")).fetchall()
+    assert re.search(r"Scanning Files: 1/2", plan), plan

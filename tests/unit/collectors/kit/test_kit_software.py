@@ -1,0 +1,167 @@
+"""Which ROOT is asked for, and what each provider makes of the environment."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.software import providers
+
+
+@pytest.mark.parametrize("text", ["6.40.00", "wheel:6.40.00", "  6.40.00 "])
+def test_a_release_is_its_wheel(text: str) -> None:
+    request = providers.parse_software_request(text)
+    assert (request.provider, request.version, request.location) == ("wheel", "6.40.00", "")
+
+
+@pytest.mark.parametrize(
+    "text, version, location",
+    [
+        ("path:/opt/root", "", "/opt/root"),
+        ("path:/opt/root@6.41.01", "6.41.01", "/opt/root"),
+        ("path:/opt/root@6.32/02", "6.32.02", "/opt/root"),
+        ("path:build", "", "/base/build"),
+        ("path:/opt/me@home/root", "", "/opt/me@home/root"),
+    ],
+)
+def test_a_path_may_say_its_version(text: str, version: str, location: str) -> None:
+    request = providers.parse_software_request(text, base="/base")
+    assert request == SoftwareRequest(text, "path", version, location)
+
+
+@pytest.mark.parametrize("text", ["current", "none"])
+def test_providers_without_a_place(text: str) -> None:
+    assert providers.parse_software_request(text) == SoftwareRequest(text, text, "", "")
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("6.40.0", "did you mean '6.40.00'"),
+        ("curent", "did you mean 'current'"),
+        ("6.32.02", "'path:/its/folder@6.32.02'"),
+        ("path:", "names no ROOT"),
+        ("", "names no ROOT"),
+    ],
+)
+def test_an_unknown_root_is_refused_with_what_is_near(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match="ROOT") as error:
+        providers.parse_software_request(text)
+    assert said in str(error.value)
+
+
+def _executable(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def _fake_root(folder: Path, *, python: str = "", script: str = "") -> Path:
+    """An installation as thisroot.sh describes it, with a ROOT that only Python sees."""
+    version = python or f"{sys.version_info[0]}.{sys.version_info[1]}.0"
+    _executable(folder / "bin" / "root-config", f"#!/bin/sh\necho {version}\n")
+    (folder / "lib").mkdir()
+    (folder / "lib" / "ROOT.py").write_text("")
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    (folder / "bin" / name).symlink_to(sys.executable)
+    text = script or (
+        'echo noise; export ROOTSYS=$(dirname "$(dirname "${BASH_SOURCE[0]}")")\n'
+        "export PATH=$ROOTSYS/bin:$PATH PYTHONPATH=$ROOTSYS/lib${PYTHONPATH:+:$PYTHONPATH}\n"
+        "export MULTI='two\nlines'\n"
+    )
+    (folder / "bin" / "thisroot.sh").write_text(text)
+    return folder
+
+
+def _setup_path(folder: Path, **env: str) -> providers.SoftwareSetup:
+    request = providers.prepare_software(providers.parse_software_request(f"path:{folder}"), folder)
+    return providers.setup_software(request, {"PATH": os.environ["PATH"], **env}, "/the/kit")
+
+
+def test_a_build_is_sourced_and_nothing_foreign_leaks_in(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "libCore.so").write_text("")
+    root = _fake_root(tmp_path / "root")
+    libraries = f"{other}:{tmp_path}"
+    ready = _setup_path(root, PYTHONPATH="/foreign", ROOTSYS="/foreign", LD_LIBRARY_PATH=libraries)
+    assert ready.env["ROOTSYS"] == str(root)
+    assert ready.env["PYTHONPATH"] == f"/the/kit:{root}/lib"
+    assert ready.env["LD_LIBRARY_PATH"] == str(tmp_path)
+    assert ready.env["MULTI"] == "two\nlines"
+    assert ready.env["PYTHONNOUSERSITE"] == "1"
+    assert ready.build_command("python", "/p/read.py") == [ready.python, "/p/read.py"]
+    assert ready.build_command("executable", "/p/read.sh") == ["/p/read.sh"]
+    assert ready.build_command("macro", "/p/read.C")[-1] == "/p/read.C"
+
+
+def test_the_script_itself_may_be_named(tmp_path: Path) -> None:
+    root = _fake_root(tmp_path / "root")
+    assert _setup_path(root / "bin" / "thisroot.sh").env["ROOTSYS"] == str(root)
+
+
+@pytest.mark.parametrize(
+    "change, kind, said",
+    [
+        ({"script": "echo 'no such compiler' >&2; false\n"}, "broken", "no such compiler"),
+        ({"script": "true\n"}, "broken", "no root-config"),
+        ({"python": "2.6.1"}, "broken", "python2.6"),
+    ],
+)
+def test_a_broken_build_says_why(
+    tmp_path: Path, change: dict[str, str], kind: str, said: str
+) -> None:
+    root = _fake_root(tmp_path / "root", **change)
+    with pytest.raises(ExecutionError) as fault:
+        _setup_path(root)
+    failure = fault.value.failure
+    assert (failure.failure_class, failure.kind) == ("software setup", kind)
+    assert said in failure.message
+
+
+def test_a_missing_build_is_refused_when_it_is_prepared(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="does not exist") as fault:
+        providers.prepare_software(
+            providers.parse_software_request(f"path:{tmp_path}/nothing"), tmp_path
+        )
+    assert fault.value.failure.kind == "missing"
+
+
+def test_a_job_never_makes_a_wheel_and_never_uses_a_half_made_one(tmp_path: Path) -> None:
+    folder = tmp_path / "root-6.40.00"
+    _executable(folder / "bin" / "python", "#!/bin/sh\n")
+    request = SoftwareRequest("6.40.00", "wheel", "6.40.00", str(folder))
+    with pytest.raises(ExecutionError, match="never in a job") as fault:
+        providers.setup_software(request, dict(os.environ), "/the/kit")
+    assert fault.value.failure.kind == "missing"
+    assert providers.list_prepared_releases(tmp_path) == {}
+
+
+def test_current_needs_a_root(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="finds no module ROOT"):
+        providers.setup_software(
+            providers.parse_software_request("current"), {"PATH": str(tmp_path)}, "/the/kit"
+        )
+
+
+def test_current_keeps_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "ROOT.py").write_text("")
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    ready = providers.setup_software(providers.parse_software_request("current"), env, "/the/kit")
+    assert ready.python == sys.executable
+    assert ready.env["PYTHONPATH"] == f"/the/kit:{tmp_path}"
+
+
+def test_without_root_there_are_no_macros(tmp_path: Path) -> None:
+    ready = providers.setup_software(
+        providers.parse_software_request("none"), {"PATH": "/bin"}, "/the/kit"
+    )
+    assert ready.build_command("executable", "/p/run.sh") == ["/p/run.sh"]
+    with pytest.raises(ExecutionError, match="ROOT macro"):
+        ready.build_command("macro", "/p/read.C")

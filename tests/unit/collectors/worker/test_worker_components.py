@@ -1,0 +1,407 @@
+"""The worker's parts, each alone."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.collectors.job_spec import RETRY_EXIT_CODE, ExecutionLimits, InputFile
+from treehammer.collectors.record.failures import ExecutionError, Failure
+from treehammer.collectors.worker import __main__
+from treehammer.collectors.worker.bounded_log import BoundedLog
+from treehammer.collectors.worker.probes import page_cache, process_stats, storage_door
+from treehammer.collectors.worker.probes.cgroup import Cgroup
+from treehammer.collectors.worker.probes.storage_door import DoorLock
+from treehammer.collectors.worker.run import (
+    execution_table,
+    input_files,
+    payload_failures,
+    payload_result,
+)
+from treehammer.collectors.worker.run.payload_process import ProcessOutcome
+
+
+def outcome(**changes: Any) -> ProcessOutcome:
+    values: dict[str, Any] = {
+        "wall_s": 1.0,
+        "user_s": 0.5,
+        "sys_s": 0.1,
+        "max_rss_bytes": 1,
+        "tree_peak_rss_bytes": 1,
+        "ctx_voluntary": 0,
+        "ctx_involuntary": 0,
+        "page_faults_minor": 0,
+        "page_faults_major": 0,
+        "io": process_stats.IoCounters(),
+        "run_queue_s": 0.0,
+        "processes": 1,
+        "exit_code": 0,
+        "exit_signal": None,
+        "core_dumped": False,
+        "ended_by": "",
+        "survivors": 0,
+    }
+    return ProcessOutcome(**{**values, **changes})
+
+
+OWN = Failure("read", "getentry", "loop", "GetEntry returned -1")
+NO_RESULT = payload_result.PayloadResult(
+    problem=Failure("payload", "no-result", "result", "nothing")
+)
+
+
+def kind_of(
+    ended: ProcessOutcome,
+    reported: payload_result.PayloadResult = NO_RESULT,
+    out_of_memory: bool = False,
+) -> str | None:
+    failure = payload_failures.classify_failure(
+        ended, reported, ExecutionLimits(5, 5), out_of_memory
+    )
+    return failure.kind if failure else None
+
+
+def test_what_is_said_of_an_end() -> None:
+    killed = outcome(exit_code=None, exit_signal=signal.SIGKILL)
+    assert kind_of(outcome(), payload_result.PayloadResult()) is None
+    assert kind_of(outcome()) == "no-result"
+    assert kind_of(outcome(exit_code=3)) == "exit"
+    assert kind_of(killed) == "signal"
+    assert kind_of(killed, out_of_memory=True) == "memory"
+    assert kind_of(outcome(exit_code=137), out_of_memory=True) == "memory"
+    assert kind_of(outcome(exit_code=1), out_of_memory=True) == "exit"
+    assert kind_of(outcome(exit_code=None, exit_signal=15, ended_by="timeout")) == "timeout"
+    assert kind_of(outcome(exit_code=None, exit_signal=9, ended_by="memory")) == "memory"
+    assert kind_of(outcome(exit_code=1), payload_result.PayloadResult(failure=OWN)) == "getentry"
+    assert kind_of(outcome(ended_by="stop"), payload_result.PayloadResult(failure=OWN)) == "stopped"
+
+
+def test_version_is_refused_only_when_another_was_asked_for() -> None:
+    assert payload_failures.check_root_version("6.40.00", "6.40.00") is None
+    assert payload_failures.check_root_version("", "6.40.00") is None
+    refused = payload_failures.check_root_version("6.40.00", "6.38.00")
+    assert refused is not None
+    assert refused.failure_class == "software setup"
+
+
+# -- result.json
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"format": 2}, "'format' must be 1"),
+        ({"format": 1, "value": {}}, "unknown key 'value'"),
+        ({"format": 1, "values": [1]}, "'values' must be an object"),
+        ({"format": 1, "values": {"nonsense": 1}}, "[metrics.nonsense]"),
+        ({"format": 1, "values": {"host": "x"}}, "measured by the worker"),
+        ({"format": 1, "values": {"site": "x"}}, "measured by the plan"),
+        ({"format": 1, "values": {"root_version": "a\x00b"}}, "NUL"),
+        ({"format": 1, "values": {"pass_loop_wall_s": [1, "2"]}}, "pass_loop_wall_s"),
+        ({"format": 1, "extras": {"other": 1}}, "[metrics.other]"),
+        ({"format": 1, "extras": {"mine": "1"}}, "must be a finite number"),
+        ({"format": 1, "extras": {"mine": True}}, "must be a finite number"),
+        ({"format": 1, "failure": {"kind": "x"}}, "'failure_class'"),
+        (
+            {
+                "format": 1,
+                "failure": {"failure_class": "bad luck", "kind": "", "phase": "", "message": ""},
+            },
+            "must be one of",
+        ),
+    ],
+)
+def test_wrong_results_name_the_field(document: Any, said: str) -> None:
+    assert any(
+        said in problem for problem in payload_result.find_result_problems(document, {"mine": {}})
+    )
+
+
+def test_right_result(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text('{"format": 1, "values": {"events_read": 3, "root_commit": null}}')
+    assert payload_result.read_payload_result(str(path), {}) == payload_result.PayloadResult(
+        values={"events_read": 3}
+    )
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[" * 100_000, b'{"a": Infinity}'])
+def test_unreadable_results(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(content)
+    problem = payload_result.read_payload_result(str(path), {}).problem
+    assert problem is not None
+    assert problem.kind == "bad-result"
+
+
+# -- logs
+
+
+@pytest.mark.parametrize("size", [0, 10, 99, 200, 201, 5000])
+def test_log_keeps_all_that_fits_and_both_ends_of_the_rest(tmp_path: Path, size: int) -> None:
+    data = bytes(ord("a") + i % 26 for i in range(size))
+    path = tmp_path / "log"
+    with BoundedLog(str(path), keep=100) as log:
+        for start in range(0, size, 7):
+            log.write(data[start : start + 7])
+        assert log.read_tail(20) == data[-20:].decode()
+    kept = path.read_bytes()
+    if b"left out" not in kept:
+        assert kept == data
+        assert size <= 210
+    else:
+        assert len(kept) < 300
+        head, rest = kept.split(b"\n[... ")
+        count, tail = rest.split(b" bytes left out ...]\n")
+        assert len(head) + int(count) + len(tail) == size
+        assert data.startswith(head)
+        assert data.endswith(tail)
+        assert len(tail) >= 100
+
+
+# -- control groups
+
+
+def cgroup_folder(tmp_path: Path, **files: str) -> Path:
+    tmp_path.mkdir(exist_ok=True, parents=True)
+    for name, text in files.items():
+        (tmp_path / name.replace("__", ".")).write_text(text)
+    return tmp_path
+
+
+def test_cgroup_2_takes_the_smallest_limit_above(tmp_path: Path) -> None:
+    cgroup_folder(tmp_path, cpu__max="400000 100000\n", memory__max="4000000\n")
+    cgroup_folder(tmp_path / "a", cpu__max="150000 100000\n", memory__max="max\n")
+    cgroup_folder(
+        tmp_path / "a" / "b",
+        cpu__max="max 100000\n",
+        memory__max="max\n",
+        cpu__stat="usage_usec 5\nthrottled_usec 2500000\n",
+        memory__events="oom 3\noom_kill 2\n",
+    )
+    mounts = f"30 23 0:26 / {tmp_path} rw shared:4 - cgroup2 cgroup2 rw\n"
+    group = Cgroup("0::/a/b\n", mounts)
+    assert group.cpu_limit() == 1.5
+    assert group.memory_limit() == 4_000_000
+    assert group.throttled_s() == 2.5
+    assert group.oom_kills() == 2
+
+
+def test_cgroup_1_inside_a_container_sees_only_its_part(tmp_path: Path) -> None:
+    cpu = cgroup_folder(
+        tmp_path / "cpu",
+        cpu__cfs_quota_us="50000\n",
+        cpu__cfs_period_us="100000\n",
+        cpu__stat="nr_throttled 1\nthrottled_time 1500000000\n",
+    )
+    memory = cgroup_folder(
+        tmp_path / "memory",
+        memory__limit_in_bytes="2000000\n",
+        memory__oom_control="under_oom 0\noom_kill 4\n",
+    )
+    mounts = (
+        f"32 31 0:29 /docker/abc {cpu} rw - cgroup cgroup rw,cpu,cpuacct\n"
+        f"33 31 0:30 /docker/abc {memory} rw - cgroup cgroup rw,memory\n"
+    )
+    group = Cgroup("4:memory:/docker/abc\n1:cpu,cpuacct:/elsewhere\n0::/\n", mounts)
+    assert group.cpu_limit() == 0.5
+    assert group.memory_limit() == 2_000_000
+    assert group.throttled_s() == 1.5
+    assert group.oom_kills() == 4
+
+
+def test_cgroup_without_limits(tmp_path: Path) -> None:
+    memory = cgroup_folder(tmp_path, memory__limit_in_bytes="9223372036854771712\n")
+    mounts = f"33 31 0:30 / {memory} rw - cgroup cgroup rw,memory\n"
+    group = Cgroup("4:memory:/\n", mounts)
+    assert group.memory_limit() is None
+    assert group.cpu_limit() is None
+    assert group.throttled_s() is None
+
+
+# -- processes
+
+
+def test_descendants_agree_however_they_are_found() -> None:
+    script = "sleep 100 & echo; wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = process_stats.list_descendants(os.getpid())
+        try:
+            assert process.pid in found
+            assert len(process_stats.list_descendants(process.pid)) == 1
+            assert set(found) == set(process_stats._list_descendants_by_parent(os.getpid()))
+        finally:
+            for pid in (*process_stats.list_descendants(process.pid), process.pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_processes_that_are_gone_tell_nothing() -> None:
+    pid = 2**22 + 1
+    assert process_stats.read_io(pid) is None
+    assert process_stats.read_run_queue_waits(pid) == {}
+    assert process_stats.read_resident_bytes(pid) == 0
+    assert process_stats.list_descendants(pid) == []
+
+
+# -- inputs and page cache
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("/a/b c.root", "/a/b c.root"),
+        ("file:///a/b%20c.root", "/a/b c.root"),
+        ("file:/a/b.root", "/a/b.root"),
+        ("root://host//a.root", None),
+        ("https://host/a.root", None),
+    ],
+)
+def test_local_path(url: str, path: str | None) -> None:
+    assert input_files.local_path(url) == path
+
+
+def test_size_is_compared_for_local_files_only(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"12345")
+    input_files.check_sizes(
+        [InputFile("f", f"file://{path}", 5, "x"), InputFile("g", "root://h//g", 9, "x")]
+    )
+    with pytest.raises(ExecutionError, match="5 bytes, the manifest says 6"):
+        input_files.check_sizes([InputFile("f", str(path), 6, "x")])
+
+
+def test_cached_fraction_follows_the_page_cache(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(os.urandom(4 << 20))
+    warmed = page_cache.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "warm")
+    if warmed.fraction is None:
+        pytest.skip("mincore may not look at files here")
+    assert (warmed.state, warmed.fraction) == ("warmed", 1.0)
+    cold = page_cache.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "cold")
+    assert cold.fraction is not None
+    assert cold.state == (
+        "evicted" if cold.fraction <= page_cache.MAX_CACHED_AFTER_EVICTION else "unknown"
+    )
+
+
+# -- doors
+
+
+def test_dead_jobs_do_not_count_at_a_door(tmp_path: Path) -> None:
+    with DoorLock("here", "disk", str(tmp_path)) as mine, DoorLock("here", "tape", str(tmp_path)):
+        assert mine.count_others() == 0
+        with DoorLock("here", "disk", str(tmp_path)) as other:
+            assert mine.count_others() == 1
+            assert other.count_others() == 1
+        dead = Path(mine._path).with_name("dead.lock")
+        dead.touch()
+        assert mine.count_others() == 0
+        assert not dead.exists()
+        with dead.open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            assert mine.count_others() == 1
+
+
+def test_a_folder_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / f"treehammer-{os.geteuid()}").symlink_to(elsewhere)
+    with DoorLock("here", "disk", str(tmp_path)) as lock:
+        assert lock.count_others() is None
+
+
+def test_round_trip_to_a_door() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            for _ in range(3):
+                server.accept()[0].close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        reached = storage_door.measure_reachability(f"root://127.0.0.1:{port}//f")
+        thread.join()
+    assert reached.address_family == "IPv4"
+    assert reached.rtt_s is not None
+    assert reached.rtt_s > 0
+    assert storage_door.measure_reachability(
+        f"root://127.0.0.1:{port}//f"
+    ) == storage_door.DoorReachability(None, None)
+    assert storage_door.measure_reachability("/a/file") == storage_door.DoorReachability(
+        "local", None
+    )
+
+
+# -- table
+
+
+def test_table_lines_up_and_leaves_out_what_is_not_known() -> None:
+    labels = ["root=6.38.00", "root=6.40.00 (checksum)"]
+    timed = {
+        "variant_label": "root=6.38.00",
+        "kind": "timed",
+        "plausible": True,
+        "payload_wall_s": 2.0,
+        "payload_user_s": 1.5,
+        "payload_sys_s": 0.25,
+        "eff_payload": 0.875,
+        "bytes_read": 12_345_678,
+    }
+    heading, line = (
+        execution_table.format_heading(labels),
+        execution_table.format_measurement(timed, labels),
+    )
+    assert line.split() == [
+        "root=6.38.00",
+        "2.000",
+        "1.750",
+        "-",
+        "0.875",
+        "-",
+        "-",
+        "12.35",
+        "-",
+        "ok",
+    ]
+    assert heading.index("status") == line.index("ok")
+    failed = {
+        "variant_label": "x",
+        "kind": "checksum",
+        "plausible": True,
+        "failure_class": "read",
+        "failure_kind": "getentry",
+        "failure_message": "two\nlines",
+    }
+    assert execution_table.format_measurement(failed, labels).endswith("read/getentry: two lines")
+
+
+@pytest.mark.parametrize(
+    "number, code",
+    [
+        (errno.ENOSPC, RETRY_EXIT_CODE),
+        (errno.EAGAIN, RETRY_EXIT_CODE),
+        (errno.ENOMEM, RETRY_EXIT_CODE),
+        (errno.EACCES, __main__.INVALID_INPUT),
+    ],
+)
+def test_another_attempt_is_asked_for_where_the_node_is_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    def run(*_: object) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(__main__, "load", lambda _: None)
+    monkeypatch.setattr(__main__, "run", run)
+    assert __main__.main(["run", str(tmp_path / "job.json")]) == code

@@ -1,0 +1,89 @@
+"""The packed worker, and what is published beside it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from treehammer.collectors import worker_zipapp
+from treehammer.collectors.cli import worker
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
+from treehammer.errors import TreehammerError
+
+
+def test_same_sources_same_bytes(tmp_path: Path) -> None:
+    first, second = (
+        worker_zipapp.build_worker(tmp_path / "a.pyz"),
+        worker_zipapp.build_worker(tmp_path / "b.pyz"),
+    )
+    assert first.read_bytes() == second.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.pyz", "b.pyz"]
+
+
+def test_target_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(TreehammerError, match="cannot be written"):
+        worker_zipapp.build_worker(tmp_path / "nowhere" / "worker.pyz")
+
+
+def test_all_that_travels_parses_as_python_3_9_and_needs_the_standard_library_alone(
+    tmp_path: Path,
+) -> None:
+    standard = set(sys.stdlib_module_names)
+    with zipfile.ZipFile(worker_zipapp.build_worker(tmp_path / "worker.pyz")) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".py")]
+        assert f"{worker_zipapp.NODE_PACKAGE}/worker/runner.py" in names
+        assert any("/kit/" in name for name in names)
+        for name in names:
+            tree = ast.parse(archive.read(name), feature_version=(3, 9))
+            for node in ast.walk(tree):
+                imported = []
+                if isinstance(node, ast.Import):
+                    imported = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    imported = [node.module or ""]
+                tops = {module.partition(".")[0] for module in imported}
+                # The kit runs beside ROOT, in the payload's own Python.
+                allowed = (
+                    {"ROOT", "numpy", "treehammer_kit"}
+                    if "/kit/" in name
+                    else {worker_zipapp.NODE_PACKAGE}
+                )
+                assert tops <= standard | allowed, name
+
+
+def test_published_schema_is_up_to_date() -> None:
+    assert worker.SCHEMA_FILE.read_text() == worker.render_record_schema(), (
+        "run: treehammer worker schema > collectors/record.schema.json"
+    )
+
+
+def test_schema_accepts_what_a_record_accepts() -> None:
+    schema = json.loads(worker.render_record_schema())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    samples = {"text": "x", "int": 1, "float": 0.5, "bool": True, "ints": [1], "floats": [0.5]}
+    record: dict[str, Any] = {
+        "values": {m.name: samples[m.type] for m in CATALOGUE},
+        "extras": {"mine": 1.0},
+    }
+    jsonschema.validate(record, schema)
+    required = {m.name for m in METRICS_BY_NAME.values() if m.required}
+    jsonschema.validate({**record, "values": {k: record["values"][k] for k in required}}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**record, "values": {**record["values"], "other": 1}}, schema)
+
+
+def test_verbs(tmp_path: Path) -> None:
+    target = tmp_path / "worker.pyz"
+    group = worker.worker
+    done = CliRunner().invoke(group, ["pack", str(target)])
+    assert done.exit_code == 0, done.output
+    assert target.read_bytes() == worker_zipapp.build_worker(tmp_path / "again.pyz").read_bytes()
+    assert json.loads(CliRunner().invoke(group, ["schema"]).stdout)["type"] == "object"

@@ -1,0 +1,149 @@
+"""Files of storage doors on their way to the node."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from treehammer.collectors.job_spec import InputFile
+from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.software.providers import SoftwareSetup
+from treehammer.collectors.worker.run import input_files, remote_copy
+from treehammer.collectors.worker.stop_signals import StopSignals
+
+CONTENT = os.urandom(100_000)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """Serves files, some of them badly."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self.path == "/short":
+            self._answer("Content-Length", str(len(CONTENT)), CONTENT[:50_000])
+        elif self.path == "/broken":
+            self._answer("Transfer-Encoding", "chunked", b"5\r\nhello\r\nnot a size\r\n")
+        else:
+            super().do_GET()
+
+    def _answer(self, header: str, value: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header(header, value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = True
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "f.root").write_bytes(CONTENT)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(served))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def _stage(url: str, folder: Path, setup: SoftwareSetup, **wrong: str) -> input_files.StagedFiles:
+    adler32 = wrong.get("adler32", f"{zlib.adler32(CONTENT):08x}")
+    file = InputFile("f.root", url, len(CONTENT), adler32)
+    with StopSignals() as signals:
+        if "stop" in wrong:
+            signals.stopped_by = "SIGTERM"
+        fetch = partial(_fetch, setup, signals)
+        return input_files.stage_files([file], str(folder / "input"), signals, fetch)
+
+
+def _fetch(
+    setup: SoftwareSetup, signals: StopSignals, url: str, target: str
+) -> input_files.TimeSpent:
+    return remote_copy.fetch_remote_file(setup, url, target, signals)
+
+
+def _setup(provider: str = "wheel") -> SoftwareSetup:
+    return SoftwareSetup(provider, sys.executable, dict(os.environ))
+
+
+def test_a_file_of_the_web_is_copied_and_verified(web: str, tmp_path: Path) -> None:
+    staged = _stage(f"{web}/f.root", tmp_path, _setup("none"))
+    assert Path(staged.files[0].url).read_bytes() == CONTENT
+    assert staged.bytes == len(CONTENT)
+    with pytest.raises(ExecutionError, match="its content changed") as caught:
+        _stage(f"{web}/f.root", tmp_path / "b", _setup(), adler32="00000001")
+    assert caught.value.failure.kind == "checksum"
+
+
+def test_what_the_web_lacks_is_told(web: str, tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="HTTP Error 404") as caught:
+        _stage(f"{web}/none.root", tmp_path, _setup())
+    assert (caught.value.failure.failure_class, caught.value.failure.kind) == ("stage-in", "copy")
+    with pytest.raises(ExecutionError, match="SIGTERM"):
+        _stage(f"{web}/f.root", tmp_path / "b", _setup(), stop="now")
+
+
+@pytest.mark.parametrize(
+    "path, kind, said",
+    [
+        ("short", "size", "50000 bytes came to the node, the manifest says 100000"),
+        ("broken", "copy", "the server's answer is broken"),
+    ],
+)
+def test_a_copy_that_is_cut_short_is_no_copy(
+    web: str, tmp_path: Path, path: str, kind: str, said: str
+) -> None:
+    with pytest.raises(ExecutionError, match=said) as caught:
+        _stage(f"{web}/{path}", tmp_path, _setup())
+    failure = caught.value.failure
+    assert (failure.failure_class, failure.kind, failure.transient) == ("stage-in", kind, True)
+
+
+def test_the_roots_own_copy_is_used_and_heard(tmp_path: Path) -> None:
+    package = tmp_path / "ROOT"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import shutil, sys, time\n"
+        "gErrorIgnoreLevel, kFatal = 0, 6000\n"
+        "time.sleep(0.5)\n"
+        "class gROOT:\n"
+        "    class GetPluginManager:\n"
+        "        def FindHandler(self, base, url):\n"
+        "            return None\n"
+        "class TFile:\n"
+        "    @staticmethod\n"
+        "    def Cp(source, target, bar, size):\n"
+        "        if source == target:\n"
+        "            return False\n"
+        "        if source.endswith('dead'):\n"
+        "            print('no route to the server')\n"
+        "            return False\n"
+        f"        shutil.copy({str(tmp_path / 'there')!r}, target)\n"
+        "        return True\n"
+    )
+    (tmp_path / "there").write_bytes(CONTENT)
+    setup = SoftwareSetup("wheel", sys.executable, {**os.environ, "PYTHONPATH": str(tmp_path)})
+    staged = _stage("root://127.0.0.1:9//f", tmp_path / "a", setup)
+    found = Path(staged.files[0].url)
+    assert found.read_bytes() == CONTENT
+    assert [path.name for path in found.parent.iterdir()] == ["f.root"]
+    assert staged.software_loading.wall_s >= 0.5, "loading the ROOT that copies is no copying"
+    assert 0 < staged.software_loading.cpu_s < 0.5 + staged.software_loading.wall_s
+    assert staged.wall_s > 0
+    with pytest.raises(ExecutionError, match="no route to the server"):
+        _stage("root://127.0.0.1:9//dead", tmp_path / "b", setup)
+    with pytest.raises(ExecutionError, match="without ROOT"):
+        _stage("root://127.0.0.1:9//f", tmp_path / "c", _setup("none"))

@@ -1,0 +1,90 @@
+"""What servers say of themselves; whoever says something else costs an execution nothing."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from treehammer.collectors.worker.probes.storage_door import identify_door_server
+from treehammer.collectors.worker.probes.storage_server import ServerIdentity, query_server
+
+
+def _says(*answers: bytes) -> Callable[[socket.socket], None]:
+    def serve(connection: socket.socket) -> None:
+        for answer in answers:
+            connection.recv(1000)
+            connection.sendall(answer)
+
+    return serve
+
+
+def _xroot(status: int, content: bytes) -> bytes:
+    return struct.pack(">2sHi", b"th", status, len(content)) + content
+
+
+@contextmanager
+def _server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def run() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.settimeout(5)
+                    try:
+                        serve(connection)
+                    except OSError:
+                        pass
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+DATA, MANAGER = _xroot(0, struct.pack(">ii", 0x520, 1)), _xroot(0, struct.pack(">ii", 0x520, 0))
+IN, OUT = _xroot(0, b"s" * 16), _xroot(4003, b"who are you?")
+
+
+@pytest.mark.parametrize(
+    "scheme, answers, expected",
+    [
+        ("root", [DATA, IN, _xroot(0, b"v5.8.1\n\0")], ServerIdentity("XRootD v5.8.1", True)),
+        ("root", [MANAGER, IN, _xroot(0, b"v5.8.1\n")], ServerIdentity("XRootD v5.8.1", False)),
+        ("root", [DATA, OUT], ServerIdentity(None, True)),
+        ("root", [DATA], ServerIdentity(None, True)),
+        ("root", [b"SSH-2.0-OpenSSH\r\n"], ServerIdentity()),
+        ("root", [], ServerIdentity()),
+        ("http", [b"HTTP/1.1 404 x\r\nServer: dCache/9.2\r\nContent-Length: 0\r\n\r\n"], ServerIdentity("dCache/9.2")),
+        ("http", [b"nothing\r\n\r\n"], ServerIdentity()),
+        ("https", [b"not TLS"], ServerIdentity()),
+    ],
+)  # fmt: skip
+def test_servers(scheme: str, answers: list[bytes], expected: ServerIdentity) -> None:
+    with _server(_says(*answers)) as port:
+        assert query_server(scheme, "127.0.0.1", port) == expected
+
+
+def test_a_door_that_is_a_data_server_is_named() -> None:
+    with _server(_says(DATA, IN, _xroot(0, b"v5.8.1"))) as port:
+        found = identify_door_server(f"root://127.0.0.1:{port}//file")
+    assert found == {"server_version": "XRootD v5.8.1", "data_server": f"127.0.0.1:{port}"}
+    with _server(_says(MANAGER, OUT)) as port:
+        assert set(identify_door_server(f"root://127.0.0.1:{port}//file").values()) == {None}
+
+
+def test_what_is_no_server_says_nothing() -> None:
+    assert (
+        identify_door_server("/a/file")
+        == identify_door_server("root://127.0.0.1:nonsense//file")
+        == {}
+    )

@@ -1,0 +1,314 @@
+"""The outbox and its way to the results service: what is sent again, what never, and what is noted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ingest_stub import TOKEN, IngestStub, StubReply
+
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.collectors.service_spec import TOKEN_PLACEHOLDER
+from treehammer.collectors.worker.upload import outbox_sender
+from treehammer.collectors.worker.upload.outbox import Outbox
+from treehammer.collectors.worker.upload.outbox_sender import (
+    SendStatus,
+    backoff_pause_s,
+    send_outbox,
+)
+from treehammer.collectors.worker.upload.service_client import (
+    ServiceConfigError,
+    ServiceEndpoint,
+    ServiceResponse,
+)
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+
+FAR = 1e9
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestStub]:
+    stub = IngestStub(tmp_path_factory.mktemp("service"))
+    yield stub
+    stub.stop()
+
+
+@pytest.fixture
+def ingest(service: IngestStub) -> Iterator[IngestStub]:
+    service.records.clear()
+    service.posts.clear()
+    service.tokens.clear()
+    yield service
+    service.script = lambda _: None
+
+
+@pytest.fixture
+def endpoint(ingest: IngestStub) -> ServiceEndpoint:
+    return ServiceEndpoint(ingest.url, TOKEN, str(ingest.ca))
+
+
+def fill(folder: Path, count: int, **values: Any) -> list[str]:
+    """Write so many records; their identities."""
+    (folder / "records").mkdir(exist_ok=True)
+    required: dict[str, Any] = {
+        m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}[m.type]
+        for m in CATALOGUE
+        if m.required
+    }
+    names = [f"{number:024x}" for number in range(count)]
+    for name in names:
+        record = Measurement({**required, **values, "measurement_id": name})
+        (folder / "records" / f"{name}.json").write_text(record.to_json() + "\n")
+    return names
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def test_what_is_acknowledged_is_noted_and_not_sent_again(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_sender, "MAX_BATCH_RECORDS", 4)
+    names = fill(tmp_path, 10)
+    outbox = Outbox(str(tmp_path), ingest.url)
+    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    assert (ingest.posts, sorted(ingest.records)) == ([4, 4, 2], names)
+    sent = json.loads((tmp_path / "records" / f"{names[0]}.json").read_text())
+    assert ingest.records[names[0]] == sent
+    assert ingest.tokens == {TOKEN}
+    again = Outbox(str(tmp_path), ingest.url + "/")
+    assert again.pending() == []
+    assert send_outbox(again, endpoint, FAR, patient=False) is SendStatus.DONE
+    assert len(ingest.posts) == 3
+    assert len(Outbox(str(tmp_path), "https://other.example").pending()) == 10, "it has none of it"
+    assert len(list((tmp_path / "records").iterdir())) == 10, "the sandbox is the second way home"
+    assert TOKEN not in (tmp_path / "outbox.json").read_text()
+
+
+def test_what_came_before_is_known_and_other_content_is_noted(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
+) -> None:
+    names = fill(tmp_path, 3)
+    send_outbox(Outbox(str(tmp_path), ingest.url), endpoint, FAR, patient=False)
+    (tmp_path / "outbox.json").write_text("{ damaged")
+    fill(tmp_path, 1, site="elsewhere")
+    outbox = Outbox(str(tmp_path), ingest.url)
+    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    assert outbox.summarize()["conflicting"] == [names[0]]
+    assert outbox.summarize()["acknowledged"] == 3
+
+
+def test_only_refused_records_stay(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
+) -> None:
+    names = fill(tmp_path, 9)
+    bad = {names[2], names[7]}
+
+    def script(sent: list[dict[str, Any]]) -> StubReply | None:
+        found = [i for i, r in enumerate(sent) if r["values"]["measurement_id"] in bad]
+        errors = [{"index": i, "reasons": ["site is unknown", "and more"]} for i in found[:1]]
+        return StubReply(422, {"error": "no", "errors": errors}) if errors else None
+
+    ingest.script = script
+    outbox = Outbox(str(tmp_path), ingest.url)
+    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    assert outbox.refused == dict.fromkeys(bad, "site is unknown; and more")
+    assert set(ingest.records) == set(names) - bad
+    assert Outbox(str(tmp_path), ingest.url).pending() == [], "refused is not tried for ever"
+
+
+@pytest.mark.parametrize("status", [413, 422])
+def test_too_much_at_once_is_halved_down_to_the_one(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, status: int
+) -> None:
+    names = fill(tmp_path, 7)
+
+    def script(sent: list[dict[str, Any]]) -> StubReply | None:
+        ids = [r["values"]["measurement_id"] for r in sent]
+        refuse = names[4] in ids or len(ids) > 3
+        return StubReply(status, {"error": "it is too large"}) if refuse else None
+
+    ingest.script = script
+    outbox = Outbox(str(tmp_path), ingest.url)
+    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    assert outbox.refused == {names[4]: f"it is too large ({status})"}
+    assert set(ingest.records) == set(names) - {names[4]}
+
+
+def test_one_that_spoils_a_whole_request_is_found(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
+) -> None:
+    names = fill(tmp_path, 6)
+
+    def script(sent: list[dict[str, Any]]) -> StubReply | None:
+        if names[3] not in [r["values"]["measurement_id"] for r in sent]:
+            return None
+        either = "the database cannot hold it (it or another one)"
+        errors = [{"index": index, "reasons": [either]} for index in range(len(sent))]
+        return StubReply(422, {"error": "no", "errors": errors})
+
+    ingest.script = script
+    outbox = Outbox(str(tmp_path), ingest.url)
+    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    assert set(outbox.refused) == {names[3]}
+    assert set(ingest.records) == set(names) - {names[3]}
+
+
+@pytest.mark.parametrize(
+    "reply, said",
+    [
+        (StubReply(401, {"error": "the job's token expired"}), "the job's token expired (401)"),
+        (StubReply(403, {"error": "not your job's"}), "not your job's (403)"),
+        (StubReply(404), "it answers 404 Not Found"),
+        (StubReply(200, "<html>log in</html>"), "is no results service"),
+        (StubReply(200, {"new": 1, "known": 0, "conflicting": []}), "is no results service"),
+        (StubReply(307, {}, {"Location": "https://127.0.0.1:9/x"}), "redirects to 127.0.0.1:9"),
+    ],
+)
+def test_what_will_not_change_is_not_tried_again(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, reply: StubReply, said: str
+) -> None:
+    fill(tmp_path, 3)
+    ingest.script = lambda _: reply
+    outbox, time = Outbox(str(tmp_path), ingest.url), Time()
+    done = send_outbox(outbox, endpoint, 60, patient=True, clock=time.clock, sleep=time.sleep)
+    assert (done, time.slept, len(ingest.posts)) == (SendStatus.REJECTED, [], 1)
+    assert said in Outbox(str(tmp_path), ingest.url).problem
+    assert len(outbox.pending()) == 3
+
+
+def test_trouble_that_passes_is_waited_for(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
+) -> None:
+    fill(tmp_path, 3)
+    replies = [
+        StubReply(503, {}, {"Retry-After": "7"}),
+        StubReply(502, "<html>"),
+        StubReply(429, {"error": "slower"}),
+    ]
+    ingest.script = lambda _: replies.pop(0) if replies else None
+    outbox, time = Outbox(str(tmp_path), ingest.url), Time()
+    done = send_outbox(outbox, endpoint, 60, patient=True, clock=time.clock, sleep=time.sleep)
+    assert done is SendStatus.DONE
+    assert len(ingest.records) == 3
+    assert 7 <= time.slept[0] <= 7 * 1.25, "never sooner than it asked for"
+    assert 1 <= time.slept[1] <= 2
+    assert 2 <= time.slept[2] <= 4
+    assert outbox.problem == ""
+
+
+def test_a_dead_service_costs_no_more_than_its_time(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
+) -> None:
+    fill(tmp_path, 3)
+    ingest.script = lambda _: StubReply(503)
+    outbox, time = Outbox(str(tmp_path), ingest.url), Time()
+    done = send_outbox(outbox, endpoint, 60, patient=True, clock=time.clock, sleep=time.sleep)
+    assert done is SendStatus.RETRY_LATER
+    assert 20 < time.now <= 60
+    assert 5 <= len(ingest.posts) <= 9
+    # Who is told to come back after the end need not wait for it.
+    ingest.script = lambda _: StubReply(503, {}, {"Retry-After": "3600"})
+    before = time.now
+    done = send_outbox(
+        outbox, endpoint, before + 60, patient=True, clock=time.clock, sleep=time.sleep
+    )
+    assert (done, time.now, outbox.retry_after_s) == (SendStatus.RETRY_LATER, before, 3600.0)
+
+
+def test_pauses_grow_are_jittered_and_bounded() -> None:
+    for tries in range(1, 40):
+        pauses = {backoff_pause_s(tries) for _ in range(50)}
+        grown = min(2.0 ** (tries - 1), outbox_sender.LONGEST_PAUSE_S)
+        assert all(grown / 2 <= pause <= grown for pause in pauses)
+        assert len(pauses) > 40
+    assert all(100 <= backoff_pause_s(1, 100) <= 125 for _ in range(50))
+
+
+def test_a_service_that_another_authority_vouches_for_is_sent_nothing(
+    tmp_path: Path, ingest: IngestStub
+) -> None:
+    fill(tmp_path, 1)
+    other = CertificateAuthority(tmp_path / "other")
+    outbox = Outbox(str(tmp_path), ingest.url)
+    endpoint = ServiceEndpoint(ingest.url, TOKEN, str(other.ca))
+    assert send_outbox(outbox, endpoint, FAR, patient=True) is SendStatus.REJECTED
+    assert "certificate" in outbox.problem
+    assert not ingest.posts
+    named = ingest.url.replace("127.0.0.1", "localhost")
+    answer = ServiceEndpoint(named, TOKEN, str(ingest.ca)).post(["{}"], 5)
+    assert (answer.status, answer.permanent) == (0, True), "the name must be right as well"
+
+
+def test_nothing_listens(tmp_path: Path, authority_only: Path) -> None:
+    answer = ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(authority_only)).post(["{}"], 5)
+    assert (answer.status, answer.permanent) == (0, False)
+    assert "Connection refused" in answer.reason
+
+
+@pytest.fixture
+def authority_only(tmp_path: Path) -> Path:
+    return CertificateAuthority(tmp_path / "authority").ca
+
+
+@pytest.mark.parametrize("token", ["", TOKEN_PLACEHOLDER, "two words", "a\nb", "x" * 10000])
+def test_what_is_no_token_is_shown_to_nobody(token: str) -> None:
+    with pytest.raises(ServiceConfigError) as error:
+        ServiceEndpoint("https://127.0.0.1:9", token)
+    assert not token or token not in str(error.value)
+
+
+def test_a_token_stands_in_no_text(ingest: IngestStub, endpoint: ServiceEndpoint) -> None:
+    assert TOKEN not in repr(endpoint)
+    ingest.script = lambda _: StubReply(401, {"error": "no"})
+    assert TOKEN not in repr(endpoint.post(["{}"], 5))
+
+
+def test_an_authorities_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing")
+    with pytest.raises(ServiceConfigError, match=r"ca\.pem"):
+        ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(tmp_path / "ca.pem"))
+    with pytest.raises(ServiceConfigError, match="No such file"):
+        ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(tmp_path / "none.pem"))
+
+
+def test_what_is_no_record_stays_and_holds_up_nothing(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
+) -> None:
+    names = fill(tmp_path, 2)
+    (tmp_path / "records" / "bad.json").write_text('{"values": {}, "extras": {}}')
+    (tmp_path / "records" / f"{names[0]}.json").rename(tmp_path / "records" / "copy.json")
+    outbox = Outbox(str(tmp_path), ingest.url)
+    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    assert set(ingest.records) == {names[1]}
+    assert set(outbox.refused) == {"bad", "copy"}
+
+
+def test_an_answer_names_refused_records_of_this_request_alone() -> None:
+    errors = [{"index": 1, "reasons": ["a"]}, {"index": 5}, {"index": True}, {"index": "0"}, 3]
+    assert ServiceResponse(422, "no", {"errors": errors}).find_refused(3) == {1: "a"}
+    assert ServiceResponse(422, "no", {"errors": "none"}).find_refused(3) == {}
+
+
+def test_retry_after_may_be_a_date(ingest: IngestStub, endpoint: ServiceEndpoint) -> None:
+    date = {"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"}
+    ingest.script = lambda _: StubReply(503, {}, date)
+    assert endpoint.post(["{}"], 5).retry_after_s > 1e9
+    ingest.script = lambda _: StubReply(503, {}, {"Retry-After": "soon"})
+    assert endpoint.post(["{}"], 5).retry_after_s == 0

@@ -1,0 +1,168 @@
+"""Making a dataset anew, with a stand-in for the ROOT process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets.catalogues import dataset_rewriting
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.production import root_process
+from treehammer.datasets.specs.generated_spec import GeneratedSpec
+from treehammer.datasets.specs.rewrite_options import RewriteOptions
+from treehammer.errors import DatasetError
+from treehammer.terminal import no_progress
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> FolderCatalogue:
+    return FolderCatalogue(tmp_path / "datasets")
+
+
+@pytest.fixture
+def source(
+    catalogue: FolderCatalogue,
+    plan: GeneratedSpec,
+    software: SoftwareRequest,
+    fake_root: list[str],
+) -> Manifest:
+    manifest = catalogue.make(plan, software)
+    fake_root.clear()
+    return manifest
+
+
+def _make(
+    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, **options: Any
+) -> Manifest:
+    again = options.pop("again", False)
+    name = options.pop("name", "mine")
+    return dataset_rewriting.rewrite_dataset(
+        catalogue, source, RewriteOptions(**options), name, software, bars=no_progress, again=again
+    )
+
+
+def test_the_manifest_tells_source_options_and_proof(
+    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
+) -> None:
+    made = _make(catalogue, source, software, compression="zstd:5")
+    assert fake_root == ["rewrite", "measure", "hashes", "hashes"]
+    assert made.origin["kind"] == "rewritten"
+    assert made.origin["from"] == {"name": "tiny", "hash": source.hash}
+    assert made.origin["options"] == {"compression": "zstd:5"}
+    assert made.origin["value_checksum"] == made.origin["value_checksum_of_source"] == "c"
+    assert [file.name for file in made.files] == [file.name for file in source.files]
+    assert catalogue.manifest("mine") == made
+
+
+def test_the_same_again_is_verified_and_another_is_refused(
+    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
+) -> None:
+    made = _make(catalogue, source, software, compression="zstd:5")
+    fake_root.clear()
+    assert _make(catalogue, source, software, compression="zstd:5") == made
+    assert fake_root == []
+    with pytest.raises(DatasetError, match="made otherwise") as caught:
+        _make(catalogue, source, software, compression="lz4")
+    assert "--again" in caught.value.hint
+    other = _make(catalogue, source, software, compression="lz4", again=True)
+    assert other.origin["options"] == {"compression": "lz4"}
+    (catalogue.folder("mine") / "tiny.root").unlink()
+    with pytest.raises(DatasetError) as broken:
+        catalogue.verify("mine")
+    assert "make tiny --compression lz4 --as mine --again" in broken.value.hint
+
+
+def test_two_steps_where_events_are_written_and_ordered(
+    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
+) -> None:
+    file = source.files[0]
+    plain = replace(source, files=(replace(file, layout=replace(file.layout, embedded_bytes=0)),))
+    _make(catalogue, plain, software, name="one", order="entry")
+    assert fake_root == ["order", "measure", "hashes", "hashes"]
+    fake_root.clear()
+    _make(catalogue, source, software, name="embedded", order="entry")
+    assert fake_root == ["rewrite", "order", "measure", "hashes", "hashes"]
+    fake_root.clear()
+    _make(catalogue, source, software, name="two", order="entry", compression="lz4")
+    assert fake_root == ["rewrite", "order", "measure", "hashes", "hashes"]
+    assert sorted(path.name for path in catalogue.folder("two").iterdir()) == [
+        "manifest.json",
+        "tiny.root",
+    ]
+    fake_root.clear()
+    _make(catalogue, source, software, name="three", order="offset", compression="lz4")
+    assert "order" not in fake_root
+
+
+def test_an_order_that_is_not_there_is_refused(
+    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
+) -> None:
+    with pytest.raises(DatasetError, match=r"by branch and do not \(measured: entry\)"):
+        _make(catalogue, source, software, order="branch")
+    assert catalogue.names() == ("tiny",)
+    assert not list(catalogue.root.glob(".*.part-*"))
+
+
+@pytest.mark.parametrize(
+    ("found", "named"),
+    [
+        ({"lines": ["a x 2"], "checksum": "d"}, "leaves they differ: a x"),
+        ({"lines": ["b x 1"], "checksum": "d"}, "leaves they differ: a x, b x"),
+        ({"checksum": "d"}, "the checksum of all"),
+    ],
+)
+def test_other_values_are_refused(
+    found: dict[str, Any],
+    named: str,
+    catalogue: FolderCatalogue,
+    source: Manifest,
+    software: SoftwareRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = root_process.run_action
+
+    def run(action: str, document: Any, *rest: Any) -> dict[str, Any]:
+        answer = plain(action, document, *rest)
+        read_again = action == "hashes" and "/tiny/" not in document["paths"][0]
+        return answer | found if read_again else answer
+
+    monkeypatch.setattr(root_process, "run_action", run)
+    with pytest.raises(DatasetError, match="does not hold the values of its source") as caught:
+        _make(catalogue, source, software, compression="zstd")
+    assert named in caught.value.message
+    assert catalogue.names() == ("tiny",)
+    assert not list(catalogue.root.glob(".*.part-*"))
+
+
+def test_names_that_are_taken(
+    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest
+) -> None:
+    for name, message in (
+        ("tiny", "is the dataset itself"),
+        ("reference-small", "name of a shipped dataset"),
+        ("Mine", "lower-case"),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            _make(catalogue, source, software, name=name, compression="zstd")
+
+
+def test_room_is_asked_for_the_largest_step(source: Manifest) -> None:
+    size = source.size
+    assert dataset_rewriting.estimate_disk_space(
+        source, RewriteOptions(compression="zstd")
+    ) == round(1.25 * size)
+    assert dataset_rewriting.estimate_disk_space(source, RewriteOptions(order="offset")) == round(
+        1.25 * size
+    )
+    assert dataset_rewriting.estimate_disk_space(
+        source, RewriteOptions(order="entry", root="6.38.00")
+    ) == round(2.5 * size)
+    unzipped = source.files[0].layout.unzipped_bytes
+    assert dataset_rewriting.estimate_disk_space(
+        source, RewriteOptions(compression="none")
+    ) == round(1.25 * unzipped)

@@ -1,0 +1,259 @@
+"""Following rules, and what Rucio's answers mean: our own logic, with a Rucio that is played."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rucio.common import exception as rucios
+
+from treehammer import config
+from treehammer.datasets.model.replica import Replica
+from treehammer.datasets.rucio import rucio_upload
+from treehammer.datasets.rucio.rucio_catalogue import to_root_url
+from treehammer.datasets.rucio.rucio_client import RucioClient
+from treehammer.datasets.rucio.rucio_conversions import (
+    AccountQuota,
+    DidFile,
+    ReplicationRule,
+    Rse,
+    RseExpressionError,
+    RucioDeniedError,
+    RucioDuplicateError,
+    RucioNotFoundError,
+    parse_rule,
+    translate_error,
+)
+from treehammer.datasets.rucio.rucio_upload import (
+    COMPLETE,
+    COPYING,
+    DENIED,
+    STUCK,
+    WAITING,
+    ReplicationStatus,
+    poll_replication,
+)
+from treehammer.errors import CatalogueError, ConfigError
+from treehammer.terminal import no_progress
+
+RULE = ReplicationRule("r1", "A_DATA", "me", "REPLICATING", 0, 2, 0, "", None)
+OK = replace(RULE, state="OK", locks_ok=2, locks_copying=0)
+HUNG = replace(RULE, state="STUCK", locks_copying=0, locks_stuck=2, error="Socket timeout")
+SPOILT = replace(HUNG, error="SOURCE CHECKSUM mismatch")
+ASKED = ReplicationStatus("A", "A_DATA", files_total=2, rule_id="r1")
+
+
+class Played:
+    """Gives one answer after another, the last for ever; its clock is the test's."""
+
+    def __init__(self, *answers: ReplicationRule | None, may_boost: bool = True) -> None:
+        self.answers = list(answers)
+        self.may_boost = may_boost
+        self.boosts: list[float] = []
+        self.now = 0.0
+
+    def rule(self, rule_id: str) -> ReplicationRule:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is None:
+            raise RucioNotFoundError(f"no rule {rule_id}")
+        return answer
+
+    def boost(self, rule_id: str) -> None:
+        if not self.may_boost:
+            raise RucioDeniedError("not you")
+        self.boosts.append(self.now)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def follow(
+        self, *standings: ReplicationStatus, patience_s: float = 100.0
+    ) -> list[list[ReplicationStatus]]:
+        rucio = cast(RucioClient, self)
+        looks = poll_replication(
+            standings or [ASKED], rucio, patience_s, sleep=self.sleep, clock=lambda: self.now
+        )
+        return [list(look) for look in looks]
+
+
+def test_rules_are_followed_until_all_is_there() -> None:
+    looks = Played(
+        replace(RULE, locks_copying=0), RULE, replace(RULE, locks_ok=1, locks_copying=1), OK
+    ).follow()
+    assert [look[0].state for look in looks] == [WAITING, COPYING, COPYING, COMPLETE]
+    assert [look[0].files_complete for look in looks] == [0, 0, 1, 2]
+
+
+def test_a_stuck_rule_is_tried_again_with_growing_pauses_and_left_at_last() -> None:
+    rucio = Played(HUNG)
+    looks = rucio.follow(patience_s=300)
+    assert looks[-1][0] == replace(ASKED, state=STUCK, reason="Socket timeout")
+    assert len(rucio.boosts) == 4
+    pauses = [b - a for a, b in zip(rucio.boosts, rucio.boosts[1:], strict=False)]
+    assert pauses == sorted(pauses)
+    assert 300 <= rucio.now < 330
+
+
+def test_a_rule_that_is_tried_in_vain_for_ever_does_not_hold_us() -> None:
+    rucio = Played(*[RULE, HUNG] * 100)
+    assert rucio.follow()[-1][0].state == STUCK
+    assert rucio.now < 200
+
+
+@pytest.mark.parametrize("rucio", [Played(SPOILT), Played(HUNG, may_boost=False)])
+def test_nothing_is_asked_for_in_vain(rucio: Played) -> None:
+    assert rucio.follow()[-1][0].state == STUCK
+    assert not rucio.boosts
+
+
+def test_what_was_refused_or_is_gone_holds_nobody() -> None:
+    refused = replace(ASKED, state=DENIED, reason="no quota", rule_id="")
+    (look,) = Played(None).follow(ASKED, refused)
+    assert [one.state for one in look] == [DENIED, DENIED]
+    assert [one.reason for one in look] == ["its rule is no more", "no quota"]
+
+
+def test_others_are_not_held_by_one_that_is_stuck() -> None:
+    class Both(Played):
+        def rule(self, rule_id: str) -> ReplicationRule:
+            return HUNG if rule_id == "r1" else super().rule(rule_id)
+
+    looks = Both(RULE, RULE, OK).follow(ASKED, replace(ASKED, rse="B_DATA", rule_id="r2"))
+    assert [one.state for one in looks[-1]] == [STUCK, COMPLETE]
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [("WAITING_APPROVAL", "the rule is waiting for approval"), ("SUSPENDED", "is suspended")],
+)
+def test_rules_that_people_hold_are_stuck(state: str, told: str) -> None:
+    looks = Played(replace(RULE, state=state)).follow()
+    assert looks[-1][0].state == STUCK
+    assert told in looks[-1][0].reason
+
+
+def test_a_rule_is_read_from_a_row() -> None:
+    row = {
+        "id": "r1",
+        "rse_expression": "A_DATA",
+        "account": "me",
+        "state": "STUCK",
+        "locks_ok_cnt": 1,
+        "locks_replicating_cnt": 0,
+        "locks_stuck_cnt": 1,
+        "error": "RequestErrMsg.TRANSFER_FAILED:Run: [FATAL]\n Socket timeout",
+        "expires_at": "Thu, 01 Jan 1970 00:01:00 UTC",
+    }
+    found = parse_rule(row)
+    assert (found.error, found.expires_at) == ("Run: [FATAL] Socket timeout", 60.0)
+    assert parse_rule(row | {"expires_at": None, "error": None}).expires_at is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (rucios.DataIdentifierNotFound("no such"), RucioNotFoundError, "no such"),
+        (rucios.DuplicateRule("twice"), RucioDuplicateError, "twice"),
+        (rucios.InsufficientAccountLimit("full"), RucioDeniedError, "full"),
+        (rucios.InvalidRSEExpression("(("), RseExpressionError, "(("),
+        (rucios.InvalidObject("no activity"), ConfigError, "no activity"),
+        (rucios.ConfigNotFound("none"), ConfigError, "TREEHAMMER_RUCIO_CONFIG"),
+        (rucios.CannotAuthenticate("who"), ConfigError, "does not let me in"),
+        (rucios.ServerConnectionException("down"), CatalogueError, "does not answer"),
+        (rucios.RucioException("odd"), CatalogueError, "RucioException: "),
+    ],
+)
+def test_what_rucio_says_is_told_as_an_error_of_ours(
+    error: Exception, kind: type[Exception], told: str
+) -> None:
+    settings = config.load_settings({}, environ={"TREEHAMMER_RUCIO_ACCOUNT": "me"})
+    found = translate_error(error, settings)
+    assert isinstance(found, kind)
+    assert told in str(found)
+
+
+def test_a_mistake_of_our_own_stays_what_it_is() -> None:
+    error = KeyError("x")
+    assert translate_error(error, config.load_settings({}, environ={})) is error
+
+
+def test_calls_are_tried_again_where_that_can_help(tmp_path: Path) -> None:
+    waited: list[float] = []
+    rucio = RucioClient(
+        config.load_settings({"cache_dir": tmp_path}, environ={}), sleep=waited.append
+    )
+    answers: list[Any] = [rucios.ServiceUnavailable("wait"), rucios.DatabaseException("wait"), "me"]
+
+    class Client:
+        @property
+        def account(self) -> str:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return str(answer)
+
+    vars(rucio)["_client"] = Client()
+    assert rucio.account == "me"
+    assert waited == [1.0, 4.0]
+
+
+def test_without_a_rucio_cfg_it_is_said_how_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUCIO_CONFIG", "")  # so that it is restored afterwards
+    for path, told in ((tmp_path / "none.cfg", "none.cfg"), (tmp_path / "empty.cfg", "empty.cfg")):
+        (tmp_path / "empty.cfg").write_text("[client]\n")
+        settings = config.load_settings({"cache_dir": tmp_path, "rucio_config": path}, environ={})
+        with pytest.raises(ConfigError, match=told):
+            RucioClient(settings).account  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("url", "opened"),
+    [
+        ("root://h:1094//store/x", "root://h:1094//store/x"),
+        ("davs://h:443/store/x", "https://h:443/store/x"),
+        ("file://localhost:0/store/x", "/store/x"),
+    ],
+)
+def test_urls_are_told_as_root_opens_them(url: str, opened: str) -> None:
+    assert to_root_url(url) == opened
+
+
+def test_a_replica_is_behind_another_prefix() -> None:
+    one = Replica(
+        "A", "A_DATA", "f", "root://a//store/rucio/s/12/34/f", 1, "0" * 8, path="s/12/34/f"
+    )
+    pinned = "root://door//store/test/xrootd/A/store/rucio"
+    assert one.url_at_prefix(pinned) == one.url_at_prefix(pinned + "/") == f"{pinned}/s/12/34/f"
+
+
+def test_what_one_storage_has_taken_is_not_written_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[tuple[str, str]] = []
+
+    def bring_file(file: DidFile, path: Path, rse: str, *_: object) -> None:
+        if (file.name, rse) == ("two", "A"):
+            raise CatalogueError("the disk is full")
+        written.append((file.name, rse))
+
+    class Quotas:
+        def quotas(self) -> dict[str, AccountQuota]:
+            return {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
+
+    monkeypatch.setattr(rucio_upload, "_upload_file", bring_file)
+    missing = [(DidFile(name, 1, "0" * 8), Path(name)) for name in ("one", "two", "three")]
+    through = [Rse(name, "", "DISK", name != "SHUT", False) for name in ("SHUT", "SMALL", "A", "B")]
+    rucio = cast(RucioClient, Quotas())
+    assert rucio_upload._upload_files(missing, through, rucio, no_progress) == "B"
+    assert written == [("one", "A"), ("two", "B"), ("three", "B")]
+    with pytest.raises(CatalogueError) as refused:
+        rucio_upload._upload_files(missing, through[:3], rucio, no_progress)
+    assert [line.strip() for line in refused.value.message.splitlines()[1:]] == [
+        "SHUT: takes nothing now",
+        "SMALL: our quota has no room for 3 bytes more",
+        "A: the disk is full",
+    ]

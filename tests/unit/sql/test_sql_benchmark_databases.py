@@ -1,0 +1,120 @@
+"""The databases of the benchmarks hold what they are said to hold, and their questions find it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from benchmark_modules import SHORT_ROWS, import_short_benchmarks
+
+from treehammer.errors import NothingToDoError
+from treehammer.sql.core.schema import dimension_tables, measurement
+from treehammer.sql.write.store import open_engine
+
+
+@pytest.fixture(scope="module")
+def named() -> Iterator[Callable[[str], ModuleType]]:
+    """Modules of the benchmarks."""
+    with import_short_benchmarks() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def kept(named: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small SQLite database, of which the most are copies."""
+    folder = tmp_path_factory.mktemp("kept")
+    with named("harness.filled_databases").filled_database("sqlite", SHORT_ROWS, folder) as found:
+        assert found.rows == 10 * found.stored == SHORT_ROWS
+    return folder
+
+
+def test_copies_are_of_the_series_and_days_that_measuring_them_all_would_have_given(
+    named: Callable[[str], ModuleType], kept: Path
+) -> None:
+    world, subject = named("harness.synthetic_measurements"), dimension_tables["subject"]
+    with named("harness.filled_databases").filled_database("sqlite", SHORT_ROWS, kept) as found:
+        engine = open_engine(found.url, create=False)
+        with engine.connect() as connection:
+            rows = connection.execute(
+                sa.select(measurement.c.day, subject.c.series).join(
+                    subject, subject.c.id == measurement.c.subject_id
+                )
+            )
+            held = Counter(tuple(row) for row in rows)
+        engine.dispose()
+    measured = world.SyntheticCampaigns(world.DAYS, SHORT_ROWS)
+    assert held == Counter((one.values["day"], one.values["series"]) for one in measured)
+
+
+def test_a_day_has_every_variant_at_every_site_with_every_release(
+    named: Callable[[str], ModuleType],
+) -> None:
+    world = named("harness.synthetic_measurements")
+    jobs = range(len(world.SITE_NAMES) * world.VARIANTS_PER_DAY)
+    assert len(
+        {(job % len(world.SITE_NAMES), world.variant_of_job(0, job)) for job in jobs}
+    ) == len(jobs)
+    assert {world.repeat_of_job(job) for job in jobs} == {1}
+    pairs = [world.releases_of_variant(variant) for variant in range(world.VARIANT_COUNT)]
+    assert {release for pair in pairs for release in pair} == set(range(len(world.RELEASES)))
+    # As a copy moves them: a variant keeps its releases.
+    assert all(
+        pairs[world.variant_days_later(variant, days)] == pair
+        for variant, pair in enumerate(pairs)
+        for days in (1, 4, 40)
+    )
+
+
+def test_the_last_day_is_yesterday(named: Callable[[str], ModuleType]) -> None:
+    world = named("harness.synthetic_measurements")
+    days = {
+        datetime.now(UTC).date() - timedelta(days=back) for back in (1, 2)
+    }  # it may be midnight
+    assert world.day_number(world.DAYS - 1) in {int(f"{day:%Y%m%d}") for day in days}
+
+
+def test_a_database_of_another_day_is_made_anew(
+    named: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    databases, world = named("harness.filled_databases"), named("harness.synthetic_measurements")
+    filled: list[str] = []
+
+    def fill(kind: str, url: str, rows: int) -> Any:
+        filled.append(url)
+        return databases.FilledDatabase(kind, url, rows, rows, 0.0, 0.0, world.day_number(0))
+
+    monkeypatch.setattr(databases, "_fill", fill)
+    for times, days in (1, 0), (1, 0), (2, 1):
+        monkeypatch.setattr(world, "FIRST_DAY", world.FIRST_DAY + timedelta(days))
+        with databases.filled_database("sqlite", SHORT_ROWS, tmp_path) as found:
+            assert found.first_day == world.day_number(0)
+        assert len(filled) == times
+
+
+def test_every_question_finds_something(named: Callable[[str], ModuleType], kept: Path) -> None:
+    queries = named("service.query_cost")
+    rows = queries._run_all_queries("sqlite", SHORT_ROWS, kept)
+    assert {row["query"] for row in rows} == {query.name for query in queries.build_queries()}
+    assert all(row["answers"] > 0 for row in rows)
+
+
+def test_a_question_that_finds_nothing_is_refused(
+    named: Callable[[str], ModuleType], kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = named("service.query_cost")
+    of_nobody = queries.BenchmarkQuery(
+        "trend of nobody", queries._figure_by("day", first_day=99991231)
+    )
+    alone = queries.BenchmarkQuery("rows of nobody", other=lambda store: store.jobs("nobody"))
+    for query in (of_nobody, alone):
+        monkeypatch.setattr(queries, "queries", lambda query=query: [query])
+        with pytest.raises(
+            NothingToDoError, match=f"{query.name}: nothing is found in {SHORT_ROWS} rows"
+        ):
+            queries._run_all_queries("sqlite", SHORT_ROWS, kept)

@@ -1,0 +1,74 @@
+"""Reading in bulk when the child is paused and goes on (Ctrl-Z and fg, a freezer), or talks nonsense."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+from measurement_factory import make_measurement
+
+from treehammer.errors import StoreError
+from treehammer.sql.arrow import arrow_schema, arrow_stream
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    store.add(make_measurement(job=f"{n:04}") for n in range(2000))
+    return store
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_no_byte_is_lost(filled: Store, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A pipe takes less than a page whole or not at all: every column is larger.
+    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 1000)
+    # Images of containers often set it; a write that a pause cuts short is then nobody's to end.
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with arrow_stream.open_stream(filled.url, Selection(), {}) as source:
+        whole = pa.Table.from_batches(source.batches, source.schema)
+    others = set(psutil.Process().children())  # services that other tests have started
+    with arrow_stream.open_stream(filled.url, Selection(), {}) as source:
+        (child,) = set(psutil.Process().children()) - others
+        paused = pa.Table.from_batches(_pausing(child, source.batches), source.schema)
+    paused.validate(full=True)
+    assert paused.equals(whole)
+
+
+def test_a_child_that_never_stops_talking_is_not_waited_for(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talker = tmp_path / "talker"
+    talker.write_text("#!/bin/sh\nexec cat /dev/zero\n")
+    talker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(talker))
+    with pytest.raises(StoreError), arrow_stream.open_stream(store.url, Selection(), {}):
+        pass
+
+
+def _pausing(child: psutil.Process, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    while True:
+        # It fills the pipe, which nobody empties, and waits inside of a write.
+        _wait_for(child, psutil.STATUS_SLEEPING, psutil.STATUS_ZOMBIE)
+        if child.status() != psutil.STATUS_ZOMBIE:
+            child.suspend()
+            _wait_for(child, psutil.STATUS_STOPPED)
+            child.resume()
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
+
+
+def _wait_for(child: psutil.Process, *statuses: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while child.status() not in statuses:
+        assert time.monotonic() < end, f"is still {child.status()}"
+        time.sleep(0.01)

@@ -1,0 +1,147 @@
+"""Imports into SQLite, the verb, and trees that uproot has written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+from cli_verbs import find_command
+from click.testing import CliRunner
+from import_contract import *  # noqa: F403 - the tests that hold for every database
+from import_contract import (
+    awkward_measurements,
+    export_csv,
+    import_counts,
+    import_file,
+    write_export,
+)
+from measurement_factory import full_measurement, make_measurement
+
+from treehammer import config
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.errors import ConfigError, MeasurementFileError, NothingToDoError
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+
+# Trees by uproot
+
+
+STAND_INS: dict[str, Any] = {"text": "", "float": np.nan, "int": -(2**63), "bool": 255}
+
+
+def by_uproot(store: Store, file: Path) -> Path:
+    """The measurements as somebody would write them who has no ROOT."""
+    rows = [*store.measurements(Selection())]
+    columns: dict[str, Any] = {}
+    for name in rows[0]:
+        kind = METRICS_BY_NAME[name].type
+        values = [row[name] for row in rows]
+        if kind in ("ints", "floats"):
+            lists = ak.Array([value or [] for value in values])
+            columns[name] = ak.values_astype(lists, "int64" if kind == "ints" else "float64")
+            continue
+        known = [STAND_INS[kind] if value is None else value for value in values]
+        types = {"int": np.int64, "float": np.float64, "bool": np.uint8}
+        columns[name] = ak.Array(known) if kind == "text" else np.array(known, types[kind])
+    with uproot.recreate(file) as opened:
+        opened.mktree(
+            "results",
+            {
+                name: ak.type(c).content if isinstance(c, ak.Array) else c.dtype
+                for name, c in columns.items()
+            },
+        )
+        opened["results"].extend(columns)
+    return file
+
+
+def test_trees_by_uproot(store: Store, tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
+        others.add([make_measurement(), *(full_measurement(n) for n in range(5))])
+        file = by_uproot(others, tmp_path / "uproot.root")
+        found = import_file(store, file)
+        assert import_counts(found) == [(6, 0, 0, 0)], found[0].problems
+        assert export_csv(store, tmp_path) == export_csv(others, tmp_path)
+
+
+def test_a_root_file_without_measurements(store: Store, tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "other.root") as opened:
+        opened.mktree("events", {"x": np.float64})
+    (found,) = import_file(store, tmp_path / "other.root")
+    assert "has no tree 'results'" in found.problems[0]
+    assert "events" in found.problems[0]
+
+
+# Folders
+
+
+def test_a_folder_is_replaced_by_the_next_export_and_by_nothing_half_made(
+    other_store: Store, tmp_path: Path
+) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    write_export(other_store, folder)
+    odd = "campaign_id=odd%20id%2F%C3%A9%3D%25"
+    names = {"_treehammer.json", "campaign_id=campaign", odd, "campaign_id=unmeasured"}
+    assert names < {path.name for path in folder.iterdir()}
+    write_export(other_store, folder, Selection(("campaign",)))
+    only = {"_treehammer.json", "campaign_id=campaign"}
+    assert {path.name for path in folder.iterdir()} == only
+    with pytest.raises(NothingToDoError):
+        write_export(other_store, folder, Selection(("nobody",)))
+    assert {path.name for path in folder.iterdir()} == only
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_what_is_no_export_is_not_replaced(other_store: Store, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("all of it")
+    with pytest.raises(ConfigError, match="something else of that name"):
+        write_export(other_store, mine)
+    with pytest.raises(ConfigError, match="folder does not exist"):
+        write_export(other_store, tmp_path / "no" / "parts")
+    assert (mine / "thesis.tex").read_text() == "all of it"
+
+
+# The verb
+
+
+def verb(folder: Path, *arguments: str | Path) -> Any:
+    settings = config.load_settings(
+        {"data_dir": folder, "cache_dir": folder}, environ={}, folder=folder
+    )
+    return CliRunner().invoke(find_command("import"), [*map(str, arguments)], obj=settings)
+
+
+def test_the_verb(other_store: Store, tmp_path: Path) -> None:
+    file = write_export(other_store, tmp_path / "theirs.parquet")
+    rows = len([*awkward_measurements()])
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (tried,) = json.loads(verb(folder, file, "--dry-run", "--json").stdout)
+    assert tried == {
+        "file": str(file), "new": rows, "known": 0, "conflicting": 0, "invalid": 0, "campaigns": 2
+    }  # fmt: skip
+    assert not [*folder.iterdir()], "a dry run makes no database"
+    assert json.loads(verb(folder, file, "--json").stdout) == [tried]
+    again = verb(folder, file)
+    assert again.exception is None
+    assert str(rows) in again.stdout
+    assert verb(folder).exit_code == 2
+    (tmp_path / "no.root").write_text("")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert isinstance(
+        verb(empty, tmp_path / "no.root", tmp_path / "none.parquet").exception, MeasurementFileError
+    )
+    assert not [*empty.iterdir()], "nothing to take in makes no database"
+    wrong = verb(folder, tmp_path / "no.root", file).exception
+    assert isinstance(wrong, MeasurementFileError)
+    assert wrong.exit_code == 2
+    assert "no.root" in str(wrong)

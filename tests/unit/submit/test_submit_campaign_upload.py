@@ -1,0 +1,179 @@
+"""What the results service is told of a campaign: news alone, until they are acknowledged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measurement_factory import make_campaign_row, make_job_row
+from plan_factory import make_settings
+
+from treehammer.collectors.worker.upload.service_client import ServiceEndpoint, ServiceResponse
+from treehammer.config import Settings
+from treehammer.sql.core.rows import EXTERNAL_PREFIX, AttemptRow, ReplicaRow
+from treehammer.sql.write.store import Store
+from treehammer.submit.reporting import campaign_upload
+from treehammer.submit.reporting.campaign_upload import CampaignUploader
+from treehammer.web.api.campaign_document import parse_campaign_document
+
+PLAN = json.dumps({"definition": {"dataset": "tiny", "twins": {"rntuple": "twin"}}})
+CAMPAIGN = make_campaign_row(plan=PLAN)
+JOBS = [make_job_row(id_) for id_ in "abc"]
+FIRST = AttemptRow("b", 1, "running", 5, 0, None, "", "")
+
+
+class Service:
+    """Takes what is sent, or answers as a test says."""
+
+    def __init__(self) -> None:
+        self.documents: list[Any] = []
+        self.answers: list[ServiceResponse] = []
+
+    def send(self, path: str, body: str, items: int, timeout_s: float) -> ServiceResponse:
+        assert (path, timeout_s) == ("/api/v1/campaigns", 20)
+        document = json.loads(body)
+        assert parse_campaign_document(document).row_count == items, "the service can read it"
+        self.documents.append(document)
+        return self.answers.pop(0) if self.answers else ServiceResponse(200)
+
+    def told(self) -> list[tuple[str, str, list[int]]]:
+        """Job, state and attempts of all that was sent since."""
+        jobs = [job for document in self.documents for job in document["jobs"]]
+        self.documents.clear()
+        return sorted((j["id"], j["state"], [a["number"] for a in j["attempts"]]) for j in jobs)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    made = Service()
+    monkeypatch.setattr(ServiceEndpoint, "send", made.send)
+    monkeypatch.setenv("TREEHAMMER_SERVICE_TOKEN", f"th1.{'0' * 12}.{'a' * 43}")
+    return made
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return replace(make_settings(tmp_path), service_url="https://x.org")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as made:
+        made.add_campaign(CAMPAIGN, JOBS)
+        made.set_attempts([FIRST])
+        yield made
+
+
+ALL = [(job.id, job.state, [1] if job.id == "b" else []) for job in JOBS]
+
+
+def test_news_alone_are_told(service: Service, settings: Settings, store: Store) -> None:
+    telling = CampaignUploader(settings)
+    assert telling.upload(store, CAMPAIGN, True) == ""
+    assert service.told() == [], "it does not report there"
+    telling.register_campaign(CAMPAIGN.id)
+    assert telling.upload(store, CAMPAIGN) == ""
+    assert service.told() == ALL
+    assert CampaignUploader(settings).upload(store, CAMPAIGN) == ""
+    assert service.documents == []
+    store.set_attempts([replace(FIRST, number=2)])
+    telling.upload(store, CAMPAIGN)
+    assert service.told() == [("b", JOBS[1].state, [1, 2])]
+    telling.upload(store, CAMPAIGN, True)
+    assert len(service.told()) == 3
+
+
+def test_what_fails_is_told_again_after_a_pause(
+    service: Service, settings: Settings, store: Store
+) -> None:
+    telling = CampaignUploader(settings)
+    telling.register_campaign(CAMPAIGN.id)
+    service.answers = [ServiceResponse(503, "busy (503)")]
+    line = telling.upload(store, CAMPAIGN)
+    assert "busy (503)" in line
+    assert f"treehammer collect {CAMPAIGN.id}" in line
+    assert service.told() == ALL
+    assert telling.upload(store, CAMPAIGN) == ""
+    assert service.documents == [], "it is left alone"
+    assert telling.upload(store, CAMPAIGN, True) == ""
+    assert service.told() == ALL
+
+
+def test_one_that_is_refused_keeps_no_other_back(
+    service: Service, settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_upload, "MAX_ROWS", 1)
+    telling = CampaignUploader(settings)
+    telling.register_campaign(CAMPAIGN.id)
+    service.answers = [ServiceResponse(422, "no (422)", permanent=True)]
+    assert "no (422)" in telling.upload(store, CAMPAIGN)
+    refused = service.documents[0]["jobs"][0]["id"]
+    assert service.told() == ALL
+    CampaignUploader(settings).upload(store, CAMPAIGN)
+    assert [id_ for id_, *_ in service.told()] == [refused]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"service": "https://x.org"}', '{"rows": 1}'])
+def test_what_cannot_be_read_is_told_again(
+    service: Service, settings: Settings, store: Store, content: str
+) -> None:
+    telling = CampaignUploader(settings)
+    telling.register_campaign(CAMPAIGN.id)
+    telling.upload(store, CAMPAIGN)
+    (settings.uploads_dir / f"{CAMPAIGN.id}.json").write_text(content)
+    service.told()
+    assert telling.upload(store, CAMPAIGN) == ""
+    assert service.told() == ALL
+
+
+def test_another_service_is_told_everything(
+    service: Service, settings: Settings, store: Store
+) -> None:
+    CampaignUploader(settings).register_campaign(CAMPAIGN.id)
+    CampaignUploader(settings).upload(store, CAMPAIGN)
+    service.told()
+    CampaignUploader(replace(settings, service_url="https://y.org")).upload(store, CAMPAIGN)
+    assert service.told() == ALL
+
+
+def test_replicas_of_its_datasets_are_told(
+    service: Service, settings: Settings, store: Store
+) -> None:
+    finding = ReplicaRow("1", 5, "twin", "hash", "A", "door", "f", "root://", False, "torn")
+    store.add_replicas([finding, replace(finding, id="2", dataset="other")])
+    telling = CampaignUploader(settings)
+    telling.register_campaign(CAMPAIGN.id)
+    telling.upload(store, CAMPAIGN)
+    assert [one["id"] for one in service.documents[0]["replicas"]] == ["1"]
+
+
+def test_what_others_follow_is_theirs_to_tell(
+    service: Service, settings: Settings, store: Store
+) -> None:
+    store.set_jobs([replace(job, batch_system=f"{EXTERNAL_PREFIX}local") for job in JOBS])
+    telling = CampaignUploader(settings)
+    telling.register_campaign(CAMPAIGN.id)
+    telling.upload(store, CAMPAIGN)
+    assert service.told() == []
+
+
+def test_without_a_key_or_room_it_is_said(
+    service: Service, settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telling = CampaignUploader(settings)
+    telling.register_campaign(CAMPAIGN.id)
+    monkeypatch.delenv("TREEHAMMER_SERVICE_TOKEN")
+    assert "there is no token" in telling.upload(store, CAMPAIGN)
+    monkeypatch.setenv("TREEHAMMER_SERVICE_TOKEN", "nonsense")
+    assert "no key of a results service" in telling.upload(store, CAMPAIGN, True)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("TREEHAMMER_SERVICE_TOKEN", f"th1.{'0' * 12}.{'a' * 43}")
+    monkeypatch.setattr(campaign_upload, "write_atomically", full)
+    assert "No space left on device" in telling.upload(store, CAMPAIGN, True)

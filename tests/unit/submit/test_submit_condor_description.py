@@ -1,0 +1,155 @@
+"""What HTCondor is told of a site's jobs: one text for all, exact, and checked before it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_grid_site, make_local_plan
+
+from treehammer.errors import ConfigError
+from treehammer.submit.planning.job_clusters import plan_clusters
+from treehammer.submit.planning.job_credentials import JobCredentials
+from treehammer.submit.planning.pacing import Pace, PaceRamp
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.rendering import cluster_description
+from treehammer.submit.rendering.job_descriptions import render_jobs
+from treehammer.submit.sites.site_model import Ceilings
+from treehammer.submit.templates import template_engine
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+@pytest.fixture(autouse=True)
+def _someone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_description, "submitter_contact", lambda: "someone@host.example")
+
+
+def _texts(made: Plan, folder: Path) -> list[str]:
+    folder.mkdir()
+    return list(dict.fromkeys(item.text for item in render_jobs(made, folder, environ={})))
+
+
+#: What stands behind the grid universe, by golden file.
+REMOTE = {"grid": "condor schedd@far collector.far", "arc": "arc https://ce.far.example/arex"}
+
+
+@pytest.mark.parametrize("universe", ["vanilla", *REMOTE])
+def test_the_description_as_it_was_reviewed(tmp_path: Path, universe: str) -> None:
+    """Change the golden file with the template, on purpose."""
+    terms = SubmissionOptions(
+        Pace(4, 3600, PaceRamp(2, 60)), credentials=JobCredentials(Path("/p"), Path("/t"))
+    )
+    site = make_grid_site(cvmfs="/my/cvmfs", submit={"accounting_group": "group_io"})
+    if universe in REMOTE:
+        terms, site = SubmissionOptions(), replace(site, grid_resource=REMOTE[universe])
+    made = replace(
+        make_grid_plan(tmp_path / "test", READING_TEST, site, terms=terms), campaign_name="C"
+    )
+    (text,) = _texts(made, tmp_path / "out")
+    assert text == (GOLDEN / f"{universe}.sub").read_text(encoding="utf-8")
+
+
+def test_jobs_of_a_door_share_text_and_files(tmp_path: Path) -> None:
+    text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
+    made = make_grid_plan(
+        tmp_path / "test", text, make_grid_site("root", "other"), make_grid_site(name="SITE_B")
+    )
+    (tmp_path / "out").mkdir()
+    found = list(render_jobs(made, tmp_path / "out", environ={"SECRET": "s3cret"}))
+    assert len({item.text for item in found}) == 3, "two doors of one site, one of the other"
+    assert len(found) == len(made.jobs)
+    assert len({item.inputs["job.json"] for item in found}) == len(found)
+    assert len({item.inputs["worker.pyz"] for item in found}) == 1
+    assert not any("s3cret" in item.text for item in found)
+
+
+def test_hostile_names_stay_values(tmp_path: Path) -> None:
+    hostile = 'a"b\nqueue 7\n$(x) $$(y) \\'
+    made = replace(
+        make_grid_plan(
+            tmp_path / "test", SHELL_TEST.replace("[matrix]", '[matrix]\nroot=["none"]')
+        ),
+        campaign_name=hostile,
+    )
+    (text,) = _texts(made, tmp_path / "out")
+    assert not any(line.startswith("queue") for line in text.splitlines())
+    assert "$(x)" not in text.split("universe")[1]
+    assert "$$(y)" not in text.split("universe")[1]
+
+
+def test_a_site_can_extend_the_template(tmp_path: Path) -> None:
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / template_engine.HTCONDOR_TEMPLATE).write_text(
+        '{% extends "shipped/htcondor.sub.j2" %}\n'
+        '{% block resources %}\n{{ super() }}\nrequest_cpus = 2\n+JobFlavour = "long"\n{% endblock %}\n'
+    )
+    made = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=folder))
+    (text,) = _texts(made, tmp_path / "out")
+    assert '+JobFlavour = "long"' in text
+    assert "request_memory = 2000 MB" in text
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("reqest_cpus = 1\n", "no submit command 'reqest_cpus'\n.*'request_cpus'"),
+        ("request_cpus = {{ cpus }}\n", "'cpus' is undefined.*SITE_A"),
+        ("{% if %}", "htcondor.sub.j2:1"),
+        ('{% extends "shipped/other.j2" %}', "shipped/other.j2: there is no such template"),
+    ],
+)
+def test_mistakes_in_a_template_of_a_site(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / template_engine.HTCONDOR_TEMPLATE).write_text(text)
+    made = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
+    with pytest.raises(ConfigError, match=said):
+        _texts(made, tmp_path / "out")
+
+
+def test_a_folder_without_the_template_is_told(tmp_path: Path) -> None:
+    made = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
+    with pytest.raises(ConfigError, match=r"htcondor\.sub\.j2: there is no such template"):
+        _texts(made, tmp_path / "out")
+
+
+def test_a_slip_in_a_sites_commands_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    made = make_grid_plan(
+        tmp_path / "test", READING_TEST, make_grid_site(submit={"acounting_group": "x"})
+    )
+    with pytest.raises(ConfigError, match=r"site SITE_A: submit.*acounting_group"):
+        _texts(made, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "asked, ceiling, expected",
+    [(1, 0, {1}), (8, 0, {8}), (8, 6, {3}), (8, 2, {1}), (8, 1, {1}), (1, 50, {1})],
+)
+def test_how_many_at_a_time(tmp_path: Path, asked: int, ceiling: int, expected: set[int]) -> None:
+    text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
+    site = make_grid_site("root", "other", ceilings=Ceilings(in_flight=ceiling))
+    made = make_grid_plan(tmp_path / "test", text, site, terms=SubmissionOptions(Pace(asked)))
+    classes = plan_clusters(made)
+    assert {item.in_flight for item in classes} == expected
+    assert sum(item.in_flight for item in classes) <= (ceiling or 99)
+    assert sum(item.jobs for item in classes) == len(made.jobs)
+
+
+def test_room_for_what_is_staged(tmp_path: Path) -> None:
+    direct = make_grid_plan(tmp_path / "a", READING_TEST)
+    staged = make_grid_plan(
+        tmp_path / "b", READING_TEST.replace("[matrix]", '[matrix]\naccess = ["direct", "staged"]')
+    )
+    (one,), (other,) = map(plan_clusters, (direct, staged))
+    assert other.disk_bytes - one.disk_bytes == 100_000_000
+
+
+def test_this_machine_is_given_what_it_was_given_before(tmp_path: Path) -> None:
+    text = SHELL_TEST.replace("[matrix]", '[matrix]\nroot = ["none"]')
+    here, there = make_local_plan(tmp_path / "a", text).sites[0], make_grid_site()
+    made = make_grid_plan(tmp_path / "b", text, here, there)
+    (tmp_path / "out").mkdir()
+    kinds = {item.text.splitlines()[2] for item in render_jobs(made, tmp_path / "out", environ={})}
+    assert kinds == {"[job]", "universe = vanilla"}

@@ -1,0 +1,262 @@
+"""What jobs find of the results service: tokens that outlive them, and that stand nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ingest_stub import IngestStub, StubReply
+from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_local_plan, make_settings
+
+from treehammer.collectors.service_spec import CA_FILE, SERVICE_FILE, TOKEN_FILE, TOKEN_PLACEHOLDER
+from treehammer.config import Settings, load_settings
+from treehammer.errors import ConfigError
+from treehammer.sql.auth import tokens
+from treehammer.submit.batch.htcondor.submission_folder import Submission
+from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.batch.local.spool import Spool
+from treehammer.submit.lifecycle.submission import submit_plan
+from treehammer.submit.planning.pacing import Pace, PaceRamp
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.rendering import preview
+from treehammer.submit.rendering.cluster_description import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
+from treehammer.submit.rendering.job_descriptions import render_jobs
+from treehammer.submit.reporting import job_reporting
+from treehammer.submit.reporting.job_reporting import TokenDeadlines, TokenRenewal
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+
+MASTER = b"m" * 32
+KEY = tokens.derive_key(MASTER, "0123456789ab")
+URL = "https://127.0.0.1:9"
+
+
+def settings(
+    folder: Path, *, url: str = URL, key: str | None = KEY.text, **more: object
+) -> Settings:
+    flags: dict[str, object] = {"data_dir": folder / "data", "cache_dir": folder / "cache"}
+    if key is not None:
+        (folder / "key").write_text(key + "\n")
+        flags["service_token_file"] = folder / "key"
+    return load_settings(flags | {"service_url": url} | more, environ={}, folder=folder)
+
+
+def granted(token: str) -> tokens.AccessGrant:
+    row = tokens.AccessKeyRow(
+        KEY.kid, "submit", "x", 1, None, None, tokens.fingerprint_master_key(MASTER)
+    )
+    access = tokens.AccessList({KEY.kid: row})
+    return tokens.verify_token(token, access, MASTER, time.time_ns() // 1000)
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tokens.TOKEN_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def described(made: Plan, known: Settings, folder: Path) -> list[JobDescription]:
+    folder.mkdir()
+    return list(
+        render_jobs(
+            made,
+            folder,
+            environ={},
+            service=job_reporting.reporting_for_submission(known, made.options),
+        )
+    )
+
+
+def files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_each_job_has_a_token_of_its_own_that_nobody_else_can_read(tmp_path: Path) -> None:
+    made = make_local_plan(tmp_path / "test", SHELL_TEST)
+    for job in described(made, settings(tmp_path), tmp_path / "out"):
+        path = job.inputs[TOKEN_FILE]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        token = path.read_text().strip()
+        grant = granted(token)
+        assert (grant.campaign_id, grant.job_id) == (made.campaign_id, job.job_id)
+        assert token not in job.text
+        others = [p for name, p in job.inputs.items() if name != TOKEN_FILE]
+        assert not [p for p in others if p.is_file() and token.encode() in p.read_bytes()]
+        assert KEY.secret not in "".join(p.read_text() for p in (path, job.inputs[SERVICE_FILE]))
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_it_stays_so_in_both_queues(tmp_path: Path) -> None:
+    known = settings(tmp_path)
+    made = make_local_plan(tmp_path / "test", SHELL_TEST)
+    jobs = described(made, known, tmp_path / "out")
+    spool = Spool(tmp_path / "spool")
+    spool.add(made.campaign_id, jobs, 1)
+    grid = make_grid_plan(tmp_path / "grid", READING_TEST)
+    described_grid = described(grid, known, tmp_path / "grid-out")
+    root = tmp_path / "pool"
+    (root / ".incoming").mkdir(parents=True)
+    text = described_grid[0].text
+    submission = Submission.for_jobs(
+        root, grid.campaign_id, text, [j.job_id for j in described_grid]
+    )
+    submission.stage(text, described_grid, spool=False)
+    for folder, count in ((spool.root, len(jobs)), (root, len(described_grid))):
+        held = [p for p in files(folder) if p.name == TOKEN_FILE]
+        assert len(held) == count
+        assert {stat.S_IMODE(path.stat().st_mode) for path in held} == {0o600}
+        secrets = [path.read_bytes().strip() for path in held]
+        assert len(set(secrets)) == count
+        others = [p.read_bytes() for p in files(folder) if p.name != TOKEN_FILE]
+        assert not [text for text in others for secret in secrets if secret in text]
+    assert f"transfer_input_files = {','.join(_transferred(submission))}" in (
+        submission.description_file.read_text()
+    )
+
+
+def _transferred(submission: Submission) -> list[str]:
+    shared = ["worker.pyz", "payload", SERVICE_FILE, "output"]
+    return [*(f"../../shared/{name}" for name in shared), "job.json", TOKEN_FILE]
+
+
+def test_what_is_rendered_has_placeholders(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "authority")
+    known = settings(tmp_path, service_ca=authority.ca)
+    made = make_local_plan(tmp_path / "test", SHELL_TEST)
+    (tmp_path / "out").mkdir()
+    shown = job_reporting.reporting_for_preview(known, made.options)
+    jobs = list(render_jobs(made, tmp_path / "out", environ={}, service=shown))
+    assert preview.write_preview(made, jobs, known, tmp_path / "rendered") == len(jobs)
+    inputs = tmp_path / "rendered" / "1" / "inputs"
+    assert (inputs / TOKEN_FILE).read_text() == TOKEN_PLACEHOLDER
+    assert json.loads((inputs / SERVICE_FILE).read_text())["url"] == URL
+    assert (inputs / CA_FILE).read_bytes() == authority.ca.read_bytes()
+
+
+def test_nothing_travels_where_no_service_is_named_or_wanted(tmp_path: Path) -> None:
+    made = make_local_plan(tmp_path / "test", SHELL_TEST)
+    assert (
+        job_reporting.reporting_for_submission(
+            settings(tmp_path), SubmissionOptions(use_service=False)
+        )
+        is None
+    )
+    assert job_reporting.check_service(make_settings(tmp_path), SubmissionOptions()) == []
+    (job, *_) = described(made, settings(tmp_path, url=""), tmp_path / "out")
+    assert not {SERVICE_FILE, CA_FILE, TOKEN_FILE} & job.inputs.keys()
+
+
+def test_a_service_without_a_key_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
+    known = settings(tmp_path, key=None)
+    with pytest.raises(ConfigError, match="there is no key to https") as error:
+        submit_plan(make_local_plan(tmp_path / "test", SHELL_TEST), known)
+    assert "--no-service" in str(error.value)
+    assert not (tmp_path / "data").exists()
+    with pytest.raises(ConfigError, match="no key of a results service"):
+        job_reporting.check_service(settings(tmp_path, key="th1.abc.short"), SubmissionOptions())
+
+
+def test_the_key_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tokens.TOKEN_VARIABLE, KEY.text)
+    found = job_reporting.reporting_for_submission(
+        settings(tmp_path, key=None), SubmissionOptions()
+    )
+    assert found is not None
+    assert found.key == KEY
+    assert KEY.secret not in repr(found)
+
+
+def test_authorities_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing")
+    with pytest.raises(ConfigError, match="it holds no certificates"):
+        job_reporting.reporting_for_preview(
+            settings(tmp_path, service_ca=tmp_path / "ca.pem"), SubmissionOptions()
+        )
+
+
+def test_a_service_that_is_away_is_a_warning_and_one_that_refuses_us_an_error(
+    tmp_path: Path,
+) -> None:
+    stub = IngestStub(tmp_path / "service")
+    known = settings(tmp_path, url=stub.url, service_ca=stub.ca)
+    try:
+        assert job_reporting.check_service(known, SubmissionOptions()) == []
+        stub.script = lambda _: StubReply(422, {"error": "no measurements"})
+        assert job_reporting.check_service(known, SubmissionOptions()) == [], "it took the key"
+        stub.script = lambda _: StubReply(401, {"error": "key 0123456789ab was revoked"})
+        with pytest.raises(ConfigError, match="was revoked") as refused:
+            job_reporting.check_service(known, SubmissionOptions())
+        assert KEY.secret not in str(refused.value)
+        stub.script = lambda _: StubReply(503)
+        assert "503" in job_reporting.check_service(known, SubmissionOptions())[0]
+    finally:
+        stub.stop()
+    (line,) = job_reporting.check_service(known, SubmissionOptions(service_wait_s=7))
+    assert "Connection refused" in line
+    assert "each waits 7 s" in line
+
+
+def test_tokens_outlive_the_last_moment_of_their_jobs(tmp_path: Path) -> None:
+    day = 86400.0
+    terms = SubmissionOptions(pace=Pace(in_flight=2, over_s=3600, ramp=PaceRamp(1, 60)))
+    made = make_grid_plan(tmp_path / "grid", READING_TEST, terms=terms)
+    jobs = list(made.jobs)
+    lives = [TokenDeadlines(made, 1), TokenDeadlines(made, 1)]
+    spans = [lives[0].next_deadline_s(job) for job in jobs]
+    assert spans == [lives[1].next_deadline_s(job) for job in jobs]
+    each = MAX_GRID_ATTEMPTS * (IDLE_LIMIT_S + max(job.wall_limit_s for job in jobs))
+    for place, span in enumerate(spans):
+        assert span >= 3600 + 60 + (place // 2 + 1) * each + day
+    assert spans == sorted(spans)
+    here = make_local_plan(tmp_path / "test", SHELL_TEST)
+    one, two = TokenDeadlines(here, 1), TokenDeadlines(here, 2)
+    first, second = list(here.jobs)[:2]
+    assert one.next_deadline_s(first) >= 2 * first.wall_limit_s + day
+    assert one.next_deadline_s(second) >= 4 * first.wall_limit_s + day
+    assert [two.next_deadline_s(first), two.next_deadline_s(second)][1] < one.next_deadline_s(
+        second
+    )
+
+
+def test_jobs_that_are_queued_anew_are_given_new_tokens(tmp_path: Path) -> None:
+    known = settings(tmp_path)
+    made = make_local_plan(tmp_path / "test", SHELL_TEST)
+    job = described(made, known, tmp_path / "out")[0]
+    (tmp_path / "new").mkdir()
+    walls_s = {job.job_id: 60.0}
+    service = job_reporting.reporting_for_submission(known, SubmissionOptions(service_wait_s=5))
+    renewal = TokenRenewal(service, tmp_path / "new", made.campaign_id, walls_s)
+    found = renewal(job.job_id, job.inputs)
+    assert found.keys() == job.inputs.keys()
+    assert json.loads(found[SERVICE_FILE].read_text())["wait_s"] == 5
+    assert granted(found[TOKEN_FILE].read_text().strip()).job_id == job.job_id
+    # Who did not report before does not now; nor does anybody to a service that is named no more.
+    alone = {"job.json": job.inputs["job.json"]}
+    assert renewal(job.job_id, alone) == alone
+    none = TokenRenewal(None, tmp_path / "new", made.campaign_id, walls_s)
+    assert none(job.job_id, job.inputs).keys() == job.inputs.keys() - {SERVICE_FILE, TOKEN_FILE}
+
+
+def test_workers_here_are_told_of_proxies_without_passwords() -> None:
+    told = job_reporting.proxy_environment(
+        {"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "localhost"}
+    )
+    assert told == {
+        "TREEHAMMER_HTTPS_PROXY": "http://proxy:3128",
+        "TREEHAMMER_NO_PROXY": "localhost",
+    }
+    assert job_reporting.proxy_environment({"https_proxy": "http://me:5ecret@proxy:3128"}) == {}

@@ -1,0 +1,65 @@
+"""Durations, ramps, breakers as typed, and the delays that HTCondor makes of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from treehammer.errors import ConfigError
+from treehammer.submit.planning.pacing import BreakerThreshold, Pace, PaceRamp, parse_duration
+
+
+@pytest.mark.parametrize(
+    "text, expected", [("90s", 90), (" 2 m", 120), ("24h", 86400), ("2d", 172800)]
+)
+def test_durations(text: str, expected: int) -> None:
+    assert parse_duration(text, "--over") == expected
+
+
+@pytest.mark.parametrize("text", ["", "24", "h", "-1h", "0h", "1.5h", "24 hours", "99999999h"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--over.*no duration"):
+        parse_duration(text, "--over")
+
+
+def test_ramps() -> None:
+    assert PaceRamp.parse("5/10m") == PaceRamp(5, 600)
+    for text in ("5", "0/1m", "x/1m", "5/", "5/0s", "/5m"):
+        with pytest.raises(ConfigError, match="--ramp"):
+            PaceRamp.parse(text)
+
+
+def test_breakers() -> None:
+    assert BreakerThreshold.parse("50%/10") == BreakerThreshold(0.5, 10)
+    assert BreakerThreshold.parse("off") is None
+    assert BreakerThreshold.parse(str(BreakerThreshold(0.3, 4))) == BreakerThreshold(0.3, 4)
+    for text in ("50/10", "101%/10", "50%/0", "50%", ""):
+        with pytest.raises(ConfigError, match="--breaker"):
+            BreakerThreshold.parse(text)
+
+
+@pytest.mark.parametrize(
+    "ended, failed, trips", [(9, 9, False), (10, 5, False), (10, 6, True), (100, 50, False)]
+)
+def test_when_a_breaker_trips(ended: int, failed: int, trips: bool) -> None:
+    assert BreakerThreshold().is_exceeded(ended, failed) is trips
+
+
+@pytest.mark.parametrize(
+    "pace, in_flight, expected",
+    [
+        (Pace(), 1, [0, 0, 0, 0, 0, 0]),
+        (Pace(over_s=60), 1, [0, 10, 20, 30, 40, 50]),
+        (Pace(ramp=PaceRamp(2, 60)), 6, [0, 0, 60, 60, 120, 120]),
+        (Pace(ramp=PaceRamp(2, 60)), 3, [0, 0, 60, 60, 60, 60]),
+        (Pace(over_s=60, ramp=PaceRamp(1, 100)), 2, [0, 110, 120, 130, 140, 150]),
+    ],
+)
+def test_delays_as_htcondor_works_them_out(pace: Pace, in_flight: int, expected: list[int]) -> None:
+    os.environ.setdefault("CONDOR_CONFIG", "/dev/null")
+    import classad2
+
+    delay = classad2.ExprTree(pace.delay_expression(6, in_flight))
+    found = [delay.eval(classad2.ClassAd({"ProcId": number})) for number in range(6)]
+    assert found == expected

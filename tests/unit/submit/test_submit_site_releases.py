@@ -1,0 +1,62 @@
+"""Releases as sites have them: one test.toml runs on this machine and at the grid unchanged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from plan_factory import READING_TEST, make_grid_plan, make_grid_site, make_site
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.software import providers
+from treehammer.errors import ConfigError
+from treehammer.submit.sites.site_software import resolve_site_software
+
+
+def _at(text: str, **mapping: str) -> SoftwareRequest:
+    place = make_grid_site(software=mapping)
+    return resolve_site_software([place], {text: providers.parse_software_request(text)})[
+        "SITE_A", text
+    ]
+
+
+def test_a_release_is_what_the_site_has() -> None:
+    found = _at("6.40.00", **{"*": "cvmfs:ROOT/{version}/x86_64-el9-gcc13-opt"})
+    assert (found.provider, found.version) == ("cvmfs", "6.40.00")
+    assert found.location.endswith("ROOT/6.40.00/x86_64-el9-gcc13-opt")
+
+
+def test_a_release_of_its_own_comes_before_all_others() -> None:
+    mapping = {"6.40.00": "cvmfs:LCG_109/x86_64-el9-gcc13-opt", "*": "cvmfs:ROOT/{version}/P"}
+    assert "LCG_109" in _at("6.40.00", **mapping).location
+    assert _at("6.40.00", **mapping).version == "6.40.00", "a view must report what was asked for"
+    assert "LCG_109" in _at("wheel:6.40.00", **mapping).location
+
+
+@pytest.mark.parametrize("text", ["none", "current", "cvmfs:LCG_106/P", "path:/opt/root"])
+def test_what_names_a_place_of_its_own_is_left_alone(text: str) -> None:
+    assert _at(text, **{"*": "cvmfs:ROOT/{version}/P"}) == providers.parse_software_request(text)
+
+
+@pytest.mark.parametrize("mapping", [{}, {"6.38.00": "cvmfs:ROOT/6.38.00/P"}, {"*": "{version}"}])
+def test_nothing_is_downloaded_in_a_grid_job(mapping: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _at("6.40.00", **mapping)
+    assert "site SITE_A does not say where it has ROOT 6.40.00" in str(caught.value)
+    assert "Nothing downloads software inside a grid job" in str(caught.value)
+
+
+@pytest.mark.parametrize("word, said", [("cvfms:x", "cvmfs"), ("cvmfs:ROOT/6.38.00/P", "6.38.00")])
+def test_a_wrong_word_of_a_site_is_told(word: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"site SITE_A: software.*{said}"):
+        _at("6.40.00", **{"*": word})
+
+
+def test_identity_says_what_was_asked_for(tmp_path: Path) -> None:
+    made = make_grid_plan(tmp_path, READING_TEST, make_site(), make_grid_site())
+    for job in made.jobs:
+        for execution in job.spec.executions:
+            provider = "wheel" if job.site.name == "local" else "cvmfs"
+            assert execution.software.provider == provider
+            assert execution.identity["axis_root"] in ("6.38.00", "6.40.00")
+            assert execution.identity["axis_root"] == execution.software.version

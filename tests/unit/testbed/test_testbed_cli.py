@@ -1,0 +1,101 @@
+"""The verbs of ``treehammer testbed``, with no testbed or one that is only remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from treehammer import config
+from treehammer.errors import ExitCode, TreehammerError
+from treehammer.submit.batch.local.job_processes import start_time
+from treehammer.testbed.cli import testbed_commands
+from treehammer.testbed.core import workspace
+from treehammer.testbed.core.workspace import RunningDaemon, WorkspaceState
+
+
+@pytest.fixture
+def boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(workspace, "MAX_PATH_BYTES", 500)
+    monkeypatch.setenv("TREEHAMMER_TESTBEDS", str(tmp_path / "boxes"))
+    return tmp_path / "boxes"
+
+
+def run(boxes: Path, *words: str) -> Result:
+    settings = config.load_settings(
+        {"cache_dir": boxes.parent / "cache", "data_dir": boxes.parent / "data"}, environ={}
+    )
+    return CliRunner().invoke(testbed_commands.testbed, words, obj=settings)
+
+
+def remembered(boxes: Path) -> None:
+    me = os.getpid()
+    folder = boxes / "testbed"
+    for name in ("logs", "condor/log", "condor/sites/SITE_A/log"):
+        (folder / name).mkdir(parents=True)
+    (folder / "logs/one.log").write_text("first\nsecond\nthird\n")
+    (folder / "condor/log/SchedLog").write_text("a schedd's\n")
+    (folder / "condor/sites/SITE_A/log/StartLog").write_text("a startd's\n")
+    daemons = (
+        RunningDaemon("one", me, start_time(me), 0.0, 15),
+        RunningDaemon("two", me, 1, 0.0, 15),
+    )
+    workspace.write_state(folder, WorkspaceState(("SITE_A",), False, daemons=daemons))
+
+
+@pytest.mark.parametrize("verb", ["status", "down", "logs"])
+def test_there_is_no_testbed(boxes: Path, verb: str) -> None:
+    result = run(boxes, verb)
+
+    assert isinstance(result.exception, TreehammerError)
+    assert result.exception.exit_code == ExitCode.NOTHING
+    assert not boxes.exists()
+
+
+def test_status_tells_who_runs(boxes: Path) -> None:
+    remembered(boxes)
+
+    result = run(boxes, "status", "--json")
+
+    rows = {row["daemon"]: row for row in json.loads(result.stdout)}
+    assert rows["one"]["state"] == "running"
+    assert rows["one"]["pid"] == os.getpid()
+    assert rows["one"]["since"] == "1970-01-01 00:00:00+00:00"
+    assert rows["two"]["state"] == "ended"
+    assert rows["two"]["ports"] == []
+
+
+def test_status_tells_that_it_is_not_up(boxes: Path) -> None:
+    remembered(boxes)
+
+    assert "testbed testbed is not up" in run(boxes, "status").stderr
+
+
+def test_logs_end_with_their_last_lines(boxes: Path) -> None:
+    remembered(boxes)
+
+    assert run(boxes, "logs", "one", "--lines", "2").stdout.splitlines()[1:] == ["second", "third"]
+    all_of_them = run(boxes, "logs").stdout
+    for title in ("== one: ", "== condor-SchedLog: ", "== condor-SITE_A-StartLog: "):
+        assert title in all_of_them
+
+
+def test_a_log_that_is_not_there(boxes: Path) -> None:
+    remembered(boxes)
+
+    error = run(boxes, "logs", "condor-ShedLog").exception
+
+    assert isinstance(error, TreehammerError)
+    assert "Did you mean 'condor-SchedLog'?" in str(error)
+    assert error.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("words", [["--sites", "0"], ["--sites", "27"], ["--name", "A"]])
+def test_what_cannot_be_brought_up(boxes: Path, words: list[str]) -> None:
+    result = run(boxes, "up", *words)
+
+    assert result.exit_code != 0
+    assert not boxes.exists()

@@ -1,0 +1,127 @@
+"""The delaying proxy: its arithmetic, and what readers behind it notice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from treehammer.testbed.network.delay_proxy import MIN_WINDOW_BYTES, DelayProxy, Link
+
+FAST = 1e12
+HERE, BEHIND = "127.0.0.1", "127.0.0.2"
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def with_proxy(
+    delay: float, rate: float, serve: Talk, visit: Callable[[int], Awaitable[None]]
+) -> None:
+    """Visit a server behind a proxy."""
+    server = await asyncio.start_server(serve, BEHIND, 0)
+    port = server.sockets[0].getsockname()[1]
+    proxy = await DelayProxy(delay, rate).serve(HERE, BEHIND, port)
+    async with server, proxy:
+        await visit(port)
+        await settled()
+
+
+async def settled() -> None:
+    """Wait until every connection is closed: none may be left to the garbage collector."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    _, busy = await asyncio.wait(others, timeout=5) if others else (set(), set())
+    lasting = {task for task in busy if "serve_forever" in repr(task)}
+    assert busy == lasting
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+def test_connections_share_the_rate() -> None:
+    cable = Link(delay=0.5, rate=100.0)
+
+    assert cable.schedule_send(100, now=0.0) == 1.5
+    assert cable.schedule_send(100, now=0.0) == 2.5  # of another connection
+    assert cable.schedule_send(100, now=9.0) == 10.5  # idle in between
+
+
+def test_one_connection_may_fill_the_cable() -> None:
+    assert Link(delay=0.01, rate=125e6).window_bytes > 2 * 0.01 * 125e6
+    assert Link(delay=0.0, rate=1.0).window_bytes == MIN_WINDOW_BYTES
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.05])
+def test_a_round_trip_takes_twice_the_delay(delay: float) -> None:
+    took = []
+
+    async def visit(port: int) -> None:
+        began = time.monotonic()
+        reader, writer = await asyncio.open_connection(HERE, port)
+        for _ in range(4):
+            writer.write(b"x")
+            assert await reader.readexactly(1) == b"x"
+            took.append(time.monotonic() - began)
+            began = time.monotonic()
+        writer.close()
+
+    asyncio.run(with_proxy(delay, FAST, echo, visit))
+    assert took[0] >= 4 * delay  # with the handshake's
+    assert 2 * delay <= min(took[1:]) < 4 * delay
+
+
+def test_the_rate_is_kept_and_every_byte_arrives() -> None:
+    sent = bytes(range(256)) * 4000  # 1 MB
+    took = []
+
+    async def visit(port: int) -> None:
+        reader, writer = await asyncio.open_connection(HERE, port)
+        began = time.monotonic()
+        writer.write(sent)
+        writer.write_eof()
+        assert await reader.read(-1) == sent
+        took.append(time.monotonic() - began)
+        writer.close()
+
+    asyncio.run(with_proxy(0.0, 4e6, echo, visit))
+    assert took[0] > len(sent) / 4e6
+
+
+def test_a_reader_that_sleeps_keeps_nobody_waiting() -> None:
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readexactly(1) == b"f":
+            writer.write(bytes(16 << 20))
+        else:
+            writer.write(b"x")
+        writer.close()
+
+    async def visit(port: int) -> None:
+        _, sleeper = await asyncio.open_connection(HERE, port, limit=1)
+        sleeper.write(b"f")
+        await asyncio.sleep(0.2)
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(b"x")
+        assert await asyncio.wait_for(reader.readexactly(1), 5) == b"x"
+        writer.close()
+        sleeper.transport.abort()
+
+    asyncio.run(with_proxy(0.001, FAST, flood, visit))
+
+
+def test_a_server_that_is_gone_closes_the_connection() -> None:
+    async def visit() -> None:
+        server = await asyncio.start_server(echo, BEHIND, 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        async with await DelayProxy(0.001, FAST).serve(HERE, BEHIND, port):
+            reader, writer = await asyncio.open_connection(HERE, port)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+            await settled()
+
+    asyncio.run(visit())

@@ -1,0 +1,191 @@
+"""The service that stands in for FTS, as Rucio's transfer tool talks to it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.testbed.components import fts_service
+from treehammer.testbed.components.fts_service import TransferQueue, make_handler
+
+#: Copies what is called good, to where its name says; writes down all that it was given.
+XRDCP = """#!/bin/sh
+echo "$@" >> "$0.log"
+for word; do from=$to; to=$word; done
+case $from in
+*hold*) while [ ! -e "$0.go" ]; do sleep 0.02; done ;;
+*bad*) printf 'Run: [ERROR] no \\000such file\\n' >&2; exit 54 ;;
+esac
+"""
+
+
+@pytest.fixture
+def xrdcp(tmp_path: Path) -> Path:
+    program = tmp_path / "xrdcp"
+    program.write_text(XRDCP)
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def service(xrdcp: Path) -> Iterator[str]:
+    """Its address."""
+    carried_out = TransferQueue(str(xrdcp))
+    carried_out.start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), make_handler(carried_out))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def ask(url: str, document: object = None, method: str = "GET") -> Any:
+    data = None if document is None else json.dumps(document).encode()
+    request = urllib.request.Request(url, data=data, method=method)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def submit(service: str, *files: tuple[list[str], str], checksum: str = "ADLER32:0A") -> str:
+    listed = [
+        {
+            "sources": sources,
+            "destinations": [target],
+            "metadata": {"request_id": target},
+            "filesize": 7,
+            "checksum": checksum,
+        }
+        for sources, target in files
+    ]
+    several = any(len(sources) > 1 for sources, _ in files)
+    params = {"job_metadata": {"issuer": "rucio", "multi_sources": several}}
+    return str(ask(f"{service}/jobs", {"files": listed, "params": params}, "POST")["job_id"])
+
+
+def settled(service: str, job: str) -> Any:
+    end = time.monotonic() + 20
+    while True:
+        (found,) = ask(f"{service}/jobs/{job}")
+        if found["job_state"] not in ("SUBMITTED", "ACTIVE"):
+            return found
+        assert time.monotonic() < end, found
+        time.sleep(0.02)
+
+
+def states(found: Any) -> list[str]:
+    return [file["file_state"] for file in found["files"]]
+
+
+def test_a_file_is_copied_between_storages_with_its_checksum(service: str, xrdcp: Path) -> None:
+    found = settled(service, submit(service, (["root://a//good"], "root://b//good")))
+
+    assert (found["http_status"], found["job_state"], found["job_type"]) == (
+        "200 Ok",
+        "FINISHED",
+        "N",
+    )
+    (file,) = found["files"]
+    assert file["file_metadata"] == {"request_id": "root://b//good"}
+    assert file["start_time"] <= file["finish_time"]
+    words = Path(f"{xrdcp}.log").read_text().split()
+    assert words[-2:] == ["root://a//good", "root://b//good"]
+    for option in ("--tpc only", "--rm-bad-cksum --cksum adler32:0a"):
+        assert option in " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("sources", "state"),
+    [(["good", "good"], "FINISHED"), (["good", "bad"], "FINISHEDDIRTY"), (["bad"], "FAILED")],
+)
+def test_the_state_of_a_job_is_that_of_its_files(
+    service: str, sources: list[str], state: str
+) -> None:
+    job = submit(service, *(([source], f"{source}-{n}") for n, source in enumerate(sources)))
+    found = settled(service, job)
+
+    assert found["job_state"] == state
+    reasons = [file["reason"] for file in found["files"]]
+    assert reasons == ["" if s == "good" else "Run: [ERROR] no such file" for s in sources]
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected", "state"),
+    [
+        (["good", "other"], ["FINISHED", "NOT_USED"], "FINISHED"),
+        (["bad", "good", "other"], ["FAILED", "FINISHED", "NOT_USED"], "FINISHED"),
+        (["bad", "bad2"], ["FAILED", "FAILED"], "FAILED"),
+    ],
+)
+def test_sources_of_one_file_are_tried_in_turn(
+    service: str, sources: list[str], expected: list[str], state: str
+) -> None:
+    found = settled(service, submit(service, (sources, "target")))
+
+    assert (found["job_type"], states(found), found["job_state"]) == ("R", expected, state)
+
+
+def test_what_has_not_begun_can_be_cancelled(
+    service: str, xrdcp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way = [
+        submit(service, ([f"hold-{n}"], f"x{n}")) for n in range(fts_service.WORKER_THREADS)
+    ]
+    end = time.monotonic() + 20
+    while any(states(ask(f"{service}/jobs/{job}")[0]) != ["ACTIVE"] for job in under_way):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    waiting = submit(service, (["good"], "never"))
+
+    ask(f"{service}/jobs/{waiting}", method="DELETE")
+    Path(f"{xrdcp}.go").touch()
+
+    assert settled(service, waiting)["job_state"] == "CANCELED"
+    for job in under_way:
+        assert settled(service, job)["job_state"] == "FINISHED"
+    assert "never" not in Path(f"{xrdcp}.log").read_text()
+
+
+def test_a_copy_that_takes_too_long_fails(
+    service: str, xrdcp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fts_service, "COPY_TIMEOUT_S", 0.1)
+
+    found = settled(service, submit(service, (["hold"], "target")))
+
+    assert (found["job_state"], found["files"][0]["reason"]) == ("FAILED", "not done after 0 s")
+
+
+def test_several_jobs_are_asked_for_at_once_and_an_unknown_one_is_said_to_be(service: str) -> None:
+    known = submit(service, (["good"], "x"), checksum="")
+
+    found = ask(f"{service}/jobs/{known},nobody")
+
+    assert [job["http_status"] for job in found] == ["200 Ok", "404 Not Found"]
+
+
+def test_what_is_no_job_is_refused(service: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+        ask(f"{service}/jobs", {"files": []}, "POST")
+    refused.value.close()
+
+
+def test_it_says_that_it_is_not_fts(service: str) -> None:
+    assert "not FTS" in ask(service)["service"]
+
+
+def test_old_jobs_are_forgotten(xrdcp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fts_service, "MAX_JOBS", 2)
+    carried_out = TransferQueue(str(xrdcp))
+    file = {"sources": ["a"], "destinations": ["b"]}
+    jobs = [carried_out.submit({"files": [file], "params": {}}) for _ in range(3)]
+
+    assert [carried_out.find_job(job)["http_status"][:3] for job in jobs] == ["404", "200", "200"]

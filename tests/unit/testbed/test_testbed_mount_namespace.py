@@ -1,0 +1,74 @@
+"""The scripts that hide folders, as far as they can be told without mounting anything."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from treehammer.errors import TestbedError
+from treehammer.testbed.core import mount_namespace
+from treehammer.testbed.core.component import VisibleFolder
+
+
+def test_parents_are_shown_before_what_lies_in_them() -> None:
+    outer = VisibleFolder(Path("/data/x"), Path("/tmp"), writable=True)
+    inner = VisibleFolder(Path("/tmp/box/site"), Path("/tmp/box/site"))
+
+    lines = mount_namespace.render_mount_script(
+        [Path("/tmp/box")], [inner, outer], ["true"]
+    ).splitlines()
+
+    assert lines.index("mount --rbind /mnt/data/x /tmp") < lines.index("mkdir -p /tmp/box/site")
+    assert "mount -o remount,bind,ro /tmp/box/site" in lines
+    assert "mount -o remount,bind,ro /tmp" not in lines
+    assert lines[-1] == "exec true"
+
+
+def test_what_lies_in_a_hidden_folder_is_not_hidden_again() -> None:
+    text = mount_namespace.render_mount_script([Path("/a/b"), Path("/a"), Path("/a")], [], ["true"])
+
+    assert text.count("tmpfs") == 1
+
+
+def test_names_are_quoted() -> None:
+    odd = Path("/a b/$(touch x)/'q'")
+
+    text = mount_namespace.render_mount_script(
+        [odd], [VisibleFolder(odd / "c", odd / "c")], ["true"]
+    )
+
+    assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
+    shown = subprocess.run(
+        ["sh"],
+        input="mount() { printf '%s\\n' \"$@\"; }; umount() { :; }; mkdir() { :; }\n" + text,
+        text=True,
+        check=True,
+        capture_output=True,
+    ).stdout
+    assert str(odd) in shown.splitlines()
+    assert f"/mnt{odd}/c" in shown.splitlines()
+
+
+@pytest.mark.parametrize(
+    "used, stage", [("/home/me", "/mnt"), ("/mnt/cache", "/media"), ("/mnt", "/media")]
+)
+def test_the_stage_is_a_folder_that_nobody_needs(used: str, stage: str) -> None:
+    assert f"umount -l {stage}\n" in mount_namespace.render_mount_script([Path(used)], [], ["true"])
+
+
+def test_without_a_stage_it_says_so() -> None:
+    with pytest.raises(TestbedError, match="no folder that could be used"):
+        mount_namespace.render_mount_script([Path("/")], [], ["true"])
+
+
+def test_the_topmost_barrier_is_found(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    private = tmp_path / "private"
+    (private / "more").mkdir(parents=True)
+    private.chmod(0o700)
+    (private / "more").chmod(0o700)
+    above = mount_namespace.topmost_inaccessible_parent(private)
+
+    assert mount_namespace.topmost_inaccessible_parent(private / "more" / "x") == (above or private)

@@ -1,0 +1,45 @@
+"""How the sites of a testbed differ."""
+
+from __future__ import annotations
+
+import pytest
+
+from treehammer.testbed.network.site_profiles import (
+    LONG_DISTANCE,
+    MEDIUM_DISTANCE,
+    NetworkDistance,
+    build_profiles,
+)
+
+
+@pytest.mark.parametrize(
+    "count, labels",
+    [
+        (1, ["near http two-doors"]),
+        (2, ["near http two-doors", "distant"]),
+        (3, ["near two-doors", "near http", "distant http"]),
+        (4, ["near two-doors", "near http", "medium", "distant http"]),
+        (6, ["near two-doors", "near http", "near", "near", "medium", "distant http"]),
+    ],
+)
+def test_sites_differ_as_far_as_there_are_enough(count: int, labels: list[str]) -> None:
+    found = build_profiles([f"SITE_{number}" for number in range(count)])
+
+    assert [" ".join(profile.labels) for profile in found] == labels
+
+
+def test_only_what_is_called_so_is_far() -> None:
+    found = build_profiles(["A", "B", "C", "D", "E"])
+
+    assert [profile.distance for profile in found] == [
+        None,
+        None,
+        None,
+        MEDIUM_DISTANCE,
+        LONG_DISTANCE,
+    ]
+
+
+def test_a_cable_holds_what_is_under_way() -> None:
+    assert NetworkDistance(20, 1000).queue_kb * 1024 >= 20e-3 * 1000e6 / 8
+    assert NetworkDistance(1, 10).queue_kb == 2048

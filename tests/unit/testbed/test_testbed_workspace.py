@@ -1,0 +1,117 @@
+"""Where testbeds lie, what is remembered of them, and who changes them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from treehammer import config
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, TestbedError
+from treehammer.testbed.core import workspace
+from treehammer.testbed.core.workspace import RunningDaemon, WorkspaceState
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(workspace, "MAX_PATH_BYTES", 500)
+    monkeypatch.setenv("TREEHAMMER_TESTBEDS", str(tmp_path / "boxes"))
+    flags = {"cache_dir": tmp_path / "cache", "data_dir": tmp_path / "data"}
+    return config.load_settings(flags, environ={}, folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "Two", "a b", "../x", "-a", "a" * 21, "a.b", "a\n"])
+def test_names_that_cannot_be(settings: Settings, name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot name a testbed"):
+        workspace.define_workspace(name, 1, settings)
+
+
+@pytest.mark.parametrize("sites", [0, -1, 27])
+def test_numbers_of_sites_that_cannot_be(settings: Settings, sites: int) -> None:
+    with pytest.raises(ConfigError, match="1 to 26 sites"):
+        workspace.define_workspace("one", sites, settings)
+
+
+def test_paths_of_sockets_stay_short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREEHAMMER_TESTBEDS", "/tmp/" + "long" * 20)
+    monkeypatch.setattr(workspace, "MAX_PATH_BYTES", 60)
+    with pytest.raises(ConfigError, match="60 bytes that sockets leave"):
+        workspace.define_workspace("one", 1, settings)
+
+
+def test_a_box_hides_what_is_the_users(settings: Settings) -> None:
+    box = workspace.define_workspace("one", 2, settings)
+
+    assert box.sites == ("SITE_A", "SITE_B")
+    assert {settings.cache_dir, settings.data_dir, Path(__file__).parents[3]} <= set(
+        box.hidden_folders
+    )
+    assert not box.folder.exists()
+
+
+def test_a_folder_of_somebody_else_is_refused(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "boxes").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TestbedError, match="not a folder of yours"):
+        workspace.define_workspace("one", 1, settings)
+    monkeypatch.setattr(os, "getuid", lambda: 1234567)
+    monkeypatch.setenv("TREEHAMMER_TESTBEDS", str(tmp_path / "elsewhere"))
+    with pytest.raises(TestbedError, match="not a folder of yours"):
+        workspace.define_workspace("one", 1, settings)
+
+
+def test_what_is_remembered_reads_the_same(tmp_path: Path) -> None:
+    state = WorkspaceState(
+        ("A", "B"), True, ("6.40.00",), True, (RunningDaemon("x", 1, 2, 3.5, 15),)
+    )
+
+    workspace.write_state(tmp_path, state)
+
+    assert workspace.read_state(tmp_path) == state
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"sites": [], "daemons": [{}]}', "\x00", '"x"'])
+def test_what_cannot_be_read_is_nothing(tmp_path: Path, text: str) -> None:
+    assert workspace.read_state(tmp_path) is None
+    (tmp_path / "state.json").write_text(text)
+    assert workspace.read_state(tmp_path) is None
+
+
+def test_one_at_a_time_changes_a_testbed(settings: Settings) -> None:
+    box = workspace.define_workspace("one", 1, settings)
+    order: list[str] = []
+    inside, waits = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with workspace.lock_workspace(box, lambda: None):
+            inside.set()
+            assert waits.wait(10)
+            time.sleep(0.05)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(10)
+    with workspace.lock_workspace(box, waits.set):
+        order.append("second")
+    thread.join()
+
+    assert order == ["first", "second"]
+    assert not box.folder.parent.exists()
+
+
+def test_the_lock_stays_as_long_as_the_testbed(settings: Settings) -> None:
+    box = workspace.define_workspace("one", 1, settings)
+
+    with workspace.lock_workspace(box, lambda: None):
+        box.folder.mkdir()
+    assert box.folder.with_suffix(".lock").exists()
+    with workspace.lock_workspace(box, lambda: None):
+        box.folder.rmdir()
+    assert not box.folder.parent.exists()

@@ -1,0 +1,66 @@
+"""The benchmark of pages asks for pages that show something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from benchmark_modules import SHORT_ROWS, import_short_benchmarks
+from service_thread import ServiceThread, StartService
+
+from treehammer.errors import NothingToDoError
+from treehammer.sql.write.store import Store
+
+
+@pytest.fixture(scope="module")
+def named() -> Iterator[Callable[[str], ModuleType]]:
+    """Modules of the benchmarks."""
+    with import_short_benchmarks() as found:
+        yield found
+
+
+def port(service: ServiceThread) -> int:
+    """Where it listens."""
+    found = service.client.base_url.port
+    assert found
+    return found
+
+
+def test_every_page_shows_something(
+    named: Callable[[str], ModuleType],
+    tmp_path: Path,
+    start_service: StartService,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    databases, pages, records = (
+        named("harness.filled_databases"),
+        named("service.page_cost"),
+        named("harness.synthetic_jobs"),
+    )
+    for name in ("CAMPAIGN_COUNT", "COMPARISON_COUNT", "JOBS_PER_COMPARISON"):
+        monkeypatch.setattr(records, name, 1)
+    with databases.filled_database("sqlite", SHORT_ROWS, tmp_path / "kept") as found:
+        with Store.open(found.url, create=False) as store:
+            records.add_missing_records(store, databases.seed_rows(SHORT_ROWS))
+        with start_service(url=found.url, reading_open=True) as service:
+            for page in pages.build_page_requests():
+                shown = pages._count_shown_rows(port(service), page)
+                assert (shown > 0) == (page.reads != pages.READS_NOTHING), page.name
+
+
+def test_a_page_that_shows_nothing_is_refused(
+    named: Callable[[str], ModuleType], start_service: StartService
+) -> None:
+    pages, world = named("service.page_cost"), named("harness.synthetic_measurements")
+    long_ago = int(f"{datetime.now(UTC).date() - timedelta(days=50):%Y%m%d}")
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            first, *_ = world.SyntheticCampaigns(1, 4)
+            store.add([type(first)({**first.values, "day": long_ago}, first.extras)])
+        known = {page.name: page for page in pages.build_page_requests()}
+        for name in ("sites", "a site, 30 days", "metrics for Prometheus", "API: overview"):
+            with pytest.raises(NothingToDoError, match="the page shows nothing"):
+                pages._count_shown_rows(port(service), known[name])

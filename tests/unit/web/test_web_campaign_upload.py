@@ -1,0 +1,240 @@
+"""What submitters tell of their campaigns: what is taken, what stays, what is refused and why."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from measurement_factory import STARTED_US
+from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
+
+from treehammer.errors import StoreError
+from treehammer.sql.auth.tokens import mint_job_token
+from treehammer.sql.core.rows import EXTERNAL_PREFIX, AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.web.api.campaign_ingest import MAX_ROWS
+
+PATH = "/api/v1/campaigns"
+PLAN: Mapping[str, Any] = {
+    "definition": {"axes": {"root": ["6.38.00"], "mode": [1, 0.5, True]}, "dataset": "tiny"},
+    "sites": ["A"],
+    "breaker": "50%/10",
+}
+CAMPAIGN = CampaignRow(
+    "c1", "nightly", STARTED_US, "https://x.org/r", "main", "abc", False, "reads", "tests/reads",
+    json.dumps(PLAN, sort_keys=True), 2, 8,
+)  # fmt: skip
+JOB = JobRow("j1", "c1", "A", "root", "timed", 1, "cold", "htcondor@must", "7.0", 4, "running")
+ATTEMPT = AttemptRow("j1", 1, "running", STARTED_US, 0, None, "", "")
+
+
+def document(*rows: JobRow | AttemptRow | ReplicaRow, campaign: CampaignRow = CAMPAIGN) -> Any:
+    """What is posted for rows."""
+    told: dict[str, Any] = {"campaign": {**asdict(campaign), "plan": json.loads(campaign.plan)}}
+    jobs: dict[str, Any] = {}
+    for row in rows:
+        values = asdict(row)
+        if isinstance(row, JobRow):
+            del values["campaign_id"]
+            jobs[row.id] = {**values, "attempts": []}
+        elif isinstance(row, AttemptRow):
+            jobs[values.pop("job_id")]["attempts"].append(values)
+    found = [asdict(row) for row in rows if isinstance(row, ReplicaRow)]
+    return {**told, "jobs": [*jobs.values()], "replicas": found}
+
+
+@pytest.fixture
+def key(service: ServiceThread) -> str:
+    return service.make_key("submit").text
+
+
+def told(
+    service: ServiceThread, key: str, *rows: JobRow | AttemptRow | ReplicaRow
+) -> tuple[int, ...]:
+    """New, changed, known."""
+    answer = service.post_document(document(*rows), key, PATH)
+    assert answer.status_code == 200, answer.text
+    return tuple(answer.json().values())
+
+
+def jobs(service: ServiceThread) -> list[JobRow]:
+    with Store.open(service.url) as store:
+        return [job for one in store.campaigns() for job in store.jobs(one.id)]
+
+
+def marked(job: JobRow) -> JobRow:
+    return replace(job, batch_system=EXTERNAL_PREFIX + job.batch_system)
+
+
+def test_what_is_told_later_stands(service: ServiceThread, key: str) -> None:
+    assert told(service, key, JOB, ATTEMPT) == (3, 0, 0)
+    assert told(service, key, JOB, ATTEMPT) == (0, 0, 3)
+    done = replace(JOB, state="done")
+    ended = replace(ATTEMPT, state="done", ended_us=STARTED_US + 1, exit_code=0)
+    assert told(service, key, done, ended) == (0, 2, 1)
+    assert told(service, key, JOB, ATTEMPT) == (0, 0, 3), "what was said before came late"
+    assert jobs(service) == [marked(done)]
+    again = replace(JOB, state="queued", batch_id="8.0")
+    assert told(service, key, again) == (0, 1, 1)
+    assert jobs(service) == [marked(again)]
+    with Store.open(service.url) as store:
+        assert store.campaigns() == [CAMPAIGN]
+        assert store.attempts(["j1"]) == [ended], "what is not told stays"
+
+
+def test_what_is_followed_here_is_left_alone(service: ServiceThread, key: str) -> None:
+    with Store.open(service.url) as store:
+        store.add_campaign(CAMPAIGN, [JOB])
+        assert told(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
+        assert (jobs(service), store.attempts(["j1"])) == ([JOB], [])
+        done, ended = replace(JOB, state="done"), replace(ATTEMPT, state="done", exit_code=0)
+        store.set_attempts([ended])
+        store.set_jobs([done])
+        assert told(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
+        # It was imported here, and queued anew where it is followed.
+        second = replace(ATTEMPT, number=2)
+        assert told(service, key, JOB, second) == (1, 1, 1)
+        assert (jobs(service), store.attempts(["j1"])) == ([marked(JOB)], [ended, second])
+
+
+def test_bad_replicas_mark_what_read_them(service: ServiceThread, key: str) -> None:
+    service.post_document(
+        make_body([make_sent_measurement(dataset_hash="h", door="root", plausible=True)]), key
+    )
+    finding = ReplicaRow("f1", 5, "tiny", "h", "local", "root", "f", "root://", False, "torn")
+    assert told(service, key, finding) == (2, 0, 0)
+    with Store.open(service.url) as store:
+        (row,) = store.measurements(Selection(), ["plausible"])
+        assert store.replicas() == [finding]
+    assert row["plausible"] is False
+
+
+def test_who_may(service: ServiceThread, key: str) -> None:
+    token = mint_job_token(service.make_key("submit"), "c1", "j1", 2**60)
+    assert service.post_document(document(), token, PATH).status_code == 403
+    assert service.post_document(document(), service.make_key("read").text, PATH).status_code == 403
+    assert service.post_document(document(), "", PATH).status_code == 401
+    assert (
+        service.post_document(document(), service.make_key("admin").text, PATH).status_code == 200
+    )
+    assert service.get_path(PATH, key).status_code == 403, "those who submit do not read"
+
+
+def test_pages_show_it(service: ServiceThread, key: str) -> None:
+    assert told(service, key, JOB, ATTEMPT) == (3, 0, 0)
+    reader = service.make_key("read").text
+    (listed,) = service.get_path("/api/v1/campaigns", reader).json()["tables"]["campaigns"]
+    assert (listed["campaign_id"], listed["running"], listed["planned"]) == ("c1", 1, 8)
+    for path in ("/overview", "/campaigns/c1", "/jobs/j1"):
+        answer = service.get_path(f"/api/v1{path}", reader)
+        assert answer.status_code == 200
+        page = service.get_path(path.replace("/overview", "/"), reader)
+        assert EXTERNAL_PREFIX not in page.text
+    assert "htcondor@must 7.0" in service.get_path("/jobs/j1", reader).text
+
+
+def changed(part: str, **values: Any) -> Any:
+    """A good document with other values in one of its parts."""
+    finding = ReplicaRow("f1", 1, "tiny", "h", "A", "root", "f", "root://a//f", True, "")
+    made = document(JOB, ATTEMPT, finding)
+    places = {
+        "": made,
+        "campaign": made["campaign"],
+        "plan": made["campaign"]["plan"],
+        "job": made["jobs"][0],
+        "attempt": made["jobs"][0]["attempts"][0],
+        "replica": made["replicas"][0],
+    }
+    places[part].update(values)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "word"),
+    [
+        (b"{", 400, "not JSON"),
+        ([], 422, "the body: input should be"),
+        ({}, 422, "campaign: field required"),
+        (changed("", more=1), 422, "more: extra inputs"),
+        (changed("", jobs={}), 422, "jobs: input should be a valid list"),
+        (changed("campaign", id=""), 422, "campaign.id: "),
+        (changed("campaign", id="x" * 129), 422, "campaign.id: "),
+        (changed("campaign", name="a\0b"), 422, "must not contain NUL"),
+        (changed("campaign", name="\ud800"), 422, "campaign.name: "),
+        (changed("campaign", created_us=2**62), 422, "campaign.created_us: "),
+        (changed("campaign", created_us=-1), 422, "campaign.created_us: "),
+        (changed("campaign", planned_jobs=-1), 422, "campaign.planned_jobs: "),
+        (changed("campaign", dirty=1), 422, "campaign.dirty: "),
+        (changed("campaign", plan="{}"), 422, "campaign.plan: "),
+        (changed("plan", breaker="never"), 422, "campaign.plan.breaker: "),
+        (changed("plan", sites="A"), 422, "campaign.plan.sites: "),
+        (changed("plan", templates={"A": 1}), 422, "campaign.plan.templates.A: "),
+        (changed("plan", definition={"axes": {"root": 1}}), 422, "definition.axes.root: "),
+        (changed("plan", definition={"axes": {"root": [[]]}}), 422, "definition.axes.root"),
+        (changed("plan", more="\ud800"), 422, "lone surrogates"),
+        (changed("plan", more="x" * 1_000_001), 422, "longer than"),
+        (
+            json.dumps(changed("plan", more=7e7)).replace("70000000.0", "1e999").encode(),
+            422,
+            "finite numbers",
+        ),
+        (changed("job", state="gone"), 422, "jobs.0.state: "),
+        (changed("job", repeat=1.5), 422, "jobs.0.repeat: "),
+        (changed("job", campaign_id="c2"), 422, "jobs.0.campaign_id: extra"),
+        (changed("job", batch_system="x" * 4000), 422, "jobs.0.batch_system: "),
+        (changed("attempt", number=0), 422, "jobs.0.attempts.0.number: "),
+        (changed("attempt", exit_code=2**63), 422, "exit_code: "),
+        (changed("attempt", failure_class="bad luck"), 422, "failure_class: "),
+        (changed("attempt", message="x" * 1_000_001), 422, "message: "),
+        (changed("replica", good=None), 422, "replicas.0.good: "),
+        ({**document(), "jobs": document(JOB)["jobs"] * 2}, 422, "job j1 stands twice"),
+        (changed("job", attempts=document(JOB, ATTEMPT)["jobs"][0]["attempts"] * 2), 422, "twice"),
+        ({**document(), "jobs": [{}] * (MAX_ROWS + 1)}, 413, "at most"),
+        (changed("job", attempts=[{}] * (MAX_ROWS + 1)), 413, "at most"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused_with_the_reason(
+    shared_service: ServiceThread, shared_key: str, content: Any, status: int, word: str
+) -> None:
+    answer = shared_service.post_document(content, shared_key, PATH)
+    assert answer.status_code == status, answer.text
+    assert word in answer.json()["error"]
+    with Store.open(shared_service.url) as store:
+        assert (store.campaigns(), store.replicas()) == ([], [])
+
+
+def test_a_job_stays_with_its_campaign(service: ServiceThread, key: str) -> None:
+    told(service, key, JOB)
+    other = replace(CAMPAIGN, id="c2")
+    answer = service.post_document(document(JOB, campaign=other), key, PATH)
+    assert (answer.status_code, "another campaign" in answer.json()["error"]) == (422, True)
+    with Store.open(service.url) as store:
+        assert store.campaigns() == [CAMPAIGN], "nothing of it is stored"
+
+
+def test_packed_and_large(service: ServiceThread, key: str) -> None:
+    many = [replace(JOB, id=f"j{number}") for number in range(MAX_ROWS)]
+    packed = gzip.compress(json.dumps(document(*many)).encode())
+    answer = service.post_document(packed, key, PATH, Content_Encoding="gzip")
+    assert answer.json() == {"new": MAX_ROWS + 1, "changed": 0, "known": 0}
+    assert len(jobs(service)) == MAX_ROWS
+
+
+def test_a_database_that_refuses_is_told(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start_service() as service:
+        key = service.make_key("submit").text
+
+        def refuses(*_: object) -> None:
+            raise StoreError("disk full", where="/secret")
+
+        monkeypatch.setattr(Store, "apply_upload", refuses)
+        answer = service.post_document(document(), key, PATH)
+        assert (answer.status_code, int(answer.headers["Retry-After"]) > 0) == (503, True)
+        assert "secret" not in answer.text

@@ -1,0 +1,264 @@
+"""What is the same work: told by the axes of a variant, whatever its label leaves out.
+
+A label names the axes that vary in its campaign alone.  So two campaigns may give one label to
+different variants, and different labels to one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from service_thread import ServiceThread, run_service
+
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.write.store import Store
+from treehammer.web.display import calendar_days
+
+RELEASE = "6.40.00"
+DAY = calendar_days.today() - timedelta(days=1)
+ALL = "from=&to="
+
+
+def variant(branches: float, cache_mb: int, root: str = RELEASE) -> str:
+    axes = {"access": "direct", "branches": branches, "cache_mb": cache_mb, "root": root}
+    return json.dumps(axes, separators=(",", ":"))
+
+
+WHOLE, PART, CACHED = variant(1.0, 0), variant(0.02, 0), variant(0.02, 30)
+#: Site, campaign, variant, its label there, CPU time per event and CPU efficiency.
+MEASURED = (
+    ("A", "whole", WHOLE, "cache_mb=0", 80e-6, 0.9),
+    ("B", "part", PART, "cache_mb=0", 7e-6, 0.5),
+    ("C", "part", PART, "cache_mb=0", 9e-6, 0.7),
+    ("A", "both", CACHED, "branches=2% cache_mb=30", 10e-6, 0.6),
+    ("B", "part", CACHED, "cache_mb=30", 12e-6, 0.8),
+    ("C", "root", CACHED, f"root={RELEASE}", 14e-6, 0.4),
+    # In one day of one site, too.
+    ("A", "part", PART, "cache_mb=0", 8e-6, 0.5),
+)
+
+
+def measured() -> Iterator[Measurement]:
+    for number, (site, campaign, axes, label, cpu_s, efficiency) in enumerate(MEASURED):
+        shared: dict[str, Any] = {"door": "near", "door_protocol": "root", "plausible": True}
+        shared |= {"test_name": "ttree-read", "dataset": "small", "dataset_hash": "sha256:0"}
+        yield make_measurement(
+            f"{number}",
+            day=calendar_days.day_number(DAY),
+            site=site,
+            campaign_id=campaign,
+            variant=axes,
+            variant_label=label,
+            axis_root=RELEASE,
+            cpu_per_event_s=cpu_s,
+            eff_job=efficiency,
+            **shared,
+        )
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    folder = tmp_path_factory.mktemp("same")
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        for campaign in sorted({one[1] for one in MEASURED}):
+            mine = [(n, one[0]) for n, one in enumerate(MEASURED) if one[1] == campaign]
+            jobs = [make_job_row(f"{n}", campaign_id=campaign, site=site) for n, site in mine]
+            store.add_campaign(make_campaign_row(campaign), jobs)
+        store.add(measured())
+    with run_service(folder, reading_open=True) as service:
+        yield service
+
+
+def told(service: ServiceThread, address: str, **asked: str) -> dict[str, Any]:
+    answer = service.client.get(f"/api/v1{address}", params=asked or None)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_site_is_held_against_the_same_variants_whatever_their_labels(
+    service: ServiceThread,
+) -> None:
+    asked = {"metric": "cpu_per_event_s"}
+    (row,) = told(service, "/sites/A", **asked)["tables"]["series"]
+    # Of 80, 10 and 8 µs nobody else did the first.
+    assert (row["measurements"], row["compared"], row["sites"]) == (3, 2, 2)
+    assert row["own"] == pytest.approx(9e-6)
+    assert row["median"] == pytest.approx((8e-6 + 13e-6) / 2)
+    (row,) = told(service, "/sites/B", **asked)["tables"]["series"]
+    assert row["median"] == pytest.approx((8.5e-6 + 12e-6) / 2)
+
+
+def test_the_list_of_sites_holds_the_same_variants_against_each_other(
+    service: ServiceThread,
+) -> None:
+    rows = {row["site"]: row for row in told(service, "/sites")["tables"]["sites"]}
+    assert rows["A"]["own"] == pytest.approx((0.6 + 0.5) / 2)
+    assert rows["A"]["median"] == pytest.approx((0.6 + 0.6) / 2)
+    assert rows["B"]["median"] == pytest.approx((0.6 + 0.5) / 2)
+
+
+def test_one_variant_of_a_site_can_be_chosen(service: ServiceThread) -> None:
+    chosen = json.dumps({"access": "direct", "branches": 0.02, "cache_mb": 30})
+    asked = {"metric": "cpu_per_event_s", "variant": chosen}
+    (row,) = told(service, "/sites/A", **asked)["tables"]["series"]
+    assert (row["measurements"], row["median"]) == (1, pytest.approx(13e-6))
+
+
+@pytest.mark.parametrize("view", ["", "&panels=host", "&bars=interval", "&view=distribution"])
+def test_a_label_of_several_variants_says_that_it_mixes_them(
+    service: ServiceThread, view: str
+) -> None:
+    query = f"metric=cpu_per_event_s&by=variant_label&colour=&{ALL}{view}"
+    found = told(service, f"/explore?{query}")
+    assert found["about"]["mixed"].startswith("Points mix up to 2 variants")
+    mixes = {row["variant_label"]: row["mixes"] for row in found["tables"]["figure"]}
+    assert mixes["cache_mb=0"].startswith("2 variants")
+    assert mixes["branches=2% cache_mb=30"] == ""
+
+
+def test_variants_with_one_label_are_counted_apart(service: ServiceThread) -> None:
+    found = told(service, f"/explore?by=site&colour=&{ALL}")
+    assert found["about"]["mixed_most"] == {"variant": 3}
+
+
+def page(service: ServiceThread, address: str) -> str:
+    answer = service.client.get(address, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def drawn(service: ServiceThread, address: str) -> dict[str, Any]:
+    """What a page hands to Plotly."""
+    found = re.search(r'id="picture">(.*?)</script>', page(service, address), re.DOTALL)
+    assert found
+    picture: dict[str, Any] = json.loads(unescape(found[1]))
+    return picture
+
+
+SHARED = "access=direct"
+NAMES = ["branches=2% cache_mb=0", "branches=2% cache_mb=30", "branches=100% cache_mb=0"]
+
+
+def test_s0_has_a_series_for_each_variant(service: ServiceThread) -> None:
+    found = told(service, f"/figures/s0?{ALL}")
+    assert found["about"]["mixed"] == ""
+    means = {(row["site"], row["variant"]): row["mean"] for row in found["tables"]["figure"]}
+    expected = {(site, axes): mean for site, _, axes, _, _, mean in MEASURED}
+    assert means == pytest.approx(expected)
+    picture = drawn(service, f"/figures/s0?{ALL}")
+    assert [one["name"] for one in picture["series"]] == NAMES
+    assert picture["shared"] == f"{SHARED} root={RELEASE}"
+
+
+@pytest.mark.parametrize("view", ["", "&bars=interval", "&view=distribution"])
+def test_a_figure_by_variant_mixes_none(service: ServiceThread, view: str) -> None:
+    query = f"metric=cpu_per_event_s&by=variant&panels=site&colour=axis_root&{ALL}{view}"
+    found = told(service, f"/explore?{query}")
+    assert "variant" not in found["about"]["mixed_most"]
+    rows = [row for row in found["tables"]["figure"] if row["site"] == "A"]
+    values = {row["variant"]: row["mean"] for row in rows}
+    assert values == pytest.approx({WHOLE: 80e-6, CACHED: 10e-6, PART: 8e-6})
+    text = page(service, f"/explore?{query}")
+    assert f'<p class="quiet">All variants: {SHARED}</p>' in text
+    assert all(f">{name}</" in text for name in NAMES)
+    assert drawn(service, f"/explore?{query}")["x_title"] == "branches · cache_mb"
+
+
+def test_presets_and_links_ask_for_variants_not_for_labels(service: ServiceThread) -> None:
+    addresses = [f"/explore?{ALL}", "/sites/A", f"/days/{DAY}?site=A", "/jobs/0", "/campaigns/part"]
+    for address in addresses:
+        found = [unescape(one) for one in re.findall(r'href="([^"]*)"', page(service, address))]
+        explored = [one for one in found if "/explore?" in one]
+        assert explored, address
+        assert not [one for one in explored if "variant_label" in one], address
+        for one in explored:
+            assert service.client.get(one).status_code == 200, one
+
+
+def test_a_day_tells_apart_what_has_one_label(service: ServiceThread) -> None:
+    address = f"/days/{DAY}"
+    rows = told(service, address, site="A")["tables"]["measured"]
+    means = {row["variant"]: row["cpu_per_event_s_mean"] for row in rows}
+    assert means == pytest.approx({WHOLE: 80e-6, PART: 8e-6, CACHED: 10e-6})
+    text = page(service, f"{address}?site=A")
+    assert all(f">{name}</a>" in text for name in NAMES)
+    assert f"All variants: {SHARED}" in text
+
+
+def test_the_same_here_by_day_is_the_same(service: ServiceThread) -> None:
+    """Of the job that read all branches there is one execution here, though three have its label."""
+    links = re.findall(r'href="([^"]*/explore\?[^"]*by=day[^"]*)"', page(service, "/jobs/0"))
+    (query,) = {unescape(one).split("?", 1)[1] for one in links}
+    found = service.client.get(f"/explore?{query}&format=json").json()
+    (row,) = found["tables"]["figure"]
+    assert (row["number"], row["mean"]) == (1, pytest.approx(80e-6))
+    text = page(service, f"/explore?{query}")
+    assert "; variant access=direct branches=100% cache_mb=0 root=6.40.00; " in text
+    assert 'class="mixed"' not in text
+
+
+def test_programs_are_told_the_label_of_a_variant_that_has_one(tmp_path: Path) -> None:
+    called = [(PART, "cache_mb=0"), (WHOLE, "branches=100%"), (WHOLE, "cache_mb=0")]
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        jobs = [make_job_row(f"{n}", site="A") for n in range(len(called))]
+        store.add_campaign(make_campaign_row(), jobs)
+        shared: dict[str, Any] = {
+            "site": "A",
+            "day": calendar_days.day_number(DAY),
+            "plausible": False,
+        }
+        store.add(
+            make_measurement(f"{n}", variant=axes, variant_label=label, **shared)
+            for n, (axes, label) in enumerate(called)
+        )
+    with run_service(tmp_path, reading_open=True) as service:
+        day = told(service, f"/days/{DAY}", site="A")["tables"]
+        work = told(service, "/sites/A")["tables"]["work"]
+    for rows in (day["measured"], work):
+        labels = [(row["variant"], row["variant_label"]) for row in rows]
+        assert sorted(labels) == sorted([(PART, "cache_mb=0"), (WHOLE, "")])
+    failing = [(row["variant"], row["variant_label"]) for row in day["failing"]]
+    assert sorted(failing) == sorted(called)
+
+
+def test_the_same_as_a_job_did_is_of_every_release(tmp_path: Path) -> None:
+    done = [("a", 1, "6.38.00", 0), ("b", 1, "6.40.00", 0), ("b", 2, "6.40.00", 30)]
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        jobs = [make_job_row(name, campaign_id="both", site="A") for name in ("a", "b")]
+        store.add_campaign(make_campaign_row("both"), jobs)
+        shared: dict[str, Any] = {"campaign_id": "both", "site": "A", "plausible": True}
+        shared |= {"day": calendar_days.day_number(DAY), "cpu_per_event_s": 1e-6}
+        store.add(
+            make_measurement(
+                job, round_, variant=variant(1.0, cache_mb, root), axis_root=root, **shared
+            )
+            for job, round_, root, cache_mb in done
+        )
+    with run_service(tmp_path, reading_open=True) as service:
+        for by in ("day", "site"):
+            text = unescape(page(service, "/jobs/a"))
+            (query,) = re.findall(rf'"/explore\?([^"]*by={by}[^"]*)"', text)
+            rows = service.client.get(f"/explore?{query}&format=json").json()["tables"]["figure"]
+            numbers = {row["axis_root"]: row["number"] for row in rows}
+            assert numbers == {"6.38.00": 1, "6.40.00": 1}, by
+
+
+def test_a_site_offers_each_variant_once(service: ServiceThread) -> None:
+    text = page(service, "/sites/A")
+    found = re.search(r'<select name="variant">(.*?)</select>', text)
+    assert found
+    assert re.findall(r">([^<]+)</option>", found[1]) == ["all", *NAMES]
+    values = [unescape(one) for one in re.findall(r'value="([^"]+)"', found[1])]
+    (row,) = told(service, "/sites/A", variant=values[-1], metric="cpu_per_event_s")["tables"][
+        "series"
+    ]
+    assert (row["mean"], row["median"]) == (pytest.approx(80e-6), None)

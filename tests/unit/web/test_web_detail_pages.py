@@ -1,0 +1,264 @@
+"""From a day, a campaign or a job to what stands behind it and beside it, and what each tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
+from service_thread import ServiceThread, run_service
+
+from treehammer.sql.core.rows import AttemptRow
+from treehammer.sql.write.store import Store
+
+DAY, SITE = "2026-03-01", "SITE/A"
+TEMPLATE = "htcondor.sub.j2 sha256:0123456789ab"
+COMMON: dict[str, Any] = {
+    "campaign_id": "nightly",
+    "site": SITE,
+    "door": "near",
+    "test_name": "ttree-read",
+    "test_path": "hctests/ttree-read",
+    "commit_id": "c" * 40,
+    **variant_values("branches=2% cache_mb=30"),
+    "dataset": "reference-small",
+    "dataset_hash": "sha256:abc",
+    "plausible": True,
+    "cpu_per_event_s": 0.01,
+    "axis_root": "6.40.00",
+}
+LACKING = {
+    "failure_class": "software setup",
+    "failure_kind": "not-supported",
+    "failure_message": "6.38.00 has no protocol davs",
+    "axis_root": "6.38.00",
+}
+BROKEN = {"failure_class": "software setup", "failure_kind": "exit", "failure_message": "no disk"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    folder = tmp_path_factory.mktemp("drilling")
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        plan = {"definition": {"dataset": "reference-small"}, "templates": {SITE: TEMPLATE}}
+        campaign = make_campaign_row(
+            "nightly", name="every night", plan=json.dumps(plan), planned_measurements=9
+        )
+        jobs = [
+            make_job_row(name, campaign_id="nightly", site=SITE, state=state)
+            for name, state in (("whole", "done"), ("lacking", "done"), ("broken", "running"))
+        ]
+        store.add_campaign(campaign, jobs)
+        store.set_attempts([AttemptRow("whole", 1, "done", 1, 2, 0, "", "")])
+        store.add(
+            [
+                make_measurement("whole", 1, **COMMON),
+                make_measurement("whole", 2, kind="checksum", **COMMON),
+                make_measurement("lacking", 1, **{**COMMON, **LACKING}),
+                make_measurement("lacking", 2, **{**COMMON, **LACKING}),
+                make_measurement("broken", 1, **{**COMMON, **BROKEN}),
+            ]
+        )
+    with run_service(folder, reading_open=True) as service:
+        yield service
+
+
+def page(service: ServiceThread, address: str) -> str:
+    answer = service.client.get(address, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def told(service: ServiceThread, address: str) -> dict[str, Any]:
+    answer = service.client.get(f"/api/v1{address}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def links(service: ServiceThread, address: str) -> list[str]:
+    return [unescape(one) for one in re.findall(r'href="(/[^"]*)"', page(service, address))]
+
+
+def asked(address: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(address).query))
+
+
+def test_a_good_day_leads_to_its_jobs_campaigns_and_measurements(service: ServiceThread) -> None:
+    found = links(service, f"/days/{DAY}?site=SITE/A")
+    assert {"/jobs/whole", "/campaigns/nightly", "/sites/SITE%2FA"} <= set(found)
+    one_by_one = [asked(link) for link in found if link.startswith("/explore?")]
+    of_the_day = [one for one in one_by_one if (one["from"], one["to"]) == (DAY, DAY)]
+    assert all(one["site"] == SITE for one in of_the_day)
+    (checksum,) = [one for one in of_the_day if one.get("kind") == "checksum"]
+    assert (checksum["test_name"], checksum["door"]) == ("ttree-read", "near")
+    assert checksum["variant"] == COMMON["variant"]
+    for link in found:
+        assert service.client.get(link).status_code == 200, link
+
+
+def test_jobs_of_a_day_are_those_that_measured(service: ServiceThread) -> None:
+    found = told(service, f"/days/{DAY}?site=SITE/A")
+    rows = {row["job_id"]: row for row in found["tables"]["jobs"]}
+    counts = {name: (row["measurements"], row["good"]) for name, row in rows.items()}
+    assert counts == {"whole": (2, 2), "lacking": (2, 0), "broken": (1, 0)}
+    assert {row["campaign_name"] for row in rows.values()} == {"every night"}
+    assert found["about"] == {
+        "status": "warning",
+        "counts": {"good": 2, "failed": 1, "implausible": 0, "not_supported": 2},
+        "classes": {"software setup": 1},
+    }
+
+
+def test_what_is_not_supported_is_no_failure_of_a_campaign(service: ServiceThread) -> None:
+    tables = told(service, "/campaigns/nightly")["tables"]
+    counts = {
+        name: {row["failure"]: row["measurements"] for row in tables[name]}
+        for name in ("failures", "unsupported")
+    }
+    apart = "software setup: not supported"
+    assert counts == {"failures": {"software setup": 1}, "unsupported": {apart: 2}}
+    shown = page(service, "/campaigns/nightly")
+    assert "Not supported by a release or set-up" in shown
+    messages = service.client.get("/campaigns/nightly?format=json&table=messages").json()
+    assert {row["failure"]: row["message"] for row in messages["tables"]["messages"]} == {
+        "software setup": "no disk",
+        apart: "6.38.00 has no protocol davs",
+    }
+    for failure, job in (("software setup", "broken"), (apart, "lacking")):
+        answer = service.client.get(
+            "/api/v1/campaigns/nightly", params={"failure": failure, "table": "jobs"}
+        )
+        assert [row["job_id"] for row in answer.json()["tables"]["jobs"]] == [job]
+
+
+def test_a_job_whose_measurements_failed_says_so_in_the_list(service: ServiceThread) -> None:
+    shown = page(service, "/campaigns/nightly?failure=software+setup")
+    row = shown[shown.index('id="jobs"') :]
+    assert "<td>1 software setup</td>" in row
+    assert BROKEN["failure_message"] in row
+    rows = told(service, "/campaigns/nightly?table=jobs")["tables"]["jobs"]
+    assert {row["job_id"]: (row["failure"], row["failed"], row["message"]) for row in rows} == {
+        "whole": ("", {}, ""),
+        "lacking": ("", {"software setup: not supported": 2}, LACKING["failure_message"]),
+        "broken": ("", {"software setup": 1}, BROKEN["failure_message"]),
+    }
+
+
+def test_a_campaign_tells_programs_how_far_it_is(service: ServiceThread) -> None:
+    about = told(service, "/campaigns/nightly")["about"]
+    progress = about["progress"]
+    assert (progress["recorded"], progress["planned"], progress["over"]) == (5, 9, False)
+    assert progress["jobs"] == {"done": 2, "running": 1}
+    assert progress["remaining_s"] > 0
+
+
+@pytest.mark.parametrize(
+    "states, recorded, said",
+    [
+        (("done", "running"), 1, "Nothing went wrong so far."),
+        (("done", "done"), 2, "Nothing went wrong."),
+        (("running",), 2, "Nothing went wrong."),
+        (
+            ("cancelled", "done", "cancelled"),
+            0,
+            "No failure is known, but 2 of 2 planned measurements did not come back: "
+            "2 jobs were cancelled.",
+        ),
+        (("cancelled",), 1, "1 of 2 planned measurements did not come back: 1 job was cancelled."),
+        (("done",), 1, "No failure is known, but 1 of 2 planned measurements did not come back."),
+    ],
+)
+def test_that_nothing_failed_is_said_as_far_as_it_is_true(
+    tmp_path: Path, states: tuple[str, ...], recorded: int, said: str
+) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        jobs = [make_job_row(f"job {place}", state=state) for place, state in enumerate(states)]
+        store.add_campaign(make_campaign_row(), jobs)
+        store.add(make_measurement("job 0", round_) for round_ in range(recorded))
+    with run_service(tmp_path, reading_open=True) as service:
+        shown = page(service, "/campaigns/campaign")
+    assert said in shown
+
+
+@pytest.mark.parametrize("address", ["/campaigns/nightly", "/jobs/whole"])
+def test_what_ran_is_named_exactly(service: ServiceThread, address: str) -> None:
+    facts = told(service, address)["about"]["facts"]
+    shown = " ".join(facts.values())
+    for exact in (TEMPLATE, "reference-small", "sha256:abc", "hctests/ttree-read", "c" * 40):
+        assert exact in shown, exact
+    assert TEMPLATE in page(service, address)
+    assert "sha256:abc" in page(service, address)
+
+
+def test_a_job_leads_to_its_site_its_day_and_its_work_elsewhere(service: ServiceThread) -> None:
+    found = links(service, "/jobs/whole")
+    expected = {"/campaigns/nightly", "/sites/SITE%2FA", f"/days/{DAY}?site=SITE%2FA"}
+    assert expected <= set(found)
+    explored = [asked(link) for link in found if link.startswith("/explore?")]
+    assert len(explored) == 2
+    for one in explored:
+        assert one["test_name"] == "ttree-read"
+        assert one["variant"] == COMMON["variant"]
+    assert explored[0]["campaign"] == "nightly"
+    assert (explored[1]["site"], explored[1]["door"]) == (SITE, "near")
+    for link in found:
+        assert service.client.get(link).status_code == 200, link
+
+
+def test_why_a_measurement_failed_stands_where_one_did(service: ServiceThread) -> None:
+    why = ">why</th>"
+    assert why not in page(service, "/jobs/whole")
+    broken = page(service, "/jobs/broken")
+    assert broken.index(why) < broken.index(">everything</th>") < broken.index(">CPU, ms/event<")
+
+
+def test_the_release_stands_beside_what_failed_before_root_ran(tmp_path: Path) -> None:
+    build = {"axis_root": "path:/opt/root", "root_version": "6.41.01"}
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        jobs = [
+            make_job_row(name, campaign_id="nightly", site=SITE) for name in ("lacking", "built")
+        ]
+        store.add_campaign(make_campaign_row("nightly"), jobs)
+        lacking: dict[str, Any] = {**COMMON, **LACKING, "root_version": None}
+        ran = {**COMMON, "root_version": COMMON["axis_root"]}
+        store.add(
+            make_measurement("lacking", round_, **values)
+            for round_, values in enumerate((lacking, ran), 1)
+        )
+        store.add([make_measurement("built", 1, **{**COMMON, **build})])
+    with run_service(tmp_path, reading_open=True) as service:
+        shown = {name: page(service, f"/jobs/{name}") for name in ("lacking", "built")}
+    assert "<td>6.38.00</td>" in shown["lacking"]
+    assert ">version of ROOT</th>" not in shown["lacking"]
+    assert "<td>path:/opt/root</td>" in shown["built"]
+    assert "<td>6.41.01</td>" in shown["built"]
+
+
+@pytest.mark.parametrize(
+    "address, leads_to", [("/sites/", "/sites"), ("/campaigns/", "/campaigns"), ("/jobs", "")]
+)
+def test_half_an_address_leads_to_the_list(
+    service: ServiceThread, address: str, leads_to: str
+) -> None:
+    answer = service.client.get(address, headers={"Accept": "text/html"})
+    if leads_to:
+        assert answer.status_code == 307
+        assert answer.headers["Location"].endswith(leads_to)
+    else:
+        assert answer.status_code == 404
+    assert service.client.get("/api/v1/sites/").status_code == 404
+
+
+@pytest.mark.parametrize("address", ["/campaigns", "/campaigns/nightly"])
+def test_a_page_after_the_last_one_says_so(service: ServiceThread, address: str) -> None:
+    shown = page(service, f"{address}?page=99")
+    assert "There is no page 99; the last one is page 1." in shown
+    assert '<a href="?page=1' in shown
+    assert "page 99 of" not in shown

@@ -1,0 +1,68 @@
+"""Where the service listens, and what it refuses to do with tokens."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer import config
+from treehammer.errors import ConfigError
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.web.service.service_process import ListenAddress
+
+
+def doors(folder: Path, **flags: Any) -> ListenAddress:
+    settings = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
+    return ListenAddress.from_settings(
+        config.apply_flags(settings, {f"serve_{k}": v for k, v in flags.items()})
+    )
+
+
+def test_plain_http_is_for_this_machine_and_behind_a_proxy(tmp_path: Path) -> None:
+    assert doors(tmp_path).url == "http://127.0.0.1:8443"
+    assert doors(tmp_path, host="::1", port=80).url == "http://[::1]:80"
+    assert doors(tmp_path, host="0.0.0.0", behind_proxy=True).url == "http://0.0.0.0:8443"
+    certificate, key = CertificateAuthority(tmp_path).issue_server_certificate()
+    open_one = doors(tmp_path, host="0.0.0.0", certificate=certificate, certificate_key=key)
+    assert open_one.url == "https://0.0.0.0:8443"
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    certificate, key = CertificateAuthority(tmp_path / "one").issue_server_certificate()
+    other = CertificateAuthority(tmp_path / "other").issue_server_certificate()[1]
+    locked, empty = tmp_path / "locked.pem", tmp_path / "empty.pem"
+    empty.touch()
+    subprocess.run(
+        ["openssl", "pkey", "-in", str(key), "-aes128", "-passout", "pass:x", "-out", str(locked)],
+        check=True,
+    )
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"host": "0.0.0.0"}, "without a certificate, tokens would travel to 0.0.0.0"),
+        ({"certificate": certificate}, "serve_certificate_key is missing"),
+        ({"certificate_key": key}, "serve_certificate is missing"),
+        ({"certificate": certificate, "certificate_key": other}, "not that of the certificate"),
+        ({"certificate": empty, "certificate_key": key}, "OpenSSL can read"),
+        ({"certificate": "nowhere", "certificate_key": key}, "cannot be read (No such file"),
+        ({"certificate": certificate, "certificate_key": locked}, "wants a passphrase"),
+        (
+            {"behind_proxy": True, "certificate": certificate, "certificate_key": key},
+            "exclude each other",
+        ),
+    ]
+    for flags, said in mistakes:
+        with pytest.raises(ConfigError) as caught:
+            doors(tmp_path, **flags)
+        assert said in str(caught.value)
+
+
+def test_an_address_that_cannot_be_had(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1, port {port}"):
+            doors(tmp_path, port=port).open_socket()
+    with pytest.raises(ConfigError, match=r"cannot listen at 192\.0\.2\.1"):
+        doors(tmp_path, host="192.0.2.1", behind_proxy=True).open_socket()

@@ -1,0 +1,236 @@
+"""What pages ask of the database: as much of many measurements as of few, and within stated limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import sqlalchemy as sa
+from measurement_factory import make_measurement
+from page_database import SITES, build_measurements, fill_database
+from service_thread import ServiceThread, run_service
+from sqlalchemy.engine import Connection, Engine
+
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read import campaign_queries, overview_queries
+from treehammer.sql.write.store import Store
+from treehammer.web.figures import figure_points
+from treehammer.web.views.compare import compare_page
+from treehammer.web.views.explore import explore_page
+
+DAY = datetime.now(UTC).date().isoformat()
+#: Answered from roll-ups and verdicts alone.
+SUMMED = (
+    "/?days=60",
+    "/sites",
+    "/compare",
+    "/compare/comparison",
+    "/explore",
+    "/explore?by=day&colour=site&from=&to=",
+    "/explore?by=variant&colour=axis_root&panels=site",
+    "/figures/s0",
+    "/metrics",
+    "/api/v1/explore?by=day",
+    "/api/v1/sites",
+)
+#: Those that also look up some measurements, by an index.
+LOOKED_UP = (
+    f"/days/{DAY}?site={SITES[0]}",
+    f"/sites/{SITES[0]}?days=180",
+    "/campaigns",
+    "/campaigns/over",
+    "/jobs/o1",
+)
+COPIES = 3
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    with _filled(tmp_path_factory.mktemp("few"), 0) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    with _filled(tmp_path_factory.mktemp("many"), COPIES) as service:
+        yield service
+
+
+@contextmanager
+def _filled(folder: Path, copies: int) -> Iterator[ServiceThread]:
+    """The same again, so often: what is summed up by day has no more rows than before."""
+    url = f"sqlite:///{folder / 'results.db'}"
+    fill_database(url)
+    with Store.open(url) as store:
+        store.add(make_measurement("o1", round_, campaign_id="over") for round_ in (1, 2))
+        for copy in range(copies):
+            again = build_measurements(datetime.now(UTC).date())
+            store.add(
+                replace(one, values={**one.values, "measurement_id": f"{copy}-{number}"})
+                for number, one in enumerate(again)
+            )
+    with run_service(folder, reading_open=True) as service:
+        yield service
+
+
+@contextmanager
+def _watched(service: ServiceThread) -> Iterator[list[tuple[str, list[str]]]]:
+    """Statements on the service's database, each with how SQLite goes about it."""
+    found: list[tuple[str, list[str]]] = []
+
+    def watch(
+        connection: Connection, _cursor: object, text: str, parameters: object, *_: object
+    ) -> None:
+        asked = str(connection.engine.url) == service.url and text.startswith(("SELECT", "WITH"))
+        if asked and "FROM access_" not in text:  # the watch over keys, which goes on by itself
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            plan = driver.execute(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
+            found.append((text, [row[-1] for row in plan]))
+
+    sa.event.listen(Engine, "before_cursor_execute", watch)
+    try:
+        yield found
+    finally:
+        sa.event.remove(Engine, "before_cursor_execute", watch)
+
+
+def _asked(service: ServiceThread, address: str) -> list[tuple[str, list[str]]]:
+    with _watched(service) as found:
+        answer = service.client.get(address, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("address", SUMMED)
+def test_pages_of_sums_read_no_measurements(many: ServiceThread, address: str) -> None:
+    for text, _ in _asked(many, address):
+        campaigns_alone = "count(*)" in text and "measurement.campaign_id IN" in text
+        assert campaigns_alone or not re.search(r"\b(FROM|JOIN) measurement\b", text), text
+
+
+@pytest.mark.parametrize("address", SUMMED + LOOKED_UP)
+def test_many_measurements_take_no_more_questions_than_few(
+    few: ServiceThread, many: ServiceThread, address: str
+) -> None:
+    asked = _asked(many, address)
+    assert len(asked) == len(_asked(few, address))
+    for text, plan in asked:
+        assert not any(re.match(r"SCAN measurement\b", step) for step in plan), (text, plan)
+
+
+def test_what_a_sites_doors_were_is_found_along_the_index_that_has_times(
+    many: ServiceThread,
+) -> None:
+    (plan,) = (
+        plan
+        for text, plan in _asked(many, f"/sites/{SITES[0]}?days=180")
+        if "max(measurement.started_us)" in text
+    )
+    looked_up = [step for step in plan if re.search(r"\b(measurement|m)\b", step)]
+    assert len(looked_up) == 2
+    assert all("ix_measurement_subject" in step for step in looked_up), plan
+
+
+def test_judging_how_much_a_figure_reads_takes_no_histograms(many: ServiceThread) -> None:
+    asked = [text for text, _ in _asked(many, "/explore?view=latency&by=host&from=&to=")]
+    assert sum("latency" in text for text in asked) == 1, asked
+
+
+def test_the_service_says_how_long_an_answer_took(few: ServiceThread) -> None:
+    for address in ("/", "/nothing", "/api/v1/health"):
+        told = few.client.get(address).headers["Server-Timing"]
+        assert re.fullmatch(r"total;dur=\d+\.\d", told)
+
+
+def test_a_figure_of_too_many_groups_is_refused(
+    few: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figure_points, "MAX_GROUPS", 3)
+    for query in ("by=site", "by=host", "by=site&format=csv", "by=site&view=distribution"):
+        refused = few.client.get(f"/explore?{query}")
+        assert refused.status_code == 400
+        assert "more than 3 groups" in refused.json()["error"]
+    assert few.client.get("/explore?by=axis_root&colour=").status_code == 200
+
+
+def test_a_long_table_is_cut_for_people_alone(
+    few: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore_page, "MAX_SHOWN_ROWS", 3)
+    monkeypatch.setattr(compare_page, "MAX_SHOWN_ROWS", 2)
+    page = few.client.get("/explore?by=site&colour=")
+    assert f"The first 3 of {len(SITES)} rows; CSV and JSON have all." in page.text
+    assert len(few.client.get("/explore?by=site&colour=&format=csv").text.splitlines()) == 1 + len(
+        SITES
+    )
+    page = few.client.get("/compare/comparison")
+    assert "The first 2 of 6 rows; CSV and JSON have all." in page.text
+    told = few.client.get("/compare/comparison?format=json").json()["tables"]
+    assert [len(told[name]) for name in ("pooled", "by_site")] == [2, 6]
+
+
+@pytest.mark.parametrize(
+    "where, limit, page, said",
+    [
+        (
+            campaign_queries,
+            "MAX_JOB_MEASUREMENTS",
+            "jobs/o1",
+            "More was measured than is shown here",
+        ),
+        (overview_queries, "MAX_BAD_MEASUREMENTS", "days/", "The first 1;"),
+        (
+            campaign_queries,
+            "MAX_FAILURE_MESSAGES",
+            "campaigns/over",
+            "Of the first 1 failing measurements.",
+        ),
+    ],
+)
+def test_a_page_says_when_it_shows_no_more(
+    many: ServiceThread,
+    monkeypatch: pytest.MonkeyPatch,
+    where: Any,
+    limit: str,
+    page: str,
+    said: str,
+) -> None:
+    if page == "days/":
+        rows = many.client.get("/?format=json").json()["tables"]["site_days"]
+        bad = next(row for row in rows if row["failed"] > 1)
+        page += f"{bad['day']}?site={quote(bad['site'], safe='')}"
+    assert said not in many.client.get(f"/{page}").text
+    monkeypatch.setattr(where, limit, 1)
+    assert said in many.client.get(f"/{page}").text
+
+
+def test_comparisons_stand_on_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_page, "COMPARISONS_PER_PAGE", 2)
+    with run_service(tmp_path, reading_open=True) as service:
+        with Store.open(service.url) as store:
+            for number in range(3):
+                store.replace_comparison(f"c{number}", [], [_verdict(f"c{number}", number)])
+        first, second = (
+            service.client.get(f"/compare?page={page}&format=json").json()["tables"]["comparisons"]
+            for page in (1, 2)
+        )
+        assert [row["comparison_id"] for row in (*first, *second)] == ["c2", "c1", "c0"]
+        assert "page 2 of 2" in service.client.get("/compare?page=2").text
+        told = service.client.get("/api/v1/comparisons?page=2").json()["about"]
+        assert told == {"page": 2, "pages": 2, "count": 3}
+
+
+def _verdict(comparison: str, judged_us: int) -> VerdictRow:
+    return VerdictRow(
+        comparison, judged_us, 1, "series", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
+        "same", 0.0, -0.01, 0.01, 6, 3, None, "{}",
+    )  # fmt: skip

@@ -1,0 +1,274 @@
+"""ROOT files of the page: what is selected, how much may be, what is kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from page_database import fill_database
+from service_thread import ServiceThread, run_service
+
+from treehammer.collectors.software import providers
+from treehammer.config import load_settings
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer import root_export
+from treehammer.sql.write.store import Store
+from treehammer.web.core import root_exports
+from treehammer.web.core.responses import RequestRefusedError
+from treehammer.web.core.root_exports import (
+    KEEP_FILES_S,
+    MAX_KEPT_FILES,
+    RootExports,
+    SelectionFingerprint,
+    fingerprint_selection,
+)
+
+PEOPLE = {"Accept": "text/html"}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    folder = tmp_path_factory.mktemp("files")
+    fill_database(f"sqlite:///{folder / 'results.db'}")
+    with pytest.MonkeyPatch.context() as patch:
+        # Without any ROOT.
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        with run_service(folder, reading_open=True) as service:
+            yield service
+
+
+def kept(filled: ServiceThread) -> RootExports:
+    folder = Path(filled.url.removeprefix("sqlite:///")).parent / "cache" / "treehammer"
+    return RootExports(folder / "exports", folder / "software", threading.Lock())
+
+
+@pytest.mark.parametrize(
+    "query, status, said",
+    [
+        ("", 200, "treehammer export results.root"),
+        ("?campaign=nightly", 200, "There is no ROOT on this machine"),
+        ("?campaign=none", 400, "there is no such campaign"),
+        ("?campaign=nightly&where=hots%3Dx", 400, "Did you mean host"),
+        ("?campaign=nightly&where=site%3Dnowhere", 200, "No measurement is selected"),
+        ("?campaign=nightly&where=site%3Dnowhere&where=site%3DSITE_A", 200, "no ROOT on"),
+        ("?campaign=nightly&where=+&where=%22%3E%3Cscript%3E", 400, "is no condition"),
+    ],
+)
+def test_what_is_asked_for(filled: ServiceThread, query: str, status: int, said: str) -> None:
+    page = filled.client.get(f"/root-file{query}", headers=PEOPLE)
+    assert page.status_code == status
+    assert said in page.text
+    assert "<script>" not in page.text
+
+
+def test_what_was_typed_wrongly_stays_in_the_form(
+    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RootExports, "can_write", True)
+    address = "/root-file?campaign=nightly&where=site%3DSITE_A&where=nonsense"
+    page = filled.client.get(address, headers=PEOPLE)
+    assert page.status_code == 400
+    assert '<option value="over" selected>' in page.text
+    assert re.findall(r'name="where" value="(.*?)"', page.text) == ["site=SITE_A", "nonsense", ""]
+    (said,) = re.findall(r'role="alert">(.*?)</p>', page.text)
+    assert "is no condition" in said
+    assert "--where" not in said
+    told = filled.client.get(address)
+    assert (told.status_code, next(iter(told.json()))) == (400, "error")
+
+
+def test_readers_are_not_told_where_the_database_is(
+    service: ServiceThread, filled: ServiceThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = service.make_key("read").text
+    empty = service.get_path("/root-file?campaign=last", key)
+    assert (empty.status_code, "there are no campaigns yet" in empty.text) == (404, True)
+    assert str(tmp_path) not in empty.text
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/secret/place")
+
+    files = kept(filled)
+    monkeypatch.setattr(RootExports, "can_write", True)
+    monkeypatch.setattr(RootExports, "_prune_files", full)
+    with Store.open(filled.url) as store:
+        selection = Selection.parse([store.campaign("nightly").id], [])
+        key = files.content_key(store, selection, fingerprint_selection(store, selection))
+        with pytest.raises(RequestRefusedError) as refused:
+            files.get_file(store, selection, key)
+    assert str(refused.value) == "the file cannot be made: No space left on device"
+
+
+def test_too_many_are_refused(filled: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("exports", "pages.rootfile"):
+        monkeypatch.setattr(f"treehammer.web.{module}.MOST", 10)
+    page = filled.client.get("/root-file?campaign=nightly", headers=PEOPLE)
+    assert "More than 10 measurements are selected" in page.text
+    answer = filled.client.get(f"/root-file/{'0' * 32}.root?campaign=nightly")
+    assert answer.status_code == 413
+
+
+def test_a_file_is_kept_and_read_in_parts(filled: ServiceThread) -> None:
+    files = kept(filled)
+    with Store.open(filled.url) as store:
+        chosen = Selection(campaigns=("over",))
+        key = files.content_key(store, chosen, fingerprint_selection(store, chosen))
+        other = files.content_key(store, chosen, SelectionFingerprint(1, 0, 0))
+    address = f"/root-file/{key}.root?campaign=nightly"
+    assert filled.client.get(address).status_code == 503, "there is no ROOT"
+    assert filled.client.get(address.replace(key, other)).status_code == 404
+    assert filled.client.get(address.replace(key, "../results")).status_code == 404
+    files.folder.mkdir(parents=True, exist_ok=True)
+    (files.folder / f"{key}.root").write_bytes(b"root" + bytes(5000))
+    whole = filled.client.get(address)
+    assert (whole.status_code, len(whole.content)) == (200, 5004)
+    assert "content-encoding" not in whole.headers
+    part = filled.client.get(address, headers={"Range": "bytes=0-3"})
+    assert (part.status_code, part.content) == (206, b"root")
+    assert filled.client.head(address).headers["Content-Length"] == "5004"
+
+
+def test_a_file_is_another_when_its_measurements_are(filled: ServiceThread) -> None:
+    files, chosen = kept(filled), Selection(campaigns=("over",))
+
+    def key() -> str:
+        with Store.open(filled.url) as store:
+            return files.content_key(store, chosen, fingerprint_selection(store, chosen))
+
+    seen = {key(), key()}
+    assert len(seen) == 1
+    for change in ("plausible = NOT plausible", "log_excerpt = NULL"):
+        with closing(sqlite3.connect(filled.url.removeprefix("sqlite:///"))) as connection:
+            assert connection.execute(f"UPDATE measurement SET {change}").rowcount
+            connection.commit()
+        seen.add(key())
+    assert len(seen) == 3
+
+
+def test_what_is_kept_too_long_is_made_anew(filled: ServiceThread) -> None:
+    files = kept(filled)
+    with Store.open(filled.url) as store:
+        chosen = Selection(campaigns=("over",))
+        key = files.content_key(store, chosen, fingerprint_selection(store, chosen))
+        files.folder.mkdir(parents=True, exist_ok=True)
+        (file := files.folder / f"{key}.root").write_bytes(b"root")
+        assert files.get_file(store, chosen, key) == file
+        os.utime(file, (time.time() - KEEP_FILES_S - 1,) * 2)
+        with pytest.raises(RequestRefusedError, match="there is no ROOT"):
+            files.get_file(store, chosen, key)
+
+
+def test_a_kept_file_waits_for_none_that_is_being_made(
+    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def slowly(_self: RootExports, _store: Store, _selection: Selection, file: Path) -> None:
+        begun.set()
+        assert done.wait(60)
+        file.write_bytes(b"made")
+
+    files, keys = kept(filled), []
+    with Store.open(filled.url) as store:
+        for wheres in (["site=SITE_A"], ["site=SITE_B"]):
+            chosen = Selection.parse([store.campaign("nightly").id], wheres)
+            keys.append(files.content_key(store, chosen, fingerprint_selection(store, chosen)))
+    monkeypatch.setattr(RootExports, "_export_file", slowly)
+    files.folder.mkdir(parents=True, exist_ok=True)
+    (files.folder / f"{keys[1]}.root").write_bytes(b"kept")
+    made, there = (
+        f"/root-file/{key}.root?campaign=nightly&where=site%3DSITE_{site}"
+        for key, site in zip(keys, "AB", strict=True)
+    )
+    with ThreadPoolExecutor(1) as others:
+        first = others.submit(filled.client.get, made)
+        try:
+            assert begun.wait(20)
+            assert filled.client.get(there, timeout=20).content == b"kept"
+            assert not first.done()
+        finally:
+            done.set()
+        assert first.result().content == b"made"
+
+
+@pytest.mark.parametrize("first", ["", "import sys; sys.stdin.buffer.read()"])
+def test_a_root_that_hangs_is_ended(
+    filled: ServiceThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whether it has read all that it is sent, or nothing."""
+    (writer := tmp_path / "writer.py").write_text(
+        f"{first}\nimport os, pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(30)\n"
+    )
+    monkeypatch.setattr(root_export, "WRITER_SCRIPT", writer)
+    monkeypatch.setattr(root_export, "root_environment", lambda _: dict(os.environ))
+    monkeypatch.setattr(providers, "list_prepared_releases", lambda _: {"6.40.00": "there"})
+    monkeypatch.setattr(root_exports, "EXPORT_TIMEOUT_S", 3)
+    files = RootExports.in_cache(tmp_path, tmp_path / "software")
+    asked_s = time.monotonic()
+    with (
+        Store.open(filled.url) as store,
+        pytest.raises(RequestRefusedError, match="ROOT was not done within 3 s") as refused,
+    ):
+        files._export_file(store, Selection(), files.folder / "new.root")
+    assert refused.value.status == 503
+    assert time.monotonic() - asked_s < 15
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert list(files.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("patience_s, timers", [(None, 0), (60, 1)])
+def test_a_root_with_all_the_time_is_watched_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float | None, timers: int
+) -> None:
+    (writer := tmp_path / "writer.py").write_text("import sys; sys.stdin.buffer.read()\n")
+    monkeypatch.setattr(root_export, "WRITER_SCRIPT", writer)
+    monkeypatch.setattr(root_export, "root_environment", lambda _: dict(os.environ))
+    before = {*threading.enumerate()}
+    with root_export.open_root_writer(tmp_path, patience_s):
+        new = [one for one in threading.enumerate() if one not in before]
+    assert [type(one) for one in new].count(threading.Timer) == timers
+
+
+def test_old_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = RootExports.in_cache(tmp_path, tmp_path / "software")
+    files.folder.mkdir()
+    for number in range(MAX_KEPT_FILES + 5):
+        file = files.folder / f"{number:032x}.root"
+        file.write_bytes(b"")
+        os.utime(file, (time.time() - number, time.time() - number))
+    old = files.folder / f"{1:032x}.root"
+    os.utime(old, (0, 0))
+    monkeypatch.setattr("treehammer.sql.transfer.export.export_file", lambda *_, **__: 0)
+    monkeypatch.setattr(providers, "list_prepared_releases", lambda _: {"6.40.00": "there"})
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        files._export_file(store, Selection(), files.folder / "new.root")
+    left = sorted(file.name for file in files.folder.iterdir())
+    assert len(left) == MAX_KEPT_FILES - 1
+    assert old.name not in left
+    assert f"{0:032x}.root" in left
+
+
+def test_an_old_file_goes_also_where_there_is_room(tmp_path: Path) -> None:
+    files = RootExports.in_cache(tmp_path, tmp_path / "software")
+    files.folder.mkdir()
+    for name, age_s in (("new", KEEP_FILES_S - 60), ("old", KEEP_FILES_S + 60)):
+        (file := files.folder / f"{name}.root").write_bytes(b"")
+        os.utime(file, (time.time() - age_s,) * 2)
+    files._prune_files()
+    assert [file.name for file in files.folder.iterdir()] == ["new.root"]
+
+
+def test_files_are_in_the_cache() -> None:
+    settings = load_settings()
+    made = RootExports.in_cache(settings.cache_dir, settings.software_dir)
+    assert made.folder.parent == settings.cache_dir

@@ -1,0 +1,64 @@
+"""The verb ``report``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from treehammer.collectors.shared_files import write_atomically
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.terminal import on_interrupt
+
+
+@click.command("report")
+@click.option(
+    "--campaign", default="last", show_default=True, metavar="ID|last", help="What to report."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.pass_obj
+@on_interrupt("nothing half-made was written")
+def report_command(settings: Settings, campaign: str, output: Path) -> None:
+    """Write one campaign as one self-contained HTML page.
+
+    Example: treehammer report --campaign last -o report.html
+    """
+    write_report(settings.database, campaign, output)
+    click.echo(f"{output}: report written ({output.stat().st_size / 1000:.0f} kB)")
+
+
+def write_report(database: str, campaign: str, output: Path) -> None:
+    """Write the report of a campaign (identity, name or ``last``) to ``output``.
+
+    Raises:
+        NothingToDo: the campaign has no measurements yet.
+        ConfigError: no or several campaigns are meant, or the file cannot be written.
+    """
+    # matplotlib and scipy take a second to load: only this verb waits for them.
+    from treehammer.web.report.campaign_report import REPORT_COLUMNS, build_report, render_report
+
+    with Store.open(database, create=False) as store:
+        asked = store.campaign(campaign)
+        rows = list(store.measurements(Selection(campaigns=(asked.id,)), REPORT_COLUMNS))
+    if not rows:
+        raise NothingToDoError(
+            "this campaign has no measurements yet",
+            where=asked.name,
+            hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
+        )
+    page = render_report(build_report(asked, rows, made_us=time.time_ns() // 1000))
+    try:
+        write_atomically(output, page)
+    except OSError as error:
+        raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error

@@ -1,0 +1,1 @@
+"""Authentication, database access and request handling shared by API and pages."""

@@ -1,0 +1,138 @@
+"""The results database as a service holds it: for months, through whatever happens to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.engine import Engine
+
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.errors import ConfigError, NothingToDoError, StoreError, UnstorableContentError
+from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.tokens import AccessList
+from treehammer.sql.core.database_engine import parse_url
+from treehammer.sql.core.database_errors import display_url, sqlite_path
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.write.recording import AddResult
+from treehammer.sql.write.store import Store, open_engine
+from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
+from treehammer.web.core.responses import RequestRefusedError
+
+#: Errors of what was asked: the database itself is well.
+_REQUEST_ERRORS = (UnstorableContentError, ConfigError, NothingToDoError, RequestRefusedError)
+
+
+class LiveDatabase:
+    """Opens the database when it is needed, and anew after every trouble; for any thread.
+
+    A file that was put in the place of an SQLite database, or taken away, is noticed: what is written
+    to the old one would be lost.  Every method raises :class:`~treehammer.errors.StoreError` when the
+    database refuses.
+
+    Args:
+        url: of a database that exists.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        parsed = parse_url(url)
+        self._file = sqlite_path(parsed)
+        self._where = display_url(parsed)
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._opened: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        with self._lock:
+            self._dispose_engine()
+
+    def add(self, measurements: Iterable[Measurement]) -> AddResult:
+        """Write measurements; see :meth:`Store.add <treehammer.sql.write.store.Store.add>`."""
+        with self._use_engine() as engine:
+            return Store(engine).add(measurements)
+
+    def apply_upload(self, handed: CampaignUpload) -> UploadResult:
+        """Write what is told of a campaign, and mark what read a replica that is told to be bad."""
+        with self._use_engine() as engine:
+            store = Store(engine)
+            taken = store.apply_upload(handed)
+            if any(not finding.good for finding in handed.replicas):
+                store.mark_bad_replicas()
+            return taken
+
+    def mark_bad_replicas(self) -> int:
+        """Mark what read bad replicas; see :meth:`~treehammer.sql.write.store.Store.mark_bad_replicas`."""
+        with self._use_engine() as engine:
+            return Store(engine).mark_bad_replicas()
+
+    def load_access(self) -> AccessList:
+        """Keys and revocations."""
+        with self._use_engine() as engine:
+            return Keyring(engine).load_access()
+
+    def find_measurement(self, id_: str) -> dict[str, Any] | None:
+        """What is known of one measurement, as a record's ``values`` and ``extras``; None if nothing."""
+        selection = Selection(conditions=(Condition("measurement_id", "=", id_),))
+        with self._use_engine() as engine, Store(engine).snapshot() as snapshot:
+            for row in snapshot.measurements(selection):
+                return {
+                    "values": {name: value for name, value in row.items() if value is not None},
+                    "extras": {extra.name: extra.value for extra in snapshot.extras(selection)},
+                }
+        return None
+
+    @contextmanager
+    def open_store(self) -> Iterator[Store]:
+        """The store, for questions that belong together; it is not to be closed."""
+        with self._use_engine() as engine:
+            yield Store(engine)
+
+    @contextmanager
+    def _use_engine(self) -> Iterator[Engine]:
+        with self._lock:
+            engine = self._open_engine()
+        try:
+            yield engine
+        except _REQUEST_ERRORS:
+            raise
+        except BaseException:
+            with self._lock:
+                if self._engine is engine:
+                    self._dispose_engine()
+            raise
+
+    def _open_engine(self) -> Engine:
+        if self._engine is not None and self._opened != _file_identity(self._file):
+            self._dispose_engine()
+        if self._engine is None:
+            opened = _file_identity(self._file)
+            try:
+                self._engine = open_engine(self._url, create=False)
+            except NothingToDoError as error:
+                raise StoreError(
+                    "the database is gone",
+                    where=self._where,
+                    hint="Put it back, from a backup if need be; "
+                    "a new one is laid when the service starts.",
+                ) from error
+            self._opened = opened
+        return self._engine
+
+    def _dispose_engine(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+        self._engine = None
+
+
+def _file_identity(file: Path | None) -> tuple[int, int] | None:
+    """What tells a file from another of the same name; None when there is none."""
+    try:
+        found = file.stat() if file else None
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if found else None

@@ -1,0 +1,1 @@
+"""Formatting of values, tables and templates."""

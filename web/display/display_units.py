@@ -1,0 +1,59 @@
+"""Numbers as people read them: in a unit that fits them all, with digits that stand beneath each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+_UNIT_STEPS = {
+    "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
+    "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
+    "Hz": (("GHz", 1e9), ("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0)),
+}
+#: Digits that the largest number has.
+_MAX_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class DisplayUnit:
+    """A unit: its name ('' for plain numbers), and how much of the metric's own unit it is."""
+
+    name: str
+    size: float = 1.0
+
+    def convert(self, value: float) -> float:
+        """A value of the metric in this unit."""
+        return value / self.size
+
+
+def fit_unit(unit: str, values: Iterable[float | None]) -> DisplayUnit:
+    """The unit in which the largest of the values is at least 1; the metric's own where there is none."""
+    largest = _largest_magnitude(values)
+    steps = _UNIT_STEPS.get(unit, (("" if unit == "1" else unit, 1.0),))
+    name, size = next((step for step in steps if largest >= step[1]), steps[-1])
+    return DisplayUnit(name, size) if largest else DisplayUnit(unit if unit != "1" else "")
+
+
+def aligned_format(
+    values: Iterable[float | None], unit: DisplayUnit
+) -> Callable[[float | None], str]:
+    """A way of writing any of the values: all with as many decimals as the largest one needs."""
+    largest = unit.convert(_largest_magnitude(values))
+    plain = not largest or 1e-4 <= largest < 1e9
+    digits = max(_MAX_DIGITS - 1 - math.floor(math.log10(largest)), 0) if plain and largest else 0
+
+    def written(value: float | None) -> str:
+        if value is None:
+            return "–"
+        number = unit.convert(value)
+        # What would be lost in noughts keeps two digits of its own.
+        if not plain or 0 < abs(number) < 10 ** (1 - digits):
+            return f"{number:.4g}" if not plain else f"{number:#.2g}"
+        return f"{number:.{digits}f}"
+
+    return written
+
+
+def _largest_magnitude(values: Iterable[float | None]) -> float:
+    return max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)

@@ -1,0 +1,1 @@
+"""Figures: queries, points, layout and drawing."""

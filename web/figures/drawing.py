@@ -1,0 +1,329 @@
+"""Draws a figure into a file, in a process of its own: matplotlib and uproot take a second to load.
+
+``python -m treehammer.web.figures.drawing FORM`` reads a :class:`Drawing` as JSON and writes the file, both
+through pipes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from treehammer.binary_stdout import open_binary_stdout
+from treehammer.web.figures.plot_style import MARKERS, plot_style
+
+#: Suffix -> what browsers call it.
+FIGURE_FORMATS = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+    "root": "application/x-root",
+}
+TREE_NAME = "figure"
+
+_STYLE = plot_style(
+    "#1d2329",
+    {
+        "pdf.fonttype": 42,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.axisbelow": True,
+        "grid.alpha": 0.2,
+    },
+)
+#: How wide a group of points is, of the distance between places.
+_GROUP_WIDTH = 0.8
+#: Of steps, which have no markers.
+_LINE_STYLES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dashdot")
+_ROTATED_LABEL_DEGREES = 40
+#: Panels side by side.
+_PANELS_PER_ROW = 3
+#: Sizes of texts in points; how wide a letter is, in inches for each point; room for a marker.
+_SMALL_FONT_PT, _LEGEND_FONT_PT = 8, 9
+_LETTER_WIDTH_IN, _MARKER_WIDTH_IN = 0.0085, 0.6
+
+
+def draw_figure(picture: Mapping[str, Any], form: str) -> bytes:
+    """A picture (:class:`treehammer.web.figures.figure_layout.FigureLayout`, as JSON) as PNG, SVG or PDF."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    panels = picture["panels"]
+    columns = min(len(panels), _PANELS_PER_ROW)
+    lines = -(-len(panels) // columns)
+    wide, high = _figure_size(picture, columns, lines)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(wide, high), layout="constrained")
+        grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+        for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+            _draw_panel(axes, picture, panel)
+            if number + columns >= len(panels):
+                # The lowest of its column, though the last line may not be full.
+                axes.tick_params(axis="x", labelbottom=True)
+                axes.set_xlabel(picture["x_title"])
+        _scale_y_axis(grid[0][0], picture)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        beneath = [picture["bars"]]
+        if picture["shared"]:
+            beneath.append(f"all variants: {picture['shared']}")
+        figure.suptitle("\n".join([picture["title"], *beneath]), fontsize=11)
+        for axes in grid[:, 0]:
+            axes.set_ylabel(picture["y_title"])
+        _draw_legend(figure, picture, wide)
+        # Beneath all of it; the file is as large as what is drawn.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for legend in figure.legends:
+            # It would move with the edge of the file.
+            legend.set_bbox_to_anchor((0, 0, 1, 1), figure.transSubfigure)
+        lowest = figure.get_tightbbox().y0 / high - 0.01
+        figure.text(0.01, lowest, _footer_text(picture, wide), va="top", fontsize=_SMALL_FONT_PT)
+        stream = io.BytesIO()
+        metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        figure.savefig(stream, format=form, dpi=150, metadata=metadata[form], bbox_inches="tight")
+    return stream.getvalue()
+
+
+def _figure_size(picture: Mapping[str, Any], columns: int, lines: int) -> tuple[float, float]:
+    """Inches in which panels, labels and the legend have room."""
+    places, series = picture["places"], picture["series"]
+    points = len(places) * (1 if picture["dates"] else len(series))
+    wide = min(max(8.0, 1.5 + 0.12 * points), 24.0) if columns == 1 else 4.2 * columns
+    # A legend of many names takes some columns.
+    wide = max(wide, min(3, -(-len(series) // 8)) * _legend_entry_width(series) + 0.1)
+    rows = -(-len(series) // _legend_columns(series, wide))
+    high = (4.8 if lines == 1 else 3.0 * lines + 0.6) + 0.22 * (1 + rows)
+    if angle := _label_angle(picture):
+        high += max(map(len, places)) * (0.07 if angle > _ROTATED_LABEL_DEGREES else 0.05)
+    return wide, high
+
+
+def _footer_text(picture: Mapping[str, Any], wide: float) -> str:
+    """What must not be lost where the file goes without its page."""
+    said = (picture["selection"], picture["mixed"], picture["left_out"])
+    letters = int(wide / (_SMALL_FONT_PT * _LETTER_WIDTH_IN))
+    lines = (textwrap.wrap(text, letters) for text in said)
+    return "\n".join(line for of_text in lines for line in of_text)
+
+
+def _legend_entry_width(series: Sequence[Mapping[str, Any]]) -> float:
+    """How wide an entry of the legend is, in inches."""
+    return (
+        _MARKER_WIDTH_IN
+        + max(len(one["name"]) for one in series) * _LEGEND_FONT_PT * _LETTER_WIDTH_IN
+    )
+
+
+def _legend_columns(series: Sequence[Mapping[str, Any]], wide: float) -> int:
+    """How many entries of the legend stand side by side."""
+    return max(1, min(len(series), int(wide / _legend_entry_width(series))))
+
+
+def _draw_panel(axes: Any, picture: Mapping[str, Any], panel: Mapping[str, Any]) -> None:
+    series, places = picture["series"], picture["places"]
+    for number, one in enumerate(series):
+        marks = [mark for mark in panel["marks"] if mark["series"] == number]
+        if not marks:
+            continue
+        look = {"color": one["colour"], "marker": MARKERS[one["marker"]], "markersize": 5}
+        x = [_x_position(picture, mark["place"], number) for mark in marks]
+        if marks[0]["box"]:
+            _draw_boxes(axes, x, marks, _GROUP_WIDTH / len(series), look)
+            continue
+        ends = [
+            (_smallest_positive(mark, "low"), _smallest_positive(mark, "high")) for mark in marks
+        ]
+        bars = [
+            [mark["y"] - low for mark, (low, _) in zip(marks, ends, strict=True)],
+            [high - mark["y"] for mark, (_, high) in zip(marks, ends, strict=True)],
+        ]
+        if picture["bins"]:
+            line = _LINE_STYLES[number % len(_LINE_STYLES)]
+            # The outer halves of the first and the last bin.
+            x = [x[0] - 0.5, *x, x[-1] + 0.5]
+            y = [marks[0]["y"], *(mark["y"] for mark in marks), marks[-1]["y"]]
+            axes.step(x, y, where="mid", color=one["colour"], linestyle=line, linewidth=1.5)
+            continue
+        line = "-" if picture["dates"] else "none"
+        axes.errorbar(
+            x, [m["y"] for m in marks], yerr=bars, capsize=2.5, linestyle=line, linewidth=1, **look
+        )
+    _style_x_axis(axes, picture, places)
+    if panel["title"]:
+        axes.set_title(panel["title"], loc="left")
+
+
+def _smallest_positive(mark: Mapping[str, Any], end: str) -> float:
+    return float(mark["y"] if mark[end] is None else mark[end])
+
+
+def _x_position(picture: Mapping[str, Any], place: int, series: int) -> Any:
+    if picture["dates"]:
+        text = picture["places"][place]
+        return date.fromisoformat(text if len(text) > 7 else f"{text}-01")
+    if picture["bins"]:
+        return place
+    return place + _GROUP_WIDTH * ((series + 0.5) / len(picture["series"]) - 0.5)
+
+
+def _draw_boxes(
+    axes: Any, x: Sequence[Any], marks: Sequence[Any], width: float, look: Mapping[str, Any]
+) -> None:
+    at = [_import_dates().date2num(one) if isinstance(one, date) else one for one in x]
+    keys = ("whislo", "q1", "med", "q3", "whishi")
+    stats = [dict(zip(keys, mark["box"], strict=True)) for mark in marks]
+    line = {"color": look["color"]}
+    axes.bxp(
+        stats,
+        positions=at,
+        widths=0.8 * width,
+        showfliers=False,
+        manage_ticks=False,
+        boxprops=line,
+        whiskerprops=line,
+        capprops=line,
+        medianprops={**line, "linewidth": 2},
+    )
+    axes.plot(at, [mark["y"] for mark in marks], linestyle="none", **look)
+
+
+def _style_x_axis(axes: Any, picture: Mapping[str, Any], places: Sequence[str]) -> None:
+    if picture["dates"]:
+        mdates = _import_dates()
+        locator = mdates.AutoDateLocator(minticks=2, maxticks=8)
+        locator.intervald[mdates.HOURLY] = [24]
+        axes.xaxis_date()
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))
+    else:
+        angle = _label_angle(picture)
+        # Bins are named by their lower edges.
+        shift = 0.5 if picture["bins"] else 0.0
+        axes.set_xticks(
+            [place - shift for place in range(len(places))],
+            places,
+            rotation=angle,
+            ha="right" if angle == _ROTATED_LABEL_DEGREES else "center",
+            rotation_mode="anchor" if angle == _ROTATED_LABEL_DEGREES else "default",
+            fontsize=8 if angle else 10,
+        )
+        axes.set_xlim(-0.5, len(places) - 0.5)
+
+
+def _scale_y_axis(axes: Any, picture: Mapping[str, Any]) -> None:
+    """The vertical axis, which panels share: set once all of them are drawn."""
+    marks = [mark for panel in picture["panels"] for mark in panel["marks"]]
+    if picture["log"]:
+        axes.set_yscale("log")
+    elif (
+        min(
+            _smallest_positive(mark, "low") if not mark["box"] else mark["box"][0] for mark in marks
+        )
+        >= 0
+    ):
+        axes.set_ylim(bottom=0)
+
+
+def _import_dates() -> Any:
+    """matplotlib's module of dates, which says nothing of types."""
+    from matplotlib import dates
+
+    return dates
+
+
+def _label_angle(picture: Mapping[str, Any]) -> int:
+    """By how much the labels of places must be turned."""
+    places, several = picture["places"], len(picture["panels"]) > 1
+    if picture["dates"] or max(map(len, places)) * len(places) < (24 if several else 70):
+        return 0
+    return 90 if several or len(places) > 12 else _ROTATED_LABEL_DEGREES
+
+
+def _draw_legend(figure: Any, picture: Mapping[str, Any], wide: float) -> None:
+    from matplotlib.lines import Line2D
+
+    series = picture["series"]
+    if len(series) == 1 and not series[0]["name"]:
+        return
+    handles = [
+        # A leading underscore would hide the entry.
+        Line2D(
+            [],
+            [],
+            label=f" {one['name']}",
+            color=one["colour"],
+            marker="" if picture["bins"] else MARKERS[one["marker"]],
+            linestyle=_LINE_STYLES[number % len(_LINE_STYLES)] if picture["bins"] else "none",
+        )
+        for number, one in enumerate(series)
+    ]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=_legend_columns(series, wide),
+        fontsize=_LEGEND_FONT_PT,
+    )
+
+
+def write_tree(
+    columns: Sequence[Mapping[str, str]], rows: Sequence[Mapping[str, Any]], title: str
+) -> bytes:
+    """The rows of a table as a ROOT file with one TTree.
+
+    What is not known is an empty text, NaN, -2^63, or 255 for a truth value.
+
+    Args:
+        columns: each ``name`` and ``type``: text, int, float or bool.
+        rows: values by name.
+        title: of the tree.
+    """
+    import numpy as np
+    import uproot
+
+    kinds = {"int": (np.int64, -(2**63)), "float": (np.float64, np.nan), "bool": (np.uint8, 255)}
+    arrays: dict[str, Any] = {}
+    for column in columns:
+        name = column["name"]
+        found = [row[name] for row in rows]
+        if column["type"] == "text":
+            # ROOT's texts end at the first NUL.
+            arrays[name] = ["" if one is None else str(one).replace("\0", "") for one in found]
+        else:
+            dtype, unknown = kinds[column["type"]]
+            arrays[name] = np.array([unknown if one is None else one for one in found], dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "figure.root"
+        with uproot.recreate(file) as out:
+            types = {
+                name: "string" if isinstance(found, list) else found.dtype
+                for name, found in arrays.items()
+            }
+            out.mktree(TREE_NAME, types, title=title.replace("\0", ""))
+            if rows:
+                out[TREE_NAME].extend(arrays)
+        return file.read_bytes()
+
+
+def main() -> None:
+    """Read what is wanted, write the file."""
+    form = sys.argv[1]
+    wanted = json.load(sys.stdin)
+    made = (
+        write_tree(wanted["columns"], wanted["rows"], wanted["title"])
+        if form == "root"
+        else draw_figure(wanted["picture"], form)
+    )
+    with open_binary_stdout() as out:
+        out.write(made)
+
+
+if __name__ == "__main__":
+    main()

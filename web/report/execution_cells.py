@@ -1,0 +1,82 @@
+"""Executions summed up by place, variant and release, as a report's figures and tables show them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from treehammer.analysis.descriptive.group_summary import (
+    ExecutionGroup,
+    Key,
+    MeanAndRms,
+    Row,
+    find_distinguishing_names,
+    group_executions,
+    is_usable,
+    lookup_value,
+)
+from treehammer.analysis.samples.sample import parse_variant
+
+#: What is averaged; only usable timed executions enter.
+AVERAGED_METRICS = (
+    "eff_job",
+    "eff_payload",
+    "eff_loop",
+    "cpu_per_event_s",
+    "wall_per_event_s",
+    "loop_wall_s",
+    "bytes_read",
+    "read_calls",
+    "max_rss_bytes",
+)
+
+
+@dataclass(frozen=True)
+class ExecutionCell:
+    """All usable executions of one variant with one release at one place.
+
+    ``place`` is the site, with the door where a site has several.  ``variant`` names the axes that
+    vary, but ``root``, which is ``release``.
+    """
+
+    place: str
+    variant: str
+    release: str
+    executions: int
+    jobs: int
+    hosts: int
+    spreads: Mapping[str, MeanAndRms]
+
+
+def summarize_executions(rows: Iterable[Row]) -> list[ExecutionCell]:
+    """Sum up the usable rows, in natural order of place, variant and release."""
+    rows = [row for row in rows if is_usable(row)]
+    axes = tuple(axis for axis in find_distinguishing_names(rows, ()) if axis != "root")
+    doors = defaultdict(set)
+    for row in rows:
+        doors[row["site"]].add(row["door"])
+
+    def key(row: Row) -> Key:
+        several = len(doors[row["site"]]) > 1
+        place = f"{row['site']} · {row['door']}" if several else row["site"]
+        asked = dict(parse_variant(row["variant"]).values).get("root")
+        release = str(asked or row["root_version"] or "")
+        return place, *(lookup_value(row, axis) for axis in axes), release
+
+    return [_build_cell(one, axes) for one in group_executions(rows, key)]
+
+
+def _build_cell(one: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:
+    variant = parse_variant(one.rows[0]["variant"])
+    named = tuple(axis for axis in axes if axis in dict(variant.values))
+    spreads = {name: one.mean_and_rms(name) for name in AVERAGED_METRICS}
+    return ExecutionCell(
+        place=str(one.key[0]),
+        variant=variant.label(named) if named else one.rows[0]["test_name"],
+        release=str(one.key[-1]),
+        executions=len(one.rows),
+        jobs=one.jobs,
+        hosts=one.hosts,
+        spreads={name: spread for name, spread in spreads.items() if spread},
+    )

@@ -1,0 +1,287 @@
+"""The figures of a report: inline SVG that takes its ink from the page, the same for the same data."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from treehammer.analysis.descriptive.group_summary import MeanAndRms
+from treehammer.web.figures.plot_style import MARKERS, PALETTE, plot_style
+from treehammer.web.report.execution_cells import ExecutionCell
+
+#: Drawn as the page's own text colour.
+_INK_COLOUR = "#123456"
+_STYLE = plot_style(
+    _INK_COLOUR,
+    {
+        "xtick.color": _INK_COLOUR,
+        "ytick.color": _INK_COLOUR,
+        "grid.color": _INK_COLOUR,
+        "grid.alpha": 0.18,
+        "grid.linewidth": 0.6,
+    },
+)
+_MARKERS = tuple(MARKERS.values())
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "http://www.w3.org/1999/xlink"
+
+
+@dataclass(frozen=True)
+class InlineFigure:
+    """An SVG element, with its points in words as its label, and the caption beneath it."""
+
+    svg: str
+    caption: str
+
+
+def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
+    """Study S0's figure: ``eff_job`` by variant, a group per site; None without any value."""
+    cells = [cell for cell in cells if "eff_job" in cell.spreads]
+    if not cells:
+        return None
+    look = _CellStyle(cells)
+    alt = "CPU efficiency. " + _alt_text(cells, lambda of: f"{of['eff_job'].mean:.2f}")
+    places = list(dict.fromkeys(cell.place for cell in cells))
+    slots = list(
+        dict.fromkeys((cell.variant, cell.release) for cell in sorted(cells, key=look.sort_key))
+    )
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_figure_width(len(cells)), 4.6), layout="constrained")
+        axes = figure.add_subplot()
+        for cell in cells:
+            place = places.index(cell.place)
+            offset = (slots.index((cell.variant, cell.release)) + 0.5) / len(slots) - 0.5
+            spread = cell.spreads["eff_job"]
+            look.draw_point(
+                axes, cell, place + 0.8 * offset, spread.mean, y_error=spread.rms, n=spread.n
+            )
+        _label_site_axis(axes, places)
+        highest = max(c.spreads["eff_job"].mean + c.spreads["eff_job"].rms for c in cells)
+        axes.set_ylim(0, max(1.05, 1.05 * highest))
+        axes.axhline(1, color=_INK_COLOUR, linewidth=0.8, alpha=0.5)
+        axes.set_ylabel("CPU efficiency of the job (eff_job)")
+        axes.grid(axis="y")
+        look.draw_legend(figure)
+        svg = _render_svg(figure, "efficiency", alt)
+    counts = [cell.spreads["eff_job"].n for cell in cells]
+    caption = (
+        "CPU efficiency by variant, one group per site: eff_job, the CPU of set-up, stage-in and "
+        "payload over their wall time. Points are means, error bars the RMS over repeated "
+        f"executions in repeated jobs ({_count_range(counts)} a point; a single one has no bar). "
+        "Efficiency is a figure of the site: a release that saves CPU lowers it."
+    )
+    return InlineFigure(svg, caption)
+
+
+def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
+    """CPU and wall time per event by variant and release, a row of panels per site."""
+    panels = (("cpu_per_event_s", "CPU"), ("wall_per_event_s", "Wall"))
+    cells = [cell for cell in cells if all(name in cell.spreads for name, _ in panels)]
+    if not cells:
+        return None
+    look = _CellStyle(cells, by_release=True)
+    alt = "CPU and wall milliseconds per event. " + _alt_text(
+        cells,
+        lambda of: " and ".join(f"{1e3 * of[name].mean:.3g}" for name, _ in panels),
+    )
+    places = list(dict.fromkeys(cell.place for cell in cells))
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
+    releases = look.releases
+    with mpl.rc_context(_STYLE):
+        height = len(places) * (0.5 + 0.2 * len(variants) * max(len(releases), 2)) + 1.0
+        figure = Figure(figsize=(9, height), layout="constrained")
+        grid = figure.subplots(len(places), 2, sharex="col", sharey=True, squeeze=False)
+        for row, place in enumerate(places):
+            for axes, (name, title) in zip(grid[row], panels, strict=True):
+                here = [cell for cell in cells if cell.place == place]
+                for cell in here:
+                    offset = (releases.index(cell.release) + 0.5) / len(releases) - 0.5
+                    spread = cell.spreads[name]
+                    look.draw_point(
+                        axes,
+                        cell,
+                        1e3 * spread.mean,
+                        variants.index(cell.variant) + 0.6 * offset,
+                        x_error=1e3 * spread.rms,
+                        n=spread.n,
+                    )
+                _label_variant_axis(axes, variants, xml_text(place))
+                if row == len(places) - 1:
+                    axes.set_xlabel(f"{title} time of the loop per event (ms)")
+        for column, (name, _) in zip(grid.T, panels, strict=True):
+            _scale_time_axis(column[0], [1e3 * cell.spreads[name].mean for cell in cells])
+        look.draw_legend(figure)
+        svg = _render_svg(figure, "times", alt)
+    counts = [cell.spreads["cpu_per_event_s"].n for cell in cells]
+    caption = (
+        "CPU and wall time of the read loop per event by variant and release: means, with the RMS "
+        f"over repeated executions as error bars ({_count_range(counts)} a point). Verdicts come "
+        "from pairs inside jobs, which this figure does not show."
+    )
+    return InlineFigure(svg, caption)
+
+
+class _CellStyle:
+    """Colour per variant and marker per release; with ``by_release`` the release has the colour."""
+
+    def __init__(self, cells: Sequence[ExecutionCell], *, by_release: bool = False) -> None:
+        self.variants = list(dict.fromkeys(cell.variant for cell in cells))
+        self.releases = list(dict.fromkeys(cell.release for cell in cells))
+        self._by_release = by_release or len(self.variants) == 1
+        names = self.releases if self._by_release else self.variants
+        self._colour = dict(zip(names, _palette(len(names)), strict=True))
+
+    def sort_key(self, cell: ExecutionCell) -> tuple[int, int]:
+        return self.variants.index(cell.variant), self.releases.index(cell.release)
+
+    def colour(self, cell: ExecutionCell) -> str:
+        return self._colour[cell.release if self._by_release else cell.variant]
+
+    def draw_point(
+        self,
+        axes: Axes,
+        cell: ExecutionCell,
+        x: float,
+        y: float,
+        *,
+        n: int,
+        x_error: float | None = None,
+        y_error: float | None = None,
+    ) -> None:
+        # The RMS of one execution would draw as a certainty that nobody has.
+        axes.errorbar(
+            x,
+            y,
+            xerr=x_error if n > 1 else None,
+            yerr=y_error if n > 1 else None,
+            color=self.colour(cell),
+            marker=_marker_for(self.releases.index(cell.release)),
+            markersize=6,
+            capsize=3,
+            linestyle="none",
+        )
+
+    def draw_legend(self, figure: Figure) -> None:
+        handles = []
+        if not self._by_release:
+            for variant in self.variants:
+                colour = self._colour[variant]
+                handles.append(_legend_handle(variant, color=colour, linewidth=5, linestyle="-"))
+        for place, release in enumerate(self.releases):
+            colour = self._colour[release] if self._by_release else _INK_COLOUR
+            handles.append(
+                _legend_handle(
+                    f"root={release}", color=colour, marker=_marker_for(place), linestyle="none"
+                )
+            )
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3))
+
+
+def _legend_handle(label: str, **look: Any) -> Line2D:
+    # A leading underscore would hide the entry.
+    text = xml_text(label)
+    return Line2D([], [], label=f" {text}" if text.startswith("_") else text, **look)
+
+
+def _marker_for(place: int) -> str:
+    return _MARKERS[place % len(_MARKERS)]
+
+
+def _palette(count: int) -> list[str]:
+    if count <= len(PALETTE):
+        return list(PALETTE[:count])
+    ramp = mpl.colormaps["viridis"]
+    return [mpl.colors.to_hex(ramp(0.1 + 0.8 * i / (count - 1))) for i in range(count)]
+
+
+def _figure_width(points: int) -> float:
+    """Width in inches at which neighbouring points stay apart."""
+    return max(9.0, 1.5 + 0.12 * points)
+
+
+def _label_site_axis(axes: Axes, places: Sequence[str]) -> None:
+    turned = len(places) > 6 or max(map(len, places)) * len(places) > 80
+    axes.set_xticks(
+        range(len(places)),
+        [xml_text(place) for place in places],
+        rotation=40 if turned else 0,
+        ha="right" if turned else "center",
+        rotation_mode="anchor" if turned else "default",
+    )
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.5, len(places) - 0.5)
+    for place in range(1, len(places)):
+        axes.axvline(place - 0.5, color=_INK_COLOUR, linewidth=0.6, alpha=0.25)
+
+
+def _label_variant_axis(axes: Axes, variants: Sequence[str], title: str) -> None:
+    axes.set_yticks(range(len(variants)), [xml_text(variant) for variant in variants])
+    axes.set_ylim(len(variants) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_title(title, loc="left")
+    axes.grid(axis="x")
+
+
+def _scale_time_axis(axes: Axes, values: Sequence[float]) -> None:
+    if max(values) > 20 * min(values):
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)
+
+
+def _alt_text(
+    cells: Sequence[ExecutionCell], value: Callable[[Mapping[str, MeanAndRms]], str]
+) -> str:
+    """The points of a figure in words, for who cannot see it."""
+    return "; ".join(
+        f"{xml_text(cell.place)}, {xml_text(cell.variant)}, {xml_text(cell.release)}: "
+        f"{value(cell.spreads)}"
+        for cell in cells
+    )
+
+
+def _count_range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"n = {low}" if low == high else f"n = {low} to {high}"
+
+
+def xml_text(text: str) -> str:
+    """Text that XML can hold, and no longer than a figure can bear."""
+    clean = "".join(c if c.isprintable() else "�" for c in text)
+    return clean if len(clean) <= 48 else f"{clean[:47]}…"
+
+
+def _render_svg(figure: Figure, name: str, alt: str) -> str:
+    """The figure as an inline element: no date, ids of its own, ink from the page."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    text = stream.getvalue()
+    root = ElementTree.fromstring(text)  # noqa: S314 - our own output of the line above
+    for metadata in root.findall(f"{{{_SVG}}}metadata"):
+        root.remove(metadata)
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            element.set(key, _own_ids(key, value, name))
+    # The page gives the size; the viewBox keeps the shape, and text stays readable.
+    del root.attrib["width"], root.attrib["height"]
+    least = f"min-width: {4.5 * figure.get_figwidth():.0f}rem"
+    root.attrib.update({"role": "img", "aria-label": alt, "style": least})
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _own_ids(key: str, value: str, name: str) -> str:
+    if key == "id":
+        return f"{name}-{value}"
+    if key == f"{{{_XLINK}}}href":
+        return value.replace("#", f"#{name}-")
+    return value.replace("url(#", f"url(#{name}-").replace(_INK_COLOUR, "currentColor")

@@ -1,0 +1,1 @@
+"""The results service as a process: application, TLS and proxies."""

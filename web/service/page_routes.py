@@ -1,0 +1,84 @@
+"""The pages: one module each, all on one :class:`~treehammer.web.views.shared.page_context.PageContext`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from treehammer.config import Settings, load_settings
+from treehammer.web.api import page_data, prometheus
+from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.live_database import LiveDatabase
+from treehammer.web.core.root_exports import RootExports
+from treehammer.web.display.template_environment import build_environment
+from treehammer.web.views import (
+    campaign_list_page,
+    campaign_page,
+    day_page,
+    error_pages,
+    job_page,
+    overview_page,
+    root_file_page,
+    site_list_page,
+    site_page,
+)
+from treehammer.web.views.compare import compare_page
+from treehammer.web.views.explore import explore_page
+from treehammer.web.views.shared.page_context import PageContext
+from treehammer.web.views.shared.static_assets import StaticAssets
+
+STATIC_DIR = Path(__file__).parents[1] / "static"
+
+#: Name of the route -> title, of the pages that every page leads to, in their order.
+MENU = {
+    "overview": "Overview",
+    "explore": "Explore",
+    "compare": "Compare",
+    "campaigns": "Campaigns",
+    "sites": "Sites",
+    "rootfile": "ROOT file",
+}
+
+
+class PageRoutes:
+    """All pages, and the answer to whatever is refused.
+
+    Args:
+        reads: the database; only read.
+        doorkeeper: tells who may read.
+        settings: where the cache is; by default as it is set for this process.
+    """
+
+    def __init__(
+        self, reads: LiveDatabase, doorkeeper: AccessControl, settings: Settings | None = None
+    ) -> None:
+        settings = settings or load_settings()
+        exports = RootExports.in_cache(settings.cache_dir, settings.software_dir)
+        assets = StaticAssets(STATIC_DIR)
+        self._context = PageContext(reads, doorkeeper, build_environment(), assets, MENU)
+        self.routes: list[BaseRoute] = [
+            *overview_page.routes(self._context),
+            *explore_page.routes(self._context),
+            *compare_page.routes(self._context),
+            *campaign_list_page.routes(self._context),
+            *campaign_page.routes(self._context),
+            *job_page.routes(self._context),
+            *site_list_page.routes(self._context),
+            *site_page.routes(self._context),
+            *day_page.routes(self._context),
+            *prometheus.routes(self._context),
+            *root_file_page.routes(self._context, exports),
+            *error_pages.routes(self._context),
+            *page_data.routes(self._context, self._context.queries),
+            Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
+        ]
+
+    def render_refusal(
+        self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
+    ) -> Response:
+        """The answer to a request that is not done: a page for people, JSON for programs."""
+        return error_pages.error_response(self._context, request, status, sentence, headers)

@@ -1,0 +1,60 @@
+"""Stored comparisons in lists: what was compared, of which measurements, when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.write.store import Store
+from treehammer.web.display.data_tables import TableColumn
+from treehammer.web.views.shared.page_context import link_to
+
+#: What tells a comparison from others between the same two values, as data.
+SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "delta")
+
+
+def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:
+    """Names of the campaigns that comparisons are of or between, by identity; each row stands for one."""
+    ids: set[str] = set()
+    for row in rows:
+        ids.update(VerdictEvidence.from_json(row.evidence).campaigns or ())
+        ids.update((row.a, row.b) if row.axis == "campaign" else ())
+    return campaign_queries.fetch_distinct_names(store, ids)
+
+
+def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, Any]:
+    """What the row's comparison is, in words and as data."""
+    evidence = VerdictEvidence.from_json(row.evidence)
+    told = {name: getattr(evidence, name) for name in SELECTION_FIELDS[1:]}
+    return {
+        "compared": verdict_text.comparison_title(row, names),
+        "comparison_id": row.comparison_id,
+        "axis": row.axis,
+        "a": row.a,
+        "b": row.b,
+        "selection": verdict_text.describe_selection(evidence, names),
+        **told,
+        "judged_us": row.created_us,
+    }
+
+
+def comparison_columns(request: Request) -> tuple[TableColumn, ...]:
+    """The columns of :func:`described` but the time: in words for people, as data for programs."""
+    return (
+        TableColumn(
+            "compared",
+            "compared",
+            is_long=True,
+            link=lambda row: link_to(request, "comparison", comparison=row["comparison_id"]),
+        ),
+        *(
+            TableColumn(name, hidden=True)
+            for name in ("comparison_id", "axis", "a", "b", *SELECTION_FIELDS)
+        ),
+    )

@@ -1,0 +1,178 @@
+"""Tables of a comparison: effects over all sites and by site, and what is missing on either side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.samples.sample import SELECTION_AXIS
+from treehammer.collectors.job_spec import TIMED
+from treehammer.errors import ConfigError
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.measurement_selection import (
+    Condition,
+    intersect_conditions,
+    parse_alternatives,
+)
+from treehammer.sql.write.store import Store
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.views.shared.page_context import link_to
+
+_METRIC = TableColumn(
+    "metric", "time", lambda metric: verdict_text.METRIC_TITLES.get(metric, metric)
+)
+_VARIANT = TableColumn("label", "variant", is_long=True)
+
+
+def pooled_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
+    """One row a variant and time, over all sites."""
+    columns = (
+        _VARIANT,
+        _METRIC,
+        *_effect_columns(),
+        TableColumn("sites", "sites", lambda sites: str(len(sites)), is_number=True),
+        *(_side_column(request, first, side, "by site", "by site") for side in "ab"),
+    )
+    return _effect_table("pooled", "Over all sites", columns, rows, "No effect over several sites.")
+
+
+def site_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
+    """One row a variant, site and time."""
+    columns = (
+        _VARIANT,
+        _site_column(request),
+        _METRIC,
+        *_effect_columns(),
+        *(_side_column(request, first, side, "ms/event") for side in "ab"),
+    )
+    return _effect_table(
+        "by_site", "By site", columns, rows, "No series was measured on both sides."
+    )
+
+
+def missing_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
+    """What is on one side only, and why."""
+    columns = (
+        _VARIANT,
+        _site_column(request),
+        TableColumn("verdict", "verdict"),
+        _METRIC,
+        TableColumn("why", "why", is_long=True),
+        TableColumn("remedy", "what to do", is_long=True),
+        *(_side_column(request, first, side, "ms/event") for side in "ab"),
+    )
+    caption = f"On one side only (A: {first.a}, B: {first.b})"
+    return _effect_table("missing", caption, columns, rows, "Nothing.")
+
+
+def pair_table(store: Store, comparison: str) -> DataTable:
+    """The pairs of jobs that the verdicts rest on, for programs."""
+    rows = [asdict(row) for row in store.pairs(comparison)]
+    columns = tuple(TableColumn(key, key) for key in (rows[0] if rows else {}))
+    return DataTable("pairs", "Pairs of jobs", columns, rows)
+
+
+def _effect_table(
+    name: str, caption: str, shown: Sequence[TableColumn], rows: Sequence[VerdictRow], empty: str
+) -> DataTable:
+    """People get the columns that are shown; programs also the rest of the evidence."""
+    flat = [_flatten(row) for row in rows]
+    keys = [column.key for column in shown]
+    beside = [TableColumn(key, hidden=True) for key in (flat[0] if flat else {}) if key not in keys]
+    return DataTable(name, caption, (*shown, *beside), flat, empty_text=empty)
+
+
+def _flatten(row: VerdictRow) -> dict[str, Any]:
+    return {
+        **verdict_text.flatten_verdict(row),
+        "change": verdict_text.format_effect(row.effect) if row.effect is not None else "",
+        "interval": verdict_text.format_interval(row),
+        "shown_verdict": verdict_text.format_verdict(row),
+    }
+
+
+def _effect_columns() -> tuple[TableColumn, ...]:
+    return (
+        TableColumn("change", "change", is_number=True),
+        TableColumn("interval", "interval", is_number=True),
+        TableColumn(
+            "shown_verdict",
+            "verdict",
+            css_class=lambda row: f"{str(row['verdict']).replace(' ', '-')} folded",
+        ),
+        TableColumn(
+            "jobs",
+            "jobs on hosts",
+            format_row=lambda row: f"{row['jobs']} on {row['hosts']}",
+            is_number=True,
+        ),
+    )
+
+
+def _site_column(request: Request) -> TableColumn:
+    def link(row: Row) -> str:
+        named = row["site"] and row["axis"] != "site"
+        return link_to(request, "site", site=row["site"]) if named else ""
+
+    return TableColumn("site", "site", link=link)
+
+
+def _side_column(
+    request: Request, first: VerdictRow, side: str, unit: str, told: str = "none usable"
+) -> TableColumn:
+    """One side's time, which leads to its measurements; ``told`` where there is no time."""
+    value = side.upper() if first.axis == SELECTION_AXIS else getattr(first, side)
+
+    def write(row: Row) -> str:
+        if row[f"{side}_value"] is not None:
+            return verdict_text.format_milliseconds(row[f"{side}_value"])
+        return told if row[f"of_{side}"] else "–"
+
+    return TableColumn(
+        f"{side}_value",
+        f"{value}, {unit}",
+        format_row=write,
+        is_number=True,
+        link=lambda row: _link_to_measurements(request, row, side),
+    )
+
+
+def _link_to_measurements(request: Request, row: Row, side: str) -> str:
+    """Explore with the measurements of one side of a row: job by job, of all sites site by site.
+
+    '' where the side has none, or where it was not recorded which they are, or in another version of
+    columns that this one does not know.
+    """
+    of: Mapping[str, Any] = row[f"of_{side}"]
+    if not of:
+        return ""
+    by_job = bool(row["site"])
+    try:
+        asked_for = (*parse_alternatives(row["where"]), *parse_alternatives(row[f"where_{side}"]))
+    except ConfigError:
+        return ""
+    wheres = intersect_conditions(
+        (*asked_for, *(Condition(name, "=", value) for name, value in of.items()))
+    )
+    asked = [
+        ("metric", row["metric"]),
+        ("by", "job_id" if by_job else "site"),
+        ("colour", "host" if by_job else ""),
+        ("kind", TIMED),
+        # All days: those of a series are not only the last ones.
+        ("from", ""),
+        ("to", ""),
+        *(("campaign", one) for one in _side_campaigns(row, side)),
+        *(("where", text) for where in wheres for text in where.texts),
+    ]
+    return f"{link_to(request, 'explore')}?{urlencode(asked)}"
+
+
+def _side_campaigns(row: Row, side: str) -> Sequence[str]:
+    """The side's campaigns: where campaigns are compared, the one."""
+    return [row[side]] if row["axis"] == "campaign" else row["campaigns"]

@@ -1,0 +1,360 @@
+"""One job: every attempt with its node, what it measured, its logs and read latencies."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from rich.filesize import decimal
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.sql.core.rows import EXTERNAL_PREFIX, AttemptRow, CampaignRow, JobRow
+from treehammer.sql.read import campaign_queries, site_history
+from treehammer.sql.write.rollups import GOOD, IMPLAUSIBLE
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import JobState
+from treehammer.submit.lifecycle import rerun
+from treehammer.web.core.route_paths import require_text
+from treehammer.web.display import calendar_days
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.template_environment import format_cell, format_time
+from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
+from treehammer.web.figures.latency_histogram import LatencyHistogram, lay_out_histograms
+from treehammer.web.views.shared.common_columns import variant_column
+from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
+
+_PROVENANCE = (
+    "repository",
+    "ref",
+    "commit_id",
+    "dirty",
+    "test_name",
+    "test_path",
+    "test_hash",
+    "payload_hash",
+    "dataset",
+    "dataset_hash",
+    "treehammer_version",
+    "instrument_version",
+)
+_NODE_COLUMNS = (
+    "host",
+    "slot",
+    "cpu_model",
+    "cores_online",
+    "cores_allowed",
+    "cgroup_cpu_limit",
+    "cgroup_memory_limit_bytes",
+    "mem_total_bytes",
+    "os_name",
+    "kernel",
+    "container",
+    "worker_python",
+)
+_CIRCUMSTANCE_COLUMNS = (
+    "load1_start",
+    "load1_end",
+    "mem_available_start_bytes",
+    "cpu_steal_s",
+    "psi_cpu_some_s",
+    "psi_io_some_s",
+    "psi_memory_some_s",
+    "cgroup_throttled_s",
+    "calibration_before_s",
+    "calibration_after_s",
+    "concurrent_door_jobs",
+)
+_STORAGE_COLUMNS = (
+    "door_protocol",
+    "file_url",
+    "data_server",
+    "address_family",
+    "server_version",
+    "door_rtt_s",
+)
+_MEASUREMENT_COLUMNS = (
+    "measurement_id",
+    "attempt",
+    "round",
+    "position",
+    "kind",
+    "variant",
+    "variant_label",
+    "root_version",
+    "root_provider",
+    "started_us",
+    "cpu_per_event_s",
+    "wall_per_event_s",
+    "eff_job",
+    "loop_wall_s",
+    "bytes_read",
+    "read_calls",
+    "read_latency_p50_s",
+    "read_latency_p99_s",
+    "plausible",
+    "implausible_reasons",
+    "failure_class",
+    "failure_kind",
+    "failure_phase",
+    "failure_message",
+)
+_COLUMNS = (
+    *_MEASUREMENT_COLUMNS,
+    *_PROVENANCE,
+    *_NODE_COLUMNS,
+    *_CIRCUMSTANCE_COLUMNS,
+    *_STORAGE_COLUMNS,
+    "series",
+    "day",
+    "site",
+    "door",
+    "axis_root",
+    "read_latency_hist",
+    "log_excerpt",
+)
+
+
+@dataclass(frozen=True)
+class JobAttempt:
+    """One execution of the job.
+
+    ``row`` is what its batch system told, None where only its measurements are known.  ``facts`` are
+    of its node and door: those that all its measurements share, else the range.
+    """
+
+    number: int
+    row: AttemptRow | None
+    node: tuple[tuple[str, str], ...]
+    storage: tuple[tuple[str, str], ...]
+    circumstances: tuple[tuple[str, str], ...]
+    table: DataTable
+    logs: tuple[tuple[str, str], ...]
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """The route of the page."""
+    return [context.page_route(require_text("/jobs/{job_id}"), job_view, "job")]
+
+
+def job_view(store: Store, request: Request) -> PageView:
+    """What the page shows."""
+    job = campaign_queries.fetch_job(store, request.path_params["job_id"])
+    campaign = campaign_queries.fetch_campaign(store, job.campaign_id)
+    rows = campaign_queries.fetch_job_measurements(store, job, _COLUMNS)
+    told = {attempt.number: attempt for attempt in store.attempts([job.id])}
+    measured: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        measured[row["attempt"]].append(row)
+    numbers = sorted({*told, *measured})
+    variants = label_variants((row[VARIANT_COLUMN] for row in rows), release_told=True)
+    attempts = [
+        _build_attempt(number, told.get(number), measured[number], variants, request)
+        for number in numbers
+    ]
+    every = _measurement_table(
+        "measurements", "All measurements of the job", rows, variants, request
+    )
+    values = {
+        "job": job,
+        "campaign": campaign,
+        "over": JobState(job.state).is_final,
+        "attempts": attempts,
+        "histograms": _latency_histograms(rows),
+        "facts": list(_provenance_facts(job, campaign, rows)),
+        "further": list(_related_links(store, job, rows, request)),
+        "cut": len(rows) == campaign_queries.MAX_JOB_MEASUREMENTS,
+        "command_line": rerun.rerun_command(campaign),
+    }
+    title = f"{job.label or job.kind} at {job.site}"
+    # All together have them already: that of one attempt is for those who name it.
+    named = request.query_params.get("table")
+    own = [attempt.table for attempt in attempts if attempt.table.name == named]
+    return PageView("job.html.j2", title, values, (every, _attempt_table(told.values()), *own))
+
+
+def _related_links(
+    store: Store, job: JobRow, rows: Sequence[Row], request: Request
+) -> Iterator[tuple[str, str]]:
+    """Where the job's site and its work are looked at: what is read there, and its address."""
+    yield job.site, link_to(request, "site", site=job.site)
+    for number in sorted({row["day"] for row in rows}):
+        day = calendar_days.day_from_number(number)
+        title = f"{job.site} on {calendar_days.format_day(day)}"
+        yield title, link_to(request, "day", day=day, query={"site": job.site})
+    timed = [row for row in rows if row["kind"] == "timed"]
+    if not timed:
+        return
+    tests, variants, doors = (
+        sorted({row[name] for row in timed if row[name]})
+        for name in ("test_name", VARIANT_COLUMN, "door")
+    )
+    asked = {"metric": "cpu_per_event_s", "colour": "axis_root", "test_name": tests}
+    for title, where, more in (
+        (
+            "The same at all sites of the campaign",
+            None,
+            {"by": "site", "campaign": job.campaign_id},
+        ),
+        ("The same here by day", job.site, {"by": "day", "site": job.site, "door": doors}),
+    ):
+        of_any_release = site_history.list_recorded_variants(store, variants, where)
+        query = {**asked, VARIANT_COLUMN: of_any_release, **more}
+        yield title, link_to(request, "explore", query=query)
+
+
+def _build_attempt(
+    number: int,
+    row: AttemptRow | None,
+    measured: Sequence[Row],
+    variants: VariantLabels,
+    request: Request,
+) -> JobAttempt:
+    name = f"attempt_{number}"
+    return JobAttempt(
+        number,
+        row,
+        tuple(_shared_values(measured, _NODE_COLUMNS)),
+        tuple(_shared_values(measured, _STORAGE_COLUMNS)),
+        tuple(_shared_values(measured, _CIRCUMSTANCE_COLUMNS)),
+        _measurement_table(name, f"Measurements of attempt {number}", measured, variants, request),
+        tuple(
+            (_measurement_title(one, variants), one["log_excerpt"])
+            for one in measured
+            if one["log_excerpt"]
+        ),
+    )
+
+
+def _measurement_title(row: Row, variants: VariantLabels) -> str:
+    release = f" with ROOT {row['axis_root']}" if row["axis_root"] else ""
+    what = f"round {row['round']}, position {row['position']}: {variants.label(row[VARIANT_COLUMN])}{release}"
+    return f"{what} – {row['failure_class']}" if row["failure_class"] else what
+
+
+def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What is known: a value that all share, the range of numbers, or every text."""
+    for name in names:
+        values = [row[name] for row in rows if row[name] not in (None, "")]
+        if not values:
+            continue
+        title = name.replace("_", " ")
+        if name.endswith("_bytes"):
+            title = title.removesuffix(" bytes")
+        elif name.endswith("_s"):
+            title = f"{title.removesuffix(' s')} (s)"
+        distinct = list(dict.fromkeys(values))
+        if len(distinct) > 1 and all(isinstance(value, int | float) for value in distinct):
+            yield (
+                title,
+                f"{_format_value(name, min(distinct))} … {_format_value(name, max(distinct))}",
+            )
+        else:
+            yield title, ", ".join(_format_value(name, value) for value in distinct)
+
+
+def _format_value(name: str, value: Any) -> str:
+    return decimal(value) if name.endswith("_bytes") else format_cell(value)
+
+
+def _measurement_table(
+    name: str, caption: str, rows: Sequence[Row], variants: VariantLabels, request: Request
+) -> DataTable:
+    columns = (
+        variant_column(variants),
+        TableColumn("variant_label", hidden=True),
+        TableColumn("measurement_id", hidden=True),
+        TableColumn("attempt", hidden=True),
+        TableColumn("axis_root", "ROOT"),
+        TableColumn("root_version", "version of ROOT", hidden=not any(map(_release_differs, rows))),
+        TableColumn("kind", "kind"),
+        TableColumn("round", "round", is_number=True),
+        TableColumn("position", "position", is_number=True),
+        TableColumn(
+            "outcome", "outcome", css_class=lambda row: "" if row["outcome"] == GOOD else "slower"
+        ),
+        TableColumn("why", "why", is_long=True, hidden=not any(map(_failure_reason, rows))),
+        TableColumn(
+            "all", "everything", link=lambda row: _link_to_record(request, row["measurement_id"])
+        ),
+        TableColumn("cpu_per_event_s", "CPU, ms/event", _format_ms, is_number=True),
+        TableColumn("wall_per_event_s", "wall, ms/event", _format_ms, is_number=True),
+        TableColumn("loop_wall_s", "loop, s", is_number=True),
+        TableColumn("eff_job", "eff_job", is_number=True),
+        TableColumn(
+            "bytes_read", "read", lambda n: "–" if n is None else decimal(n), is_number=True
+        ),
+        TableColumn("read_calls", "read calls", is_number=True),
+        TableColumn("read_latency_p50_s", "read p50, ms", _format_ms, is_number=True),
+        TableColumn("read_latency_p99_s", "read p99, ms", _format_ms, is_number=True),
+        TableColumn("started_us", "started", format_time),
+    )
+    filled = [
+        {**row, "outcome": _outcome(row), "why": _failure_reason(row), "all": "JSON"}
+        for row in rows
+    ]
+    empty = "It left no measurement."
+    return DataTable(name, caption, columns, filled, empty_text=empty, note=variants.note)
+
+
+def _release_differs(row: Row) -> bool:
+    """Whether ROOT told another version than the release that was asked for."""
+    return row["root_version"] not in (None, "", row["axis_root"])
+
+
+def _link_to_record(request: Request, id_: str) -> str:
+    return link_to(request, "measurement", measurement_id=id_)
+
+
+def _format_ms(value: float | None) -> str:
+    return "–" if value is None else verdict_text.format_milliseconds(value)
+
+
+def _outcome(row: Row) -> str:
+    return row["failure_class"] or (GOOD if row["plausible"] else IMPLAUSIBLE)
+
+
+def _failure_reason(row: Row) -> str:
+    if row["failure_class"]:
+        parts = (row["failure_kind"], row["failure_phase"], row["failure_message"])
+        return ": ".join(part for part in parts if part)
+    return row["implausible_reasons"] or ""
+
+
+def _latency_histograms(rows: Sequence[Row]) -> list[LatencyHistogram]:
+    """Read latencies by release, of what came back whole and can be true."""
+    sums: dict[str, list[int]] = {}
+    for row in rows:
+        bins = row["read_latency_hist"]
+        if bins and _outcome(row) == GOOD:
+            title = f"ROOT {row['root_version']}" if row["root_version"] else "All reads"
+            before = sums.get(title, [])
+            sums[title] = [a + b for a, b in zip_longest(before, bins, fillvalue=0)]
+    return lay_out_histograms(dict(sorted(sums.items())))
+
+
+def _provenance_facts(
+    job: JobRow, campaign: CampaignRow, rows: Sequence[Row]
+) -> Iterator[tuple[str, str]]:
+    """What exactly ran."""
+    yield "job", job.id
+    yield "batch system", f"{job.batch_system.removeprefix(EXTERNAL_PREFIX)} {job.batch_id}".strip()
+    template = json.loads(campaign.plan).get("templates", {}).get(job.site)
+    if template:
+        yield "template", template
+    if not rows:
+        yield "repository", campaign.repository
+        yield "commit", campaign.commit_id
+        yield "test", campaign.test_path
+    yield from _shared_values(rows, _PROVENANCE)
+
+
+def _attempt_table(attempts: Any) -> DataTable:
+    names = ("number", "state", "started_us", "ended_us", "exit_code", "failure_class", "message")
+    rows = [{name: getattr(attempt, name) for name in names} for attempt in attempts]
+    return DataTable("attempts", "Attempts", tuple(TableColumn(name, name) for name in names), rows)

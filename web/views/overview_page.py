@@ -1,0 +1,196 @@
+"""The first page: what runs now, what changed since yesterday, the latest verdicts, days of sites."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayStatus
+from treehammer.analysis.statistics.verdict import RELEASE_SCOPE, SERIES_SCOPE, Verdict
+from treehammer.errors import ConfigError
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read import overview_queries
+from treehammer.sql.read.overview_queries import ComparisonSummary
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import JobState
+from treehammer.web.display import calendar_days
+from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.display.template_environment import format_time
+from treehammer.web.views import changes_since
+from treehammer.web.views.campaign_list_page import campaign_table
+from treehammer.web.views.compare import comparison_columns
+from treehammer.web.views.shared.common_columns import format_counts
+from treehammer.web.views.shared.page_context import (
+    HTML,
+    PageContext,
+    PageView,
+    link_to,
+    requested_format,
+)
+from treehammer.web.views.shared.site_day_matrix import SiteRow, load_site_days
+
+#: Days that the matrix has, and those it may be asked for.
+DAYS, CHOICES = 14, (7, 14, 30, 60)
+#: The latest comparisons that are shown.
+MAX_COMPARISONS = 5
+#: Sites and campaigns that are named one by one.
+MAX_NAMED_SITES = 10
+
+_OPEN_STATES = [state.value for state in JobState if not state.is_final]
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """The route of the overview."""
+    return [context.page_route("/", overview_view, "overview")]
+
+
+def overview_view(store: Store, request: Request) -> PageView:
+    """What the overview shows."""
+    today = calendar_days.today()
+    until, count = _parse_window(request, today)
+    shown = calendar_days.days_until(until, count)
+    lines = load_site_days(store, shown)
+    newest = overview_queries.find_last_day(store)
+    running = campaign_table(
+        "running",
+        "Campaigns with jobs that are not over",
+        overview_queries.list_active_campaigns(store, _OPEN_STATES),
+        request,
+    )
+    verdicts = _verdict_table(store, request)
+    people = requested_format(request) == HTML
+    if until == today and count >= changes_since.LOOKBACK_DAYS:
+        recent = [replace(line, cells=line.cells[-changes_since.LOOKBACK_DAYS :]) for line in lines]
+    else:
+        recent = load_site_days(store, calendar_days.days_until(today, changes_since.LOOKBACK_DAYS))
+    quiet = sorted({*overview_queries.list_sites(store)} - {line.site for line in lines})
+    values = {
+        "now": time.time_ns() // 1000,
+        "running": running,
+        "news": changes_since.changes_since_yesterday(
+            store, request, recent, today, MAX_NAMED_SITES if people else None
+        ),
+        "told_at_once": changes_since.MAX_CHANGES,
+        "verdicts": verdicts,
+        "days": shown,
+        "months": [(text, len(list(group))) for text, group in _month_headers(shown)],
+        "lines": lines,
+        "count": count,
+        "choices": CHOICES,
+        "until": until,
+        "is_now": until == today,
+        "newest": calendar_days.day_from_number(newest) if newest else None,
+        "quiet": _name_sites(quiet),
+        "rule": STATUS_RULE_TEXT,
+        "statuses": list(DayStatus),
+        "written": calendar_days.format_day,
+        # Made once, and not for each of a thousand cells.
+        "looks": {status: status.replace(" ", "-") for status in DayStatus},
+        "addresses": {day: link_to(request, "day", day=day) for day in shown},
+        "day_names": {day: calendar_days.format_day(day) for day in shown},
+    }
+    told = _site_day_table(() if people else lines)
+    return PageView("overview.html.j2", "Overview", values, (told, running, verdicts))
+
+
+def _parse_window(request: Request, today: date) -> tuple[date, int]:
+    """The last day of the matrix, and how many it has.
+
+    Raises:
+        ConfigError: the address asks for what is no day, or for too many.
+    """
+    asked = request.query_params
+    until = calendar_days.parse_day(asked["until"], "until") if asked.get("until") else today
+    text = asked.get("days", str(DAYS))
+    if text not in map(str, CHOICES):
+        raise ConfigError(f"days must be one of {', '.join(map(str, CHOICES))}, not {text[:40]!r}")
+    return until, int(text)
+
+
+def _month_headers(shown: Sequence[date]) -> list[tuple[str, list[date]]]:
+    found: dict[str, list[date]] = {}
+    for day in shown:
+        found.setdefault(f"{day:%B} {day.year}", []).append(day)
+    return list(found.items())
+
+
+def _site_day_table(lines: Sequence[SiteRow]) -> DataTable:
+    rows = [
+        {
+            "site": line.site,
+            "day": cell.day.isoformat(),
+            "status": cell.judged.status.value,
+            "good": cell.judged.good,
+            "failed": cell.judged.failed,
+            "implausible": cell.judged.implausible,
+            "not_supported": cell.judged.unsupported,
+        }
+        for line in lines
+        for cell in line.cells
+    ]
+    keys = ("site", "day", "status", "good", "failed", "implausible", "not_supported")
+    return DataTable(
+        "site_days", "Sites by day", tuple(TableColumn(key, key) for key in keys), rows
+    )
+
+
+def _verdict_table(store: Store, request: Request) -> DataTable:
+    """One row a comparison and metric: what was concluded how often, and the largest effect."""
+    latest = overview_queries.list_latest_comparisons(store, MAX_COMPARISONS)
+    names = comparison_columns.load_campaign_names(store, (one.first_verdict for one in latest))
+    certain = (Verdict.FASTER.value, Verdict.SLOWER.value)
+    largest = overview_queries.find_largest_effects(
+        store, [one.first_verdict.comparison_id for one in latest], certain
+    )
+    rows = [
+        _verdict_row(one, metric, names, largest) for one in latest for metric in one.verdict_counts
+    ]
+    columns = (
+        *comparison_columns.comparison_columns(request),
+        TableColumn(
+            "metric", "time", lambda metric: verdict_text.METRIC_TITLES.get(metric, metric)
+        ),
+        TableColumn("over_sites", "variants over all sites", format_counts, is_long=True),
+        TableColumn("by_site", "variants by site", format_counts, is_long=True),
+        TableColumn("largest", "largest certain effect", is_long=True),
+        TableColumn("judged_us", "judged", format_time),
+    )
+    return DataTable(
+        "verdicts", f"The latest comparisons, {MAX_COMPARISONS} at most", columns, rows
+    )
+
+
+def _verdict_row(
+    one: ComparisonSummary,
+    metric: str,
+    names: Mapping[str, str],
+    largest: Mapping[tuple[str, str], VerdictRow],
+) -> dict[str, Any]:
+    first, counts = one.first_verdict, one.verdict_counts[metric]
+    return {
+        **comparison_columns.describe_comparison(first, names),
+        "metric": metric,
+        "over_sites": dict(counts.get(RELEASE_SCOPE, {})),
+        "by_site": dict(counts.get(SERIES_SCOPE, {})),
+        "largest": _format_verdict(largest.get((first.comparison_id, metric))),
+    }
+
+
+def _format_verdict(row: VerdictRow | None) -> str:
+    if row is None:
+        return "none"
+    where = row.site if row.scope == SERIES_SCOPE else "all sites"
+    effect = verdict_text.format_effect(row.effect or 0.0)
+    return f"{row.verdict} by {effect} ({verdict_text.format_interval(row)}): {row.label}, {where}"
+
+
+def _name_sites(sites: Sequence[str]) -> str:
+    more = f" and {len(sites) - MAX_NAMED_SITES} more" if len(sites) > MAX_NAMED_SITES else ""
+    return ", ".join(sites[:MAX_NAMED_SITES]) + more

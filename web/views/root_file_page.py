@@ -1,0 +1,168 @@
+"""ROOT files in the browser: the measurements of a campaign as a TTree, browsed with JSROOT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import sqlalchemy as sa
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import BaseRoute
+
+from treehammer.errors import ConfigError
+from treehammer.sql.core.row_mapping import fetch_rows
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.core.schema import campaign
+from treehammer.sql.read.measurement_selection import Selection, parse_alternatives
+from treehammer.sql.write.store import Store
+from treehammer.web.core.responses import RequestRefusedError
+from treehammer.web.core.root_exports import MAX_MEASUREMENTS, RootExports, fingerprint_selection
+from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.display.template_environment import format_time
+from treehammer.web.views.shared.page_context import (
+    PageContext,
+    PageView,
+    QueryPool,
+    error_sentence,
+    link_to,
+    wants_html,
+)
+
+#: Campaigns that the form names, the newest.
+MAX_CAMPAIGN_CHOICES = 200
+
+
+def routes(context: PageContext, exports: RootExports) -> list[BaseRoute]:
+    """The page, and the files it asks for."""
+
+    def page(store: Store, request: Request) -> PageView:
+        return root_file_view(store, request, exports)
+
+    def file(store: Store, request: Request) -> Response:
+        selection = _parse_selection(store, request)
+        key = _parse_key(request)
+        found = exports.get_file(store, selection, key)
+        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, max-age=3600"}
+        name = f"treehammer-{key[:8]}.root"
+        return FileResponse(found, headers=headers, filename=name, media_type="application/x-root")
+
+    def is_there(request: Request) -> bool:
+        return exports.has(_parse_key(request))
+
+    # Made one at a time: others wait here, not where pages are asked for.
+    room = QueryPool(anyio.CapacityLimiter(1), is_there)
+    return [
+        context.page_route("/root-file", page, "rootfile"),
+        context.page_route("/root-file/{key}.root", file, "rootfile-data", packed=False, room=room),
+    ]
+
+
+def _parse_key(request: Request) -> str:
+    """The key of a file in its address.
+
+    Raises:
+        Refusal: it is none.
+    """
+    key = str(request.path_params["key"])
+    if len(key) != 32 or not set(key) <= set("0123456789abcdef"):
+        raise RequestRefusedError(404, "there is no file of this name")
+    return key
+
+
+def root_file_view(store: Store, request: Request, exports: RootExports) -> PageView:
+    """A campaign is chosen, and browsed."""
+    campaigns = _load_campaigns(store)
+    chosen = request.query_params.get("campaign", "")
+    values: dict[str, Any] = {
+        "campaigns": [
+            (one.id, f"{one.name or one.id}, {format_time(one.created_us)}") for one in campaigns
+        ],
+        "chosen": chosen,
+        "wheres": _parse_conditions(request),
+        "most": MAX_MEASUREMENTS,
+        "possible": exports.can_write,
+        "rows": None,
+        "file": "",
+        "refused": "",
+    }
+    if chosen:
+        try:
+            # The form shows what was meant by a prefix or 'last'.
+            values["chosen"] = store.campaign(chosen).id
+            if values["chosen"] not in {one.id for one in campaigns}:
+                values["campaigns"].append((values["chosen"], values["chosen"]))
+            values |= _file_values(
+                store, _campaign_selection(values["chosen"], request), request, exports
+            )
+        except ConfigError as error:
+            if not wants_html(request):
+                raise
+            values["refused"] = error_sentence(error)
+    table = _campaign_table(campaigns)
+    status = 400 if values["refused"] else 200
+    return PageView(
+        "rootfile.html.j2", "ROOT file", values, (table,), inline_styles=True, status=status
+    )
+
+
+def _file_values(
+    store: Store, selection: Selection, request: Request, exports: RootExports
+) -> dict[str, Any]:
+    """How much is selected, and the address of its file where there can be one."""
+    content = fingerprint_selection(store, selection)
+    if not (0 < content.rows <= MAX_MEASUREMENTS and exports.can_write):
+        return {"rows": content.rows}
+    query = {"campaign": selection.campaigns[0], "where": _parse_conditions(request)}
+    key = exports.content_key(store, selection, content)
+    return {
+        "rows": content.rows,
+        "file": link_to(request, "rootfile-data", query=query, key=key),
+    }
+
+
+def _campaign_table(campaigns: list[CampaignRow]) -> DataTable:
+    rows = [
+        {"campaign": one.id, "name": one.name, "submitted_us": one.created_us} for one in campaigns
+    ]
+    columns = (
+        TableColumn("campaign", "campaign"),
+        TableColumn("name", "name"),
+        TableColumn("submitted_us"),
+    )
+    return DataTable("campaigns", "Campaigns that can be browsed", columns, rows)
+
+
+def _load_campaigns(store: Store) -> list[CampaignRow]:
+    query = (
+        sa.select(campaign)
+        .order_by(campaign.c.created_us.desc(), campaign.c.id)
+        .limit(MAX_CAMPAIGN_CHOICES)
+    )
+    with store.connection() as connection:
+        return fetch_rows(connection, CampaignRow, query)
+
+
+def _parse_selection(store: Store, request: Request) -> Selection:
+    """What the address selects.
+
+    Raises:
+        ConfigError: it names no campaign, one that there is not, or a wrong condition.
+    """
+    chosen = request.query_params.get("campaign", "")
+    if not chosen:
+        raise ConfigError("campaign is missing: a file holds measurements of one")
+    return _campaign_selection(store.campaign(chosen).id, request)
+
+
+def _campaign_selection(campaign_id: str, request: Request) -> Selection:
+    """The measurements of a campaign that meet the conditions asked for.
+
+    Raises:
+        ConfigError: one of them is wrong.
+    """
+    return Selection((campaign_id,), parse_alternatives(_parse_conditions(request)))
+
+
+def _parse_conditions(request: Request) -> list[str]:
+    return [text for text in request.query_params.getlist("where") if text.strip()]

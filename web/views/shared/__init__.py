@@ -1,0 +1,1 @@
+"""Context, tables and assets that several pages share."""
