@@ -8,7 +8,7 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, SoftwareError
-from treehammer.terminal import ProgressFactory
+from treehammer.progress import ProgressFactory
 
 #: Providers whose request names a place of the user's own: where nothing is there, it is their slip.
 USER_PROVIDERS = ("path", "wrap")

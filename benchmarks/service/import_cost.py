@@ -26,6 +26,7 @@ from sqlalchemy.engine import make_url
 from benchmarks.harness import synthetic_measurements
 from benchmarks.harness.filled_databases import run_postgres
 from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
+from treehammer.progress import no_progress
 from treehammer.sql.core.backends.postgresql import libpq_connection_string
 from treehammer.sql.core.database_engine import parse_url
 from treehammer.sql.core.schema import dimension_tables, measurement
@@ -33,7 +34,6 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.transfer.importer import collect_files, import_files
 from treehammer.sql.write.store import Store, open_engine
-from treehammer.terminal import no_progress
 
 ROW_COUNT, REPEATS = 20_000, 3
 #: Rows of one day, as in a year of ten million.
@@ -86,9 +86,7 @@ def _write_export(folder: Path, rows: int) -> Path:
     file = folder / "results.parquet"
     with Store.open(f"sqlite:///{folder}/source.db") as store:
         store.add(synthetic_measurements.SyntheticCampaigns(max(1, rows // ROWS_PER_DAY), rows))
-        export_file(
-            store, Selection(), file, software_dir=folder, progress=lambda n: no_progress("", n)
-        )
+        export_file(store, Selection(), file, software_dir=folder)
     return file
 
 

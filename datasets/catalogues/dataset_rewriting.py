@@ -20,8 +20,7 @@ from treehammer.datasets.production import layout_measurement, root_process
 from treehammer.datasets.specs import rewrite_options
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
-from treehammer.progress import byte_progress
-from treehammer.terminal import ProgressFactory
+from treehammer.progress import ProgressFactory, byte_progress
 from treehammer.version import __version__
 
 #: Compressed sizes of two layouts differ; so much more room is asked for.

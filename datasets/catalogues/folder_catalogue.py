@@ -25,8 +25,8 @@ from treehammer.datasets.model.replica import Replica
 from treehammer.datasets.production import layout_measurement, root_process
 from treehammer.datasets.specs import generated_spec, merged_spec, rewrite_options, spec_schema
 from treehammer.errors import DatasetError, suggest_word
-from treehammer.progress import MEGABYTE, byte_progress
-from treehammer.terminal import ProgressCallback, ProgressFactory, no_progress
+from treehammer.progress import ProgressCallback, ProgressFactory, byte_progress, no_progress
+from treehammer.text_formatting import MEGABYTE
 from treehammer.version import __version__
 
 GENERATED, MERGED, ADDED, REWRITTEN = "generated", "merged", "added", "rewritten"

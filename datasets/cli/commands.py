@@ -15,7 +15,6 @@ from treehammer.datasets.cli.dataset_output import (
     flatten_file,
     flatten_layout,
     format_origin_value,
-    format_size,
     print_dataset,
     print_layout_comparison,
 )
@@ -31,6 +30,7 @@ from treehammer.terminal import (
     print_rows,
     progress_bar,
 )
+from treehammer.text_formatting import format_size
 
 LIST_COLUMNS = (
     OutputColumn("name", "dataset"),

@@ -18,19 +18,14 @@ from treehammer.datasets.model.manifest import (
     ManifestFile,
     TreeLayout,
 )
-from treehammer.progress import MEGABYTE
-from treehammer.terminal import OutputColumn, pluralize, print_rows
+from treehammer.terminal import OutputColumn, print_rows
+from treehammer.text_formatting import format_size, pluralize
 
 #: How people write the names of formats.
 FORMAT_TITLES = {TTREE: "TTree", RNTUPLE: "RNTuple"}
 
 #: Items of a list that are shown.
 MAX_LISTED_ITEMS = 8
-
-
-def format_size(size: float) -> str:
-    """A size for people."""
-    return f"{size / MEGABYTE:.2f} MB" if size >= MEGABYTE / 100 else f"{size:.0f} B"
 
 
 def print_dataset(catalogue: FolderCatalogue, manifest: Manifest) -> None:

@@ -14,10 +14,10 @@ from treehammer.datasets.doors.file_observation import (
     FAILED,
     NO_RESPONSE,
     NOT_TRIED,
-    ByteCallback,
     FileObservation,
 )
 from treehammer.datasets.doors.probe import ProbeResult, ProbeTarget
+from treehammer.progress import ByteCallback
 
 __all__ = ["FileObservation", "ProbeResult", "ProbeTarget", "probe_door", "read_file", "stat_file"]
 

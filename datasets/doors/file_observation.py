@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-#: Is told the bytes of each block that went through a door.
-ByteCallback = Callable[[int], None]
 
 #: What a door may do other than tell: it has no such file, it does not let us, it does not answer (in
 #: time), it fails at it, or it cannot be asked from here.

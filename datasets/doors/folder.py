@@ -9,7 +9,6 @@ from treehammer.datasets.doors.file_observation import (
     FAILED,
     MISSING,
     REFUSED,
-    ByteCallback,
     FileObservation,
 )
 from treehammer.datasets.doors.probe import (
@@ -21,6 +20,7 @@ from treehammer.datasets.doors.probe import (
     find_first_file,
 )
 from treehammer.datasets.model.file_digest import digest_file
+from treehammer.progress import ByteCallback
 
 
 def stat_file(path: Path) -> FileObservation:

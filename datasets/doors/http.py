@@ -21,7 +21,6 @@ from treehammer.datasets.doors.file_observation import (
     MISSING,
     NO_RESPONSE,
     REFUSED,
-    ByteCallback,
     FileObservation,
     normalize_adler32,
 )
@@ -34,6 +33,7 @@ from treehammer.datasets.doors.probe import (
     check_sample,
     find_first_file,
 )
+from treehammer.progress import ByteCallback
 from treehammer.version import __version__
 
 #: Seconds that a server may take for any one answer.

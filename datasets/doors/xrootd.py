@@ -21,10 +21,10 @@ from treehammer.datasets.doors import xrootd_client
 from treehammer.datasets.doors.file_observation import (
     FAILED,
     NO_RESPONSE,
-    ByteCallback,
     FileObservation,
 )
 from treehammer.datasets.doors.probe import ProbeResult, ProbeTarget
+from treehammer.progress import ByteCallback
 
 #: Without these the client tries for minutes before it says that a server is dead.
 CLIENT_TIMEOUTS = {

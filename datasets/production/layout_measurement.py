@@ -11,7 +11,7 @@ import numpy as np
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.model.manifest import TTREE, Distribution, TreeLayout
 from treehammer.datasets.production import root_process
-from treehammer.terminal import ProgressFactory, no_progress
+from treehammer.progress import ProgressFactory, no_progress
 
 #: The release that measures files where no other is asked for.
 DEFAULT_ROOT = "6.40.00"

@@ -15,7 +15,7 @@ from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.collectors.software_preparation import prepare_root
 from treehammer.errors import ConfigError, DatasetError, SoftwareError
-from treehammer.terminal import ProgressFactory
+from treehammer.progress import ProgressFactory
 
 GENERATE_SCRIPT = Path(__file__).parents[1] / "generate"
 KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"

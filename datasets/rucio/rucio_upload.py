@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from treehammer.datasets import doors
 from treehammer.datasets.doors import xrootd
-from treehammer.datasets.doors.file_observation import FAILED, NO_RESPONSE, ByteCallback
+from treehammer.datasets.doors.file_observation import FAILED, NO_RESPONSE
 from treehammer.datasets.model.file_digest import digest_file
 from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue, file_did
@@ -30,8 +30,7 @@ from treehammer.datasets.rucio.rucio_conversions import (
     RucioNotFoundError,
 )
 from treehammer.errors import CatalogueError, DatasetError
-from treehammer.progress import byte_progress
-from treehammer.terminal import ProgressFactory, no_progress
+from treehammer.progress import ByteCallback, ProgressFactory, byte_progress, no_progress
 
 WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "here", "stuck", "refused"
 

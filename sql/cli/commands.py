@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,14 +18,8 @@ from treehammer.sql.core import schema_upgrade
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.retention import first_kept_day
 from treehammer.sql.write.store import Store, check_database, upgrade_database
-from treehammer.terminal import (
-    OutputColumn,
-    on_interrupt,
-    output_options,
-    pluralize,
-    print_rows,
-    progress_bar,
-)
+from treehammer.terminal import OutputColumn, on_interrupt, output_options, print_rows, progress_bar
+from treehammer.text_formatting import pluralize
 
 if TYPE_CHECKING:
     from treehammer.sql.transfer.importer import ImportResult
@@ -94,17 +87,16 @@ def export_command(
     if form and not partition:
         raise click.UsageError("--format is for --partition; the ending of a file's name tells it.")
     software = settings.software_dir
-    progress = functools.partial(progress_bar, "Exporting")
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse((store.campaign(c).id for c in campaigns), wheres)
         if not partition:
-            rows = export_file(store, selection, file, software_dir=software, progress=progress)
+            rows = export_file(store, selection, file, software_dir=software, bars=progress_bar)
             click.echo(f"{pluralize(rows, 'measurement')} in {file}")
             return
         named = file.suffix.lower() if file.suffix.lower() in FORMATS else ".parquet"
         suffix = f".{form}" if form else named
         rows, parts = export_partitions(
-            store, selection, file, suffix, software_dir=software, progress=progress
+            store, selection, file, suffix, software_dir=software, bars=progress_bar
         )
     click.echo(f"{pluralize(rows, 'measurement')} of {pluralize(parts, 'campaign')} in {file}")
 

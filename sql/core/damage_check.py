@@ -14,7 +14,7 @@ from treehammer.sql.core.database_errors import DamagedValueError, display_url
 from treehammer.sql.core.packing import decode_numbers, unpack_lists
 from treehammer.sql.core.schema import measurement
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
-from treehammer.terminal import pluralize
+from treehammer.text_formatting import pluralize
 
 #: How many measurements a message names.
 MAX_LISTED = 10

@@ -10,8 +10,8 @@ the TTree stand in :mod:`treehammer.sql.transfer.root_export`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.arrow import arrow_stream
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer import partitions
@@ -26,10 +27,7 @@ from treehammer.sql.transfer.companion_tables import ExportSink, iter_companion_
 from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat
 from treehammer.sql.transfer.partitions import CAMPAIGN_COLUMN
 from treehammer.sql.write.store import Store
-from treehammer.terminal import ProgressCallback
 from treehammer.version import __version__
-
-RowProgress = Callable[[int], AbstractContextManager[ProgressCallback]]
 
 
 def export_file(
@@ -38,7 +36,7 @@ def export_file(
     target: Path,
     *,
     software_dir: Path,
-    progress: RowProgress,
+    bars: ProgressFactory = no_progress,
     patience_s: float | None = None,
 ) -> int:
     """Write the selected measurements to ``target``; its suffix decides the format.
@@ -50,7 +48,7 @@ def export_file(
         selection: which.
         target: a name that ends in ``.root``, ``.csv`` or ``.parquet``.
         software_dir: the cached ROOT environments (for ``.root``).
-        progress: takes the number of rows and gives a bar that moves with them.
+        bars: opens progress bars.
         patience_s: seconds that ROOT may take; None for no limit.
 
     Returns:
@@ -66,8 +64,8 @@ def export_file(
     with (
         _open_selection(store, selection, form) as source,
         _replace_file(target) as file,
-        progress(source.rows) as step,
-        form.writer(software_dir, patience_s) as begin,
+        bars("Exporting", source.rows) as step,
+        form.writer(software_dir, patience_s, bars) as begin,
         begin(file, source.schema) as sink,
     ):
         seen = _track_subjects(selection)
@@ -88,7 +86,7 @@ def export_partitions(
     suffix: str,
     *,
     software_dir: Path,
-    progress: RowProgress,
+    bars: ProgressFactory = no_progress,
 ) -> tuple[int, int]:
     """Write the selected measurements to a folder with one part for each campaign.
 
@@ -103,7 +101,7 @@ def export_partitions(
         folder: to write.
         suffix: ``.root``, ``.csv`` or ``.parquet``.
         software_dir: the cached ROOT environments (for ``.root``).
-        progress: takes the number of rows and gives a bar that moves with them.
+        bars: opens progress bars.
 
     Returns:
         the number of rows, and of campaigns.
@@ -118,8 +116,8 @@ def export_partitions(
     with (
         _open_selection(store, selection, form) as source,
         partitions.replace_folder(folder) as staged,
-        progress(source.rows) as step,
-        form.writer(software_dir, None) as begin,
+        bars("Exporting", source.rows) as step,
+        form.writer(software_dir, None, bars) as begin,
     ):
         parts = partitions.PartitionWriter(staged, suffix, source.schema)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from treehammer.progress import ProgressFactory
 from treehammer.sql.transfer.companion_tables import CompanionTable, ExportSink, OpenSink
 from treehammer.sql.transfer.root_export import open_root_writer
 
@@ -25,12 +26,12 @@ class ExportFormat:
     """How a file is written.
 
     Attributes:
-        writer: takes the cached ROOT environments, and the seconds that ROOT may take or None; its
-            files are complete when its block ends.
+        writer: takes the cached ROOT environments, the seconds that ROOT may take or None, and the
+            factory of progress bars; its files are complete when its block ends.
         lists_as_text: whether it has no lists.
     """
 
-    writer: Callable[[Path, float | None], AbstractContextManager[OpenSink]]
+    writer: Callable[[Path, float | None, ProgressFactory], AbstractContextManager[OpenSink]]
     lists_as_text: bool = False
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from treehammer.collectors.record.measurement_record import EXTRA_NAME
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.errors import MeasurementFileError
+from treehammer.progress import ProgressFactory
 from treehammer.sql.arrow.arrow_schema import build_schema
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
 from treehammer.sql.core.measurement_view import ALL_COLUMNS, EXTRA_PREFIX
@@ -29,7 +30,7 @@ from treehammer.sql.transfer.partitions import list_part_files
 from treehammer.sql.write.bulk_recording import parse_measurements
 from treehammer.sql.write.recording import AddResult, fingerprint_content, fingerprints_match
 from treehammer.sql.write.store import Store
-from treehammer.terminal import ProgressFactory, pluralize
+from treehammer.text_formatting import pluralize
 from treehammer.version import __version__
 
 AddBatch = Callable[[pa.RecordBatch, Problems], AddResult]

@@ -29,8 +29,8 @@ from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.collectors.software_preparation import prepare_root
 from treehammer.errors import SoftwareError
+from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.transfer.companion_tables import CompanionTable, ExportSink, OpenSink
-from treehammer.terminal import progress_bar
 
 TREE_NAME = "results"
 TREE_TITLE = (
@@ -50,12 +50,15 @@ NULL_CONVENTIONS: Mapping[str, str] = {
 
 
 @contextmanager
-def open_root_writer(software_dir: Path, patience_s: float | None = None) -> Iterator[OpenSink]:
+def open_root_writer(
+    software_dir: Path, patience_s: float | None = None, bars: ProgressFactory = no_progress
+) -> Iterator[OpenSink]:
     """Write ROOT files, one after the other, by one ROOT; they are complete when the block ends.
 
     Args:
         software_dir: the cached ROOT environments; the newest is used, or made when there is none.
         patience_s: seconds after which ROOT is ended, whatever it does; None for no limit.
+        bars: opens the progress bar of a download of ROOT.
 
     Raises:
         SoftwareError: there is no ROOT that can be used.
@@ -67,7 +70,7 @@ def open_root_writer(software_dir: Path, patience_s: float | None = None) -> Ite
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=said,
-            env=root_environment(software_dir),
+            env=root_environment(software_dir, bars),
         )
         assert child.stdin is not None
         with _kill_after(child, patience_s) as late:
@@ -151,15 +154,13 @@ class _TreeWriter:
         return pa.ipc.new_stream(self._pipe, schema.with_metadata({**about, **self._about}))
 
 
-def root_environment(software_dir: Path) -> dict[str, str]:
+def root_environment(software_dir: Path, bars: ProgressFactory = no_progress) -> dict[str, str]:
     """The environment in which this interpreter finds the newest ROOT of the cache."""
     try:
         release = next(
             reversed(providers.list_prepared_releases(software_dir)), max(providers.WHEELS)
         )
-        prepared = prepare_root(
-            providers.parse_software_request(release), software_dir, progress_bar
-        )
+        prepared = prepare_root(providers.parse_software_request(release), software_dir, bars)
         packages = sysconfig.get_path(
             "platlib", vars={"platbase": prepared.location, "base": prepared.location}
         )

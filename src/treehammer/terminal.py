@@ -8,9 +8,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import click
 from rich.console import Console
@@ -29,22 +29,11 @@ from rich.table import Table
 from rich.text import Text
 
 from treehammer.errors import Interruption
+from treehammer.progress import ProgressCallback
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
-class ProgressCallback(Protocol):
-    """Tells a progress bar how many are done, and a short note."""
-
-    def __call__(self, done: int, note: str = "") -> None:
-        """Move the bar to ``done``."""
-        ...
-
-
-#: Opens a progress bar for what is done and how much there is of it: :func:`progress_bar` or
-#: :func:`silent`.
-ProgressFactory = Callable[[str, int], AbstractContextManager[ProgressCallback]]
 
 #: Without a terminal, progress is told in lines, no more than one in so many seconds.
 MIN_LINE_INTERVAL_S = 2.0
@@ -127,18 +116,6 @@ def print_rows(
     screen.print(table)
 
 
-def pluralize(count: int, noun: str) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def format_duration(seconds: float) -> str:
-    """``90 s``, ``3 min``, ``2.5 h``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def _format_csv_value(value: Any) -> Any:
     return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else value
 
@@ -173,16 +150,6 @@ def on_interrupt(left: str | Callable[[], str]) -> Iterator[None]:
         raise
     except KeyboardInterrupt as error:
         raise Interruption(left if isinstance(left, str) else left()) from error
-
-
-@contextmanager
-def no_progress(_what: str, _total: int) -> Iterator[ProgressCallback]:
-    """A progress bar for programs: shows nothing."""
-
-    def ignore(done: int, note: str = "") -> None:
-        pass
-
-    yield ignore
 
 
 class _NoteColumn(ProgressColumn):

@@ -26,14 +26,8 @@ from treehammer.submit.tracking import campaign_polling, circuit_breaker
 from treehammer.submit.tracking.failure_summary import FailureGroup, summarize_failures
 from treehammer.submit.tracking.record_files import CollectResult
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
-from treehammer.terminal import (
-    TABLE,
-    OutputColumn,
-    on_interrupt,
-    output_options,
-    pluralize,
-    print_rows,
-)
+from treehammer.terminal import TABLE, OutputColumn, on_interrupt, output_options, print_rows
+from treehammer.text_formatting import pluralize
 
 #: Kinds of trouble that are told on a terminal.
 MAX_SHOWN_FAILURES = 5

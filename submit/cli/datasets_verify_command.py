@@ -29,14 +29,8 @@ from treehammer.submit.replicas.replica_verification import (
     check_replicas,
     worst_check,
 )
-from treehammer.terminal import (
-    TABLE,
-    OutputColumn,
-    output_options,
-    pluralize,
-    print_rows,
-    progress_bar,
-)
+from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows, progress_bar
+from treehammer.text_formatting import pluralize
 
 __all__ = ["datasets"]
 

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from treehammer.submit.batch.interface import JobState
 from treehammer.submit.tracking.tracker import TrackingProgress
-from treehammer.terminal import format_duration, make_console, pluralize, progress_bar
+from treehammer.terminal import make_console, progress_bar
+from treehammer.text_formatting import format_duration, pluralize
 
 #: Receives how far a campaign is.
 ShowProgress = Callable[[TrackingProgress], None]

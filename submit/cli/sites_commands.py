@@ -19,14 +19,8 @@ from treehammer.submit.sites import cric, sites_file
 from treehammer.submit.sites.site_model import Ceilings, HTCondorPool, Site
 from treehammer.submit.sites.site_probes import PROBE_FAILED, SiteProbeResult, probe_sites
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
-from treehammer.terminal import (
-    TABLE,
-    OutputColumn,
-    output_options,
-    pluralize,
-    print_rows,
-    progress_bar,
-)
+from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows, progress_bar
+from treehammer.text_formatting import pluralize
 
 
 @click.group()

@@ -31,13 +31,12 @@ from treehammer.submit.tracking.campaign_polling import make_tracker
 from treehammer.terminal import (
     TABLE,
     OutputColumn,
-    format_duration,
     on_interrupt,
     output_options,
-    pluralize,
     print_rows,
     progress_bar,
 )
+from treehammer.text_formatting import format_duration, pluralize
 
 
 def request_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.errors import BatchError, ConfigError, DefinitionError, NothingToDoError
 from treehammer.hctests.cli.definition_options import load_pinned_test
 from treehammer.hctests.matrix.definition import TestDefinition
+from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local.local_batch import LocalBatch
@@ -39,7 +40,6 @@ from treehammer.submit.tracking.campaign_polling import (
 )
 from treehammer.submit.tracking.submission_locks import SubmissionLocks
 from treehammer.submit.tracking.tracker import TrackingProgress
-from treehammer.terminal import ProgressFactory, no_progress
 
 
 @dataclass(frozen=True)

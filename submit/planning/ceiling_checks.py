@@ -8,7 +8,7 @@ from treehammer.errors import ConfigError
 from treehammer.submit.planning.cost_estimate import SiteCost
 from treehammer.submit.planning.job_clusters import plan_clusters
 from treehammer.submit.planning.plan import Plan
-from treehammer.terminal import pluralize
+from treehammer.text_formatting import pluralize
 
 SECONDS_PER_DAY = 86_400
 

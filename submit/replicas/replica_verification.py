@@ -20,12 +20,10 @@ from treehammer.datasets.doors.file_observation import (
     NO_RESPONSE,
     NOT_TRIED,
     REFUSED,
-    ByteCallback,
     FileObservation,
 )
 from treehammer.datasets.model.manifest import Manifest, ManifestFile
-from treehammer.progress import byte_progress
-from treehammer.terminal import ProgressFactory, no_progress
+from treehammer.progress import ByteCallback, ProgressFactory, byte_progress, no_progress
 
 GOOD_STATE, WRONG_STATE, SIZE_ONLY_STATE, ABSENT_STATE = (
     "good",

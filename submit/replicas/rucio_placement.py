@@ -15,6 +15,7 @@ from treehammer.datasets.model.manifest import Manifest, ManifestFile
 from treehammer.datasets.model.replica import Replica
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.errors import DatasetError
+from treehammer.progress import ProgressFactory, no_progress
 from treehammer.submit.replicas.replica_verification import (
     GOOD_STATE,
     SIZE_ONLY_STATE,
@@ -23,7 +24,6 @@ from treehammer.submit.replicas.replica_verification import (
     check_by_stat,
 )
 from treehammer.submit.sites.site_model import Door, Site
-from treehammer.terminal import ProgressFactory, no_progress
 
 #: Doors that are asked at a time.
 MAX_PARALLEL_DOORS = 8

@@ -14,11 +14,11 @@ from treehammer.config import Settings
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError, ConfigError
+from treehammer.progress import ProgressFactory, no_progress
 from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.htcondor.connection import daemon_url
 from treehammer.submit.sites.site_model import Door, HTCondorPool, Site
 from treehammer.submit.sites.site_registry import load_pools, open_htcondor_pool
-from treehammer.terminal import ProgressFactory, no_progress
 
 PROBE_OK, PROBE_FAILED, PROBE_SKIPPED = "ok", "wrong", "not tried"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 from treehammer.config import Settings
+from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import JobState
@@ -16,7 +17,6 @@ from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.submit.tracking import circuit_breaker
 from treehammer.submit.tracking.submission_locks import SubmissionLocks
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
-from treehammer.terminal import ProgressFactory, no_progress
 
 #: Seconds between two looks while waiting: the jobs measure meanwhile, and looking costs time.
 LOCAL_POLL_S = 2.0

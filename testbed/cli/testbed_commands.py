@@ -10,14 +10,7 @@ import click
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.terminal import (
-    OutputColumn,
-    on_interrupt,
-    output_options,
-    pluralize,
-    print_rows,
-    progress_bar,
-)
+from treehammer.terminal import OutputColumn, on_interrupt, output_options, print_rows, progress_bar
 from treehammer.testbed.components import replica_files
 from treehammer.testbed.components.component_list import (
     build_components,
@@ -34,6 +27,7 @@ from treehammer.testbed.core.workspace import (
     define_workspace,
     read_state,
 )
+from treehammer.text_formatting import pluralize
 
 DEFAULT_SITES = 4
 

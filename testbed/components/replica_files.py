@@ -16,8 +16,7 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.model.file_digest import digest_file
 from treehammer.datasets.model.manifest import ManifestFile
 from treehammer.errors import ConfigError, DatasetError, TestbedError, suggest_word
-from treehammer.progress import byte_progress
-from treehammer.terminal import ProgressFactory, no_progress
+from treehammer.progress import ProgressFactory, byte_progress, no_progress
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 from treehammer.testbed.core.component import Workspace
 

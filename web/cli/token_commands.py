@@ -29,7 +29,8 @@ from treehammer.sql.auth.tokens import (
 )
 from treehammer.sql.write.store import Store, open_engine
 from treehammer.submit.planning.pacing import parse_duration
-from treehammer.terminal import OutputColumn, output_options, pluralize, print_rows
+from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.text_formatting import pluralize
 
 MICROSECONDS = 1_000_000
 #: The longest name of a holder, in characters.

@@ -7,7 +7,6 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -18,7 +17,6 @@ from treehammer.sql.read.measurement_queries import MeasurementQueries
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.retention import PRUNED_COLUMNS
 from treehammer.sql.write.store import Store
-from treehammer.terminal import no_progress
 from treehammer.version import __version__
 from treehammer.web.core.responses import RequestRefusedError
 
@@ -123,7 +121,6 @@ class RootExports:
                 selection,
                 file,
                 software_dir=self.software_dir,
-                progress=partial(no_progress, ""),
                 patience_s=EXPORT_TIMEOUT_S,
             )
         except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.terminal import format_duration, pluralize
+from treehammer.text_formatting import format_duration, pluralize
 
 
 def build_environment(filters: Mapping[str, Callable[..., Any]] | None = None) -> Environment:

@@ -13,7 +13,7 @@ from functools import cached_property
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.read.figure_query import TIME_UNITS
 from treehammer.sql.read.measurement_selection import Scalar
-from treehammer.terminal import pluralize
+from treehammer.text_formatting import pluralize
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 
 #: What a campaign calls a variant: several may have one label.

@@ -25,7 +25,7 @@ from treehammer.sql.auth.tokens import fingerprint_master_key
 from treehammer.sql.core.database_engine import parse_url
 from treehammer.sql.core.database_errors import display_url
 from treehammer.sql.write.store import Store
-from treehammer.terminal import pluralize
+from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.service.app import create_app

@@ -22,7 +22,7 @@ from treehammer.sql.write.rollups import IMPLAUSIBLE, NOT_GOOD, UNSUPPORTED
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import JobState
 from treehammer.submit.lifecycle import rerun
-from treehammer.terminal import format_duration, pluralize
+from treehammer.text_formatting import format_duration, pluralize
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time

@@ -21,7 +21,7 @@ from treehammer.analysis.statistics.verdict import RELEASE_SCOPE, SERIES_SCOPE, 
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.write.store import MAX_IN_LIST, Store
-from treehammer.terminal import pluralize
+from treehammer.text_formatting import pluralize
 from treehammer.web.display import calendar_days
 from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.shared.common_columns import format_counts

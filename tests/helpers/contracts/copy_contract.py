@@ -17,13 +17,13 @@ from measurement_factory import full_measurement, make_campaign_row, make_job_ro
 from store_contract import HOSTILE_TEXTS, build_pair, build_verdict
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
+from treehammer.progress import no_progress
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
-from treehammer.terminal import no_progress
 
 
 def fill_database(url: str) -> None:

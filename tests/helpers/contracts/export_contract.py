@@ -15,11 +15,11 @@ from pyarrow import parquet
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.errors import StoreError
+from treehammer.progress import ProgressCallback
 from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.store import Store
-from treehammer.terminal import ProgressCallback
 
 WriteExport = Callable[..., int]
 
@@ -36,7 +36,7 @@ def write(store: Store, tmp_path: Path) -> WriteExport:
             selection,
             target,
             software_dir=tmp_path / "software",
-            progress=lambda _total: nullcontext(step),
+            bars=lambda _description, _total: nullcontext(step),
         )
 
     return run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -25,6 +24,7 @@ from store_contract import HOSTILE_TEXTS
 from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT, Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import MeasurementFileError
+from treehammer.progress import no_progress
 from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.core.database_engine import read_transaction
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
@@ -36,14 +36,8 @@ from treehammer.sql.transfer.importer import ImportResult, collect_files, import
 from treehammer.sql.write import rollups
 from treehammer.sql.write.retention import PRUNABLE
 from treehammer.sql.write.store import Store
-from treehammer.terminal import ProgressCallback, no_progress
 
 EVERYTHING = Selection()
-
-
-def ignore_progress(_total: int) -> AbstractContextManager[ProgressCallback]:
-    """A progress bar of an export."""
-    return no_progress("", 0)
 
 
 def write_export(
@@ -51,11 +45,9 @@ def write_export(
 ) -> Path:
     """Export, as a folder where the name has no ending."""
     if target.suffix:
-        export_file(store, selection, target, software_dir=software, progress=ignore_progress)
+        export_file(store, selection, target, software_dir=software)
     else:
-        export_partitions(
-            store, selection, target, ".parquet", software_dir=software, progress=ignore_progress
-        )
+        export_partitions(store, selection, target, ".parquet", software_dir=software)
     return target
 
 

@@ -25,6 +25,7 @@ from revision_databases import REVISIONS, insert_rows, load_frozen_rows, migrate
 from store_contract import build_pair, build_verdict
 
 import treehammer
+from treehammer.progress import no_progress
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
@@ -34,7 +35,6 @@ from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write import rollups
 from treehammer.sql.write.retention import PRUNABLE
 from treehammer.sql.write.store import Store, check_database
-from treehammer.terminal import no_progress
 
 GOLDEN_FOLDER = Path(__file__).parents[2] / "unit/sql/golden"
 _WIDTH = 100

@@ -13,7 +13,6 @@ from treehammer.sql.write.store import Store
 #: Exports in small batches, and says what memory this process and its largest child took (kB).
 EXPORT_SCRIPT = """
 import resource, sys
-from contextlib import nullcontext
 from pathlib import Path
 from treehammer.sql import arrow, formats
 from treehammer.sql.transfer.export import export
@@ -22,7 +21,7 @@ from treehammer.sql.write.store import Store
 arrow.ROWS, formats.GROUP_BYTES = 100, 2**22
 with Store.open(sys.argv[1], create=False) as store:
     export(store, Selection.of(wheres=[f"round<={sys.argv[2]}"]), Path(sys.argv[3]),
-           software_dir=Path(), progress=lambda _: nullcontext(lambda _d, _n="": None))
+           software_dir=Path())
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """

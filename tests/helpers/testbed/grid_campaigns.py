@@ -19,8 +19,8 @@ from local_service import serve_folder
 from treehammer import config
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.production import root_process
+from treehammer.progress import no_progress
 from treehammer.sql.core.dimensions import DIMENSIONS
-from treehammer.terminal import no_progress
 from treehammer.testbed.components import replica_files
 
 DATASET = "tiny"

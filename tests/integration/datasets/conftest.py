@@ -15,7 +15,7 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.production import root_process
 from treehammer.datasets.specs import generated_spec
-from treehammer.terminal import no_progress
+from treehammer.progress import no_progress
 
 TINY = Path(__file__).with_name("tiny.toml")
 

@@ -12,7 +12,7 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.production import root_process
 from treehammer.datasets.specs import generated_spec
 from treehammer.errors import TreehammerError
-from treehammer.terminal import ProgressCallback, no_progress
+from treehammer.progress import ProgressCallback, no_progress
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from treehammer.datasets.production import root_process
 from treehammer.datasets.specs import generated_spec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
-from treehammer.terminal import no_progress
+from treehammer.progress import no_progress
 
 pytestmark = pytest.mark.root
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,6 @@ def exported(
         Selection(),
         file,
         software_dir=folder,
-        progress=lambda _total: nullcontext(lambda _done, _note="": None),
     )
     return ExportedTree(file, rows)
 

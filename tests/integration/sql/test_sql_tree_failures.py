@@ -16,7 +16,6 @@ pytestmark = pytest.mark.root
 
 EXPORT = """
 import resource, sys
-from contextlib import nullcontext
 from pathlib import Path
 from treehammer.errors import StoreError
 from treehammer.sql.transfer.export import export
@@ -28,7 +27,6 @@ with Store.open(url) as store:
     try:
         export(
             store, Selection(), Path(target), software_dir=Path(software),
-            progress=lambda _total: nullcontext(lambda _done, _note="": None),
         )
     except StoreError as error:
         sys.exit(str(error))

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from import_contract import ignore_progress
 from measurement_factory import make_campaign_row, make_measurement
 
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -35,7 +34,7 @@ def test_rdataframe(release: Callable[[str], SoftwareRequest], tmp_path: Path) -
             )
         export_partitions(
             store, Selection(), tmp_path / "trees", ".root",
-            software_dir=software, progress=ignore_progress,
+            software_dir=software,
         )  # fmt: skip
     from_arrow, from_trees = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     environment = root_export.root_environment(software)

@@ -18,9 +18,9 @@ from treehammer import config
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.production import root_process
+from treehammer.progress import no_progress
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.terminal import no_progress
 from treehammer.testbed.components import replica_files
 
 ROOT = Path(__file__).parents[3]

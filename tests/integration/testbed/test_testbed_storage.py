@@ -25,11 +25,11 @@ from treehammer import config
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.production import root_process
 from treehammer.errors import TestbedError
+from treehammer.progress import no_progress
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
-from treehammer.terminal import no_progress
 from treehammer.testbed.components import replica_files
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, SUITE, XrootdStorage
 from treehammer.testbed.core import fault_injection, lifecycle, workspace

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from treehammer.terminal import OutputColumn, make_bar_columns, pluralize, print_rows
+from treehammer.terminal import OutputColumn, make_bar_columns, print_rows
+from treehammer.text_formatting import pluralize
 
 
 @pytest.mark.parametrize("text", ["[red]", "x\\[red]y[/red]", "[/]", "ends in \\"])

@@ -20,7 +20,7 @@ from treehammer.datasets.production import root_process
 from treehammer.datasets.specs import generated_spec
 from treehammer.datasets.specs.generated_spec import GeneratedSpec
 from treehammer.errors import ConfigError, DatasetError, SoftwareError
-from treehammer.terminal import no_progress
+from treehammer.progress import no_progress
 
 DATA = b"root" + bytes(3_000_000)
 

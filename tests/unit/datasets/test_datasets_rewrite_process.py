@@ -16,7 +16,7 @@ from treehammer.datasets.production import root_process
 from treehammer.datasets.specs.generated_spec import GeneratedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
-from treehammer.terminal import no_progress
+from treehammer.progress import no_progress
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from treehammer.datasets.rucio.rucio_upload import (
     poll_replication,
 )
 from treehammer.errors import CatalogueError, ConfigError
-from treehammer.terminal import no_progress
+from treehammer.progress import no_progress
 
 RULE = ReplicationRule("r1", "A_DATA", "me", "REPLICATING", 0, 2, 0, "", None)
 OK = replace(RULE, state="OK", locks_ok=2, locks_copying=0)

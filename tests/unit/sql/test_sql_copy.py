@@ -14,8 +14,8 @@ from copy_contract import *  # noqa: F403 - the tests that hold for every databa
 from copy_contract import check_corruption_is_refused, install_corrupting_trigger
 
 from treehammer.errors import ConfigError, ExitCode
+from treehammer.progress import no_progress
 from treehammer.sql.transfer.database_copy import copy_database
-from treehammer.terminal import no_progress
 
 
 @pytest.mark.parametrize("spelled", ["{0}/./source.db", "{0}/link.db", "{0}/../{1}/source.db"])

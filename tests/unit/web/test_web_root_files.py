@@ -209,7 +209,7 @@ def test_a_root_that_hangs_is_ended(
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(30)\n"
     )
     monkeypatch.setattr(root_export, "WRITER_SCRIPT", writer)
-    monkeypatch.setattr(root_export, "root_environment", lambda _: dict(os.environ))
+    monkeypatch.setattr(root_export, "root_environment", lambda *_: dict(os.environ))
     monkeypatch.setattr(providers, "list_prepared_releases", lambda _: {"6.40.00": "there"})
     monkeypatch.setattr(root_exports, "EXPORT_TIMEOUT_S", 3)
     files = RootExports.in_cache(tmp_path, tmp_path / "software")
@@ -232,7 +232,7 @@ def test_a_root_with_all_the_time_is_watched_by_nobody(
 ) -> None:
     (writer := tmp_path / "writer.py").write_text("import sys; sys.stdin.buffer.read()\n")
     monkeypatch.setattr(root_export, "WRITER_SCRIPT", writer)
-    monkeypatch.setattr(root_export, "root_environment", lambda _: dict(os.environ))
+    monkeypatch.setattr(root_export, "root_environment", lambda *_: dict(os.environ))
     before = {*threading.enumerate()}
     with root_export.open_root_writer(tmp_path, patience_s):
         new = [one for one in threading.enumerate() if one not in before]

@@ -22,7 +22,7 @@ from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS
 from treehammer.sql.write.rollups import HISTOGRAM_COLUMN
 from treehammer.sql.write.store import Store
-from treehammer.terminal import pluralize
+from treehammer.text_formatting import pluralize
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants

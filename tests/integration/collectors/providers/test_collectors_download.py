@@ -28,7 +28,7 @@ from treehammer.collectors.software import (
 )
 from treehammer.collectors.software_preparation import prepare_root
 from treehammer.errors import ExitCode, SoftwareError
-from treehammer.terminal import no_progress
+from treehammer.progress import no_progress
 
 VERSION, WHEEL = "6.99.00", "0.99"
 ROOT_MODULE = f"""

@@ -9,8 +9,8 @@ from copy_contract import *  # noqa: F403 - the tests that hold for every databa
 from copy_contract import check_corruption_is_refused, install_corrupting_trigger, read_all_tables
 
 from treehammer.errors import ConfigError
+from treehammer.progress import no_progress
 from treehammer.sql.transfer.database_copy import copy_database
-from treehammer.terminal import no_progress
 
 
 def test_there_and_back_it_is_the_same(source: str, url: str, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -205,7 +204,6 @@ def test_a_schema_of_its_own(
             EVERYTHING,
             tmp_path / "results.csv",
             software_dir=tmp_path,
-            progress=lambda _total: nullcontext(lambda _done, _note="": None),
         )
     assert rows == 1
     found = direct.execute("SELECT count(*) FROM hammer.measurement").fetchone()

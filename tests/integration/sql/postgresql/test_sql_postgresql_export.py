@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -95,7 +94,6 @@ def _write(store: Store, selection: Selection, file: Path, software_dir: Path = 
         selection,
         file,
         software_dir=software_dir,
-        progress=lambda _total: nullcontext(lambda _done, _note="": None),
     )
 
 
