@@ -10,11 +10,20 @@ import fcntl
 import os
 from contextlib import contextmanager, suppress
 from typing import Callable, Iterator, Optional, Union
+from urllib.parse import unquote, urlsplit
 
 #: ``errno`` of an error when there is no room for more on a disk or in a quota.
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 PathLike = Union[str, "os.PathLike[str]"]
+
+
+def local_path(url: str) -> Optional[str]:
+    """Return the path in a URL without scheme or with ``file:``, None for a remote URL."""
+    parts = urlsplit(url)
+    if not parts.scheme:
+        return url
+    return unquote(parts.path) if parts.scheme == "file" else None
 
 
 def write_atomically(path: PathLike, text: str) -> None:

@@ -133,13 +133,13 @@ _ALTERED: ValueDigest = ("altered", (0, frozenset()))
 def collect_checksums(samples: Iterable[Sample]) -> ChecksumsBySlot:
     """The value checksums, with the leaves they do not cover, of every slot that has one.
 
-    A checksum execution of class ``sanity`` found other content than the dataset's.
+    A checksum execution of class ``data-check`` found other content than the dataset's.
     """
     found: dict[ChecksumSlot, set[ValueDigest]] = defaultdict(set)
     for sample in samples:
         if sample.value_checksum and not sample.failure_class:
             found[_checksum_slot(sample)].add((sample.value_checksum, _checksum_coverage(sample)))
-        elif sample.kind == CHECKSUM and sample.failure_class == "sanity":
+        elif sample.kind == CHECKSUM and sample.failure_class == "data-check":
             found[_checksum_slot(sample)].add(_ALTERED)
     return {slot: frozenset(values) for slot, values in found.items()}
 

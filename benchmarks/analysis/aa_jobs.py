@@ -27,6 +27,7 @@ from treehammer.analysis.samples.sample import HEADLINE_METRICS, SAMPLE_COLUMNS,
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.matrix.definition import TEST_FILE_NAME
 from treehammer.hctests.schema import definition_loader
 from treehammer.sql.core.rows import PairRow
 from treehammer.sql.read.measurement_selection import Selection
@@ -195,7 +196,7 @@ def _assemble_test(home: Path) -> Path:
     )
     folder = home / "test" / TEST_FOLDER.name
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (TEST_FOLDER / definition_loader.TEST_FILE_NAME, payload):
+    for path in (TEST_FOLDER / TEST_FILE_NAME, payload):
         shutil.copyfile(path, folder / path.name)
     return folder
 

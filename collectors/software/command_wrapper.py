@@ -95,7 +95,7 @@ def check_wrap(request: SoftwareRequest) -> None:
     """Whether this machine has the prefix' command.
 
     Raises:
-        Fault: kind ``missing``.
+        ExecutionError: kind ``missing``.
     """
     word = os.path.expanduser(shlex.split(request.location)[0])
     if shutil.which(word) is None:
@@ -116,7 +116,7 @@ def setup_wrap(
         folders: ``work``, ``payload`` and ``input``; one that is missing is the current folder.
 
     Raises:
-        Fault: kind ``broken`` (it does not start, or hides what is needed) or ``missing`` (no ROOT).
+        ExecutionError: kind ``broken`` (it does not start, or hides what is needed) or ``missing`` (no ROOT).
     """
     here = os.getcwd()
     known = {name: folders.get(name, here) for name in ("work", "payload", "input")}

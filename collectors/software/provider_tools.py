@@ -17,16 +17,16 @@ def raise_setup_error(kind: str, message: str, *, transient: bool = False) -> No
     """Give up.
 
     Raises:
-        Fault: class ``software setup``, of this kind.
+        ExecutionError: class ``software-setup``, of this kind.
     """
-    raise ExecutionError(Failure("software setup", kind, "setup", message, transient))
+    raise ExecutionError(Failure("software-setup", kind, "setup", message, transient))
 
 
 def run_tool(command: List[str], env: Mapping[str, str], what: str) -> str:
     """Run a tool with this environment and return its output.
 
     Raises:
-        Fault: kind ``broken``; the message begins with ``what`` and holds the tool's own reason.
+        ExecutionError: kind ``broken``; the message begins with ``what`` and holds the tool's own reason.
     """
     try:
         done = subprocess.run(
@@ -60,7 +60,7 @@ def check_root_importable(python: str, env: Mapping[str, str], origin: str) -> N
     """Find out before any payload runs whether this Python finds a ROOT.
 
     Raises:
-        Fault: kind ``missing`` (it does not) or ``broken`` (it does not even start).
+        ExecutionError: kind ``missing`` (it does not) or ``broken`` (it does not even start).
     """
     query = "import importlib.util as u; print(u.find_spec('ROOT') is not None)"
     if run_tool([python, "-c", query], env, origin).strip() != "True":

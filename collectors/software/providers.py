@@ -117,7 +117,7 @@ def prepare_software(
         progress: receives one short sentence at a time.
 
     Raises:
-        Fault: it cannot be made (class ``software setup``); the message says what to do.
+        ExecutionError: it cannot be made (class ``software-setup``); the message says what to do.
     """
     say = progress or (lambda _note: None)
     if request.provider == "path":
@@ -187,7 +187,7 @@ class SoftwareSetup:
                 lets nothing through.
 
         Raises:
-            Fault: a macro is to run without ROOT.
+            ExecutionError: a macro is to run without ROOT.
         """
         command = self._payload_command(kind, entry)
         return self.wrapper.build_command(command, variables or {}) if self.wrapper else command
@@ -227,7 +227,7 @@ def setup_software(
             ``payload`` and ``input``; by default the current folder.
 
     Raises:
-        Fault: class ``software setup``; kind ``missing`` (not there) or ``broken`` (unusable).
+        ExecutionError: class ``software-setup``; kind ``missing`` (not there) or ``broken`` (unusable).
     """
     kit = os.path.abspath(os.fspath(kit))
     if request.provider == "wrap":

@@ -53,7 +53,7 @@ def find_path_script(location: str) -> str:
     """The script to source: given itself, or ``bin/thisroot.sh`` of an installation or build.
 
     Raises:
-        Fault: kind ``missing``.
+        ExecutionError: kind ``missing``.
     """
     if os.path.isfile(location):
         return location
@@ -105,7 +105,7 @@ def find_cvmfs_script(location: str) -> str:
     """The script to source on this machine.
 
     Raises:
-        Fault: kind ``missing``; transient when the repository is not mounted here.
+        ExecutionError: kind ``missing``; transient when the repository is not mounted here.
     """
     mount = os.environ.get(CVMFS_VARIABLE) or CVMFS
     repository, *parts = location.split("/")

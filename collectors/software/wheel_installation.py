@@ -56,7 +56,7 @@ def install_release(folder: str, version: str, say: Progress, lock: int) -> None
             nobody builds here while one of them outlives this process.
 
     Raises:
-        Fault: it cannot be made; nothing half-made is left.
+        ExecutionError: it cannot be made; nothing half-made is left.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from types import FrameType, TracebackType
@@ -11,6 +12,14 @@ from ..record.failures import ExecutionError, Failure
 
 #: Signals with which a batch system, a terminal or a person ends the worker.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies; called in a new child process."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class StopSignals:
@@ -53,7 +62,7 @@ class StopSignals:
         """Go no further in ``phase`` once the worker was asked to stop.
 
         Raises:
-            Fault: class ``evicted``.
+            ExecutionError: class ``evicted``.
         """
         if self.stopped_by:
             message = f"{self.stopped_by} reached the worker in the phase '{phase}'."

@@ -27,9 +27,8 @@ from treehammer.hctests.git.repository import (
     update_mirror,
 )
 from treehammer.hctests.git.repository_address import RepositoryAddress, mask_credentials
-from treehammer.hctests.matrix.definition import PinnedTest
+from treehammer.hctests.matrix.definition import TEST_FILE_NAME, PinnedTest
 from treehammer.hctests.schema import definition_loader
-from treehammer.hctests.schema.definition_loader import TEST_FILE_NAME
 
 SHIPPED_TESTS_FOLDER = Path(__file__).resolve().parents[1]
 

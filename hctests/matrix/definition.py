@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 Scalar = str | int | float | bool
+
+#: The file in a test's folder that defines the test.
+TEST_FILE_NAME: Final = "test.toml"
 
 #: The axis whose values are the formats in which one content is read.
 FORMAT_AXIS = "format"

@@ -13,8 +13,13 @@ from functools import lru_cache
 from typing import Any, Final
 
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
-from treehammer.hctests.matrix.definition import FORMAT_AXIS, PinnedTest, Scalar, Variant
-from treehammer.hctests.schema.definition_loader import TEST_FILE_NAME
+from treehammer.hctests.matrix.definition import (
+    FORMAT_AXIS,
+    TEST_FILE_NAME,
+    PinnedTest,
+    Scalar,
+    Variant,
+)
 
 #: Columns of a measurement that make its series.
 SERIES_COLUMNS: Final = (

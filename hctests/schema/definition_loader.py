@@ -12,6 +12,7 @@ from treehammer.errors import DefinitionError
 from treehammer.hctests.matrix.axes import AXES_BY_NAME, have_same_kind, parse_axis_text
 from treehammer.hctests.matrix.axes import find_axis as axis_of
 from treehammer.hctests.matrix.definition import (
+    TEST_FILE_NAME,
     MetricDeclaration,
     Scalar,
     TestDefinition,
@@ -25,7 +26,6 @@ from treehammer.hctests.schema.toml_models import (
     validate_definition,
 )
 
-TEST_FILE_NAME = "test.toml"
 
 #: Keys of [test] that the command line cannot replace: they say which files the test is made of.
 FIXED_KEYS: Final = ("name", "payload", "files")

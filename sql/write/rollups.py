@@ -32,7 +32,7 @@ GOOD = "good"
 IMPLAUSIBLE = "implausible"
 #: Class of failure -> outcome of what a release or set-up cannot do at all: nothing went wrong there.
 UNSUPPORTED = {
-    "software setup": "software setup: not supported",
+    "software-setup": "software-setup: not supported",
     "stage-in": "stage-in: not supported",
 }
 #: Every outcome but :data:`GOOD`.

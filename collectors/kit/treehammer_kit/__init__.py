@@ -25,7 +25,7 @@ from typing import Any, Dict, NoReturn, Optional
 from . import build_facts, pass_summary, root_engine, value_checksum
 from .payload_task import RNTUPLE, PayloadError, PayloadTask, write_result
 
-__all__ = ["Trouble", "run"]
+__all__ = ["PayloadError", "run"]
 
 
 def run(
@@ -109,7 +109,7 @@ class _PayloadExecution:
         if len({(item.events, item.unzipped_bytes) for item in done}) > 1:
             amounts = ", ".join(f"{item.events} events {item.unzipped_bytes} B" for item in done)
             raise PayloadError(
-                "sanity", "passes", "loop", f"the passes read different amounts: {amounts}"
+                "data-check", "passes", "loop", f"the passes read different amounts: {amounts}"
             )
         self.values.update(format_.summarize(done))
         self.values.update(passes.totals())

@@ -31,7 +31,7 @@ def select_branches(
         folder: that ``@file`` is relative to.
 
     Raises:
-        Trouble: a pattern matches nothing, or the list cannot be read (class ``open``).
+        PayloadError: a pattern matches nothing, or the list cannot be read (class ``open``).
     """
     if isinstance(request, str):
         chosen = _match_patterns(names, _load_patterns(request, folder))

@@ -104,7 +104,7 @@ protected:
       if (recovered || FirstError().find("truncated") != std::string::npos)
          return Fail("open", "truncated", url + " is truncated or was never closed");
       if ((!fFile || fFile->IsZombie()) && !Supports(url))
-         return Fail("software setup", "not-supported",
+         return Fail("software-setup", "not-supported",
                      std::string("ROOT ") + gROOT->GetVersion() + " of this build has no class that opens " + url);
       if (!fFile || fFile->IsZombie())
          return Fail("open", "file", "cannot open " + url);

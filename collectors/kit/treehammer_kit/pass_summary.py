@@ -98,7 +98,7 @@ class PassRead:
         """A counter of the loop; None where a file lacks it."""
         return _sum_known([file.counters[name] for file in self.files])
 
-    def reported_values(self) -> Dict[str, float]:
+    def sum_reported(self) -> Dict[str, float]:
         """What the payload reported itself."""
         total: Dict[str, float] = {}
         for file in self.files:
@@ -148,7 +148,7 @@ def summarize_times(passes: Sequence[PassRead]) -> Dict[str, Any]:
 
 def summarize_extras(passes: Sequence[PassRead]) -> Dict[str, float]:
     """What the payload reported itself, medians over the counted passes that reported it."""
-    reported = [item.reported_values() for item in drop_warm_up(passes)]
+    reported = [item.sum_reported() for item in drop_warm_up(passes)]
     names = sorted({name for one in reported for name in one})
     return {name: statistics.median(one[name] for one in reported if name in one) for name in names}
 

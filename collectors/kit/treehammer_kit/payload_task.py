@@ -65,7 +65,7 @@ class PayloadTask:
         """Read the payload's ``job.json``.
 
         Raises:
-            Trouble: it is not there, or not of this format.
+            PayloadError: it is not there, or not of this format.
         """
         try:
             with open(path, encoding="utf-8") as stream:

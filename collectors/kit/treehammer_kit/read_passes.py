@@ -37,7 +37,7 @@ class ReadPasses:
         """Read every file once.
 
         Raises:
-            Trouble: a file, tree or branch is not there, or a read failed.
+            PayloadError: a file, tree or branch is not there, or a read failed.
         """
         return PassRead([self._read_file(url) for url in self._task.urls])
 
@@ -112,7 +112,7 @@ def open_file(root: Any, url: str) -> Any:
     """A reader that has opened the file.
 
     Raises:
-        Trouble: the file cannot be opened, or is truncated.
+        PayloadError: the file cannot be opened, or is truncated.
     """
     reader = root.treehammer.Reader()
     raise_on_failure(reader, reader.Open(url), "open", url)
@@ -131,7 +131,7 @@ def get_tree(reader: Any, url: str, tree: str) -> None:
     """Let a reader get the tree from its file.
 
     Raises:
-        Trouble: there is no such tree, or it cannot be read.
+        PayloadError: there is no such tree, or it cannot be read.
     """
     good = reader.GetTree(tree)
     if not good and reader.kind == "tree":
@@ -178,7 +178,7 @@ def collect_shared_figures(reader: Any) -> Dict[str, Any]:
         "file_class": str(reader.file_class),
         "first_byte_s": float(reader.first_byte_s),
         "run_queue_s": float(reader.run_queue_s),
-        "reported": {str(item.first): float(item.second) for item in reader.current.reported},
+        "reported_values": {str(item.first): float(item.second) for item in reader.current.reported},
     }
 
 

@@ -28,7 +28,7 @@ def load_root() -> Tuple[Any, Dict[str, Any]]:
     """Import ROOT; returns the module and how long it took.
 
     Raises:
-        Trouble: it cannot be imported.
+        PayloadError: it cannot be imported.
     """
     wall, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     try:
@@ -42,7 +42,7 @@ def load_root() -> Tuple[Any, Dict[str, Any]]:
             _configure_crash_handling()
     except ImportError as error:
         raise PayloadError(
-            "software setup", "broken", "import", f"cannot import ROOT: {error}"
+            "software-setup", "broken", "import", f"cannot import ROOT: {error}"
         ) from error
     after = resource.getrusage(resource.RUSAGE_SELF)
     return ROOT, {
@@ -67,7 +67,7 @@ def compile_header(root: Any, name: str) -> None:
     """Compile one of the kit's headers.
 
     Raises:
-        Trouble: this ROOT does not take it.
+        PayloadError: this ROOT does not take it.
     """
     path = os.path.join(_HERE, name)
     if not root.gInterpreter.Declare(f'#include "{path}"'):
@@ -78,13 +78,13 @@ def compile_ntuple_header(root: Any, name: str) -> None:
     """Compile one of the headers that read RNTuples.
 
     Raises:
-        Trouble: this ROOT has no reader of them that we support, or does not take the header.
+        PayloadError: this ROOT has no reader of them that we support, or does not take the header.
     """
     found = int(root.gROOT.GetVersionInt())
     if found < _FIRST_WITH_NTUPLES:
         version = root.gROOT.GetVersion()
         raise PayloadError(
-            "software setup",
+            "software-setup",
             "not-supported",
             "compile",
             f"RNTuples are not supported with ROOT {version}: its reader is not ROOT::RNTupleReader "
@@ -116,7 +116,7 @@ def select_reader(root: Any, task: PayloadTask) -> FormatReader:
     """What reads the task's files, with its headers compiled.
 
     Raises:
-        Trouble: this ROOT cannot read them, or does not take the headers.
+        PayloadError: this ROOT cannot read them, or does not take the headers.
     """
     compile_header(root, "kit.hpp")
     if task.format == RNTUPLE:
@@ -128,7 +128,7 @@ def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> 
     """Compile the payload's loop and make it the one that is run.
 
     Raises:
-        Trouble: it does not compile, or does not define ``function``.
+        PayloadError: it does not compile, or does not define ``function``.
     """
     wanted = f"void {function}(treehammer::{format_.loop_argument} &pass)"
     if not code:
@@ -155,7 +155,7 @@ def warm_up(root: Any, task: PayloadTask, format_: FormatReader) -> None:
     real pass meets a warm process and a cold execution measures storage alone.
 
     Raises:
-        Trouble: even that does not work.
+        PayloadError: even that does not work.
     """
     with tempfile.TemporaryDirectory(prefix="treehammer-warm-up-") as folder:
         path = os.path.join(folder, "warm-up.root")

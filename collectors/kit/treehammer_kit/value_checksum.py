@@ -30,7 +30,7 @@ def compute_checksum(root: Any, task: PayloadTask) -> Dict[str, Any]:
     no release notices that it changed; both would agree on the wrong values.
 
     Raises:
-        Trouble: a file or tree is not there, its bytes are not the manifest's, a read failed, or
+        PayloadError: a file or tree is not there, its bytes are not the manifest's, a read failed, or
             nothing can be covered.
     """
     return compute_value_hashes(root, task)[0]
@@ -40,7 +40,7 @@ def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], 
     """What :func:`checksum` returns, and the hash of each leaf as "name kind hash".
 
     Raises:
-        Trouble: as :func:`checksum`.
+        PayloadError: as :func:`checksum`.
     """
     ntuple = False
     sums: Any = None
@@ -95,7 +95,7 @@ def _check_content(root: Any, reader: Any, url: str, wanted: str) -> None:
         found = zlib.adler32(memoryview(buffer)[:length], found)
     if f"{found:08x}" != wanted.lower():
         raise PayloadError(
-            "sanity",
+            "data-check",
             "content",
             "checksum",
             f"{url} has adler32 {found:08x}, the manifest says {wanted}: its content changed, and "

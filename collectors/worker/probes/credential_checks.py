@@ -48,7 +48,7 @@ def check_credentials(env: Mapping[str, str]) -> None:
     """See that the credentials that ``env`` names can be used now.
 
     Raises:
-        Fault: class ``open``, kind ``credential``: one is missing, is none, or holds no longer.
+        ExecutionError: class ``open``, kind ``credential``: one is missing, is none, or holds no longer.
     """
     for name, what in _CREDENTIAL_NAMES.items():
         path = env.get(name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
 from ...job_spec import InputFile
-from ..run.input_files import local_path
+from ...shared_files import local_path
 from .process_stats import PAGE_SIZE, read_io
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Mapping, Optional, Tuple, Type
 from urllib.parse import SplitResult, urlsplit
 
-from ..run.input_files import local_path
+from ...shared_files import local_path
 from .storage_server import query_server
 
 _DEFAULT_PORTS = {"root": 1094, "roots": 1094, "xroot": 1094, "xroots": 1094, "http": 80}

@@ -15,7 +15,7 @@ from ...record import plausibility
 from ...record.failures import ExecutionError, Failure
 from ...record.measurement_record import Measurement, make_measurement_id, max_length
 from ...record.metric_catalogue import METRICS_BY_NAME
-from ...shared_files import DISK_FULL_ERRNOS, write_atomically
+from ...shared_files import DISK_FULL_ERRNOS, local_path, write_atomically
 from ...software import providers
 from ..bounded_log import BoundedLog
 from ..probes import credential_checks, node_facts, page_cache, storage_door
@@ -98,7 +98,7 @@ class Execution:
             self._failure = fault.failure
         except OSError as error:
             message = f"The node does not let the worker go on: {error}."
-            where = "software setup" if self._phase == "setup" else self._phase
+            where = "software-setup" if self._phase == "setup" else self._phase
             kind = "disk-full" if error.errno in DISK_FULL_ERRNOS else "node"
             self._failure = Failure(where, kind, self._phase, message, transient=True)
         after = node_facts.NodeSnapshot.take(self._context.cgroup)
@@ -184,7 +184,7 @@ class Execution:
 
     def _check_credentials(self) -> None:
         """What is read from this node alone needs none."""
-        if any(input_files.local_path(file.url) is None for file in self._spec.files):
+        if any(local_path(file.url) is None for file in self._spec.files):
             credential_checks.check_credentials(self._context.base_env)
 
     def _probe_door(self, spec: ExecutionSpec) -> None:

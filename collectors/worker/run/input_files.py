@@ -11,10 +11,10 @@ import time
 import zlib
 from dataclasses import dataclass, replace
 from typing import Callable, Optional, Sequence, Tuple
-from urllib.parse import unquote, urlsplit
 
 from ...job_spec import InputFile
 from ...record.failures import ExecutionError, Failure
+from ...shared_files import local_path
 from ..stop_signals import StopSignals
 
 _CHUNK = 4 * 1024 * 1024
@@ -43,14 +43,6 @@ class StagedFiles:
     software_loading: TimeSpent
 
 
-def local_path(url: str) -> Optional[str]:
-    """The path of a local file's URL; None when it is not local."""
-    parts = urlsplit(url)
-    if not parts.scheme:
-        return url
-    return unquote(parts.path) if parts.scheme == "file" else None
-
-
 def find_common_folder(files: Sequence[InputFile]) -> Optional[str]:
     """The folder that holds all local files, when there are some and it exists."""
     paths = [os.path.abspath(path) for path in (local_path(f.url) for f in files) if path]
@@ -62,7 +54,7 @@ def check_sizes(files: Sequence[InputFile], failure_class: str = "open") -> None
     """Compare local files with what the manifest says.
 
     Raises:
-        Fault: class ``failure_class``, kind ``missing`` or ``size``.
+        ExecutionError: class ``failure_class``, kind ``missing`` or ``size``.
     """
     for file in files:
         path = local_path(file.url)
@@ -100,7 +92,7 @@ def stage_files(
         fetch: copies a file that is not local.
 
     Raises:
-        Fault: class ``stage-in``, kind ``not-supported``, ``size``, ``checksum`` or ``copy``; class
+        ExecutionError: class ``stage-in``, kind ``not-supported``, ``size``, ``checksum`` or ``copy``; class
             ``evicted``.
     """
     start, cpu = time.monotonic(), _own_cpu_s()

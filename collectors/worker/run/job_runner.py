@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Optional
 
 from ...job_spec import JobSpec
 from ...record.failures import FAILURE_CLASSES
@@ -19,6 +19,7 @@ from ..probes import node_facts
 from ..probes.cpu_calibration import measure_calibration
 from ..probes.storage_door import DoorLock
 from ..stop_signals import StopSignals
+from ..upload.outbox import describe_upload_problems
 from ..upload.uploader import Uploader
 from . import execution_table, payload_process
 from .execution import Execution, JobContext
@@ -82,7 +83,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
 
 def locate_kit(target: str) -> str:
     """The folder of the payload kit: as installed, or copied out of the zipapp to ``target``."""
-    package = __package__.rpartition(".")[0]
+    package = __package__.rsplit(".", 2)[0]
     kit = importlib.resources.files(package).joinpath("kit")
     if isinstance(kit, Path):
         return os.path.abspath(kit)
@@ -104,16 +105,6 @@ def _extract_folder(source: Any, target: str) -> None:
 def _write_record(measurement: Measurement, output: str) -> None:
     path = os.path.join(output, "records", f"{measurement.id}.json")
     write_atomically(path, measurement.to_json() + "\n")
-
-
-def describe_upload_problems(upload: Mapping[str, Any]) -> str:
-    """What did not get to the results service, and why; '' when all did."""
-    said = [f"{name} is refused: {why}" for name, why in upload.get("refused", {}).items()]
-    if upload.get("left"):
-        said.append(f"not sent: {upload['left']} (they stay here and come back with the job)")
-    if upload["problem"]:
-        said.append(upload["problem"])
-    return f"results service {upload.get('service', '')}: {'; '.join(said)}" if said else ""
 
 
 class AttemptReport:

@@ -94,4 +94,4 @@ def check_root_version(asked: str, found: Optional[str]) -> Optional[Failure]:
         f"ROOT {asked} was asked for, but the payload ran with ROOT {found}: the measurement is "
         "refused. Check what the set-up of this ROOT puts on the path."
     )
-    return Failure("software setup", "version", "payload", message)
+    return Failure("software-setup", "version", "payload", message)

@@ -25,7 +25,7 @@ from ...job_spec import ExecutionLimits
 from ...record.failures import ExecutionError, Failure
 from ..bounded_log import BoundedLog
 from ..probes import process_stats
-from ..stop_signals import StopSignals
+from ..stop_signals import StopSignals, die_with_parent
 
 #: Seconds between two looks at the tree.
 SAMPLING_INTERVAL_S = 0.2
@@ -39,7 +39,6 @@ CLEANUP_TIMEOUT_S = 10.0
 #: ``errno`` of an error when the node has no room for another process.
 FORK_FAILURE_ERRNOS = (errno.EAGAIN, errno.ENOMEM)
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -83,11 +82,6 @@ def become_subreaper() -> None:
         raise OSError(error, os.strerror(error))
 
 
-def die_with_parent() -> None:
-    """In the new process: end it when the worker is killed with no chance to do so."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def run_payload(
     command: List[str],
     env: Mapping[str, str],
@@ -100,7 +94,7 @@ def run_payload(
     """Run ``command`` in a session of its own until nothing of it is left.
 
     Raises:
-        Fault: the command cannot be started.
+        ExecutionError: the command cannot be started.
         OSError: the node lets no process be started; it is in :data:`NO_PROCESS`.
     """
     start = time.monotonic()

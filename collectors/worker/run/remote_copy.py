@@ -54,7 +54,7 @@ def fetch_remote_file(
         what loading the ROOT took that copies.
 
     Raises:
-        Fault: class ``stage-in``, kind ``not-supported`` or ``copy``; class ``evicted``.
+        ExecutionError: class ``stage-in``, kind ``not-supported`` or ``copy``; class ``evicted``.
         OSError: the node or a web server does not let us go on.
     """
     if urlsplit(url).scheme in ("http", "https"):

@@ -92,9 +92,19 @@ class Outbox:
             "acknowledged": len(self.acknowledged),
             "conflicting": sorted(self.conflicting),
             "refused": dict(sorted(self.refused.items())),
-            "left": len(self.pending()),
+            "pending": len(self.pending()),
             "problem": self.problem,
         }
+
+
+def describe_upload_problems(summary: Mapping[str, Any]) -> str:
+    """Describe the records that the service did not store, and why; '' when it stored all."""
+    problems = [f"{name} was refused: {why}" for name, why in summary.get("refused", {}).items()]
+    if summary.get("pending"):
+        problems.append(f"{summary['pending']} not sent (they stay here and return with the job)")
+    if summary["problem"]:
+        problems.append(summary["problem"])
+    return f"results service {summary.get('service', '')}: {'; '.join(problems)}" if problems else ""
 
 
 def read_last_service(folder: str) -> str:

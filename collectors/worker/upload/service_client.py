@@ -90,7 +90,7 @@ class ServiceEndpoint:
         ca: file with the authorities that vouch for it; '' for those that the node knows.
 
     Raises:
-        UnusableService: the token is none, or ``ca`` cannot be read.
+        ServiceConfigError: the token is none, or ``ca`` cannot be read.
     """
 
     def __init__(self, url: str, token: str, ca: str = "") -> None:
@@ -103,7 +103,7 @@ class ServiceEndpoint:
             self._handlers.append(urllib.request.HTTPSHandler(context=_build_tls_context(ca)))
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.url!r})"
+        return f"ServiceEndpoint({self.url!r})"
 
     def post(self, records: Sequence[str], timeout_s: float) -> ServiceResponse:
         """Send records, each the text of a JSON object; ``timeout_s`` bounds each wait for the network."""

@@ -9,8 +9,7 @@ from typing import Any, Mapping
 
 from ...service_spec import DEFAULT_WAIT_S, TOKEN_FILE
 from ..bounded_log import print_line
-from ..run.job_runner import describe_upload_problems
-from .outbox import Outbox, read_last_service
+from .outbox import Outbox, describe_upload_problems, read_last_service
 from .outbox_sender import SendStatus, send_outbox
 from .service_client import ServiceConfigError, ServiceEndpoint
 from .uploader import find_ca_file, read_service_spec
@@ -61,7 +60,7 @@ def upload_sandboxes(options: argparse.Namespace) -> int:
     """Send what waits in each sandbox; the worst of the results.
 
     Raises:
-        UnusableService: a sandbox, its service or the token cannot be used; what came before is sent.
+        ServiceConfigError: a sandbox, its service or the token cannot be used; what came before is sent.
     """
     worst = SendStatus.DONE.value
     for folder in options.sandboxes:
@@ -80,7 +79,7 @@ def upload_sandboxes(options: argparse.Namespace) -> int:
 def _format_upload_line(folder: str, summary: Mapping[str, Any], before: int) -> str:
     return (
         f"{folder}: {summary['acknowledged'] - before} sent, {before} sent before, "
-        f"{len(summary['refused'])} refused, {summary['left']} left"
+        f"{len(summary['refused'])} refused, {summary['pending']} pending"
     )
 
 

@@ -25,8 +25,7 @@ from ...service_spec import (
     TOKEN_PLACEHOLDER,
     ServiceSpec,
 )
-from ..run.payload_process import die_with_parent
-from ..stop_signals import STOP_SIGNALS, StopSignals
+from ..stop_signals import STOP_SIGNALS, StopSignals, die_with_parent
 from .outbox import Outbox
 from .outbox_sender import SendStatus, backoff_pause_s, send_outbox
 from .service_client import ServiceConfigError, ServiceEndpoint
@@ -173,7 +172,7 @@ def read_service_spec(folder: str) -> Optional[ServiceSpec]:
     """The service that a folder names; None for none.
 
     Raises:
-        UnusableService: the file is wrong.
+        ServiceConfigError: the file is wrong.
     """
     path = os.path.join(folder, SERVICE_FILE)
     try:

@@ -85,12 +85,12 @@ def test_row_holds_counts_sums_and_squares(store: Store) -> None:
 
 
 def test_unsupported_is_counted_separately(store: Store) -> None:
-    lacks: dict[str, Any] = {"failure_class": "software setup", "failure_kind": "not-supported"}
+    lacks: dict[str, Any] = {"failure_class": "software-setup", "failure_kind": "not-supported"}
     store.add([make_measurement(job="a", **lacks), make_measurement(job="b")])
     store.add([make_measurement(job="c", **{**lacks, "failure_kind": "version"})])
     store.add([make_measurement(job="d", **lacks, failure_phase="open")])
     counts = {row["outcome"]: row["measurements"] for row in read_rollups(store)}
-    assert counts == {"software setup: not supported": 2, "good": 1, "software setup": 1}
+    assert counts == {"software-setup: not supported": 2, "good": 1, "software-setup": 1}
     assert find_differences(store) == ""
     store.rebuild_rollups()
     assert counts == {row["outcome"]: row["measurements"] for row in read_rollups(store)}
@@ -101,9 +101,9 @@ def test_unsupported_is_counted_separately(store: Store) -> None:
         ).groups
         assert {group.by["failure_class"]: group.measurements for group in groups} == {
             None: 1,
-            "software setup": 3,
+            "software-setup": 3,
         }
-        only = Selection(conditions=(Condition("failure_class", "=", "software setup"),))
+        only = Selection(conditions=(Condition("failure_class", "=", "software-setup"),))
         (group,) = store.fetch_figure(FigureQuery(selection=only, from_measurements=raw)).groups
         assert group.measurements == 3
 

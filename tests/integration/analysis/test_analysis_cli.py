@@ -244,7 +244,7 @@ def test_ratios_and_mixtures_are_said_to_be_such(settings: Settings) -> None:
 
 def test_what_failed_is_counted_beside_and_tests_own_metrics_are_known(settings: Settings) -> None:
     rows = list(SimulatedCampaign(hosts=1, roots=("6.40.00",), rounds=1).rows())
-    rows[0] |= {"failure_class": "software setup", "failure_kind": "not-supported"}
+    rows[0] |= {"failure_class": "software-setup", "failure_kind": "not-supported"}
     rows[1] |= {"failure_class": "read", "failure_kind": "entry"}
     rows[2] |= {"plausible": False}
     with Store.open(settings.database) as store:

@@ -180,7 +180,7 @@ def run_alone(rendered: Path, kind: str, **change: Any) -> list[Mapping[str, Any
     [
         (truncated, "timed", {}, ("open", "size", "open"), "the manifest says"),
         (flipped, "timed", {}, ("read", "entry", "loop"), "GetEntry returned -1"),
-        (flipped, "checksum", {}, ("sanity", "content", "checksum"), "its content changed"),
+        (flipped, "checksum", {}, ("data-check", "content", "checksum"), "its content changed"),
         (bytes, "timed", {"tree": "event"}, ("open", "tree", "get_tree"), "did you mean 'events'?"),
     ],
 )

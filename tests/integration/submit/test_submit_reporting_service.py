@@ -150,7 +150,7 @@ def test_a_service_that_is_killed_under_a_campaign_loses_and_doubles_nothing(
     local_user.invoke_command("collect", "last")
     assert read_whole_rows(local_user.settings.database) == reported
     accounts = [json.loads((box / "attempt.json").read_text()) for box in sandboxes(local_user)]
-    assert [account["upload"]["left"] for account in accounts] == [0] * 8
+    assert [account["upload"]["pending"] for account in accounts] == [0] * 8
 
 
 def test_the_token_is_nowhere_but_in_its_file(

@@ -247,7 +247,7 @@ def test_a_job_that_names_two_hosts_is_read_the_same_in_any_order() -> None:
 def test_a_failed_execution_does_not_speak_for_the_build() -> None:
     samples = SimulatedCampaign(effect=0.06).samples()
     other = build(lambda s: s.job_id.endswith("-1"), root_compiler="clang18")(samples)
-    failed = edited(lambda s: s.job_id.endswith("-1"), failure_class="sanity")(other)
+    failed = edited(lambda s: s.job_id.endswith("-1"), failure_class="data-check")(other)
     assert {row.verdict for row in ask(failed).verdicts_of_scope(SERIES_SCOPE)} == {"slower"}
 
 

@@ -282,7 +282,7 @@ def test_data_that_are_not_the_datasets_are_never_compared(question: ComparisonQ
     samples = changed(
         campaign.samples(),
         lambda s: s.kind == "checksum",
-        failure_class="sanity",
+        failure_class="data-check",
         value_checksum="",
     )
     found = ask(samples, question)
@@ -353,7 +353,7 @@ def test_lost_new_and_failed_series_have_lines_of_their_own() -> None:
 
 def test_when_all_failed_it_says_so() -> None:
     samples = changed(
-        SimulatedCampaign().samples(), lambda _: True, failure_class="software setup", metrics={}
+        SimulatedCampaign().samples(), lambda _: True, failure_class="software-setup", metrics={}
     )
     found = ask(samples)
     assert {row.verdict for row in found.verdicts} == {Verdict.FAILED}

@@ -8,7 +8,7 @@ import pytest
 
 from treehammer.analysis.descriptive.day_status import DayOutcomes, DayStatus
 
-LACKS = "software setup: not supported"
+LACKS = "software-setup: not supported"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_only_what_is_usable_enters_and_the_rest_is_counted() -> None:
         row("a", 1.0),
         row("b", 99.0, failure_class="read", failure_kind="entry"),
         row("c", 99.0, plausible=False),
-        row("d", None, failure_class="software setup", failure_kind="not-supported"),
+        row("d", None, failure_class="software-setup", failure_kind="not-supported"),
         row("e", None, kind="checksum"),
     ]
     assert [classify_execution(one) for one in rows[:4]] == [

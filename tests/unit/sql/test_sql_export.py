@@ -58,7 +58,7 @@ def test_without_root_the_other_formats_are_named(
 ) -> None:
     def no_network(*_: object) -> None:
         raise ExecutionError(
-            Failure("software setup", "broken", "setup", "pip could not install ROOT")
+            Failure("software-setup", "broken", "setup", "pip could not install ROOT")
         )
 
     monkeypatch.setattr(providers, "prepare_software", no_network)

@@ -162,7 +162,7 @@ def test_what_a_release_cannot_do_is_held_against_nobody(tmp_path: Path, store: 
     scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     for job in scene.jobs()[:4]:
         scene.batch.ends(job, JobState.DONE)
-        fails: dict[str, Any] = {"failure_class": "software setup", "failure_kind": "not-supported"}
+        fails: dict[str, Any] = {"failure_class": "software-setup", "failure_kind": "not-supported"}
         here: dict[str, Any] = {"campaign_id": scene.campaign.id, "site": job.site}
         store.add([make_measurement(job.id, **here, **fails)])
     scene.tracker.refresh_jobs(scene.campaign)

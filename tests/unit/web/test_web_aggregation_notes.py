@@ -48,7 +48,7 @@ def measured() -> Iterator[Measurement]:
     known = variant_values("root=6.38 size=1")
     nothing = {**shared, "site": "C", "test_name": "tree", **known}
     for place, kind in enumerate((NOT_SUPPORTED, "exit")):
-        failed: dict[str, Any] = {"failure_class": "software setup", "failure_kind": kind}
+        failed: dict[str, Any] = {"failure_class": "software-setup", "failure_kind": kind}
         yield make_measurement(f"failed {place}", day=20260630, **nothing, **failed)
     for back in range(DAYS):
         day = LAST - timedelta(days=back)

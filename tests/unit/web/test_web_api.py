@@ -117,7 +117,7 @@ def test_exactly_what_runs_is_told(filled: ServiceThread) -> None:
         ("/campaigns/running?state=banana", 400, "state cannot be"),
         ("/campaigns/running?state=cancelled", 200, ""),
         ("/campaigns/running?failure=banana", 400, "failure cannot be"),
-        ("/campaigns/running?failure=sanity", 200, ""),
+        ("/campaigns/running?failure=data-check", 200, ""),
         ("/campaigns/running?failure=implausible", 200, ""),
         ("/campaigns/running?failure=stage-in:%20not%20supported", 200, ""),
         ("/campaigns/running?site=SITE_X", 400, "Did you mean 'SITE_"),

@@ -34,12 +34,12 @@ COMMON: dict[str, Any] = {
     "axis_root": "6.40.00",
 }
 LACKING = {
-    "failure_class": "software setup",
+    "failure_class": "software-setup",
     "failure_kind": "not-supported",
     "failure_message": "6.38.00 has no protocol davs",
     "axis_root": "6.38.00",
 }
-BROKEN = {"failure_class": "software setup", "failure_kind": "exit", "failure_message": "no disk"}
+BROKEN = {"failure_class": "software-setup", "failure_kind": "exit", "failure_message": "no disk"}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_jobs_of_a_day_are_those_that_measured(service: ServiceThread) -> None:
     assert found["about"] == {
         "status": "warning",
         "counts": {"good": 2, "failed": 1, "implausible": 0, "not_supported": 2},
-        "classes": {"software setup": 1},
+        "classes": {"software-setup": 1},
     }
 
 
@@ -122,16 +122,16 @@ def test_what_is_not_supported_is_no_failure_of_a_campaign(service: ServiceThrea
         name: {row["failure"]: row["measurements"] for row in tables[name]}
         for name in ("failures", "unsupported")
     }
-    apart = "software setup: not supported"
-    assert counts == {"failures": {"software setup": 1}, "unsupported": {apart: 2}}
+    apart = "software-setup: not supported"
+    assert counts == {"failures": {"software-setup": 1}, "unsupported": {apart: 2}}
     shown = page(service, "/campaigns/nightly")
     assert "Not supported by a release or set-up" in shown
     messages = service.client.get("/campaigns/nightly?format=json&table=messages").json()
     assert {row["failure"]: row["message"] for row in messages["tables"]["messages"]} == {
-        "software setup": "no disk",
+        "software-setup": "no disk",
         apart: "6.38.00 has no protocol davs",
     }
-    for failure, job in (("software setup", "broken"), (apart, "lacking")):
+    for failure, job in (("software-setup", "broken"), (apart, "lacking")):
         answer = service.client.get(
             "/api/v1/campaigns/nightly", params={"failure": failure, "table": "jobs"}
         )
@@ -141,13 +141,13 @@ def test_what_is_not_supported_is_no_failure_of_a_campaign(service: ServiceThrea
 def test_a_job_whose_measurements_failed_says_so_in_the_list(service: ServiceThread) -> None:
     shown = page(service, "/campaigns/nightly?failure=software+setup")
     row = shown[shown.index('id="jobs"') :]
-    assert "<td>1 software setup</td>" in row
+    assert "<td>1 software-setup</td>" in row
     assert BROKEN["failure_message"] in row
     rows = told(service, "/campaigns/nightly?table=jobs")["tables"]["jobs"]
     assert {row["job_id"]: (row["failure"], row["failed"], row["message"]) for row in rows} == {
         "whole": ("", {}, ""),
-        "lacking": ("", {"software setup: not supported": 2}, LACKING["failure_message"]),
-        "broken": ("", {"software setup": 1}, BROKEN["failure_message"]),
+        "lacking": ("", {"software-setup: not supported": 2}, LACKING["failure_message"]),
+        "broken": ("", {"software-setup": 1}, BROKEN["failure_message"]),
     }
 
 

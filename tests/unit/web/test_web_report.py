@@ -160,7 +160,7 @@ def test_one_release_leaves_nothing_to_compare() -> None:
 
 
 def test_when_everything_failed_there_is_still_a_page() -> None:
-    failed = {"failure_class": "software setup", "eff_job": None, "cpu_per_event_s": None}
+    failed = {"failure_class": "software-setup", "eff_job": None, "cpu_per_event_s": None}
     page = Page(page_of(row | failed for row in SimulatedCampaign().rows()))
     assert "svg" not in page.tags
     assert "No usable execution recorded a CPU efficiency" in page.text

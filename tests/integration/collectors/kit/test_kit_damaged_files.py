@@ -59,7 +59,7 @@ def test_every_flipped_bit_fails_a_measurement_or_the_proof_of_same_data(
         assert timed[f"{codec} basket"] == {"read/entry"}
     # A stored basket has none: the loop is happy, and the bytes of the file alone tell.
     assert "" in timed["stored basket"]
-    assert {row["checksum"] for row in rows if not row["timed"]} == {"sanity/content"}
+    assert {row["checksum"] for row in rows if not row["timed"]} == {"data-check/content"}
 
 
 def test_without_the_files_adler32_other_values_would_pass(
@@ -96,7 +96,7 @@ def test_content_that_is_not_the_manifests_is_named_with_the_remedy(
     done = run_payload(release, all_codecs, kind="checksum", adler32="00000001")
     failed = done.failure
     assert (failed["failure_class"], failed["kind"], failed["phase"]) == (
-        "sanity",
+        "data-check",
         "content",
         "checksum",
     )

@@ -290,14 +290,14 @@ def test_a_node_that_has_no_room_for_processes_is_to_blame(bench: Any) -> None:
 def test_software_that_is_not_there(bench: Any, make_spec: Callable[..., Any]) -> None:
     request = SoftwareRequest("path:/nowhere", "path", "", "/nowhere")
     ran = bench.run(GOOD, make_spec(software=request))
-    assert ran.values["failure_class"] == "software setup"
+    assert ran.values["failure_class"] == "software-setup"
     assert "payload_wall_s" not in ran.values
 
 
 def test_other_root_than_asked_for_is_refused(bench: Any, make_spec: Callable[..., Any]) -> None:
     payload = RESULT + 'report(\'{"format": 1, "values": {"root_version": "6.38.00"}}\')'
     ran = bench.run(payload, make_spec(software=SoftwareRequest("none", "none", "6.40.00", "")))
-    assert failure(ran.values) == ("software setup", "version")
+    assert failure(ran.values) == ("software-setup", "version")
     assert "6.40.00" in ran.values["failure_message"]
     assert "6.38.00" in ran.values["failure_message"]
     assert ran.values["root_version"] == "6.38.00"

@@ -68,7 +68,7 @@ def test_records_are_sent_and_stay(bench: Any, make_spec: Spec, ingest: IngestSt
     sent = {name: record["values"] for name, record in ingest.records.items()}
     assert sent == {record.id: dict(record.values) for record in ran.records}
     upload = ran.attempt["upload"]
-    assert (upload["acknowledged"], upload["left"], upload["problem"]) == (2, 0, "")
+    assert (upload["acknowledged"], upload["pending"], upload["problem"]) == (2, 0, "")
     assert upload["service"] == ingest.url
     assert ran.errors == ""
     assert ingest.tokens == {TOKEN}
@@ -116,7 +116,7 @@ def test_a_dead_service_costs_its_time_and_nothing_else(
     assert ran.exit_code == 0, "the measurement is whole"
     assert took < 3 + 3, took
     upload = ran.attempt["upload"]
-    assert (upload["acknowledged"], upload["left"]) == (0, 1)
+    assert (upload["acknowledged"], upload["pending"]) == (0, 1)
     assert ("it did not answer within 3 s" if hangs else "Connection refused") in upload["problem"]
     assert "not sent: 1 (they stay here and come back with the job)" in ran.errors
     assert len(ran.records) == 1
@@ -135,7 +135,7 @@ def test_a_node_that_has_no_room_for_processes_keeps_records_at_home(
     done = subprocess.run([sys.executable, "-c", full + run], cwd=bench.folder, check=False)
     ran = bench.read(done.returncode)
     assert (ran.exit_code, len(ran.records), ingest.posts) == (0, 2, [])
-    assert ran.attempt["upload"]["left"] == 2
+    assert ran.attempt["upload"]["pending"] == 2
     assert "no more processes" in ran.attempt["upload"]["problem"]
 
 
@@ -147,7 +147,7 @@ def test_half_of_the_time_is_kept_for_the_end(
     bench.write(NAP, *(make_spec(n) for n in range(1, 5)))
     done = subprocess.run([sys.executable, "-c", EAGER], cwd=bench.folder, timeout=60, check=False)
     ran = bench.read(done.returncode)
-    assert (ran.exit_code, ran.attempt["upload"]["left"]) == (0, 4)
+    assert (ran.exit_code, ran.attempt["upload"]["pending"]) == (0, 4)
     assert len(ingest.times) == 2, "one gap took its half, the end the other"
     last = max(record.values["ended_us"] for record in ran.records) / 1e6
     assert ingest.times[0] < last < ingest.times[1]
@@ -243,7 +243,7 @@ def test_a_worker_that_is_asked_to_stop_is_not_kept_by_its_service(
     ran = bench.read(worker.returncode, output, errors)
     assert len(ran.records) == 1
     assert ran.attempt["ended_us"] is not None
-    assert ran.attempt["upload"]["left"] == 1
+    assert ran.attempt["upload"]["pending"] == 1
     assert len(ingest.posts) == 1, "one last try"
 
 

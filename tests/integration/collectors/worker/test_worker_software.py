@@ -170,7 +170,7 @@ def test_a_view_of_another_version_is_refused(
 ) -> None:
     ran = bench.run(read(), ask(f"cvmfs:{VIEW}/{PLATFORM}@6.32.02"), env=on_cvmfs)
     assert ran.exit_code == 1
-    assert failure(ran.values) == ("software setup", "version")
+    assert failure(ran.values) == ("software-setup", "version")
     assert "ROOT 6.32.02 was asked for" in ran.values["failure_message"]
     assert ran.values["root_version"] == VERSION
 
@@ -196,7 +196,7 @@ def test_what_cvmfs_does_not_have(
     said: str,
 ) -> None:
     ran = bench.run(read(), ask(f"cvmfs:{name}"), env={**on_cvmfs, "PATH": "/usr/bin:/bin"})
-    assert failure(ran.values) == ("software setup", kind)
+    assert failure(ran.values) == ("software-setup", kind)
     assert said in ran.values["failure_message"]
     assert ran.values["failure_transient"] is transient
 
@@ -270,7 +270,7 @@ def test_a_root_of_another_version_behind_a_command_is_refused(
     bench: Any, ask: Callable[..., Any], bare: str
 ) -> None:
     ran = bench.run(read(), ask(f"wrap:{bare}@6.40.00"))
-    assert failure(ran.values) == ("software setup", "version")
+    assert failure(ran.values) == ("software-setup", "version")
     assert ran.values["root_version"] == VERSION
 
 
@@ -303,7 +303,7 @@ def test_a_container_that_hides_the_files_says_what_to_bind(
 ) -> None:
     text = "wrap:" + contained + BINDS.replace(" --ro-bind {payload} {payload}", "")
     ran = bench.run(read(), ask(text))
-    assert failure(ran.values) == ("software setup", "broken")
+    assert failure(ran.values) == ("software-setup", "broken")
     assert f"there is no {bench.folder / 'payload'}" in ran.values["failure_message"]
     assert "--bind {folders}" in ran.values["failure_message"]
 
@@ -321,5 +321,5 @@ def test_a_command_that_leads_nowhere(
     bench: Any, make_spec: Callable[..., Any], prefix: str, kind: str, said: str
 ) -> None:
     ran = bench.run(read(), make_spec(software=providers.parse_software_request(f"wrap:{prefix}")))
-    assert failure(ran.values) == ("software setup", kind)
+    assert failure(ran.values) == ("software-setup", kind)
     assert said in ran.values["failure_message"]

@@ -121,7 +121,7 @@ def test_a_broken_build_says_why(
     with pytest.raises(ExecutionError) as fault:
         _setup_path(root)
     failure = fault.value.failure
-    assert (failure.failure_class, failure.kind) == ("software setup", kind)
+    assert (failure.failure_class, failure.kind) == ("software-setup", kind)
     assert said in failure.message
 
 

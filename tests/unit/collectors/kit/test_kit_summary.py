@@ -110,5 +110,5 @@ def test_single_and_vector_reads_of_a_remote_cache_are_not_guessed() -> None:
 
 
 def test_counters_of_the_payload_are_medians_over_counted_passes() -> None:
-    passes = [one_pass(reported={"seen": value}) for value in (100.0, 4.0, 6.0)]
+    passes = [one_pass(reported_values={"seen": value}) for value in (100.0, 4.0, 6.0)]
     assert pass_summary.summarize_extras(passes) == {"seen": 5.0}

@@ -149,7 +149,7 @@ def test_what_the_provider_is_not_known_for_is_refused(tmp_path: Path) -> None:
     request = SoftwareRequest("x:y", "x", "", "y")
     with pytest.raises(ExecutionError, match="unknown software provider 'x'") as fault:
         providers.setup_software(request, os.environ, tmp_path)
-    assert fault.value.failure.failure_class == "software setup"
+    assert fault.value.failure.failure_class == "software-setup"
 
 
 def test_every_published_wheel_has_a_hash_of_its_own() -> None:

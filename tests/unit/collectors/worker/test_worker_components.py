@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from treehammer.collectors import shared_files
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, ExecutionLimits, InputFile
 from treehammer.collectors.record.failures import ExecutionError, Failure
 from treehammer.collectors.worker import __main__
@@ -90,7 +91,7 @@ def test_version_is_refused_only_when_another_was_asked_for() -> None:
     assert payload_failures.check_root_version("", "6.40.00") is None
     refused = payload_failures.check_root_version("6.40.00", "6.38.00")
     assert refused is not None
-    assert refused.failure_class == "software setup"
+    assert refused.failure_class == "software-setup"
 
 
 # -- result.json
@@ -268,7 +269,7 @@ def test_processes_that_are_gone_tell_nothing() -> None:
     ],
 )
 def test_local_path(url: str, path: str | None) -> None:
-    assert input_files.local_path(url) == path
+    assert shared_files.local_path(url) == path
 
 
 def test_size_is_compared_for_local_files_only(tmp_path: Path) -> None:
@@ -402,6 +403,6 @@ def test_another_attempt_is_asked_for_where_the_node_is_to_blame(
     def run(*_: object) -> bool:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(__main__, "load", lambda _: None)
-    monkeypatch.setattr(__main__, "run", run)
+    monkeypatch.setattr(__main__, "load_job", lambda _: None)
+    monkeypatch.setattr(__main__, "run_job", run)
     assert __main__.main(["run", str(tmp_path / "job.json")]) == code

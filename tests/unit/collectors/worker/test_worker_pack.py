@@ -39,7 +39,7 @@ def test_all_that_travels_parses_as_python_3_9_and_needs_the_standard_library_al
     standard = set(sys.stdlib_module_names)
     with zipfile.ZipFile(worker_zipapp.build_worker(tmp_path / "worker.pyz")) as archive:
         names = [name for name in archive.namelist() if name.endswith(".py")]
-        assert f"{worker_zipapp.NODE_PACKAGE}/worker/runner.py" in names
+        assert f"{worker_zipapp.NODE_PACKAGE}/worker/run/job_runner.py" in names
         assert any("/kit/" in name for name in names)
         for name in names:
             tree = ast.parse(archive.read(name), feature_version=(3, 9))
