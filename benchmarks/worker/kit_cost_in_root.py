@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from treehammer_kit import root_engine
-from treehammer_kit.read_passes import open_tree, raise_on_failure
+from treehammer_kit.read_passes import get_tree, open_file, raise_on_failure
 
 BARE_LOOP_SOURCE = """
 #pragma cling optimize(2)
@@ -58,7 +58,8 @@ def time_call(run: Any) -> CpuAndWall:
 
 
 def run_with_kit(root: Any, url: str, tree: str, cache: int, events: int) -> tuple[CpuAndWall, int]:
-    reader = open_tree(root, url, tree)
+    reader = open_file(root, url)
+    get_tree(reader, url, tree)
     reader.ChooseEvents(1.0, 1)
     reader.current.entries = root.treehammer.Entries(events)
     raise_on_failure(reader, reader.Prepare(cache, True, []), "prepare", url)

@@ -26,7 +26,6 @@ from treehammer.hctests.schema.toml_models import (
     validate_definition,
 )
 
-
 #: Keys of [test] that the command line cannot replace: they say which files the test is made of.
 FIXED_KEYS: Final = ("name", "payload", "files")
 

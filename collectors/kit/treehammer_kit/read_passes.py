@@ -178,7 +178,9 @@ def collect_shared_figures(reader: Any) -> Dict[str, Any]:
         "file_class": str(reader.file_class),
         "first_byte_s": float(reader.first_byte_s),
         "run_queue_s": float(reader.run_queue_s),
-        "reported_values": {str(item.first): float(item.second) for item in reader.current.reported},
+        "reported_values": {
+            str(item.first): float(item.second) for item in reader.current.reported
+        },
     }
 
 

@@ -104,7 +104,9 @@ def describe_upload_problems(summary: Mapping[str, Any]) -> str:
         problems.append(f"{summary['pending']} not sent (they stay here and return with the job)")
     if summary["problem"]:
         problems.append(summary["problem"])
-    return f"results service {summary.get('service', '')}: {'; '.join(problems)}" if problems else ""
+    return (
+        f"results service {summary.get('service', '')}: {'; '.join(problems)}" if problems else ""
+    )
 
 
 def read_last_service(folder: str) -> str:

@@ -115,8 +115,8 @@ def test_a_crash_inside_root_ends_by_its_signal_and_says_where(
     script = tmp_path / "crash.py"
     script.write_text(
         "import treehammer_kit\n"
-        "from treehammer_kit import engine\n"
-        "root, _ = engine.load_root()\n"
+        "from treehammer_kit import root_engine\n"
+        "root, _ = root_engine.load_root()\n"
         "root.gInterpreter.Declare('void boom() { *(volatile int *)nullptr = 1; }')\n"
         "root.boom()\n"
     )
