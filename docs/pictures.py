@@ -71,7 +71,7 @@ def main() -> None:
     with Store.open(f"sqlite:///{given.data / 'results.db'}") as store:
         campaign = store.campaign("last").id
     with (
-        serve_folder(given.data, "--reading", "open") as address,
+        serve_folder(given.data, "--read-access", "public") as address,
         browsers.run_chromium() as chromium,
     ):
         for name in given.names or SHOTS:

@@ -277,7 +277,7 @@ def _run_service(url: str) -> Iterator[tuple[int, int]]:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         command: list[str | Path] = [TREEHAMMER, "--database", url, "--data-dir", folder, "serve"]
-        command += ["--port", str(port), "--reading", "open", "--quiet"]
+        command += ["--port", str(port), "--read-access", "public", "--quiet"]
         process = subprocess.Popen(command)
         try:
             _wait_for_service(process, f"http://127.0.0.1:{port}/api/v1/health")

@@ -22,7 +22,7 @@ from treehammer.errors import ConfigError, suggest_word
 
 ENVIRONMENT_PREFIX = "TREEHAMMER_"
 CONFIG_FILE = "treehammer.toml"
-OPEN, CLOSED = "open", "closed"
+PUBLIC, KEYS = "public", "keys"
 
 
 def _xdg_folder(variable: str, fallback: str) -> Path:
@@ -72,7 +72,7 @@ class Settings:
             "[default: none; results come back with the jobs alone]"
         },
     )
-    service_ca: Path | None = field(
+    service_ca_file: Path | None = field(
         default=None,
         metadata={"help": "certificates that the service's is signed by [default: the node's own]"},
     )
@@ -101,18 +101,20 @@ class Settings:
         default=False,
         metadata={"help": "serve: without a certificate, as a proxy in front speaks TLS"},
     )
-    serve_reading: str = field(
-        default=CLOSED,
-        metadata={"help": "serve: 'open' lets everybody read results, 'closed' only keys that may"},
+    serve_read_access: str = field(
+        default=KEYS,
+        metadata={
+            "help": "serve: 'public' lets everybody read results, 'keys' requires a key with the role read"
+        },
     )
-    serve_reader_header: str = field(
+    serve_user_header: str = field(
         default="",
         metadata={
             "help": "serve: header by which the proxy in front names whoever may read, e.g. "
             "X-Remote-User [default: none]"
         },
     )
-    serve_proxies: str = field(
+    serve_trusted_proxies: str = field(
         default="127.0.0.1,::1",
         metadata={"help": "serve: addresses or networks of the proxy in front, comma separated"},
     )
@@ -176,12 +178,12 @@ SETTING_NAMES: tuple[str, ...] = tuple(SETTING_HELP)
 
 _MAXIMUM_VALUES = {"serve_port": 65535}
 _ALLOWED_PUNCTUATION = {
-    "serve_reader_header": "'-'",
+    "serve_user_header": "'-'",
     "rucio_account": "'.', '_' and '-'",
     "rucio_scope": "'.', '_' and '-'",
     "serve_host": "'.', '-' and ':'",
 }
-_ALLOWED_CHARACTERS = {"serve_host": "A-Za-z0-9._:-", "serve_reader_header": "A-Za-z0-9-"}
+_ALLOWED_CHARACTERS = {"serve_host": "A-Za-z0-9._:-", "serve_user_header": "A-Za-z0-9-"}
 
 
 def _default_values() -> dict[str, Any]:
@@ -223,11 +225,11 @@ def _parse_value(name: str, value: Any, origin: str, base: Path) -> Any:
         return _parse_database_url(value, origin)
     if name == "service_url":
         return _parse_service_url(value, origin)
-    if name == "serve_reading":
-        if value not in (OPEN, CLOSED):
-            raise ConfigError(f"{name} must be 'open' or 'closed', not {value!r}", where=origin)
+    if name == "serve_read_access":
+        if value not in (PUBLIC, KEYS):
+            raise ConfigError(f"{name} must be 'public' or 'keys', not {value!r}", where=origin)
         return value
-    if name == "serve_proxies":
+    if name == "serve_trusted_proxies":
         return _parse_networks(value, origin)
     if name in _ALLOWED_PUNCTUATION:
         letters = _ALLOWED_CHARACTERS.get(name, "A-Za-z0-9._-")
@@ -295,7 +297,8 @@ def _parse_networks(value: Any, origin: str) -> str:
             ipaddress.ip_network(part.strip())
     except ValueError as error:
         raise ConfigError(
-            f"serve_proxies must be addresses or networks like 10.0.0.0/24 ({error})", where=origin
+            f"serve_trusted_proxies must be addresses or networks like 10.0.0.0/24 ({error})",
+            where=origin,
         ) from error
     return str(value)
 

@@ -68,7 +68,7 @@ def demo(context: click.Context, output: Path) -> ExitCode:
     click.echo(
         f"\nOpen {report} in a browser, {tree} in ROOT (tree 'results').\n"
         f"Look further: {typed} status\n"
-        f"The page on these results: {typed} serve --reading open\n"
+        f"The page on these results: {typed} serve --read-access public\n"
         f"  then open {scheme}://{settings.serve_host}:{settings.serve_port}/"
     )
     return worst

@@ -110,7 +110,7 @@ class CampaignUploader:
 
     def _open_endpoint(self) -> ServiceEndpoint:
         key = load_user_key(self._settings)
-        url, ca = self._settings.service_url, self._settings.service_ca
+        url, ca = self._settings.service_url, self._settings.service_ca_file
         try:
             return ServiceEndpoint(url, key.text if key else "", str(ca or ""))
         except ServiceConfigError as error:

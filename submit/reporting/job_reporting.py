@@ -87,7 +87,7 @@ def reporting_for_preview(settings: Settings, terms: SubmissionOptions) -> JobRe
     if not settings.service_url or not terms.use_service:
         return None
     made = JobReporting(
-        ServiceSpec(settings.service_url, terms.service_wait_s), settings.service_ca
+        ServiceSpec(settings.service_url, terms.service_wait_s), settings.service_ca_file
     )
     _open_service(made, "placeholder")
     return made
@@ -147,7 +147,7 @@ def _open_service(reporting: JobReporting, token: str) -> ServiceEndpoint:
         return ServiceEndpoint(reporting.spec.url, token, str(reporting.ca or ""))
     except ServiceConfigError as error:
         raise ConfigError(
-            str(error), where="service_ca", hint="Name a file with certificates in PEM form."
+            str(error), where="service_ca_file", hint="Name a file with certificates in PEM form."
         ) from error
 
 

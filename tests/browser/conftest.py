@@ -18,14 +18,14 @@ def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A service with much in it, open to readers."""
     folder = tmp_path_factory.mktemp("rich")
     page_database.fill_database(f"sqlite:///{folder / 'results.db'}")
-    with serve_folder(folder, "--reading", "open") as address:
+    with serve_folder(folder, "--read-access", "public") as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def empty_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A service with nothing in it, open to readers."""
-    with serve_folder(tmp_path_factory.mktemp("empty"), "--reading", "open") as address:
+    with serve_folder(tmp_path_factory.mktemp("empty"), "--read-access", "public") as address:
         yield address
 
 

@@ -73,7 +73,7 @@ def running(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
         text=True,
     )
     try:
-        with serve_folder(folder, "--reading", "open") as address:
+        with serve_folder(folder, "--read-access", "public") as address:
             yield Running(address, folder, submitting, test, may_end)
     finally:
         may_end.touch()

@@ -91,7 +91,7 @@ SHOWN = {
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("hostile")
     hostile_rows.fill_database(f"sqlite:///{folder / 'results.db'}")
-    with serve_folder(folder, "--reading", "open") as address:
+    with serve_folder(folder, "--read-access", "public") as address:
         yield address
 
 

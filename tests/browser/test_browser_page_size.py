@@ -37,7 +37,7 @@ PAGES = (
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("large")
     large_database.fill_database(f"sqlite:///{folder / 'results.db'}")
-    with serve_folder(folder, "--reading", "open") as address:
+    with serve_folder(folder, "--read-access", "public") as address:
         yield address
 
 

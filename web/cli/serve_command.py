@@ -33,9 +33,9 @@ from treehammer.terminal import on_interrupt
     help="Speak plain HTTP, as a proxy in front speaks TLS [setting serve_behind_proxy].",
 )
 @click.option(
-    "--reading",
-    type=click.Choice([config.OPEN, config.CLOSED]),
-    help="Who may read results: everybody, or keys that may [setting serve_reading].",
+    "--read-access",
+    type=click.Choice([config.PUBLIC, config.KEYS]),
+    help="Who may read results: everybody, or keys that may [setting serve_read_access].",
 )
 @click.option("--quiet", is_flag=True, help="Log troubles only, not every request.")
 @click.pass_obj

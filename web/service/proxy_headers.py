@@ -33,8 +33,8 @@ class TrustedProxyMiddleware:
     @classmethod
     def from_settings(cls, app: ASGIApp, settings: Settings) -> TrustedProxyMiddleware:
         """As the settings say: without a proxy in front nobody is believed."""
-        proxies = settings.serve_proxies.split(",") if settings.serve_behind_proxy else ()
-        return cls(app, proxies, settings.serve_reader_header)
+        proxies = settings.serve_trusted_proxies.split(",") if settings.serve_behind_proxy else ()
+        return cls(app, proxies, settings.serve_user_header)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection."""

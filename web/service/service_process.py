@@ -18,7 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from treehammer.config import OPEN, Settings, is_loopback
+from treehammer.config import PUBLIC, Settings, is_loopback
 from treehammer.errors import ConfigError
 from treehammer.sql.auth.keyring import load_master_key
 from treehammer.sql.auth.tokens import fingerprint_master_key
@@ -68,10 +68,10 @@ class ListenAddress:
             raise ConfigError(
                 "a certificate and serve_behind_proxy exclude each other: one of both speaks TLS"
             )
-        if settings.serve_reader_header and not settings.serve_behind_proxy:
+        if settings.serve_user_header and not settings.serve_behind_proxy:
             raise ConfigError(
-                f"everybody could send {settings.serve_reader_header}: it counts only behind a proxy",
-                where="serve_reader_header",
+                f"everybody could send {settings.serve_user_header}: it counts only behind a proxy",
+                where="serve_user_header",
                 hint="Say with --behind-proxy that there is one, and take the header from requests "
                 "that it passes on.",
             )
@@ -132,8 +132,8 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
         doorkeeper = AccessControl(
             reading.load_access,
             master,
-            reading_open=settings.serve_reading == OPEN,
-            reader_header=settings.serve_reader_header,
+            reading_open=settings.serve_read_access == PUBLIC,
+            reader_header=settings.serve_user_header,
         )
         yield create_app(
             writing,
@@ -190,10 +190,10 @@ class _ServiceServer(uvicorn.Server):
 
 
 def _describe_reading(settings: Settings) -> str:
-    if settings.serve_reading == OPEN:
+    if settings.serve_read_access == PUBLIC:
         return "open to everybody"
-    if settings.serve_reader_header:
-        return f"for keys that may, and for whom the proxy names in {settings.serve_reader_header}"
+    if settings.serve_user_header:
+        return f"for keys that may, and for whom the proxy names in {settings.serve_user_header}"
     return "for keys that may"
 
 

@@ -92,7 +92,7 @@ def run_grid_campaigns(grid: Grid, folder: Path) -> Iterator[GridCampaigns]:
     replica_files.corrupt_file(broken)
     key = folder / "submit.key"
     try:
-        with serve_folder(folder, "--reading", "open") as address:
+        with serve_folder(folder, "--read-access", "public") as address:
             settings = folder / "user.toml"
             settings.write_text(
                 f'cache_dir = "{folder / "cache"}"\nsites_file = "{grid.sites_file}"\n'

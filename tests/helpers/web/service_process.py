@@ -90,7 +90,7 @@ class ServiceProcess:
         return replace(
             settings,
             service_url=self.url,
-            service_ca=self.authority.ca,
+            service_ca_file=self.authority.ca,
             service_token_file=self.key,
         )
 

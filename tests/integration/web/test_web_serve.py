@@ -184,7 +184,7 @@ def test_who_has_shown_no_token_costs_little(administrator: Administrator) -> No
 
 
 def test_behind_a_proxy_it_tells_the_client_from_it(administrator: Administrator) -> None:
-    process = administrator.serves("--behind-proxy", "--reading", "open")
+    process = administrator.serves("--behind-proxy", "--read-access", "public")
     connection = http.client.HTTPConnection("127.0.0.1", administrator.port, timeout=20)
     connection.request("GET", "/api/v1/health", headers={"X-Forwarded-For": "192.0.2.7"})
     answer = connection.getresponse()

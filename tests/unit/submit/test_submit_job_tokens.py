@@ -133,7 +133,7 @@ def _transferred(submission: Submission) -> list[str]:
 
 def test_what_is_rendered_has_placeholders(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "authority")
-    known = settings(tmp_path, service_ca=authority.ca)
+    known = settings(tmp_path, service_ca_file=authority.ca)
     made = make_local_plan(tmp_path / "test", SHELL_TEST)
     (tmp_path / "out").mkdir()
     shown = job_reporting.reporting_for_preview(known, made.options)
@@ -184,7 +184,7 @@ def test_authorities_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(ConfigError, match="it holds no certificates"):
         job_reporting.reporting_for_preview(
-            settings(tmp_path, service_ca=tmp_path / "ca.pem"), SubmissionOptions()
+            settings(tmp_path, service_ca_file=tmp_path / "ca.pem"), SubmissionOptions()
         )
 
 
@@ -192,7 +192,7 @@ def test_a_service_that_is_away_is_a_warning_and_one_that_refuses_us_an_error(
     tmp_path: Path,
 ) -> None:
     stub = IngestStub(tmp_path / "service")
-    known = settings(tmp_path, url=stub.url, service_ca=stub.ca)
+    known = settings(tmp_path, url=stub.url, service_ca_file=stub.ca)
     try:
         assert job_reporting.check_service(known, SubmissionOptions()) == []
         stub.script = lambda _: StubReply(422, {"error": "no measurements"})
