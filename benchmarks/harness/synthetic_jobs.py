@@ -15,10 +15,10 @@ from benchmarks.harness.ratio_figures import SEED
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.samples.sample import BUILD_FACTS, HEADLINE_METRICS, Sample, parse_variant
 from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.job_state import JobState
 from treehammer.sql.core.day_numbers import DAY_US
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
 
 #: The newest campaigns that get jobs, and how many jobs of the newest one still run.
 CAMPAIGN_COUNT, RUNNING_JOBS = 30, 40

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: What a batch system's name begins with where another installation follows the job.
-EXTERNAL_PREFIX = "elsewhere@"
+from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,6 @@ class CampaignRow:
     plan: str
     planned_jobs: int
     planned_measurements: int
-
-
-#: States of jobs of which no batch system has anything more to tell.
-FINAL_STATES = frozenset({"done", "cancelled", "lost"})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from treehammer.sql.core.rows import FINAL_STATES, AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.collectors.job_state import FINAL_JOB_STATES
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.transfer.companion_tables import parse_rows
 from treehammer.sql.transfer.file_readers import MeasurementFile
 from treehammer.sql.write.store import Store
@@ -62,7 +63,7 @@ class _JobMerger:
     def add_jobs(self, jobs: Iterable[JobRow]) -> None:
         by_campaign: dict[str, list[JobRow]] = {}
         for job in jobs:
-            if job.state in FINAL_STATES and job.campaign_id in self._campaigns:
+            if job.state in FINAL_JOB_STATES and job.campaign_id in self._campaigns:
                 by_campaign.setdefault(job.campaign_id, []).append(job)
         for id_, some in by_campaign.items():
             here = {job.id: job for job in self._store.jobs(id_)}
@@ -90,13 +91,15 @@ class _JobMerger:
 
 
 def _is_updatable(here: JobRow) -> bool:
-    return here.state in FINAL_STATES or here.is_external
+    return here.state in FINAL_JOB_STATES or here.is_external
 
 
 def _has_ended(job: JobRow, here: JobRow) -> bool:
     """Whether a job of the file, which is over, is the one that we were told was not."""
-    return here.state not in FINAL_STATES and here.batch_id in ("", job.batch_id)
+    return here.state not in FINAL_JOB_STATES and here.batch_id in ("", job.batch_id)
 
 
 def _is_more_complete(attempt: AttemptRow, here: AttemptRow | None) -> bool:
-    return here is None or (here.state not in FINAL_STATES and attempt.state in FINAL_STATES)
+    return here is None or (
+        here.state not in FINAL_JOB_STATES and attempt.state in FINAL_JOB_STATES
+    )

@@ -15,10 +15,11 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.job_state import FINAL_JOB_STATES
 from treehammer.errors import UnstorableContentError
 from treehammer.sql.core import schema
 from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows, insert_missing_rows, upsert_rows
-from treehammer.sql.core.rows import FINAL_STATES, AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 
 JobRelatedRow = TypeVar("JobRelatedRow", JobRow, AttemptRow)
 ImmutableRow = TypeVar("ImmutableRow", CampaignRow, ReplicaRow)
@@ -98,7 +99,11 @@ def _find_updates(
         job_news.append(marked)
         for attempt in told[job.id]:
             stored = known.get(attempt.number)
-            if stored is None or stored.state not in FINAL_STATES or attempt.state in FINAL_STATES:
+            if (
+                stored is None
+                or stored.state not in FINAL_JOB_STATES
+                or attempt.state in FINAL_JOB_STATES
+            ):
                 fates[_classify_change(attempt, stored)] += 1
                 attempt_news.append(attempt)
     return job_news, attempt_news
@@ -110,9 +115,11 @@ def _supersedes(job: JobRow, here: JobRow | None, *, later: bool) -> bool:
     What was said before may come after what was said later: over is over, until the job is queued anew.
     """
     if here is None or later:
-        return here is None or here.is_external or here.state in FINAL_STATES
+        return here is None or here.is_external or here.state in FINAL_JOB_STATES
     return here.is_external and (
-        here.state not in FINAL_STATES or job.state in FINAL_STATES or job.batch_id != here.batch_id
+        here.state not in FINAL_JOB_STATES
+        or job.state in FINAL_JOB_STATES
+        or job.batch_id != here.batch_id
     )
 
 

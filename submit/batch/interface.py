@@ -9,28 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from treehammer.collectors.job_state import JobState
 from treehammer.errors import ConfigError
-from treehammer.sql.core.rows import FINAL_STATES
-
-
-class JobState(Enum):
-    """States that all batch systems are mapped to."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    HELD = "held"
-    DONE = "done"
-    CANCELLED = "cancelled"
-    LOST = "lost"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing more will happen."""
-        return self.value in FINAL_STATES
 
 
 class UnknownBatchSystemError(ConfigError):

@@ -8,11 +8,11 @@ from collections import Counter
 
 import click
 
+from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
 from treehammer.submit.cli.live_progress import (
     format_counts,
     live_display,

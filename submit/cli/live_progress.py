@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from treehammer.submit.batch.interface import JobState
+from treehammer.collectors.job_state import JobState
 from treehammer.submit.tracking.tracker import TrackingProgress
 from treehammer.terminal import make_console, progress_bar
 from treehammer.text_formatting import format_duration, pluralize

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import click
 from rich.filesize import decimal
 
+from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.day_numbers import DAY_US
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
 from treehammer.submit.tracking.campaign_polling import make_tracker
 from treehammer.submit.tracking.record_files import REFUSED_FOLDER
 from treehammer.submit.tracking.tracker import CampaignTracker

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.filesize import decimal
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.doors import ProbeTarget
@@ -114,7 +115,7 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
     print_rows(rows, columns, form=form)
     wrong = sum(trial.result == PROBE_FAILED for trial in trials)
     if form == TABLE:
-        if any(site.batch_kind != "local" for site in chosen):
+        if any(site.batch_kind != LOCAL_BATCH for site in chosen):
             click.echo("The nodes' interpreter, CVMFS and software only a job can try.", err=True)
         click.echo(f"{wrong} of {pluralize(len(trials), 'check')} found something wrong", err=True)
     return ExitCode.REGRESSION if wrong else ExitCode.DONE

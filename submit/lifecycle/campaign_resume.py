@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.submit.batch.interface import InputReplacement, JobState
+from treehammer.submit.batch.interface import InputReplacement
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.reporting.job_reporting import JobReporting, TokenRenewal
 from treehammer.submit.tracking.failure_summary import (

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.collectors.software_preparation import prepare_root
@@ -19,7 +20,6 @@ from treehammer.hctests.matrix.definition import TestDefinition
 from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.local.local_batch import LocalBatch
 from treehammer.submit.planning import ceiling_checks, cost_estimate, job_credentials
 from treehammer.submit.planning.cost_estimate import ExecutionCost, SiteCost
 from treehammer.submit.planning.pacing import Pace
@@ -58,7 +58,7 @@ class CampaignRequest:
     test_spec: str
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
-    sites: tuple[str, ...] = ("local",)
+    sites: tuple[str, ...] = (LOCAL_BATCH,)
     name: str = ""
     options: SubmissionOptions = DEFAULT_OPTIONS
 
@@ -90,7 +90,7 @@ def plan_request(
         for value in _root_axis_values(definition)
     }
     elsewhere = resolve_site_software(sites, releases)
-    here = any(site.batch == LocalBatch.name for site in sites)
+    here = any(site.batch == LOCAL_BATCH for site in sites)
     _check_pacing(request.options.pace, sites)
     notes: list[str] = []
     if here and fetch:
@@ -147,7 +147,7 @@ def _find_manifest(
 def _check_pacing(pace: Pace, sites: Iterable[Site]) -> None:
     """Refuse a pace that a site's batch system would not keep."""
     for site in sites:
-        if site.batch == LocalBatch.name and pace != Pace():
+        if site.batch == LOCAL_BATCH and pace != Pace():
             raise ConfigError(
                 "this machine runs its queue at its own pace",
                 where="--over, --ramp, --in-flight",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from treehammer.submit.batch.local.local_batch import LocalBatch
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.sites.site_model import Site
@@ -42,7 +42,7 @@ def plan_clusters(plan: Plan) -> list[JobCluster]:
     """The classes of a plan's jobs at sites with HTCondor."""
     doors: dict[str, dict[str, list[tuple[PlannedJob, int]]]] = {}
     for job, times in plan.jobs.iterate_kinds():
-        if job.site.batch != LocalBatch.name:
+        if job.site.batch != LOCAL_BATCH:
             doors.setdefault(job.site.name, {}).setdefault(job.spec.door, []).append((job, times))
     return [
         _plan_cluster(plan, group, [item for door in group for item in found[door]])

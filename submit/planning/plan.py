@@ -11,12 +11,12 @@ from itertools import islice
 from typing import overload
 
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.job_state import JobState
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.errors import NothingToDoError
 from treehammer.hctests.matrix import variant_expansion
 from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, VariantGroup
 from treehammer.sql.core.rows import CampaignRow, JobRow
-from treehammer.submit.batch.interface import JobState
 from treehammer.submit.planning.job_planner import JobPlanner, PlannedJob, hash_values
 from treehammer.submit.planning.pacing import BreakerThreshold
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
 from treehammer.submit.batch.interface import JobDescription
-from treehammer.submit.batch.local.local_batch import LocalBatch
 from treehammer.submit.batch.local.spool import stage_job
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.rendering.job_descriptions import JOB_NAME
@@ -28,13 +28,13 @@ def render_preview(
     batches = _batch_by_job(plan)
     for description in descriptions:
         batch = batches[description.job_id]
-        if batch == LocalBatch.name:
+        if batch == LOCAL_BATCH:
             yield description.text
         else:
             clusters.setdefault((batch, description.text), []).append(description)
         if full:
             yield description.inputs[JOB_NAME].read_text(encoding="utf-8")
-        if batch == LocalBatch.name:
+        if batch == LOCAL_BATCH:
             description.inputs[JOB_NAME].unlink()
     for (batch, text), jobs in clusters.items():
         yield _full_description(
@@ -82,7 +82,7 @@ def _write_job_folders(
     number = 0
     for number, description in enumerate(descriptions, start=1):
         batch = batches[description.job_id]
-        if batch == LocalBatch.name:
+        if batch == LOCAL_BATCH:
             stage_job(description, output / str(number))
             description.inputs[JOB_NAME].unlink()
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.model.manifest import Manifest
@@ -200,7 +201,7 @@ class _RucioReplicas:
 
     def expected_at_door(self, site: Site, door: Door) -> Iterator[ExpectedReplica]:
         """Where files are at a door of a site."""
-        here = site.batch_kind == "local"
+        here = site.batch_kind == LOCAL_BATCH
         urls: dict[str, str] = {}
         for one in reversed(self._load_replicas(door.protocol) if door.rse else ()):
             if one.rse == door.rse:

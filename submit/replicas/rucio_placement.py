@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import repeat
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import InputFile
 from treehammer.config import Settings
 from treehammer.datasets.doors.file_observation import NOT_TRIED
@@ -132,7 +133,7 @@ class PlacementFinder:
         why = f"Rucio has no replica at {door.rse} for {door.protocol}"
         for number, replica in enumerate(replicas):
             url = replica.url_at_prefix(door.prefix) if door.prefix else replica.url
-            here = site.batch_kind == "local"
+            here = site.batch_kind == LOCAL_BATCH
             found = self.check(ExpectedReplica(site.name, door.name, file, url, door.rse, here))
             if found.state in READABLE_STATES:
                 return url, ""

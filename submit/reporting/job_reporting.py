@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.service_spec import (
     CA_FILE,
     PROXY_VARIABLES,
@@ -27,7 +28,6 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError
 from treehammer.sql.auth.tokens import TOKEN_VARIABLE, AccessKey, load_user_key, mint_job_token
 from treehammer.submit.batch.local import queue_runner
-from treehammer.submit.batch.local.local_batch import LocalBatch
 from treehammer.submit.planning.job_clusters import plan_clusters
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.pacing import Pace
@@ -185,7 +185,7 @@ class TokenDeadlines:
     def next_deadline_s(self, job: PlannedJob) -> float:
         """Seconds from the submission to the deadline of the next job and the grace of its token."""
         made = self._classes.get((job.site.name, job.spec.door))
-        queue = (made.site.name, *made.doors) if made else (LocalBatch.name,)
+        queue = (made.site.name, *made.doors) if made else (LOCAL_BATCH,)
         before = self._before[queue]
         self._before[queue] += 1
         if made is None:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from treehammer.collectors.batch_names import HTCONDOR_PREFIX
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.sites_file import is_valid_name
@@ -313,7 +314,7 @@ def _build_site(
         )
     return Site(
         name=name,
-        batch=f"htcondor@{wanted.pool}",
+        batch=f"{HTCONDOR_PREFIX}{wanted.pool}",
         doors=tuple(doors),
         storage=next((door.middleware for door in doors if door.middleware), ""),
         requirements=requirements,

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.worker.probes.credential_checks import format_time, token_expiry
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.config import Settings
@@ -95,7 +96,9 @@ def _probe_door(site: Site, door: Door, target: ProbeTarget) -> SiteProbeResult:
     if not door.prefix:
         found = f"Rucio tells where files lie at {door.rse}: treehammer datasets verify"
         return SiteProbeResult(site.name, f"door {door.name}", PROBE_SKIPPED, found)
-    probe = doors.probe_door(door.protocol, door.prefix, target, here=site.batch_kind == "local")
+    probe = doors.probe_door(
+        door.protocol, door.prefix, target, here=site.batch_kind == LOCAL_BATCH
+    )
     result = PROBE_FAILED if probe.problem else PROBE_OK if probe.tried else PROBE_SKIPPED
     server, version = probe.server, door.version
     if server and version and version not in server:

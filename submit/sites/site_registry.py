@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from treehammer.collectors.batch_names import EXTERNAL_PREFIX, LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, suggest_word
-from treehammer.sql.core.rows import EXTERNAL_PREFIX
 from treehammer.submit.batch.external_batch import ExternalBatch
 from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.interface import BatchSystem, UnknownBatchSystemError
@@ -38,7 +38,7 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
             hint="Choose a --cache-dir without these characters.",
         )
     local = Site(
-        "local", LocalBatch.name, (Door("file", "file", prefix),), Ceilings(jobs=MAX_LOCAL_JOBS)
+        LOCAL_BATCH, LOCAL_BATCH, (Door("file", "file", prefix),), Ceilings(jobs=MAX_LOCAL_JOBS)
     )
     return {local.name: local, **_load_sites_file(settings).sites}
 
@@ -76,7 +76,7 @@ def _select_by_name(name: str, sites: Mapping[str, Site], settings: Settings) ->
     if name in sites:
         return [sites[name]]
     if name == ALL_SITES:
-        others = [site for site in sites.values() if site.name != LocalBatch.name]
+        others = [site for site in sites.values() if site.name != LOCAL_BATCH]
         return others or list(sites.values())
     labels = dict.fromkeys(LABEL_PREFIX + label for site in sites.values() for label in site.labels)
     if name in labels:
@@ -99,7 +99,7 @@ def open_batch_system(name: str, settings: Settings) -> BatchSystem:
         SitesError: the sites file cannot be read or has mistakes.
     """
     kind, _, pool = name.partition("@")
-    if name == LocalBatch.name:
+    if name == LOCAL_BATCH:
         return LocalBatch(settings.spool_dir, settings.slots)
     if name.startswith(EXTERNAL_PREFIX):
         return ExternalBatch(name)

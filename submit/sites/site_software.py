@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError
-from treehammer.submit.batch.local.local_batch import LocalBatch
 from treehammer.submit.sites.site_model import Site
 
 #: Stands in a site's software for every release that it does not name.
@@ -30,7 +30,7 @@ def resolve_site_software(
     return {
         (site.name, text): _resolve_at_site(site, text, request)
         for site in sites
-        if site.batch != LocalBatch.name
+        if site.batch != LOCAL_BATCH
         for text, request in releases.items()
     }
 

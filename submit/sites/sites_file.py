@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
+from treehammer.collectors.batch_names import HTCONDOR_PREFIX, LOCAL_BATCH
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, SitesError
 from treehammer.hctests.schema import document_problems, toml_positions
@@ -314,7 +315,7 @@ def _build_pool(name: str, table: PoolTable, base: Path) -> HTCondorPool:
 def _build_site(name: str, table: SiteTable, base: Path) -> Site:
     return Site(
         name=name,
-        batch=f"htcondor@{table.pool}" if table.pool else "local",
+        batch=f"{HTCONDOR_PREFIX}{table.pool}" if table.pool else LOCAL_BATCH,
         doors=tuple(_build_door(door, base) for door in table.doors),
         ceilings=Ceilings(**dict(table.ceilings)),
         storage=table.storage,
@@ -373,7 +374,7 @@ def _site_table(site: Site) -> dict[str, Any]:
     values = asdict(site) | {"pool": pool or None, "labels": list(site.labels)}
     values["ceilings"] = _nondefault_values(values["ceilings"], CeilingsTable)
     values["doors"] = [_nondefault_values(door, DoorTable) for door in values["doors"]]
-    assert bool(pool) == (kind != "local")
+    assert bool(pool) == (kind != LOCAL_BATCH)
     return _nondefault_values(values, SiteTable)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import jinja2
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.errors import ConfigError
-from treehammer.submit.batch.local.local_batch import LocalBatch
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.templates import quoting
 
@@ -83,7 +83,7 @@ def render_template(
 
 def fingerprint_template(site: Site) -> str:
     """Which template a site's jobs are made with: its name, where it is from, the beginning of its SHA-256."""
-    name = LOCAL_TEMPLATE if site.batch == LocalBatch.name else HTCONDOR_TEMPLATE
+    name = LOCAL_TEMPLATE if site.batch == LOCAL_BATCH else HTCONDOR_TEMPLATE
     folder = SHIPPED_TEMPLATES if name == LOCAL_TEMPLATE else site.templates or SHIPPED_TEMPLATES
     try:
         found = hashlib.sha256((folder / name).read_bytes()).hexdigest()[:12]

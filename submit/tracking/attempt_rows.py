@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE
+from treehammer.collectors.job_state import JobState
 from treehammer.sql.core.rows import AttemptRow, JobRow
-from treehammer.submit.batch.interface import AttemptStatus, BatchSystem, JobState, JobStatus
+from treehammer.submit.batch.interface import AttemptStatus, BatchSystem, JobStatus
 from treehammer.submit.tracking.record_files import list_record_files
 
 #: Characters of the worker's error output that a lost attempt is explained with.

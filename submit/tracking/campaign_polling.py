@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from functools import cache
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
+from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
 from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
-from treehammer.submit.batch.local.local_batch import LocalBatch
 from treehammer.submit.reporting.campaign_upload import CampaignUploader
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.submit.tracking import circuit_breaker
@@ -91,7 +91,7 @@ def follow_campaign(
             say(line)
 
     jobs = tracker.store.jobs(campaign.id)
-    here = all(job.batch_system == LocalBatch.name for job in jobs)
+    here = all(job.batch_system == LOCAL_BATCH for job in jobs)
     while True:
         progress = poll_campaign(tracker, campaign, once)
         show(progress)

@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
+from treehammer.collectors.job_state import JobState
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
-from treehammer.submit.batch.local.local_batch import LocalBatch
 from treehammer.submit.planning.pacing import BreakerThreshold
 from treehammer.submit.tracking.failure_summary import (
     FAILURE_COLUMNS,
@@ -49,7 +49,7 @@ def stop_failing_sites(tracker: CampaignTracker, campaign: CampaignRow) -> list[
     if breaker is None:
         return []
     known = tracker.store.jobs(campaign.id)
-    jobs = [job for job in known if job.batch_system != LocalBatch.name and not job.is_external]
+    jobs = [job for job in known if job.batch_system != LOCAL_BATCH and not job.is_external]
     attempts = tracker.store.attempts(job.id for job in jobs)
     last = {attempt.job_id: attempt for attempt in attempts}
     failed = _failed_jobs(tracker.store, campaign, jobs, last)

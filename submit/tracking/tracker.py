@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import BatchSystem, JobState, UnknownBatchSystemError
+from treehammer.submit.batch.interface import BatchSystem, UnknownBatchSystemError
 from treehammer.submit.tracking.attempt_rows import (
     INVALID_RECORD,
     RecordedCounts,

@@ -20,13 +20,14 @@ from pydantic import (
     create_model,
 )
 
+from treehammer.collectors.batch_names import EXTERNAL_PREFIX
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import INT64_LIMIT, MAX_LONG_TEXT, is_storable
 from treehammer.hctests.matrix.definition import Scalar
-from treehammer.sql.core.rows import EXTERNAL_PREFIX, AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload
-from treehammer.submit.batch.interface import JobState
 
 #: The year 9999 ends before this, in microseconds since 1970 UTC.
 _END_US = 2_932_897 * 86_400_000_000

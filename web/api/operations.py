@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.measurement_record import MAX_TEXT, max_length
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
 from treehammer.collectors.service_spec import API_PREFIX, MEASUREMENTS_PATH
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.write.rollups import NOT_GOOD
-from treehammer.submit.batch.interface import JobState
 
 #: Addresses of which no page is another form; the others begin as ``OPERATIONS`` say.
 MEASUREMENT_PATH = f"{MEASUREMENTS_PATH}/{{measurement_id}}"

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive.day_status import DayOutcomes, DayStatus
+from treehammer.collectors.job_state import JobState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
 from treehammer.version import __version__
 from treehammer.web.display import calendar_days
 from treehammer.web.views.shared.page_context import PageContext

@@ -10,11 +10,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from treehammer.collectors.job_state import JobState
 from treehammer.errors import ConfigError
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.overview_queries import CampaignState
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
 from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to

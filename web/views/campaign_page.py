@@ -13,6 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.failures import NOT_SUPPORTED
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core.rows import CampaignRow
@@ -20,7 +21,6 @@ from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_queries import JobSummary
 from treehammer.sql.write.rollups import IMPLAUSIBLE, NOT_GOOD, UNSUPPORTED
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
 from treehammer.submit.lifecycle import rerun
 from treehammer.text_formatting import format_duration, pluralize
 from treehammer.web.core.route_paths import require_text

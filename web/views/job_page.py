@@ -14,11 +14,12 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.sql.core.rows import EXTERNAL_PREFIX, AttemptRow, CampaignRow, JobRow
+from treehammer.collectors.batch_names import EXTERNAL_PREFIX
+from treehammer.collectors.job_state import JobState
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
 from treehammer.sql.write.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
 from treehammer.submit.lifecycle import rerun
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display import calendar_days

@@ -14,12 +14,12 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayStatus
 from treehammer.analysis.statistics.verdict import RELEASE_SCOPE, SERIES_SCOPE, Verdict
+from treehammer.collectors.job_state import JobState
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobState
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.template_environment import format_time

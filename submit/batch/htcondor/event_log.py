@@ -22,10 +22,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.submit.batch.htcondor.submission_folder import QueuedCluster, Submission
 from treehammer.submit.batch.htcondor.submit_description import ATTEMPT_ATTRIBUTE, EVENT_LOG_NAME
-from treehammer.submit.batch.interface import AttemptStatus, JobState
+from treehammer.submit.batch.interface import AttemptStatus
 
 #: Types of events, as HTCondor numbers them.
 EXECUTE, EVICTED, TERMINATED, SHADOW_EXCEPTION, ABORTED = 1, 4, 5, 7, 9

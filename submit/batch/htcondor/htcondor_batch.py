@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from treehammer.collectors.batch_names import HTCONDOR_PREFIX
+from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
 from treehammer.submit.batch.htcondor import match_diagnosis
 from treehammer.submit.batch.htcondor import requeue as anew
@@ -33,7 +35,7 @@ from treehammer.submit.batch.htcondor.submission_folder import (
     parse_batch_id,
 )
 from treehammer.submit.batch.htcondor.submit_description import SUBMISSION_ATTRIBUTE
-from treehammer.submit.batch.interface import InputReplacement, JobDescription, JobState, JobStatus
+from treehammer.submit.batch.interface import InputReplacement, JobDescription, JobStatus
 from treehammer.submit.sites.site_model import HTCondorPool
 
 #: Jobs of one cluster where inputs are spooled, since all of these are in the queue at once.
@@ -51,7 +53,7 @@ class HTCondorBatch:
     """
 
     def __init__(self, pool: HTCondorPool, folder: Path) -> None:
-        self.name = f"htcondor@{pool.name}"
+        self.name = f"{HTCONDOR_PREFIX}{pool.name}"
         self.pool = pool
         self.root = (pool.submit_dir or folder).resolve()
         self.connection = PoolConnection(pool)

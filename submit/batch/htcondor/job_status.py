@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.submit.batch.htcondor.event_log import (
     ExecutionStart,
@@ -16,7 +17,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     ATTEMPT_ATTRIBUTE,
     SUBMISSION_ATTRIBUTE,
 )
-from treehammer.submit.batch.interface import AttemptStatus, JobState, JobStatus
+from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 
 #: What is asked of the queue and the history.
 JOB_PROJECTION = (

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.errors import BatchError
 from treehammer.submit.batch.interface import InputReplacement, JobDescription, JobStatus
 from treehammer.submit.batch.local import queue_runner
@@ -29,7 +30,7 @@ class LocalBatch:
         slots: how many jobs may run at once; 1 measures undisturbed.
     """
 
-    name = "local"
+    name = LOCAL_BATCH
 
     def __init__(self, spool_dir: Path, slots: int = 1) -> None:
         self.spool = Spool(spool_dir)

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import IO
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.shared_files import is_locked
 from treehammer.collectors.worker.run.payload_process import become_subreaper
 from treehammer.errors import BatchError
-from treehammer.submit.batch.interface import AttemptStatus, JobState, JobStatus
+from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 from treehammer.submit.batch.local import job_processes
 from treehammer.submit.batch.local.attempt_launch import (
     NoDiskSpaceError,

@@ -36,9 +36,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.errors import BatchError
-from treehammer.submit.batch.interface import AttemptStatus, JobDescription, JobState, JobStatus
+from treehammer.submit.batch.interface import AttemptStatus, JobDescription, JobStatus
 from treehammer.submit.batch.staging import (
     copy_input,
     create_folder_atomically,

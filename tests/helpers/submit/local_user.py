@@ -72,7 +72,7 @@ class LocalUser:
         code = (
             "import sys; from pathlib import Path; from treehammer import config;"
             "from treehammer.cli import cli;"
-            f"s = config.load({{'data_dir': {str(self.settings.data_dir)!r}}}, environ={{}});"
+            f"s = config.load_settings({{'data_dir': {str(self.settings.data_dir)!r}}}, environ={{}});"
             f"cli.get_command(None, {verb!r}).main({list(arguments)!r}, obj=s)"
         )
         done = subprocess.run(

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from treehammer.submit.batch.interface import JobDescription, JobState
+from treehammer.collectors.job_state import JobState
+from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local import job_processes
 from treehammer.submit.batch.local.local_batch import LocalBatch
 

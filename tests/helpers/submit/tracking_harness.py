@@ -8,6 +8,7 @@ from typing import Any
 
 from plan_factory import CREATED_US, SHELL_TEST, make_local_plan
 
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.day_numbers import DAY_US, epoch_day_to_number
@@ -17,7 +18,6 @@ from treehammer.submit.batch.interface import (
     AttemptStatus,
     InputReplacement,
     JobDescription,
-    JobState,
     JobStatus,
 )
 from treehammer.submit.planning.plan import Plan

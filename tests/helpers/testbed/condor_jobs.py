@@ -10,9 +10,10 @@ from typing import Any
 
 from grid_fixtures import Grid
 
+from treehammer.collectors.job_state import JobState
 from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.htcondor.connection import configured_bindings
-from treehammer.submit.batch.interface import JobDescription, JobState, JobStatus
+from treehammer.submit.batch.interface import JobDescription, JobStatus
 from treehammer.submit.sites.site_model import HTCondorPool
 
 SUBMIT_TEXT = """

@@ -50,9 +50,9 @@ def test_status_and_collect_from_another_shell(local_user: LocalUser) -> None:
 def test_killed_submitter_and_killed_runner_lose_and_double_nothing(local_user: LocalUser) -> None:
     local_user.write_payload(0.7)
     code = (
-        "from treehammer import config; from treehammer.submit import campaign;"
-        f"s = config.load({{'data_dir': {str(local_user.settings.data_dir)!r}}}, environ={{}});"
-        f"campaign.run(campaign.Request({str(local_user.test)!r}), s)"
+        "from treehammer import config; from treehammer.submit.lifecycle import submission;"
+        f"s = config.load_settings({{'data_dir': {str(local_user.settings.data_dir)!r}}}, environ={{}});"
+        f"submission.run_campaign(submission.CampaignRequest({str(local_user.test)!r}), s)"
     )
     submitter = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)

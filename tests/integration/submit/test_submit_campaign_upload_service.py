@@ -13,7 +13,8 @@ from pathlib import Path
 from local_user import LocalUser
 from service_process import ServiceProcess, read_whole_rows
 
-from treehammer.sql.core.rows import EXTERNAL_PREFIX, AttemptRow, CampaignRow, JobRow
+from treehammer.collectors.batch_names import EXTERNAL_PREFIX
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
 
 

@@ -13,9 +13,10 @@ import pytest
 from condor_jobs import CondorJobs, pool_from_sites_file, submit_text
 from grid_fixtures import Grid
 
+from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
 from treehammer.submit.batch.htcondor import HTCondorBatch, connection
-from treehammer.submit.batch.interface import JobState, JobStatus
+from treehammer.submit.batch.interface import JobStatus
 
 ALL = {"worker.out", "worker.err", "seen.json", "records/r.json"}
 
@@ -281,8 +282,8 @@ def test_a_wrong_token_is_said(pool: Grid, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from treehammer.submit.batch.htcondor import HTCondorBatch
-from treehammer.submit.site import Pool
-pool = Pool("first", config=Path({config!r}), token_dir=Path({str(tokens)!r}))
+from treehammer.submit.sites.site_model import HTCondorPool
+pool = HTCondorPool("first", config=Path({config!r}), token_dir=Path({str(tokens)!r}))
 HTCondorBatch(pool, Path({str(tmp_path / "q")!r})).check()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -15,9 +14,10 @@ from typing import Any
 import pytest
 from condor_jobs import CondorJobs, pool_from_sites_file
 from grid_fixtures import Grid
+from helper_paths import helper_environment
 
+from treehammer.collectors.job_state import JobState
 from treehammer.submit.batch.htcondor import HTCondorBatch
-from treehammer.submit.batch.interface import JobState
 
 #: Rounds, and seconds after its first sign of life at which a submitter is killed at the latest.
 ROUNDS = {False: (10, 0.6), True: (3, 2.0)}
@@ -25,14 +25,14 @@ ROUNDS = {False: (10, 0.6), True: (3, 2.0)}
 SUBMITTER = """
 import sys
 from pathlib import Path
-from condor_bench import Jobs, text
+from condor_jobs import CondorJobs, submit_text
 from treehammer.submit.batch.htcondor import HTCondorBatch
-from treehammer.submit.sites.site_model import Pool
+from treehammer.submit.sites.site_model import HTCondorPool
 config, submit_dir, folder, campaign, spool, *sites = sys.argv[1:]
-pool = Pool("first", config=Path(config), submit_dir=Path(submit_dir), spool=spool == "1")
-jobs = Jobs(HTCondorBatch(pool, Path(folder) / "unused"), Path(folder) / f"made-{spool}")
+pool = HTCondorPool("first", config=Path(config), submit_dir=Path(submit_dir), spool=spool == "1")
+jobs = CondorJobs(HTCondorBatch(pool, Path(folder) / "unused"), Path(folder) / f"made-{spool}")
 jobs.campaign = campaign
-described = [job for n, site in enumerate(sites) for job in jobs.described(f"{campaign}-{n}-", 2, text(site=site))]
+described = [job for n, site in enumerate(sites) for job in jobs.describe_jobs(f"{campaign}-{n}-", 2, submit_text(site=site))]
 print("ready", flush=True)
 jobs.submit(described)
 print("done", flush=True)
@@ -47,7 +47,7 @@ def submitter(grid: Grid, jobs: CondorJobs, folder: Path, spool: bool) -> subpro
         [sys.executable, "-c", SUBMITTER, *map(str, arguments), *grid.box.sites[:3]],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "helpers")},
+        env=helper_environment(),
     )
 
 

@@ -24,8 +24,8 @@ from treehammer.submit.tracking.submission_locks import SubmissionLocks
 KILL_AT = """
 import os, signal, sys
 from treehammer import config
-from treehammer.submit import campaign
-from treehammer.submit.batch import local, spool
+from treehammer.submit.batch.local import local_batch, spool
+from treehammer.submit.lifecycle import submission
 owner, name, calls = {owner}, {name!r}, []
 real = getattr(owner, name)
 def deadly(*args, **kwargs):
@@ -34,8 +34,8 @@ def deadly(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*args, **kwargs)
 setattr(owner, name, deadly)
-settings = config.load({{"data_dir": {data!r}}}, environ={{}})
-campaign.run(campaign.Request({test!r}), settings)
+settings = config.load_settings({{"data_dir": {data!r}}}, environ={{}})
+submission.run_campaign(submission.CampaignRequest({test!r}), settings)
 """
 
 
@@ -48,7 +48,9 @@ def submit_and_die(desk: LocalUser, owner: str, name: str, call: int = 1) -> Non
 
 
 @pytest.mark.parametrize(
-    "owner, name", [("campaign", "make_plan"), ("campaign", "describe")], ids=["plan", "render"]
+    "owner, name",
+    [("submission", "make_plan"), ("submission", "render_jobs")],
+    ids=["plan", "render"],
 )
 def test_submitter_killed_before_it_stored_anything(
     local_user: LocalUser, owner: str, name: str
@@ -59,7 +61,7 @@ def test_submitter_killed_before_it_stored_anything(
 
 
 def test_submitter_killed_while_it_wrote_the_spool(local_user: LocalUser) -> None:
-    submit_and_die(local_user, "spool", "stage", call=2)
+    submit_and_die(local_user, "spool", "stage_job", call=2)
     assert any(local_user.settings.spool_dir.glob("incoming/*/1"))
     printed = local_user.invoke_command("status", "last").output
     assert "2 × submission at local: the submission ended before this job was queued" in printed
@@ -74,7 +76,7 @@ def test_submitter_killed_while_it_wrote_the_spool(local_user: LocalUser) -> Non
 
 
 def test_submitter_killed_after_the_jobs_were_queued(local_user: LocalUser) -> None:
-    submit_and_die(local_user, "local.LocalBatch", "_ensure_runner")
+    submit_and_die(local_user, "local_batch.LocalBatch", "_ensure_runner")
     assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {})

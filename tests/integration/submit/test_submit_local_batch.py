@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from spool_harness import SpoolHarness
 
+from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch.interface import JobDescription, JobState
+from treehammer.submit.batch.interface import JobDescription
 
 
 def test_jobs_run_in_order_and_one_at_a_time(spool: SpoolHarness) -> None:
@@ -165,10 +166,10 @@ def test_jobs_survive_the_killed_submitter(spool: SpoolHarness) -> None:
         import os, signal, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
-        from treehammer.submit.batch.base import Description
-        from treehammer.submit.batch.local import LocalBatch
+        from treehammer.submit.batch.interface import JobDescription
+        from treehammer.submit.batch.local.local_batch import LocalBatch
         text = Path({str(spool.folder / "text")!r}).read_text()
-        job = Description("a", text, {{"stand_in.py": Path({str(spool.script)!r})}})
+        job = JobDescription("a", text, {{"stand_in.py": Path({str(spool.script)!r})}})
         LocalBatch(Path({str(spool.spool)!r})).submit("c1", [job])
         os.killpg(os.getpgid(0), signal.SIGKILL)
     """)

@@ -11,9 +11,10 @@ import pytest
 from measurement_factory import make_measurement
 from plan_factory import SHELL_TEST, make_grid_plan, make_grid_site, make_settings
 
+from treehammer.collectors.job_state import JobState
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import AttemptStatus, InputReplacement, JobState, JobStatus
+from treehammer.submit.batch.interface import AttemptStatus, InputReplacement, JobStatus
 from treehammer.submit.lifecycle import campaign_resume
 from treehammer.submit.planning.pacing import BreakerThreshold
 from treehammer.submit.planning.submission_options import SubmissionOptions
@@ -55,13 +56,13 @@ class Batch:
     def release(self, batch_ids: Iterable[str]) -> int:
         return len(list(batch_ids))
 
-    def again(self, earlier: Mapping[str, int], _inputs: InputReplacement) -> Mapping[str, str]:
+    def requeue(self, earlier: Mapping[str, int], _inputs: InputReplacement) -> Mapping[str, str]:
         self.earlier |= earlier
         new = {old: f"2.{old}" for old in earlier}
         self.statuses |= {i: JobStatus(i, JobState.QUEUED) for i in new.values()}
         return new
 
-    def notes(self, _batch_ids: Iterable[str]) -> list[str]:
+    def explain_waiting(self, _batch_ids: Iterable[str]) -> list[str]:
         return []
 
 

@@ -12,9 +12,10 @@ import pytest
 from measurement_factory import make_campaign_row, make_job_row
 from plan_factory import make_settings
 
+from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 from treehammer.collectors.worker.upload.service_client import ServiceEndpoint, ServiceResponse
 from treehammer.config import Settings
-from treehammer.sql.core.rows import EXTERNAL_PREFIX, AttemptRow, ReplicaRow
+from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.reporting import campaign_upload
 from treehammer.submit.reporting.campaign_upload import CampaignUploader

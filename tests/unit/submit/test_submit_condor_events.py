@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
 from treehammer.submit.batch.htcondor.event_log import (
     EventLogState,
@@ -19,7 +20,6 @@ from treehammer.submit.batch.htcondor.job_status import derive_status
 from treehammer.submit.batch.htcondor.match_diagnosis import split_conjunction
 from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.htcondor.submit_description import build_description
-from treehammer.submit.batch.interface import JobState
 
 QUEUED_S = 1_767_225_600
 EXECUTE, EVICTED, TERMINATED, ABORTED, HELD = 1, 4, 5, 9, 12

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import plan_factory
 import pytest
+from helper_paths import helper_environment
 from plan_factory import READING_TEST, make_local_plan, make_settings, make_site
 
 from treehammer.errors import ConfigError, NothingToDoError
@@ -22,18 +21,18 @@ from treehammer.submit.sites.site_registry import MAX_LOCAL_JOBS, load_sites
 COUNT_JOBS = """
 import sys
 from pathlib import Path
-from submit_makers import SHELL_TEST, plan
-made = plan(Path(sys.argv[1]), SHELL_TEST.replace("[matrix]", f"repeats = {sys.argv[2]}\\n[matrix]"))
-assert sum(1 for _ in made.job_rows()) == len(made.jobs) == 2 * int(sys.argv[2])
+from plan_factory import SHELL_TEST, make_local_plan
+made = make_local_plan(Path(sys.argv[1]), SHELL_TEST.replace("[matrix]", f"repeats = {sys.argv[2]}\\n[matrix]"))
+assert sum(1 for _ in made.make_job_rows()) == len(made.jobs) == 2 * int(sys.argv[2])
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
 
 def peak_kb(folder: Path, repeats: int) -> int:
-    helpers = Path(plan_factory.__file__).parent
     run = [sys.executable, "-c", COUNT_JOBS, str(folder), str(repeats)]
-    environment = {**os.environ, "PYTHONPATH": str(helpers)}
-    return int(subprocess.run(run, check=True, capture_output=True, env=environment).stdout)
+    return int(
+        subprocess.run(run, check=True, capture_output=True, env=helper_environment()).stdout
+    )
 
 
 def test_memory_is_that_of_the_variants_not_of_the_jobs(tmp_path: Path) -> None:

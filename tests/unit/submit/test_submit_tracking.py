@@ -11,15 +11,12 @@ import pytest
 from plan_factory import CREATED_US
 from tracking_harness import NOW_US, TrackingHarness, make_attempt_status
 
+from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import (
-    AttemptStatus,
-    JobState,
-    JobStatus,
-)
+from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 from treehammer.submit.tracking.submission_locks import SUBMITTER_GRACE_S
 
 

@@ -9,12 +9,13 @@ import pytest
 from plan_factory import CREATED_US
 from tracking_harness import NOW_US, TrackingHarness, make_attempt_status
 
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import AttemptStatus, JobState
+from treehammer.submit.batch.interface import AttemptStatus
 from treehammer.submit.lifecycle import campaign_resume
 from treehammer.submit.tracking.attempt_rows import ALL_MEASUREMENTS_STORED
 
