@@ -86,18 +86,26 @@ def list_campaign_choices(
     store: Store, count: int, chosen: Collection[str]
 ) -> list[tuple[str, str]]:
     """Identity and name of campaigns to choose from: the newest, and those that are chosen, however old."""
-    found = dict(list_newest_campaigns(store, count))
+    found = {id_: name for id_, name, _ in list_newest_campaigns(store, count)}
     older = [one for one in chosen if one not in found]
     named = fetch_campaign_names(store, older)
     return [*found.items(), *((one, named.get(one, one)) for one in older)]
 
 
-def list_newest_campaigns(store: Store, count: int) -> list[tuple[str, str]]:
-    """Identity and name of the newest campaigns."""
-    query = sa.select(campaign.c.id, campaign.c.name)
+class CampaignTitle(NamedTuple):
+    """A campaign in a list to choose from; without a name, its identity is the name."""
+
+    id: str
+    name: str
+    created_us: int
+
+
+def list_newest_campaigns(store: Store, count: int) -> list[CampaignTitle]:
+    """List the newest campaigns, newest first."""
+    query = sa.select(campaign.c.id, campaign.c.name, campaign.c.created_us)
     query = query.order_by(campaign.c.created_us.desc(), campaign.c.id).limit(count)
     with store.connection() as connection:
-        return [(id_, name or id_) for id_, name in connection.execute(query)]
+        return [CampaignTitle(id_, name or id_, us) for id_, name, us in connection.execute(query)]
 
 
 def fetch_campaign_names(store: Store, ids: Collection[str]) -> dict[str, str]:

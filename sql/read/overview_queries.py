@@ -118,11 +118,12 @@ def list_first_measurements(store: Store) -> list[FirstMeasurement]:
         ]
 
 
-def list_releases(store: Store) -> list[str]:
-    """Every ROOT release that was ever measured."""
-    column = dimension_tables["subject"].c.axis_root
+def list_subject_values(store: Store, name: str, limit: int | None = None) -> list[str]:
+    """List the distinct values of a column of measured subjects, sorted by the database."""
+    column = dimension_tables["subject"].c[name]
+    query = sa.select(column).where(column.is_not(None)).distinct().order_by(column).limit(limit)
     with store.connection() as connection:
-        return list(connection.scalars(sa.select(column).where(column.is_not(None)).distinct()))
+        return [str(value) for value in connection.scalars(query)]
 
 
 def list_active_campaigns(store: Store, open_states: Collection[str]) -> list[CampaignState]:

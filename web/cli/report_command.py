@@ -46,7 +46,8 @@ def write_report(database: str, campaign: str, output: Path) -> None:
         ConfigError: no or several campaigns are meant, or the file cannot be written.
     """
     # matplotlib and scipy take a second to load: only this verb waits for them.
-    from treehammer.web.report.campaign_report import REPORT_COLUMNS, build_report, render_report
+    from treehammer.web.report.campaign_report import REPORT_COLUMNS, build_report
+    from treehammer.web.report.report_rendering import render_report
 
     with Store.open(database, create=False) as store:
         asked = store.campaign(campaign)

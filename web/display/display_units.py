@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from treehammer.analysis.comparison import verdict_text
+
 _UNIT_STEPS = {
     "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
     "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
@@ -57,3 +59,24 @@ def aligned_format(
 
 def _largest_magnitude(values: Iterable[float | None]) -> float:
     return max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
+
+
+def format_per_cent(share: float | None) -> str:
+    """A signed share in per cent; a dash for what is not known."""
+    return "–" if share is None else f"{share:+.1%}".replace("-", "−").replace("%", " %")
+
+
+def format_seconds(value: float) -> str:
+    """Seconds in the unit that fits: ``32 µs``, ``1.1 ms``, ``2.1 s``."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size or unit == "µs":
+            return f"{value / size:.3g} {unit}" if value < 1000 else f"{value:.0f} s"
+    raise AssertionError(value)
+
+
+def format_mean_and_rms(mean: float, rms: float) -> str:
+    """Write mean ± RMS to the RMS's second digit; four digits of the mean for a tiny RMS."""
+    if rms <= 1e-3 * abs(mean):
+        return f"{mean:.4g}" if rms == 0 else f"{mean:.4g} ± {rms:.1g}"
+    decimals = verdict_text.digits_for_error(rms)
+    return f"{mean:.{decimals}f} ± {rms:.{decimals}f}"

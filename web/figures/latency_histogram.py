@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from treehammer.web.display.display_units import format_seconds
+
 #: Size of the drawing in its own units, and of the margins around the bars.
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 640, 200, 56, 32, 36, 10
 
@@ -89,11 +91,3 @@ def format_edge(place: int) -> str:
 def bin_lower_s(place: int) -> float:
     """The lower edge of a bin above the first, in seconds."""
     return 1e-6 * 2.0**place
-
-
-def format_seconds(value: float) -> str:
-    """Seconds in the unit that fits: ``32 µs``, ``1.1 ms``, ``2.1 s``."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size or unit == "µs":
-            return f"{value / size:.3g} {unit}" if value < 1000 else f"{value:.0f} s"
-    raise AssertionError(value)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
-from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.attribution import attribute_rows
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.descriptive.group_summary import Row
 from treehammer.analysis.samples.sample import (
@@ -27,20 +23,15 @@ from treehammer.collectors.job_spec import TIMED
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.version import __version__
-from treehammer.web.display.template_environment import build_environment
+from treehammer.web.figures.inline_svg import InlineFigure
 from treehammer.web.report.execution_cells import (
     AVERAGED_METRICS,
     ExecutionCell,
     summarize_executions,
 )
-from treehammer.web.report.report_figures import (
-    InlineFigure,
-    draw_efficiency_figure,
-    draw_time_figure,
-)
+from treehammer.web.report.report_figures import draw_efficiency_figure, draw_time_figure
 
-_NODE_COLUMNS = (
+NODE_COLUMNS = (
     "host",
     "cpu_model",
     "cores_online",
@@ -49,8 +40,8 @@ _NODE_COLUMNS = (
     "kernel",
     "container",
 )
-_BUILD_COLUMNS = ("root_version", "root_commit", "root_provider", *BUILD_FACTS)
-_LISTED_COLUMNS = (
+BUILD_COLUMNS = ("root_version", "root_commit", "root_provider", *BUILD_FACTS)
+LISTED_COLUMNS = (
     "site",
     "host",
     "door",
@@ -71,9 +62,9 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
         (
             *SAMPLE_COLUMNS,
             *AVERAGED_METRICS,
-            *_NODE_COLUMNS,
-            *_BUILD_COLUMNS,
-            *_LISTED_COLUMNS,
+            *NODE_COLUMNS,
+            *BUILD_COLUMNS,
+            *LISTED_COLUMNS,
             "axis_root",
             "failure_kind",
             "failure_phase",
@@ -164,7 +155,7 @@ def build_report(
         cells=tuple(cells),
         efficiency_figure=draw_efficiency_figure(cells),
         time_figure=draw_time_figure(cells),
-        builds=_count_rows(rows, ("axis_root", *_BUILD_COLUMNS)),
+        builds=_count_rows(rows, ("axis_root", *BUILD_COLUMNS)),
         nodes=_count_nodes(rows),
         failures=_count_rows(
             failed,
@@ -218,7 +209,7 @@ def _count_rows(rows: Sequence[Row], names: Sequence[str]) -> tuple[CountedRow, 
 def _count_nodes(rows: Sequence[Row]) -> tuple[CountedRow, ...]:
     """Nodes with the median of their calibration loop: how fast each was for the same work."""
     found = []
-    names = ("site", *_NODE_COLUMNS)
+    names = ("site", *NODE_COLUMNS)
     times: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for row in rows:
         if row["calibration_before_s"] is not None:
@@ -229,44 +220,3 @@ def _count_nodes(rows: Sequence[Row]) -> tuple[CountedRow, ...]:
             CountedRow(group.count, (*group.values, statistics.median(here) if here else None))
         )
     return tuple(found)
-
-
-def render_report(report: CampaignReport) -> str:
-    """The page: one HTML document that asks for nothing outside itself and needs no script."""
-    return (
-        build_environment(_FILTERS)
-        .get_template("report.html.j2")
-        .render(
-            report=report,
-            version=__version__,
-            build_titles=["asked for", *map(_column_title, _BUILD_COLUMNS)],
-            node_titles=["site", *map(_column_title, _NODE_COLUMNS), "calibration loop (s)"],
-            raw=_LISTED_COLUMNS,
-            metric_titles=verdict_text.METRIC_TITLES,
-        )
-    )
-
-
-def _column_title(name: str) -> str:
-    return name.removeprefix("root_").replace("_", " ")
-
-
-def _format_spread(cell: ExecutionCell, name: str, scale: float = 1.0) -> str:
-    """Mean ± RMS to the RMS's second digit; four digits of the mean where that is a thousandth."""
-    spread = cell.spreads.get(name)
-    if spread is None:
-        return "–"
-    mean, rms = scale * spread.mean, scale * spread.rms
-    if rms <= 1e-3 * abs(mean):
-        return f"{mean:.4g}" if rms == 0 else f"{mean:.4g} ± {rms:.1g}"
-    decimals = verdict_text.digits_for_error(rms)
-    return f"{mean:.{decimals}f} ± {rms:.{decimals}f}"
-
-
-_FILTERS: Mapping[str, Callable[..., Any]] = {
-    "attributed": attribute_rows,
-    "spread": _format_spread,
-    "title_of": _column_title,
-    # Our own figure, whose text matplotlib and ElementTree have escaped.
-    "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
-}

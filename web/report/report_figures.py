@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-from xml.etree import ElementTree
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -14,32 +11,21 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from treehammer.analysis.descriptive.group_summary import MeanAndRms
+from treehammer.web.figures.inline_svg import INK_COLOR, InlineFigure, render_svg, xml_text
 from treehammer.web.figures.plot_style import MARKERS, PALETTE, plot_style
 from treehammer.web.report.execution_cells import ExecutionCell
 
-#: Drawn as the page's own text colour.
-_INK_COLOUR = "#123456"
 _STYLE = plot_style(
-    _INK_COLOUR,
+    INK_COLOR,
     {
-        "xtick.color": _INK_COLOUR,
-        "ytick.color": _INK_COLOUR,
-        "grid.color": _INK_COLOUR,
+        "xtick.color": INK_COLOR,
+        "ytick.color": INK_COLOR,
+        "grid.color": INK_COLOR,
         "grid.alpha": 0.18,
         "grid.linewidth": 0.6,
     },
 )
 _MARKERS = tuple(MARKERS.values())
-_SVG = "http://www.w3.org/2000/svg"
-_XLINK = "http://www.w3.org/1999/xlink"
-
-
-@dataclass(frozen=True)
-class InlineFigure:
-    """An SVG element, with its points in words as its label, and the caption beneath it."""
-
-    svg: str
-    caption: str
 
 
 def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
@@ -66,11 +52,11 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
         _label_site_axis(axes, places)
         highest = max(c.spreads["eff_job"].mean + c.spreads["eff_job"].rms for c in cells)
         axes.set_ylim(0, max(1.05, 1.05 * highest))
-        axes.axhline(1, color=_INK_COLOUR, linewidth=0.8, alpha=0.5)
+        axes.axhline(1, color=INK_COLOR, linewidth=0.8, alpha=0.5)
         axes.set_ylabel("CPU efficiency of the job (eff_job)")
         axes.grid(axis="y")
         look.draw_legend(figure)
-        svg = _render_svg(figure, "efficiency", alt)
+        svg = render_svg(figure, "efficiency", alt)
     counts = [cell.spreads["eff_job"].n for cell in cells]
     caption = (
         "CPU efficiency by variant, one group per site: eff_job, the CPU of set-up, stage-in and "
@@ -119,7 +105,7 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         for column, (name, _) in zip(grid.T, panels, strict=True):
             _scale_time_axis(column[0], [1e3 * cell.spreads[name].mean for cell in cells])
         look.draw_legend(figure)
-        svg = _render_svg(figure, "times", alt)
+        svg = render_svg(figure, "times", alt)
     counts = [cell.spreads["cpu_per_event_s"].n for cell in cells]
     caption = (
         "CPU and wall time of the read loop per event by variant and release: means, with the RMS "
@@ -176,7 +162,7 @@ class _CellStyle:
                 colour = self._colour[variant]
                 handles.append(_legend_handle(variant, color=colour, linewidth=5, linestyle="-"))
         for place, release in enumerate(self.releases):
-            colour = self._colour[release] if self._by_release else _INK_COLOUR
+            colour = self._colour[release] if self._by_release else INK_COLOR
             handles.append(
                 _legend_handle(
                     f"root={release}", color=colour, marker=_marker_for(place), linestyle="none"
@@ -219,7 +205,7 @@ def _label_site_axis(axes: Axes, places: Sequence[str]) -> None:
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.5, len(places) - 0.5)
     for place in range(1, len(places)):
-        axes.axvline(place - 0.5, color=_INK_COLOUR, linewidth=0.6, alpha=0.25)
+        axes.axvline(place - 0.5, color=INK_COLOR, linewidth=0.6, alpha=0.25)
 
 
 def _label_variant_axis(axes: Axes, variants: Sequence[str], title: str) -> None:
@@ -251,37 +237,3 @@ def _alt_text(
 def _count_range(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
     return f"n = {low}" if low == high else f"n = {low} to {high}"
-
-
-def xml_text(text: str) -> str:
-    """Text that XML can hold, and no longer than a figure can bear."""
-    clean = "".join(c if c.isprintable() else "�" for c in text)
-    return clean if len(clean) <= 48 else f"{clean[:47]}…"
-
-
-def _render_svg(figure: Figure, name: str, alt: str) -> str:
-    """The figure as an inline element: no date, ids of its own, ink from the page."""
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
-    text = stream.getvalue()
-    root = ElementTree.fromstring(text)  # noqa: S314 - our own output of the line above
-    for metadata in root.findall(f"{{{_SVG}}}metadata"):
-        root.remove(metadata)
-    for element in root.iter():
-        for key, value in element.attrib.items():
-            element.set(key, _own_ids(key, value, name))
-    # The page gives the size; the viewBox keeps the shape, and text stays readable.
-    del root.attrib["width"], root.attrib["height"]
-    least = f"min-width: {4.5 * figure.get_figwidth():.0f}rem"
-    root.attrib.update({"role": "img", "aria-label": alt, "style": least})
-    ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", _XLINK)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _own_ids(key: str, value: str, name: str) -> str:
-    if key == "id":
-        return f"{name}-{value}"
-    if key == f"{{{_XLINK}}}href":
-        return value.replace("#", f"#{name}-")
-    return value.replace("url(#", f"url(#{name}-").replace(_INK_COLOUR, "currentColor")

@@ -27,11 +27,6 @@ from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
-from treehammer.web.views.campaign_list_page import (
-    count_pages,
-    parse_page_number,
-    past_last_page_text,
-)
 from treehammer.web.views.shared.common_columns import format_counts, job_column
 from treehammer.web.views.shared.page_context import (
     HTML,
@@ -39,6 +34,11 @@ from treehammer.web.views.shared.page_context import (
     PageView,
     link_to,
     requested_format,
+)
+from treehammer.web.views.shared.pagination import (
+    count_pages,
+    parse_page_number,
+    past_last_page_text,
 )
 
 #: Jobs on a page.

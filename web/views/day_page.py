@@ -11,7 +11,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayOutcomes
 from treehammer.errors import ConfigError
 from treehammer.sql.read import overview_queries
@@ -22,6 +21,7 @@ from treehammer.sql.write.rollups import GOOD, IMPLAUSIBLE, UNSUPPORTED
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.display_units import format_mean_and_rms
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.views.shared.common_columns import count_columns, job_column, variant_column
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
@@ -195,20 +195,13 @@ def _metric_columns(name: str, title: str, scale: float) -> tuple[TableColumn, T
     mean, rms = f"{name}_mean", f"{name}_rms"
 
     def written(row: Row) -> str:
-        return _format_spread(row[mean], row[rms], scale)
+        if row[mean] is None or row[rms] is None:
+            return "–"
+        return format_mean_and_rms(scale * row[mean], scale * row[rms])
 
     return TableColumn(mean, title, format_row=written, is_number=True), TableColumn(
         rms, hidden=True
     )
-
-
-def _format_spread(mean: float | None, rms: float | None, scale: float) -> str:
-    if mean is None or rms is None:
-        return "–"
-    if rms <= 1e-3 * abs(mean):
-        return f"{scale * mean:.4g}"
-    digits = verdict_text.digits_for_error(scale * rms)
-    return f"{scale * mean:.{digits}f} ± {scale * rms:.{digits}f}"
 
 
 def _failure_table(

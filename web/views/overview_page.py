@@ -24,8 +24,8 @@ from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views import changes_since
-from treehammer.web.views.campaign_list_page import campaign_table
 from treehammer.web.views.compare import comparison_columns
+from treehammer.web.views.shared.campaign_table import campaign_table
 from treehammer.web.views.shared.common_columns import format_counts
 from treehammer.web.views.shared.page_context import (
     HTML,

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-import sqlalchemy as sa
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute
 
 from treehammer.errors import ConfigError
-from treehammer.sql.core.row_mapping import fetch_rows
-from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.core.schema import campaign
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.campaign_queries import CampaignTitle
 from treehammer.sql.read.measurement_selection import Selection, parse_alternatives
 from treehammer.sql.write.store import Store
 from treehammer.web.core.responses import RequestRefusedError
@@ -72,12 +70,10 @@ def _parse_key(request: Request) -> str:
 
 def root_file_view(store: Store, request: Request, exports: RootExports) -> PageView:
     """A campaign is chosen, and browsed."""
-    campaigns = _load_campaigns(store)
+    campaigns = campaign_queries.list_newest_campaigns(store, MAX_CAMPAIGN_CHOICES)
     chosen = request.query_params.get("campaign", "")
     values: dict[str, Any] = {
-        "campaigns": [
-            (one.id, f"{one.name or one.id}, {format_time(one.created_us)}") for one in campaigns
-        ],
+        "campaigns": [(one.id, f"{one.name}, {format_time(one.created_us)}") for one in campaigns],
         "chosen": chosen,
         "wheres": _parse_conditions(request),
         "most": MAX_MEASUREMENTS,
@@ -121,7 +117,7 @@ def _file_values(
     }
 
 
-def _campaign_table(campaigns: list[CampaignRow]) -> DataTable:
+def _campaign_table(campaigns: list[CampaignTitle]) -> DataTable:
     rows = [
         {"campaign": one.id, "name": one.name, "submitted_us": one.created_us} for one in campaigns
     ]
@@ -131,16 +127,6 @@ def _campaign_table(campaigns: list[CampaignRow]) -> DataTable:
         TableColumn("submitted_us"),
     )
     return DataTable("campaigns", "Campaigns that can be browsed", columns, rows)
-
-
-def _load_campaigns(store: Store) -> list[CampaignRow]:
-    query = (
-        sa.select(campaign)
-        .order_by(campaign.c.created_us.desc(), campaign.c.id)
-        .limit(MAX_CAMPAIGN_CHOICES)
-    )
-    with store.connection() as connection:
-        return fetch_rows(connection, CampaignRow, query)
 
 
 def _parse_selection(store: Store, request: Request) -> Selection:

@@ -17,13 +17,12 @@ from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
-from treehammer.web.display.display_units import DisplayUnit, aligned_format
+from treehammer.web.display.display_units import DisplayUnit, aligned_format, format_per_cent
 from treehammer.web.views.shared.common_columns import count_columns
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
-from treehammer.web.views.site_page import (
+from treehammer.web.views.shared.site_columns import (
     DEFAULT_METRIC,
     DEFAULT_WINDOW_DAYS,
-    format_per_cent,
     status_class,
 )
 

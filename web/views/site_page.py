@@ -29,18 +29,21 @@ from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.display_units import format_per_cent
 from treehammer.web.display.template_environment import format_cell
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, LineChart
 from treehammer.web.views.shared.common_columns import count_columns, variant_column
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to, wants_html
+from treehammer.web.views.shared.site_columns import (
+    DEFAULT_METRIC,
+    DEFAULT_WINDOW_DAYS,
+    WINDOW_CHOICES,
+    status_class,
+)
 
-#: Days that may be shown, and those that are when nothing is said.
-WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), 30
 #: Days from which on a point is a week.
 WEEKLY_FROM_DAYS = 90
-#: The metric that is shown when nothing is said, and that of the list.
-DEFAULT_METRIC = "eff_job"
 #: Filters of the address -> column of a work.
 FILTERS = {
     "test": "test_name",
@@ -71,11 +74,6 @@ class SiteQuery:
     def time_column(self) -> str:
         """The column of time that makes a point."""
         return WEEK if self.day_count >= WEEKLY_FROM_DAYS else DAY
-
-
-def status_class(row: Row) -> str:
-    """The class of the style sheet for a row's status."""
-    return str(row["status"]).replace(" ", "-")
 
 
 def site_view(store: Store, request: Request) -> PageView | Response:
@@ -231,11 +229,6 @@ def _series_table(points: Sequence[PeerComparison], asked: SiteQuery) -> DataTab
     )
     caption = f"{asked.metric} by {asked.time_column}, and the median of similar sites"
     return DataTable("series", caption, columns, rows)
-
-
-def format_per_cent(share: float | None) -> str:
-    """A signed share in per cent; a dash for what is not known."""
-    return "–" if share is None else f"{share:+.1%}".replace("-", "−").replace("%", " %")
 
 
 def _history_texts(found: Sequence[str]) -> str:

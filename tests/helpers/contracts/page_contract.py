@@ -258,14 +258,20 @@ def test_first_day_by_site(filled: Store) -> None:
 
 
 def test_filter_choices(filled: Store) -> None:
-    assert overview_queries.list_releases(filled) == ["x"]
+    assert overview_queries.list_subject_values(filled, "axis_root") == ["x"]
     filled.add(
         make_measurement("c", place, axis_root=release)
         for place, release in enumerate(["6.40.00", "6.38.00", "6.40.00"])
     )
-    assert sorted(overview_queries.list_releases(filled)) == ["6.38.00", "6.40.00", "x"]
-    newest = campaign_queries.list_newest_campaigns(filled, 1)
-    assert newest == [(filled.campaigns()[0].id, filled.campaigns()[0].name)]
+    assert sorted(overview_queries.list_subject_values(filled, "axis_root")) == [
+        "6.38.00",
+        "6.40.00",
+        "x",
+    ]
+    newest = filled.campaigns()[0]
+    assert campaign_queries.list_newest_campaigns(filled, 1) == [
+        (newest.id, newest.name, newest.created_us)
+    ]
 
 
 def test_root_file_size(filled: Store) -> None:

@@ -21,10 +21,10 @@ from treehammer.web.report.campaign_report import (
     REPORT_COLUMNS,
     CampaignReport,
     build_report,
-    render_report,
 )
 from treehammer.web.report.execution_cells import ExecutionCell, summarize_executions
 from treehammer.web.report.report_figures import draw_efficiency_figure, draw_time_figure
+from treehammer.web.report.report_rendering import render_report
 
 HOSTILE = "<script>alert(1)</script>\"'&$\\frac{x}$_é\u202e"
 URL = re.compile(

@@ -30,6 +30,7 @@ from treehammer.web.core.root_exports import (
     SelectionFingerprint,
     fingerprint_selection,
 )
+from treehammer.web.views import root_file_page
 
 PEOPLE = {"Accept": "text/html"}
 
@@ -108,8 +109,8 @@ def test_readers_are_not_told_where_the_database_is(
 
 
 def test_too_many_are_refused(filled: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("exports", "pages.rootfile"):
-        monkeypatch.setattr(f"treehammer.web.{module}.MOST", 10)
+    for module in (root_exports, root_file_page):
+        monkeypatch.setattr(module, "MAX_MEASUREMENTS", 10)
     page = filled.client.get("/root-file?campaign=nightly", headers=PEOPLE)
     assert "More than 10 measurements are selected" in page.text
     answer = filled.client.get(f"/root-file/{'0' * 32}.root?campaign=nightly")

@@ -26,7 +26,6 @@ from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time
-from treehammer.web.views.campaign_list_page import count_pages, parse_page_number
 from treehammer.web.views.compare import compare_query, comparison_columns, effect_tables
 from treehammer.web.views.compare.compare_query import CompareQuery
 from treehammer.web.views.shared.common_columns import format_counts
@@ -39,6 +38,7 @@ from treehammer.web.views.shared.page_context import (
     requested_format,
     wants_html,
 )
+from treehammer.web.views.shared.pagination import count_pages, parse_page_number
 
 #: Stored comparisons on a page of their list.
 COMPARISONS_PER_PAGE = 20
@@ -174,7 +174,9 @@ def _format_metric_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def _form_values(store: Store, asked: CompareQuery) -> dict[str, Any]:
-    releases = sorted(overview_queries.list_releases(store), key=natural_sort_key)
+    releases = sorted(
+        overview_queries.list_subject_values(store, "axis_root"), key=natural_sort_key
+    )
     known = campaign_queries.list_campaign_choices(store, MAX_CAMPAIGN_CHOICES, asked.campaigns)
     return {"asked": asked, "axes": COMPARABLE_AXES, "campaigns": known, "releases": releases}
 

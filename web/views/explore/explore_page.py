@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import anyio
-import sqlalchemy as sa
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -17,8 +16,8 @@ from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.job_spec import EXECUTION_KINDS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError
-from treehammer.sql.core.schema import ROLLUP_METRICS, dimension_tables
-from treehammer.sql.read import campaign_queries
+from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS
 from treehammer.sql.write.rollups import HISTOGRAM_COLUMN
 from treehammer.sql.write.store import Store
@@ -388,10 +387,7 @@ def _filter_choices(
 
     And how many they were cut to, the first in the order of the database; 0 where all are there.
     """
-    column = dimension_tables["subject"].c[name]
-    query = sa.select(column).where(column.is_not(None)).distinct().order_by(column)
-    with store.connection() as connection:
-        known = [str(value) for value in connection.scalars(query.limit(MAX_FILTER_CHOICES + 1))]
+    known = overview_queries.list_subject_values(store, name, MAX_FILTER_CHOICES + 1)
     chosen = asked.chosen_values(name)
     values = {*known[:MAX_FILTER_CHOICES], *chosen} - {""}
     cut = MAX_FILTER_CHOICES if len(known) > MAX_FILTER_CHOICES else 0

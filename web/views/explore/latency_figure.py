@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.display_units import format_seconds
 from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_query import ExploreQuery
 from treehammer.web.figures.figure_layout import (
@@ -18,7 +19,7 @@ from treehammer.web.figures.figure_layout import (
     lay_out_figure,
 )
 from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
-from treehammer.web.figures.latency_histogram import bin_lower_s, format_edge, format_seconds
+from treehammer.web.figures.latency_histogram import bin_lower_s, format_edge
 from treehammer.web.views.explore.row_links import RowLinks
 from treehammer.web.views.explore.spread_figure import aggregation_column, group_columns
 
