@@ -21,10 +21,11 @@ from treehammer import config
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.htcondor.submission_folder import parse_batch_id
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.sites import sites_file
-from treehammer.submit.sites.site_model import Door, HTCondorPool, Site
+from treehammer.submit.sites.site_model import Door, Site
 from treehammer.testbed.components import component_list, condor_pool
 from treehammer.testbed.core import lifecycle, mount_namespace, workspace
 

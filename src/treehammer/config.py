@@ -163,7 +163,7 @@ class Settings:
     @property
     def uploads_dir(self) -> Path:
         """What the results service has been told of our campaigns."""
-        return self.data_dir / "handed-in"
+        return self.data_dir / "uploads"
 
     @property
     def resumptions_dir(self) -> Path:

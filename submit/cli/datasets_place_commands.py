@@ -32,8 +32,8 @@ from treehammer.datasets.rucio.rucio_upload import (
     ReplicationStatus,
     RuleOptions,
 )
+from treehammer.durations import parse_duration
 from treehammer.errors import ExitCode, NothingToDoError
-from treehammer.submit.planning.pacing import parse_duration
 from treehammer.submit.replicas.replica_selection import select_rses
 from treehammer.terminal import (
     TABLE,
@@ -79,10 +79,10 @@ _RULE_COLUMNS = (
     help="Where the files are written first [default: the first wanted storage that takes them].",
 )
 @click.option(
-    "--patience",
+    "--timeout",
     default="10m",
     show_default=True,
-    help="How long to wait for stuck replicas when nothing else comes.",
+    help="Time to wait for stuck replicas when no others make progress.",
 )
 @click.option("--no-wait", is_flag=True, help="Ask for the replicas, and do not wait for them.")
 @output_options
@@ -94,7 +94,7 @@ def place(
     sites: str,
     lifetime: str,
     upload_to: str,
-    patience: str,
+    timeout: str,
     no_wait: bool,
     form: str,
     **of_rules: str,
@@ -107,7 +107,7 @@ def place(
     Example: treehammer datasets place reference-750mb --sites all --lifetime 90d
     """
     lifetime_s = None if lifetime == UNLIMITED_LIFETIME else parse_duration(lifetime, "--lifetime")
-    patience_s = parse_duration(patience, "--patience")
+    timeout_s = parse_duration(timeout, "--timeout")
     catalogue = RucioCatalogue(settings)
     rses = select_rses(sites, settings, catalogue.rucio)
     manifest = ensure_dataset(name, settings, progress_bar)
@@ -117,7 +117,7 @@ def place(
         asked = standings = _create_rules(manifest, rses, wish, upload_to, catalogue, settings)
         if not no_wait:
             with _live_rules(name) as show:
-                for latest in rucio_upload.poll_replication(asked, catalogue.rucio, patience_s):
+                for latest in rucio_upload.poll_replication(asked, catalogue.rucio, timeout_s):
                     standings = latest
                     show(standings)
     rows = [_rule_row(standing) for standing in standings]

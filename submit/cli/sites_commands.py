@@ -16,8 +16,9 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import cric, sites_file
-from treehammer.submit.sites.site_model import Ceilings, HTCondorPool, Site
+from treehammer.submit.sites.site_model import Ceilings, Site
 from treehammer.submit.sites.site_probes import PROBE_FAILED, SiteProbeResult, probe_sites
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
 from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows, progress_bar
@@ -155,20 +156,19 @@ def import_sites() -> None:
     "elements from a pandaqueue document become grid resources.",
 )
 @click.option(
-    "--type",
-    "kind",
+    "--storage-type",
     default="DATADISK",
     show_default=True,
     help="Type of the storage areas that become doors; '' for any on disk.",
 )
-@click.option("--below", default="", help="Folder below each area in which datasets lie.")
+@click.option("--path-prefix", default="", help="Folder of datasets within each storage area.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a new sites file.")
 def import_cric(
     files: tuple[Path, ...],
     pool: str,
     requirements: str,
-    kind: str,
-    below: str,
+    storage_type: str,
+    path_prefix: str,
     output: Path | None,
 ) -> None:
     """Make sites of the JSON that CRIC publishes, the experiments' catalogue of sites.
@@ -180,7 +180,8 @@ def import_cric(
     """
     if output is not None and output.exists():
         raise ConfigError("exists already", where=str(output), hint="Name a new file.")
-    found = cric.import_sites(files, cric.CricOptions(pool, requirements, kind, below))
+    options = cric.CricOptions(pool, requirements, storage_type, path_prefix)
+    found = cric.import_sites(files, options)
     for line in found.skipped:
         click.echo(f"left out: {line}", err=True)
     if not found.sites:

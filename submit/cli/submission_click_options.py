@@ -14,9 +14,10 @@ from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
 )
+from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError
 from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.pacing import BreakerThreshold, Pace, PaceRamp, parse_duration
+from treehammer.submit.planning.pacing import BreakerThreshold, Pace, PaceRamp
 from treehammer.submit.planning.submission_options import SubmissionOptions
 
 _CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
@@ -59,44 +60,44 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
     """Add all of them; the verb receives ``terms``."""
 
     @click.option("--in-flight", type=int, help="Jobs of each door at a time [default: 1].")
-    @click.option("--over", help="Spread the jobs' starts, e.g. over 24h.")
+    @click.option("--spread", metavar="TIME", help="Spread job starts evenly, e.g. over 24h.")
     @click.option("--ramp", help="Let so many more run at a time every so often, e.g. 5/10m.")
     @click.option(
         "--breaker", default="50%/10", show_default=True, help="Stop a site that fails, or 'off'."
     )
     @click.option(
-        "--wait-for-replicas",
+        "--replica-timeout",
         metavar="TIME",
-        help="Wait so long for sites without a good replica, e.g. 6h; then they are skipped "
-        "[default: they are skipped at once].",
+        help="Wait this long for sites without a good replica, e.g. 6h, before they are skipped "
+        "[default: skip at once].",
     )
     @service_option
     @click.option(
-        "--service-wait",
+        "--service-timeout",
         metavar="TIME",
-        help="What each job spends on a results service that does not answer [default: 60s].",
+        help="Time that each job spends on a results service that does not respond [default: 60s].",
     )
     @credential_options
     @functools.wraps(function)
     def wrapper(
         *args: Any,
         in_flight: int | None,
-        over: str | None,
+        spread: str | None,
         ramp: str | None,
         breaker: str,
-        wait_for_replicas: str | None,
+        replica_timeout: str | None,
         service: bool,
-        service_wait: str | None,
+        service_timeout: str | None,
         credentials: JobCredentials,
         **kwargs: Any,
     ) -> Any:
-        wait_s = (
-            parse_duration(wait_for_replicas, "--wait-for-replicas") if wait_for_replicas else 0
-        )
+        wait_s = parse_duration(replica_timeout, "--replica-timeout") if replica_timeout else 0
         patience_s = (
-            parse_duration(service_wait, "--service-wait") if service_wait else DEFAULT_WAIT_S
+            parse_duration(service_timeout, "--service-timeout")
+            if service_timeout
+            else DEFAULT_WAIT_S
         )
-        pace = _parse_pace(in_flight, over, ramp)
+        pace = _parse_pace(in_flight, spread, ramp)
         terms = SubmissionOptions(
             pace, BreakerThreshold.parse(breaker), credentials, wait_s, service, patience_s
         )
@@ -105,7 +106,7 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
     return wrapper
 
 
-def _parse_pace(in_flight: int | None, over: str | None, ramp: str | None) -> Pace:
+def _parse_pace(in_flight: int | None, spread: str | None, ramp: str | None) -> Pace:
     if in_flight is not None and in_flight < 1:
         raise ConfigError("at least one job runs at a time", where=f"--in-flight {in_flight}")
     if ramp is not None and in_flight is None:
@@ -116,6 +117,6 @@ def _parse_pace(in_flight: int | None, over: str | None, ramp: str | None) -> Pa
         )
     return Pace(
         1 if in_flight is None else in_flight,
-        parse_duration(over, "--over") if over is not None else 0,
+        parse_duration(spread, "--spread") if spread is not None else 0,
         PaceRamp.parse(ramp) if ramp is not None else None,
     )

@@ -18,7 +18,8 @@ from treehammer.config import Settings
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.submit.batch.interface import InputReplacement
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
-from treehammer.submit.reporting.job_reporting import JobReporting, TokenRenewal
+from treehammer.submit.reporting.job_reporting import JobReporting
+from treehammer.submit.reporting.token_lifetime import TokenRenewal
 from treehammer.submit.tracking.failure_summary import (
     is_from_last_attempt,
     load_last_attempts,

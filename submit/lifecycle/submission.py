@@ -29,8 +29,9 @@ from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.submit.replicas.rucio_placement import doors_with_rse, find_placement
 from treehammer.submit.reporting import job_reporting
 from treehammer.submit.reporting.campaign_upload import CampaignUploader
+from treehammer.submit.sites.batch_selection import open_batch_system
 from treehammer.submit.sites.site_model import Site
-from treehammer.submit.sites.site_registry import open_batch_system, select_sites
+from treehammer.submit.sites.site_registry import select_sites
 from treehammer.submit.sites.site_software import resolve_site_software
 from treehammer.submit.tracking.attempt_rows import make_lost_job
 from treehammer.submit.tracking.campaign_polling import (
@@ -103,7 +104,7 @@ def plan_request(
     made = bars if fetch else None
     manifests = [_find_manifest(name, definition, sites, settings, made) for name in names]
     wanted, _ = select_doors(definition, sites)
-    wait_s = request.options.replica_wait_s if fetch else 0.0
+    wait_s = request.options.replica_timeout_s if fetch else 0.0
     found = find_placement(manifests, wanted, settings, wait_s=wait_s, bars=bars)
     plan = make_plan(
         pinned,
@@ -112,8 +113,8 @@ def plan_request(
         releases,
         created_us=time.time_ns() // 1000,
         name=request.name,
-        elsewhere=elsewhere,
-        terms=request.options,
+        site_software=elsewhere,
+        options=request.options,
         twins={one.name: one for one in manifests[1:]},
         placement=found,
     )
@@ -150,14 +151,14 @@ def _check_pacing(pace: Pace, sites: Iterable[Site]) -> None:
         if site.batch == LOCAL_BATCH and pace != Pace():
             raise ConfigError(
                 "this machine runs its queue at its own pace",
-                where="--over, --ramp, --in-flight",
+                where="--spread, --ramp, --in-flight",
                 hint="They are for sites with HTCondor; submit to 'local' apart. How many jobs this "
                 "machine runs at a time: --slots.",
             )
-        if site.grid_resource and (pace.over_s or pace.ramp):
+        if site.grid_resource and (pace.spread_s or pace.ramp):
             raise ConfigError(
                 f"when jobs of site {site.name} start is decided behind the grid universe",
-                where="--over, --ramp",
+                where="--spread, --ramp",
                 hint="Submit to this site apart, with --in-flight.",
             )
 

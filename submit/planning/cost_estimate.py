@@ -1,7 +1,7 @@
-"""What a plan will cost: bytes to read, wall and CPU time.
+"""Cost estimates of plans: bytes to read, wall and CPU time.
 
-Time comes from earlier measurements of the same series where there are some; otherwise it is
-assumed from the size of what is read, and the plan says so.
+Times come from earlier measurements of the same series, if any.  Otherwise they are assumed from the
+amount of data, and the plan is marked accordingly.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.plan import Plan
 
-#: Seconds of wall and CPU time from the start of a payload to its first read: loading ROOT and
-#: compiling the loop.
+#: Seconds from the start of a payload to its first read, for loading ROOT and compiling the loop.
 ROOT_STARTUP_S = 3.0
-#: Bytes, as they are in memory, that one core of 2020 or later reads and unzips in a second.
+#: Uncompressed bytes that one core (2020 or later) reads and unzips per second.
 UNZIP_BYTES_PER_S = 100e6
-#: Seconds that the worker itself adds to an execution: calibration, sampling, the record.
+#: Seconds that the worker adds to an execution for calibration, sampling and the record.
 WORKER_STARTUP_S = 0.5
 
 MEASURED_BASIS, ASSUMED_BASIS, UNKNOWN_BASIS = "measured before", "assumed", "unknown"
@@ -31,7 +30,7 @@ MEASURED_BASIS, ASSUMED_BASIS, UNKNOWN_BASIS = "measured before", "assumed", "un
 
 @dataclass(frozen=True)
 class ExecutionCost:
-    """Seconds of wall and CPU time of one execution or more, and on what the figures rest."""
+    """Wall and CPU seconds of executions, with the basis of the figures."""
 
     wall_s: float
     cpu_s: float
@@ -39,11 +38,10 @@ class ExecutionCost:
 
 
 def estimate_read_bytes(manifest: Manifest, execution: ExecutionSpec) -> int:
-    """Expected bytes that an execution reads through its door.
+    """Estimate the bytes that an execution reads through its door.
 
-    A fraction of branches is expected to hold that fraction of the bytes, since the choice does
-    not look at sizes; a list or pattern counts as all.  Clusters from which no event is chosen
-    are not read.
+    A fraction of branches counts as the same fraction of bytes, since the selection ignores sizes; a
+    list or pattern counts as all branches.  Clusters without a selected event are not read.
     """
     if execution.kind == CHECKSUM or execution.variant["access"] == "staged":
         return manifest.size
@@ -53,24 +51,24 @@ def estimate_read_bytes(manifest: Manifest, execution: ExecutionSpec) -> int:
 def _read_fraction(manifest: Manifest, variant: Mapping[str, Scalar]) -> float:
     branches, events = variant["branches"], float(variant["events"])
     layout = manifest.files[0].layout
-    in_cluster = layout.entries / max(1, layout.clusters)
-    touched = float(1 - (1 - events) ** in_cluster)
-    return touched * (1.0 if isinstance(branches, str) else float(branches))
+    cluster_entries = layout.entries / max(1, layout.clusters)
+    clusters_read = float(1 - (1 - events) ** cluster_entries)
+    return clusters_read * (1.0 if isinstance(branches, str) else float(branches))
 
 
 def estimate_execution(
     execution: ExecutionSpec, manifest: Manifest | None, history: Mapping[str, ExecutionCost]
 ) -> ExecutionCost | None:
-    """Expected time of an execution, None where nothing is known.
+    """Estimate the time of an execution; None if there is no basis for an estimate.
 
     Args:
-        execution: what will run.
-        manifest: of its dataset, if it has one.
-        history: from :func:`measured_costs`.
+        execution: the planned execution.
+        manifest: manifest of its dataset, if it has one.
+        history: costs from :func:`load_measured_costs`.
     """
-    known = history.get(_history_key(execution.kind, execution.identity["series"]))
-    if known:
-        return ExecutionCost(known.wall_s + WORKER_STARTUP_S, known.cpu_s, known.basis)
+    measured = history.get(_history_key(execution.kind, execution.identity["series"]))
+    if measured:
+        return ExecutionCost(measured.wall_s + WORKER_STARTUP_S, measured.cpu_s, measured.basis)
     if manifest is None:
         return None
     unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
@@ -86,7 +84,7 @@ def _history_key(kind: str, series: object) -> str:
 
 @dataclass(frozen=True)
 class SiteCost:
-    """What a plan asks of one site; times are of one slot, None where nothing is known."""
+    """Cost of a plan at one site; times are for a single slot, None if unknown."""
 
     site: str
     jobs: int
@@ -99,7 +97,7 @@ class SiteCost:
 
 @dataclass
 class _SiteTotals:
-    """What adds up at one site while the kinds of jobs go by."""
+    """Running totals of one site."""
 
     jobs: int = 0
     measurements: int = 0
@@ -110,39 +108,39 @@ class _SiteTotals:
 
 
 def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> list[SiteCost]:
-    """The cost of a plan, site by site."""
-    sums = {site.name: _SiteTotals() for site in plan.sites}
-    for job, times in plan.jobs.iterate_kinds():
-        here = sums[job.site.name]
-        here.jobs += times
-        here.measurements += times * len(job.spec.executions)
+    """Estimate the cost of a plan for each site."""
+    totals = {site.name: _SiteTotals() for site in plan.sites}
+    for job, count in plan.jobs.iterate_kinds():
+        site = totals[job.site.name]
+        site.jobs += count
+        site.measurements += count * len(job.spec.executions)
         for execution in job.spec.executions:
             variant = Variant(tuple(execution.variant.items()))
             manifest = plan.jobs.planner.manifest_for(variant)
             if manifest:
-                here.read_bytes += times * estimate_read_bytes(manifest, execution)
-            known = estimate_execution(execution, manifest, history)
-            here.bases.add(known.basis if known else UNKNOWN_BASIS)
-            here.wall_s += times * known.wall_s if known else 0.0
-            here.cpu_s += times * known.cpu_s if known else 0.0
-    return [_total_site_cost(site, found) for site, found in sums.items()]
+                site.read_bytes += count * estimate_read_bytes(manifest, execution)
+            cost = estimate_execution(execution, manifest, history)
+            site.bases.add(cost.basis if cost else UNKNOWN_BASIS)
+            site.wall_s += count * cost.wall_s if cost else 0.0
+            site.cpu_s += count * cost.cpu_s if cost else 0.0
+    return [_total_site_cost(name, site) for name, site in totals.items()]
 
 
-def _total_site_cost(site: str, sums: _SiteTotals) -> SiteCost:
-    complete = UNKNOWN_BASIS not in sums.bases
+def _total_site_cost(site: str, totals: _SiteTotals) -> SiteCost:
+    complete = UNKNOWN_BASIS not in totals.bases
     return SiteCost(
         site=site,
-        jobs=sums.jobs,
-        measurements=sums.measurements,
-        read_bytes=sums.read_bytes,
-        wall_s=sums.wall_s if complete else None,
-        cpu_s=sums.cpu_s if complete else None,
-        basis=", some ".join(sorted(sums.bases, reverse=True)) if complete else UNKNOWN_BASIS,
+        jobs=totals.jobs,
+        measurements=totals.measurements,
+        read_bytes=totals.read_bytes,
+        wall_s=totals.wall_s if complete else None,
+        cpu_s=totals.cpu_s if complete else None,
+        basis=", some ".join(sorted(totals.bases, reverse=True)) if complete else UNKNOWN_BASIS,
     )
 
 
 def load_measured_costs(store: Store, test_hash: str) -> Mapping[str, ExecutionCost]:
-    """Median cost of each series of a test so far, without failures and implausible rows."""
+    """Load the median cost of each series of a test, without failed and implausible rows."""
     selection = Selection(conditions=(Condition("test_hash", "=", test_hash),))
     columns = (
         "series",

@@ -1,7 +1,7 @@
-"""Site classes: the jobs of a site that HTCondor is given as one cluster, with one description.
+"""Clusters: jobs of a site that HTCondor receives together, with one submit description.
 
-A class is a door of a site, so that the number of its jobs at a time can be bounded by door; where
-a site takes fewer jobs at a time than it has doors, its doors share a class.
+Each door of a site has its own cluster, so that concurrency can be limited by door.  If a site allows
+fewer concurrent jobs than it has doors, its doors share a cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.sites.site_model import Site
 
-#: Bytes of a job's sandbox beside what is staged: the worker, the payload, logs and records.
+#: Bytes of a job's sandbox without staged files: worker, payload, logs and records.
 SANDBOX_OVERHEAD_BYTES = 250_000_000
 
 
@@ -22,12 +22,12 @@ class JobCluster:
     """Jobs of a site that share a submit description.
 
     Attributes:
-        site: where they run.
-        doors: what they read through.
-        jobs: how many there are.
-        wall_s: seconds after which the batch system ends each.
-        disk_bytes: room that each needs on its node.
-        in_flight: how many are in the queue or running at a time.
+        site: site of the jobs.
+        doors: doors that they read through.
+        jobs: number of jobs.
+        wall_s: wall limit of each job in seconds.
+        disk_bytes: disk space that each job needs on its node.
+        in_flight: number of jobs queued or running at a time.
     """
 
     site: Site
@@ -39,15 +39,16 @@ class JobCluster:
 
 
 def plan_clusters(plan: Plan) -> list[JobCluster]:
-    """The classes of a plan's jobs at sites with HTCondor."""
-    doors: dict[str, dict[str, list[tuple[PlannedJob, int]]]] = {}
-    for job, times in plan.jobs.iterate_kinds():
+    """Group a plan's jobs at sites with HTCondor into clusters."""
+    jobs_by_door: dict[str, dict[str, list[tuple[PlannedJob, int]]]] = {}
+    for job, count in plan.jobs.iterate_kinds():
         if job.site.batch != LOCAL_BATCH:
-            doors.setdefault(job.site.name, {}).setdefault(job.spec.door, []).append((job, times))
+            site_jobs = jobs_by_door.setdefault(job.site.name, {})
+            site_jobs.setdefault(job.spec.door, []).append((job, count))
     return [
-        _plan_cluster(plan, group, [item for door in group for item in found[door]])
-        for name, found in doors.items()
-        for group in _group_doors(tuple(found), plan.site(name).ceilings.in_flight)
+        _plan_cluster(plan, group, [item for door in group for item in site_jobs[door]])
+        for site, site_jobs in jobs_by_door.items()
+        for group in _group_doors(tuple(site_jobs), plan.site(site).ceilings.in_flight)
     ]
 
 
@@ -59,25 +60,26 @@ def _plan_cluster(
     plan: Plan, doors: tuple[str, ...], jobs: list[tuple[PlannedJob, int]]
 ) -> JobCluster:
     site = jobs[0][0].site
-    staged = plan.manifest is not None and any(
+    is_staged = any(
         execution.variant.get("access") == "staged"
         for job, _ in jobs
         for execution in job.spec.executions
     )
+    staged_bytes = plan.manifest.size if is_staged and plan.manifest else 0
     return JobCluster(
         site=site,
         doors=doors,
-        jobs=sum(times for _, times in jobs),
+        jobs=sum(count for _, count in jobs),
         wall_s=max(job.wall_limit_s for job, _ in jobs),
-        disk_bytes=SANDBOX_OVERHEAD_BYTES + (plan.manifest.size if staged and plan.manifest else 0),
+        disk_bytes=SANDBOX_OVERHEAD_BYTES + staged_bytes,
         in_flight=_concurrency_limit(plan, site, len(doors)),
     )
 
 
 def _concurrency_limit(plan: Plan, site: Site, doors: int) -> int:
-    """How many jobs of a class may be in the queue at a time."""
-    asked, ceiling = plan.options.pace.in_flight, site.ceilings.in_flight
+    """Return how many jobs of a cluster with so many doors may be in the queue at a time."""
+    requested, ceiling = plan.options.pace.in_flight, site.ceilings.in_flight
     if not ceiling:
-        return asked
-    of_site = sum(at.name == site.name for at, _ in plan.jobs.door_pairs)
-    return min(asked, max(1, ceiling * doors // of_site))
+        return requested
+    doors_of_site = sum(at.name == site.name for at, _ in plan.jobs.door_pairs)
+    return min(requested, max(1, ceiling * doors // doors_of_site))

@@ -1,6 +1,7 @@
-"""What jobs at other sites show to the storage, and whether it holds until they have ended.
+"""Storage credentials of grid jobs, and checks of their lifetime.
 
-Files travel with the job; neither they nor their content stand in arguments, records or logs.
+Credential files travel with the job.  Neither their paths nor their content appear in arguments,
+records or logs.
 """
 
 from __future__ import annotations
@@ -31,34 +32,34 @@ _RENEWAL_HINTS = {
 
 @dataclass(frozen=True)
 class JobCredentials:
-    """Files with an x509 proxy and a bearer token; None for none."""
+    """Files with an x509 proxy and a bearer token, each optional."""
 
     proxy: Path | None = None
     token: Path | None = None
 
     @property
     def file_by_variable(self) -> Mapping[str, Path]:
-        """Variable that names it -> file."""
-        found = {PROXY_VARIABLE: self.proxy, TOKEN_FILE_VARIABLE: self.token}
-        return {name: path for name, path in found.items() if path is not None}
+        """Environment variable -> credential file."""
+        files = {PROXY_VARIABLE: self.proxy, TOKEN_FILE_VARIABLE: self.token}
+        return {name: path for name, path in files.items() if path is not None}
 
     def sandbox_inputs(self) -> dict[str, Path]:
-        """Name in the sandbox -> file."""
+        """Return name in the sandbox -> file."""
         return {SANDBOX_NAMES[name]: path for name, path in self.file_by_variable.items()}
 
     def environment(self) -> dict[str, str]:
-        """What tells the job's programs of the files; paths of the sandbox."""
+        """Return the environment variables that name the files in the sandbox."""
         return {name: SANDBOX_NAMES[name] for name in self.file_by_variable}
 
     def check_validity(self, now_s: float, until_s: float | None) -> None:
-        """See that each can be used, and holds until the campaign is expected to end.
+        """Check that each credential is usable and valid until the expected end of the campaign.
 
         Args:
-            now_s: seconds since 1970.
-            until_s: the expected end; None when it is not known.
+            now_s: current time, seconds since 1970.
+            until_s: expected end, None if unknown.
 
         Raises:
-            ConfigError: one does not; nothing of it is repeated.
+            ConfigError: one is not; its content is not repeated.
         """
         problems = [*self._find_problems(now_s, until_s)]
         if problems:
@@ -81,15 +82,15 @@ class JobCredentials:
                 )
             elif end is not None and until_s is not None and end < until_s:
                 yield ConfigError(
-                    f"holds until {format_time(end)}, but the campaign is expected to end at "
+                    f"expires at {format_time(end)}, but the campaign is expected to end at "
                     f"{format_time(until_s)}",
                     where=where,
-                    hint=f"{_RENEWAL_HINTS[name]}, or ask for less at a time.",
+                    hint=f"{_RENEWAL_HINTS[name]}, or submit a smaller campaign.",
                 )
 
 
 def site_credentials(commands: Mapping[str, str]) -> JobCredentials:
-    """The files that a site's own submit commands name, which HTCondor itself hands on."""
+    """Return the credentials in a site's submit commands, which HTCondor forwards itself."""
     plain = {name.lower(): value for name, value in commands.items()}
     proxy, token = plain.get("x509userproxy"), plain.get("scitokens_file")
     return JobCredentials(*(Path(value) if value else None for value in (proxy, token)))

@@ -1,4 +1,4 @@
-"""How each job of a plan is made: its executions, in order, and what each is told."""
+"""Job planner: the executions of each job, in order, with their specifications."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from treehammer.version import __version__
 
 #: Folder of the test's files beside job.json.
 PAYLOAD_FOLDER = "payload"
-#: Seconds for each execution beyond its own wall limit: setting up, stage-in, calibration.
+#: Seconds added to the wall limit of each execution for setup, stage-in and calibration.
 WALL_LIMIT_OVERHEAD_S = 120.0
 
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """One job: a group of variants at one door, for one of the repeats."""
+    """A job: one repeat of a group of variants at one door."""
 
     spec: JobSpec
     site: Site
@@ -53,18 +53,18 @@ class PlannedJob:
 
     @property
     def wall_limit_s(self) -> float:
-        """Seconds after which the batch system ends the job; 0 means never."""
+        """Seconds after which the batch system ends the job; 0 for no limit."""
         limit = self.spec.limits.wall_s
         return len(self.spec.executions) * (limit + WALL_LIMIT_OVERHEAD_S) if limit else 0.0
 
 
 @dataclass(frozen=True)
 class JobPlanner:
-    """What all jobs of a plan share.
+    """Creates the jobs of a plan from its shared properties.
 
-    ``software`` is what sets a value of the ``root`` axis up; ``elsewhere``, by site and value, where
-    a site has it in another way.  ``twins`` holds, by name, the other datasets of the test's content.
-    ``placement`` has the files of the doors that leave it to Rucio where these lie.
+    ``software`` maps values of the ``root`` axis to requests; ``site_software`` overrides it by site
+    and value.  ``twins`` holds, by name, datasets with the same content in other formats.
+    ``placement`` locates files at doors with an RSE.
     """
 
     pinned: PinnedTest
@@ -77,13 +77,13 @@ class JobPlanner:
     placement: RucioPlacement = NO_RUCIO_PLACEMENT
 
     def manifest_for(self, variant: Variant) -> Manifest | None:
-        """Of the dataset that a variant reads: the test's own, or its twin in another format."""
+        """Return the manifest of the dataset that a variant reads: the test's own or a twin."""
         return self.twins.get(self.pinned.definition.dataset_for(variant), self.manifest)
 
     def plan_timed_job(
         self, site: Site, door: Door, group: VariantGroup, repeat: int
     ) -> PlannedJob:
-        """The job of a group of variants for one of the repeats."""
+        """Plan one repeat of a group of variants."""
         definition = self.pinned.definition
         key = "|".join(variant.canonical_json for variant in group.variants)
         seed = variant_expansion.derive_job_seed(definition.seed, site.name, door.name, key, repeat)
@@ -94,19 +94,19 @@ class JobPlanner:
     def plan_checksum_job(
         self, site: Site, door: Door, groups: Iterable[VariantGroup]
     ) -> Iterator[PlannedJob]:
-        """The job that proves that every release reads the same values; none without ROOT."""
+        """Plan the job that proves that every release reads the same values; none without ROOT."""
         definition = self.pinned.definition
         if self.manifest is None or definition.payload_kind == "executable":
             return
-        found = {_reader_key(variant) for group in groups for variant in group.variants}
-        wanted = [
+        readers = {_reader_key(variant) for group in groups for variant in group.variants}
+        variants = [
             variant
             for release in _root_releases(definition)
             for variant in _checksum_variants(definition, release)
-            if _reader_key(variant) in found
+            if _reader_key(variant) in readers
             and self._software_for(site, release).provider != "none"
         ]
-        order = tuple((1, position, variant) for position, variant in enumerate(wanted, start=1))
+        order = tuple((1, position, variant) for position, variant in enumerate(variants, start=1))
         if order:
             yield self._plan_job(site, door, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
 
@@ -132,7 +132,7 @@ class JobPlanner:
             executions=(),
         )
         executions = tuple(
-            self._plan_execution(spec, site, door, kind, repeat, *place) for place in order
+            self._plan_execution(spec, site, door, kind, repeat, *entry) for entry in order
         )
         return PlannedJob(replace(spec, executions=executions), site, kind, repeat, label)
 
@@ -201,7 +201,7 @@ class JobPlanner:
             for file in manifest.files
         )
 
-    # What all jobs have in common is worked out once: a plan may have a million.
+    # Computed once and shared by all jobs, of which a plan may have a million.
 
     @cached_property
     def _axes_in_labels(self) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ class JobPlanner:
 
     @cached_property
     def _axes_between_jobs(self) -> tuple[str, ...]:
-        """The axes that tell jobs apart."""
+        """The axes by which jobs differ."""
         bundled = self.pinned.definition.bundle
         return tuple(axis for axis in self._axes_in_labels if axis not in bundled)
 
@@ -226,7 +226,7 @@ class JobPlanner:
 
     @cached_property
     def _campaign_values(self) -> dict[str, Any]:
-        """The plan-owned values that all measurements of the campaign have in common."""
+        """The values owned by the plan that all measurements of the campaign share."""
         pinned, manifest = self.pinned, self.manifest
         return {
             "record_version": RECORD_VERSION,
@@ -247,7 +247,7 @@ class JobPlanner:
 
 
 def _known_axis_values(variant: Variant) -> dict[str, Scalar]:
-    """The columns of the known axes; the door has its own beside them."""
+    """Return the columns of the known axes, except the door, which has its own columns."""
     values: dict[str, Scalar] = {
         f"axis_{axis}": variant[axis] for axis in CATALOGUE_AXES if axis != "door"
     }
@@ -259,20 +259,22 @@ def _known_axis_values(variant: Variant) -> dict[str, Scalar]:
 
 
 def _root_releases(definition: TestDefinition) -> Iterator[str]:
-    """Every value of the root axis, in the order of test.toml, then those that includes add."""
+    """Yield all values of the root axis: those of test.toml in order, then those of includes."""
     included = (rule["root"] for rule in definition.include if "root" in rule)
     yield from dict.fromkeys(str(value) for value in (*definition.axes["root"], *included))
 
 
 def _reader_key(variant: Variant) -> tuple[str, str]:
-    """What each must prove that it reads the same values: a release, with a format."""
+    """Return release and format, which identify a reader whose values are verified."""
     values = dict(variant.values)
     return str(values["root"]), str(values.get(FORMAT_AXIS, ""))
 
 
 def _checksum_variants(definition: TestDefinition, release: str) -> Iterator[Variant]:
-    """All branches and events in the plainest way, in every format; a test's own axes at their first
-    value."""
+    """Yield variants that read all branches and events with default axes, one for each format.
+
+    A test's own axes take their first value.
+    """
     own = {
         name: values[0]
         for name, values in definition.axes.items()
@@ -285,6 +287,6 @@ def _checksum_variants(definition: TestDefinition, release: str) -> Iterator[Var
 
 
 def hash_values(*parts: object) -> str:
-    """SHA-256 (hex) of values, as an identity."""
+    """Return the SHA-256 (hex) of values, as an identity."""
     text = json.dumps(parts, sort_keys=True, default=dict)
     return hashlib.sha256(text.encode()).hexdigest()

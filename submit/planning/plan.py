@@ -1,4 +1,4 @@
-"""The plan: matrix times sites times doors times repeats, multiplied out to jobs."""
+"""Plans: the matrix expanded over sites, doors and repeats into jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from treehammer.submit.templates import template_engine
 class Plan:
     """A campaign, ready to be rendered and submitted.
 
-    ``notes`` say what of the request cannot be had at which site.
+    ``notes`` name the parts of the request that a site cannot serve.
     """
 
     campaign_id: str
@@ -43,16 +43,16 @@ class Plan:
     options: SubmissionOptions = DEFAULT_OPTIONS
 
     def site(self, name: str) -> Site:
-        """The site of that name."""
+        """Return the site with this name."""
         return next(site for site in self.sites if site.name == name)
 
     @property
     def execution_count(self) -> int:
-        """Measurements that are planned, timed and checksum."""
+        """Number of planned measurements, timed and checksum."""
         return sum(len(job.spec.executions) * times for job, times in self.jobs.iterate_kinds())
 
     def make_campaign_row(self) -> CampaignRow:
-        """What the store remembers of the campaign."""
+        """Return the campaign as a database row."""
         pinned = self.pinned_test
         return CampaignRow(
             id=self.campaign_id,
@@ -70,7 +70,7 @@ class Plan:
         )
 
     def make_job_rows(self) -> Iterator[JobRow]:
-        """What the store remembers of the jobs before they are submitted."""
+        """Yield the jobs as database rows, before submission."""
         for job in self.jobs:
             yield JobRow(
                 id=job.spec.job_id,
@@ -95,41 +95,40 @@ def make_plan(
     *,
     created_us: int,
     name: str = "",
-    elsewhere: Mapping[tuple[str, str], SoftwareRequest] | None = None,
-    terms: SubmissionOptions = DEFAULT_OPTIONS,
+    site_software: Mapping[tuple[str, str], SoftwareRequest] | None = None,
+    options: SubmissionOptions = DEFAULT_OPTIONS,
     twins: Mapping[str, Manifest] | None = None,
     placement: RucioPlacement = NO_RUCIO_PLACEMENT,
 ) -> Plan:
-    """Multiply a test out to jobs.
+    """Expand a test into the jobs of a campaign.
 
     Args:
         pinned: the test.
-        sites: where it runs.
-        manifest: of its dataset; None for a test without one.
-        software: value of the ``root`` axis -> what sets it up.
+        sites: sites of the campaign.
+        manifest: manifest of the test's dataset; None for a test without one.
+        software: value of the ``root`` axis -> software request.
         created_us: time of the request, microseconds since 1970 UTC; part of the identity.
         name: display name; by default made of test, commit and time.
-        elsewhere: (site, value of the ``root`` axis) -> what sets it up there, where that differs.
-        terms: of the submission to sites with HTCondor.
+        site_software: (site, value of the ``root`` axis) -> the site's own software request.
+        options: options of the submission.
         twins: name -> manifest of the datasets that hold the same content in other formats.
-        placement: of the dataset, for doors that leave it to Rucio where files lie.
+        placement: files of the dataset at doors with an RSE.
 
     Raises:
-        NothingToDo: no variant can run at these sites.
+        NothingToDoError: no variant can run at these sites.
     """
-    request = _canonical_request(pinned, sites, terms.breaker)
-    campaign_id = hash_values(created_us, pinned.repository, pinned.commit, pinned.hashes, request)[
-        :16
-    ]
+    request = _canonical_request(pinned, sites, options.breaker)
+    identity = hash_values(created_us, pinned.repository, pinned.commit, pinned.hashes, request)
+    campaign_id = identity[:16]
     name = name or _default_display_name(pinned, created_us)
     planner = JobPlanner(
-        pinned, manifest, software, campaign_id, name, elsewhere or {}, twins or {}, placement
+        pinned, manifest, software, campaign_id, name, site_software or {}, twins or {}, placement
     )
-    wanted, notes = select_doors(pinned.definition, sites)
-    places = tuple(pair for pair in wanted if _door_key(*pair) not in placement.lacking)
-    notes += _missing_replica_notes(wanted, placement)
-    jobs = JobSequence(planner, places)
-    if not any(jobs.variant_groups(door) for _, door in places):
+    door_pairs, notes = select_doors(pinned.definition, sites)
+    usable = tuple(pair for pair in door_pairs if _door_key(*pair) not in placement.lacking)
+    notes += _missing_replica_notes(door_pairs, placement)
+    jobs = JobSequence(planner, usable)
+    if not any(jobs.variant_groups(door) for _, door in usable):
         raise NothingToDoError(
             "no variant of this test can run at these sites",
             where=pinned.definition.name,
@@ -144,7 +143,7 @@ def make_plan(
         tuple(sites),
         jobs,
         tuple(notes),
-        terms,
+        options,
     )
 
 
@@ -152,16 +151,15 @@ def make_plan(
 class JobSequence(Sequence[PlannedJob]):
     """The jobs of a plan, in the order in which they should run.
 
-    They are made one by one while one goes through them, and made again the next time: a plan of a
-    million jobs is no larger than one of ten thousand.
+    Jobs are created on iteration and not kept, so memory does not grow with their number.
     """
 
     planner: JobPlanner
     door_pairs: tuple[tuple[Site, Door], ...]
 
     def __iter__(self) -> Iterator[PlannedJob]:
-        # All variants once before any a second time, so that a drift of the site meets them alike.
-        # The checksums come last: they must not warm a cache that a measurement wants to find cold.
+        # Each repeat covers all variants before the next begins, so that a drift of the site affects
+        # them alike.  Checksum jobs come last: they must not warm a cache that a timed job needs cold.
         for repeat in range(1, self._repeat_count + 1):
             yield from self._timed_jobs(repeat)
         yield from self._checksum_jobs()
@@ -171,32 +169,32 @@ class JobSequence(Sequence[PlannedJob]):
         return timed * self._repeat_count + sum(1 for _ in self._checksum_jobs())
 
     @overload
-    def __getitem__(self, place: int) -> PlannedJob: ...
+    def __getitem__(self, index: int) -> PlannedJob: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[PlannedJob, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[PlannedJob, ...]: ...
 
-    def __getitem__(self, place: int | slice) -> PlannedJob | tuple[PlannedJob, ...]:
-        if isinstance(place, slice):
-            return tuple(self)[place]
+    def __getitem__(self, index: int | slice) -> PlannedJob | tuple[PlannedJob, ...]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
         try:
-            return next(islice(self, place + len(self) if place < 0 else place, None))
+            return next(islice(self, index + len(self) if index < 0 else index, None))
         except (StopIteration, ValueError):
-            raise IndexError(place) from None
+            raise IndexError(index) from None
 
     def iterate_kinds(self) -> Iterator[tuple[PlannedJob, int]]:
-        """One job of each kind and how many there are of it: repeats differ in nothing that costs."""
+        """Yield one job of each kind with its number of repeats, which all cost the same."""
         for job in self._timed_jobs(1):
             yield job, self._repeat_count
         for job in self._checksum_jobs():
             yield job, 1
 
     def variant_groups(self, door: Door) -> tuple[VariantGroup, ...]:
-        """The groups of variants at a door: all that is held in memory, however many the repeats."""
-        known = self._groups_by_door.get(door.name)
-        if known is None:
-            known = variant_expansion.group_variants(self.planner.pinned.definition, door.name)
-            self._groups_by_door[door.name] = known
-        return known
+        """Return the groups of variants at a door; only these are kept in memory."""
+        groups = self._groups_by_door.get(door.name)
+        if groups is None:
+            groups = variant_expansion.group_variants(self.planner.pinned.definition, door.name)
+            self._groups_by_door[door.name] = groups
+        return groups
 
     @cached_property
     def _groups_by_door(self) -> dict[str, tuple[VariantGroup, ...]]:
@@ -220,12 +218,12 @@ class JobSequence(Sequence[PlannedJob]):
 def select_doors(
     definition: TestDefinition, sites: Iterable[Site]
 ) -> tuple[tuple[tuple[Site, Door], ...], list[str]]:
-    """The doors that a test reads through at each site, and a note for each that a site lacks."""
+    """Select the doors that a test reads at each site, with a note for each missing one."""
     notes: list[str] = []
-    wanted = tuple(
+    door_pairs = tuple(
         (site, door) for site in sites for door in _select_site_doors(definition, site, notes)
     )
-    return wanted, notes
+    return door_pairs, notes
 
 
 def _door_key(site: Site, door: Door) -> tuple[str, str]:
@@ -233,15 +231,15 @@ def _door_key(site: Site, door: Door) -> tuple[str, str]:
 
 
 def _missing_replica_notes(
-    wanted: Iterable[tuple[Site, Door]], placement: RucioPlacement
+    door_pairs: Iterable[tuple[Site, Door]], placement: RucioPlacement
 ) -> Iterator[str]:
-    for site, door in wanted:
-        if why := placement.lacking.get(_door_key(site, door)):
-            yield f"Site {site.name} is skipped at door {door.name}, no good replica: {why}."
+    for site, door in door_pairs:
+        if reason := placement.lacking.get(_door_key(site, door)):
+            yield f"Door {door.name} of site {site.name} is skipped, no good replica: {reason}."
 
 
 def _select_site_doors(definition: TestDefinition, site: Site, notes: list[str]) -> Iterator[Door]:
-    """The doors of a site that the test names, or its first; adds a note for each it lacks."""
+    """Yield the site's doors that the test names, or its first; add a note for each missing one."""
     if "door" not in definition.axes:
         yield site.doors[0]
         return
@@ -252,13 +250,13 @@ def _select_site_doors(definition: TestDefinition, site: Site, notes: list[str])
             yield door
         else:
             offered = ", ".join(door.name for door in site.doors)
-            notes.append(f"Site {site.name} has no door {name!r} (it has: {offered}).")
+            notes.append(f"Site {site.name} has no door {name!r} (known: {offered}).")
 
 
 def _canonical_request(
     pinned: PinnedTest, sites: Sequence[Site], breaker: BreakerThreshold | None
 ) -> str:
-    """Canonical JSON of what was asked for."""
+    """Return the request as canonical JSON."""
     document = {
         "definition": asdict(pinned.definition),
         "sites": [site.name for site in sites],

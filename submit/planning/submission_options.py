@@ -1,4 +1,4 @@
-"""On which terms a campaign is submitted to the grid."""
+"""Options of a submission."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from treehammer.submit.planning.pacing import BreakerThreshold, Pace
 
 @dataclass(frozen=True)
 class SubmissionOptions:
-    """How fast jobs start, when a site is given up (None: never), what jobs show to the storage.
+    """Options of a submission to grid sites.
 
-    ``replica_wait_s`` is how long, in seconds, sites are waited for that lack a good replica.
-    ``service`` says whether jobs report to the results service, where one is set up, and
-    ``service_wait_s`` how many seconds each spends on one that does not answer.
+    Attributes:
+        pace: pace of job starts.
+        breaker: failure threshold that stops a site; None for none.
+        credentials: credentials that jobs present to the storage.
+        replica_timeout_s: seconds to wait for sites without a good replica.
+        use_service: let jobs report to the results service, if one is configured.
+        service_timeout_s: seconds that each job spends on a service that does not respond.
     """
 
     pace: Pace = field(default_factory=Pace)
     breaker: BreakerThreshold | None = field(default_factory=BreakerThreshold)
     credentials: JobCredentials = field(default_factory=JobCredentials)
-    replica_wait_s: float = 0.0
+    replica_timeout_s: float = 0.0
     use_service: bool = True
-    service_wait_s: float = DEFAULT_WAIT_S
+    service_timeout_s: float = DEFAULT_WAIT_S
 
 
-#: What holds where nothing is asked for.
 DEFAULT_OPTIONS = SubmissionOptions()

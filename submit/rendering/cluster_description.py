@@ -1,4 +1,4 @@
-"""The submit description of a site class: what HTCondor is told of all its jobs."""
+"""Submit descriptions of clusters."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE
 from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
+from treehammer.submit.batch.htcondor import job_policy
 from treehammer.submit.batch.htcondor.known_commands import check_description, check_site_commands
 from treehammer.submit.planning.job_clusters import JobCluster
 from treehammer.submit.planning.plan import Plan
@@ -18,22 +19,8 @@ from treehammer.submit.templates.template_engine import (
     render_template,
 )
 
-#: Starts of a job until it is given up.
-MAX_GRID_ATTEMPTS = 3
-#: Seconds that a job waits for a machine, and that one held by a person stays.
-IDLE_LIMIT_S = 24 * 3600
-#: Seconds that a job stays held for anything else that waiting does not cure.
-HOLD_LIMIT_S = 600
-#: Seconds before files that did not get through are tried again.
-RETRY_PAUSE_S = 30
-#: Seconds that a worker which is asked to stop has to end its payload and write what it has.
-VACATE_GRACE_S = 60
-#: The most memory, in MB, that a job asks a site for: what its slots commonly have for a core.  A
-#: site with more says so by its own request_memory.
-REQUEST_MEMORY_MB = 2000
-
-#: What every job finds in its environment, which HTCondor leaves empty.  The XRD_ ones give up a
-#: door that is dead within two minutes; by themselves XRootD's clients try for half an hour.
+#: Environment of every job; HTCondor starts jobs with an empty one.  With the XRD_ variables, XRootD
+#: clients give up on a dead door within two minutes instead of half an hour.
 JOB_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -48,21 +35,21 @@ JOB_ENVIRONMENT = {
 
 @cache
 def submitter_contact() -> str:
-    """Whom an administrator may ask about a job: user and host of the submission."""
+    """Return user and host of the submission, as a contact for administrators."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
+    except (KeyError, OSError):  # a user ID without a name
         user = "unknown"
     return f"{user}@{socket.getfqdn()}"
 
 
-def render_cluster_description(plan: Plan, made: JobCluster) -> str:
-    """The submit description of a site class, checked.
+def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
+    """Render and check the submit description of a cluster.
 
     Raises:
-        ConfigError: a template is wrong, or a submit command does not exist.
+        ConfigError: a template is invalid, or a submit command does not exist.
     """
-    site = made.site
+    site = cluster.site
     check_site_commands(site.submit, f"site {site.name}: submit")
     environment = JOB_ENVIRONMENT | plan.options.credentials.environment()
     if site.cvmfs:
@@ -70,21 +57,21 @@ def render_cluster_description(plan: Plan, made: JobCluster) -> str:
     values = {
         "campaign": {"id": plan.campaign_id, "name": plan.campaign_name},
         "site": site,
-        "doors": made.doors,
-        "jobs": made.jobs,
+        "doors": cluster.doors,
+        "jobs": cluster.jobs,
         "contact": submitter_contact(),
         "environment": environment,
-        "memory_mb": min(plan.pinned_test.definition.memory_limit_mb, REQUEST_MEMORY_MB),
-        "disk_kb": math.ceil(made.disk_bytes / 1024),
-        "in_flight": made.in_flight,
-        "delay": plan.options.pace.delay_expression(made.jobs, made.in_flight),
+        "memory_mb": min(plan.pinned_test.definition.memory_limit_mb, job_policy.REQUEST_MEMORY_MB),
+        "disk_kb": math.ceil(cluster.disk_bytes / 1024),
+        "in_flight": cluster.in_flight,
+        "delay": plan.options.pace.delay_expression(cluster.jobs, cluster.in_flight),
         "limits": {
-            "attempts": MAX_GRID_ATTEMPTS,
-            "idle_s": IDLE_LIMIT_S,
-            "wall_s": round(made.wall_s),
-            "held_s": HOLD_LIMIT_S,
-            "pause_s": RETRY_PAUSE_S,
-            "vacate_s": VACATE_GRACE_S,
+            "attempts": job_policy.MAX_GRID_ATTEMPTS,
+            "idle_s": job_policy.IDLE_LIMIT_S,
+            "wall_s": round(cluster.wall_s),
+            "held_s": job_policy.HOLD_LIMIT_S,
+            "pause_s": job_policy.RETRY_PAUSE_S,
+            "vacate_s": job_policy.VACATE_GRACE_S,
             "temporary": RETRY_EXIT_CODE,
         },
     }

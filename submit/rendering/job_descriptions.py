@@ -1,4 +1,4 @@
-"""Rendering: from planned jobs to exactly what a batch system is sent."""
+"""Rendering of planned jobs into the descriptions that batch systems receive."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, PlannedJob
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.rendering import cluster_description
 from treehammer.submit.reporting import job_reporting
-from treehammer.submit.reporting.job_reporting import JobReporting, TokenDeadlines
+from treehammer.submit.reporting.job_reporting import JobReporting
+from treehammer.submit.reporting.token_lifetime import TokenDeadlines
 from treehammer.submit.templates.template_engine import LOCAL_TEMPLATE, render_template
 
 WORKER_NAME = "worker.pyz"
 JOB_NAME = "job.json"
 
-#: What a local job keeps of the environment it was submitted from: where programs, libraries and
-#: credentials are found, never a secret itself.
+#: Variables of the submitting environment that local jobs inherit: locations of programs, libraries
+#: and credentials, but no secrets.
 PASSED_VARIABLES = (
     "PATH",
     "HOME",
@@ -49,7 +50,7 @@ PASSED_PREFIXES = ("LC_", "XRD_", "X509_", "ROOT_", "CLING_")
 
 
 def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a local job is given, see :data:`KEPT_VARIABLES`."""
+    """Return the variables that local jobs inherit, see :data:`PASSED_VARIABLES`."""
     return {
         name: value
         for name, value in environ.items()
@@ -66,18 +67,18 @@ def render_jobs(
     service: JobReporting | None = None,
     slots: int = 1,
 ) -> Iterator[JobDescription]:
-    """Render jobs of a plan one by one, and write what they need into ``folder``.
+    """Render jobs of a plan one by one, and write their inputs into ``folder``.
 
     Args:
-        plan: what to render.
-        folder: an empty folder; it must last until the jobs are submitted.
-        jobs: of this plan; by default all.
-        environ: the environment jobs are submitted from, ``os.environ`` by default.
+        plan: the plan.
+        folder: an empty folder, which must exist until the jobs are submitted.
+        jobs: jobs of this plan; by default all.
+        environ: environment of the submission, ``os.environ`` by default.
         service: the results service that jobs report to; None for none.
-        slots: how many jobs this machine runs at once.
+        slots: number of jobs that this machine runs at once.
 
     Raises:
-        ConfigError: a template is wrong.
+        ConfigError: a template is invalid.
         SourceError: the test's files changed since they were pinned.
     """
     worker = worker_zipapp.build_worker(folder / WORKER_NAME)
@@ -98,11 +99,11 @@ def render_jobs(
             TOKEN_FILE: service.write_token(folder, plan.campaign_id, job.spec.job_id, expires_us)
         }
 
-    # One text for all jobs of a class: only so does HTCondor take them as one cluster.
+    # All jobs of a cluster need the same text; HTCondor takes them as one cluster only then.
     texts: dict[tuple[str, str], str] = {}
-    for made in plan_clusters(plan):
-        text = cluster_description.render_cluster_description(plan, made)
-        texts.update({(made.site.name, door): text for door in made.doors})
+    for cluster in plan_clusters(plan):
+        text = cluster_description.render_cluster_description(plan, cluster)
+        texts.update({(cluster.site.name, door): text for door in cluster.doors})
     return (
         _render_job(plan, job, folder, shared | tokens(job), texts, environment)
         for job in (plan.jobs if jobs is None else jobs)
@@ -151,27 +152,27 @@ def _render_local_description(
 
 
 def copy_payload(pinned: PinnedTest, target: Path) -> Path:
-    """Copy the files that the test names, and nothing else, exactly as they were pinned.
+    """Copy exactly the files that the test names, as they were pinned.
 
     Raises:
-        SourceError: one of them is gone or has changed since.
+        SourceError: a file is missing or has changed since it was pinned.
     """
     for name, expected in pinned.hashes.items():
         source, copy = pinned.folder / name, target / name
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, copy)  # with its mode: an executable stays one
+            shutil.copy(source, copy)  # keeps the mode, so executables stay executable
             copy.chmod(copy.stat().st_mode | 0o200)
-            found = sha256(copy.read_bytes()).hexdigest()
+            digest = sha256(copy.read_bytes()).hexdigest()
         except OSError as error:
             raise SourceError(
                 f"cannot be copied ({error.strerror})",
                 where=str(source),
                 hint="Submit again once the file is back.",
             ) from error
-        if found != expected:
+        if digest != expected:
             raise SourceError(
-                "changed while it was being submitted",
+                "changed during the submission",
                 where=str(source),
                 hint="Submit again once the file is saved.",
             )

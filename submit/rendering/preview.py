@@ -1,4 +1,4 @@
-"""What would be sent to batch systems, shown or written where a user can look at it and try it."""
+"""Previews of submissions: printed, or written to a folder from which they can be tried."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local.spool import stage_job
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.rendering.job_descriptions import JOB_NAME
-from treehammer.submit.sites.site_model import HTCondorPool
 from treehammer.submit.sites.site_registry import load_pools
 
 
 def render_preview(
     plan: Plan, descriptions: Iterable[JobDescription], settings: Settings, *, full: bool
 ) -> Iterator[str]:
-    """What each batch system would be told; with ``full`` the job.json of each job too.
+    """Yield the texts that batch systems would receive; with ``full``, each job.json too.
 
-    Of jobs that HTCondor is given as one cluster there is one text.
+    Jobs of one HTCondor cluster share one text.
     """
     clusters: dict[tuple[str, str], list[JobDescription]] = {}
     batches = _batch_by_job(plan)
@@ -49,10 +49,10 @@ def render_preview(
 def write_preview(
     plan: Plan, descriptions: Iterable[JobDescription], settings: Settings, output: Path
 ) -> int:
-    """Write all that would be sent into a new folder; how many jobs that are.
+    """Write a complete submission into a new folder and return its number of jobs.
 
-    A job of this machine is given a folder of its own, by number; jobs of an HTCondor pool lie as
-    they would be submitted from, with ``submit.txt`` to give to condor_submit.
+    Each local job gets a numbered folder.  Jobs of an HTCondor pool are laid out as for submission,
+    with a ``submit.txt`` for condor_submit.
 
     Raises:
         ConfigError: the folder exists or cannot be written.
@@ -60,7 +60,7 @@ def write_preview(
     try:
         output.mkdir(parents=True)
     except FileExistsError as error:
-        raise ConfigError("exists already", where=str(output), hint="Name a new folder.") from error
+        raise ConfigError("already exists", where=str(output), hint="Name a new folder.") from error
     except OSError as error:
         raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
     try:
@@ -91,7 +91,7 @@ def _write_job_folders(
         root = output.resolve() / _find_pool(batch, settings).name
         (root / ".incoming").mkdir(parents=True, exist_ok=True)
         submission = Submission.for_jobs(root, plan.campaign_id, text, [job.job_id for job in jobs])
-        # Given to condor_submit by hand, nothing is spooled.
+        # condor_submit on the command line spools nothing.
         submission.stage(text, jobs, spool=False)
         with submission.description_file.open("a", encoding="utf-8") as stream:
             stream.write(_queue_statement(jobs))
@@ -113,7 +113,7 @@ def _queue_statement(jobs: Iterable[JobDescription]) -> str:
 
 
 def _batch_by_job(plan: Plan) -> dict[str, str]:
-    """Job id -> name of its batch system."""
+    """Return job id -> name of its batch system."""
     return {job.spec.job_id: job.site.batch for job in plan.jobs}
 
 
@@ -122,6 +122,6 @@ def _find_pool(batch: str, settings: Settings) -> HTCondorPool:
 
 
 def _submission_root(batch: str, settings: Settings) -> Path:
-    """The folder that jobs of a pool are submitted from."""
+    """Return the folder from which jobs of a pool are submitted."""
     pool = _find_pool(batch, settings)
     return (pool.submit_dir or settings.htcondor_dir / pool.name).resolve()

@@ -1,4 +1,4 @@
-"""What a site is: where jobs run, and the doors through which they read."""
+"""Sites: places where jobs run, with the doors through which they read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from urllib.parse import quote
 class Door:
     """A storage endpoint of a site.
 
-    ``protocol`` is ``file``, ``root``, ``https`` or ``http``.  Where there is an ``rse``, Rucio knows
-    where the files of a dataset lie, and ``prefix`` is '' or stands in place of the RSE's own; else
-    they lie at ``prefix/DATASET/FILE``.  ``middleware`` and its ``version`` are information, '' when
-    unknown.
+    ``protocol`` is ``file``, ``root``, ``https`` or ``http``.  With an ``rse``, Rucio provides the
+    location of files, and a ``prefix`` replaces the RSE's own.  Without, files are located at
+    ``prefix/DATASET/FILE``.  ``middleware`` and its ``version`` are informative, '' if unknown.
     """
 
     name: str
@@ -26,45 +25,17 @@ class Door:
     rse: str = ""
 
     def file_url(self, dataset: str, file: str) -> str:
-        """What ROOT opens to read a file of a dataset through this door, if it has no RSE."""
+        """Return the URL or path that ROOT opens for a file, for a door without RSE."""
         path = f"{dataset}/{file}"
         return f"{self.prefix}/{path if self.protocol == 'file' else quote(path)}"
 
 
 @dataclass(frozen=True)
-class HTCondorPool:
-    """An HTCondor pool that jobs are submitted to.
-
-    Attributes:
-        name: how sites refer to it.
-        config: its configuration file (CONDOR_CONFIG); None for what HTCondor finds by itself.
-        collector: ``host:port``, '' for that of the configuration.
-        schedd: name of the schedd, '' for the one of this machine.
-        token_dir: folder with the IDTOKENS to authenticate with; None for HTCondor's default.
-        scitoken_file: a SciToken to authenticate with instead.
-        spool: whether inputs are sent to the schedd and outputs fetched from it, as a schedd on
-            another machine needs.
-        submit_dir: where the inputs and outputs of jobs lie that are not spooled; it must be
-            readable and writable by whom the schedd runs the jobs' shadows as.  None: below
-            ``data_dir``.
-    """
-
-    name: str
-    config: Path | None = None
-    collector: str = ""
-    schedd: str = ""
-    token_dir: Path | None = None
-    scitoken_file: Path | None = None
-    spool: bool = False
-    submit_dir: Path | None = None
-
-
-@dataclass(frozen=True)
 class Ceilings:
-    """The most that a site wants of one campaign; 0 means no ceiling.
+    """Limits that a site sets for one campaign; 0 means unlimited.
 
-    ``jobs`` in all, ``in_flight`` in its queue or running at a time, ``bytes_per_day`` and
-    ``mb_per_s`` (10⁶ bytes) through its doors.
+    ``jobs`` is the total, ``in_flight`` the number queued or running at a time; ``bytes_per_day`` and
+    ``mb_per_s`` (10⁶ bytes) limit the traffic through its doors.
     """
 
     jobs: int = 0
@@ -75,26 +46,26 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Site:
-    """A place where jobs run: the batch system that takes them and at least one door.
+    """A place where jobs run: a batch system and at least one door.
 
-    The first door is used by tests that name none.
+    Tests that name no door use the first.
 
     Attributes:
-        name: as people know it.
+        name: display name and identity.
         batch: ``local``, or ``htcondor@POOL``.
-        doors: its storage endpoints.
-        ceilings: what it takes of one campaign.
-        storage: kind of storage, e.g. ``EOS``, ``dCache``; information.
+        doors: storage endpoints.
+        ceilings: limits for one campaign.
+        storage: kind of storage, e.g. ``EOS`` or ``dCache``; informative.
         requirements: ClassAd expression that selects the site's machines, '' for any.
-        grid_resource: of the grid universe, '' for the vanilla universe.
-        software: release -> value of the root axis as this site has it, e.g.
-            ``{"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"}``; ``*`` stands for all others.
-            Empty: as the test asks.
-        cvmfs: where CVMFS is mounted on its nodes, '' for ``/cvmfs``.
-        python: interpreter of its nodes that starts the worker.
-        templates: folder with templates of its own, None for the shipped ones.
-        submit: further submit commands, e.g. ``{"accounting_group": "group_io"}``.
-        labels: free words to choose sites by.
+        grid_resource: resource of the grid universe, '' for the vanilla universe.
+        software: ROOT release -> value of the root axis at this site, e.g.
+            ``{"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"}``, where ``*`` stands for all
+            other releases.  Empty: the test's own values.
+        cvmfs: mount point of CVMFS on its nodes, '' for ``/cvmfs``.
+        python: interpreter that starts the worker on its nodes.
+        templates: folder with the site's own templates, None for the shipped ones.
+        submit: additional submit commands, e.g. ``{"accounting_group": "group_io"}``.
+        labels: words by which ``--sites`` selects it.
     """
 
     name: str
@@ -113,9 +84,9 @@ class Site:
 
     @property
     def batch_kind(self) -> str:
-        """Which batch system: ``local`` or ``htcondor``."""
+        """Kind of its batch system: ``local`` or ``htcondor``."""
         return self.batch.partition("@")[0]
 
     def find_door(self, name: str) -> Door | None:
-        """The door of that name, None when the site has none."""
+        """Return the door with this name, or None."""
         return next((door for door in self.doors if door.name == name), None)

@@ -18,8 +18,10 @@ from treehammer.errors import BatchError, ConfigError
 from treehammer.progress import ProgressFactory, no_progress
 from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.htcondor.connection import daemon_url
-from treehammer.submit.sites.site_model import Door, HTCondorPool, Site
-from treehammer.submit.sites.site_registry import load_pools, open_htcondor_pool
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.sites.batch_selection import open_htcondor_pool
+from treehammer.submit.sites.site_model import Door, Site
+from treehammer.submit.sites.site_registry import load_pools
 
 PROBE_OK, PROBE_FAILED, PROBE_SKIPPED = "ok", "wrong", "not tried"
 

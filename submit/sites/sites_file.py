@@ -26,8 +26,9 @@ from treehammer.hctests.schema.document_problems import (
     suggest_nearest,
 )
 from treehammer.submit.batch.htcondor.known_commands import check_site_commands
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import field_validators as checks
-from treehammer.submit.sites.site_model import Ceilings, Door, HTCondorPool, Site
+from treehammer.submit.sites.site_model import Ceilings, Door, Site
 
 #: Names that ``--sites`` takes for something else.
 RESERVED_NAMES: Mapping[str, str] = {

@@ -11,28 +11,28 @@ def quote_toml(value: object) -> str:
     """Quote any text as a TOML string.
 
     Raises:
-        ValueError: it holds half of a surrogate pair, as names of files can that are not UTF-8.
+        ValueError: it contains a lone surrogate, as file names that are not UTF-8 do.
     """
-    # JSON's escapes are TOML's, but for DEL, which TOML wants escaped too.
+    # JSON and TOML share their escapes, but TOML also requires DEL to be escaped.
     return json.dumps(_check_text(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def quote_comment(value: object) -> str:
-    """Any text on one line, fit for a comment."""
+    """Put any text on one line, for use in a comment."""
     return "".join(c if c.isprintable() else "?" for c in str(value))
 
 
 def quote_submit_value(value: object) -> str:
-    """Any text as the value of a submit command, on one line and without effect on what follows.
+    """Quote any text as the value of a submit command, on one line.
 
-    Neither ``$(NAME)`` nor ``$$(NAME)`` in it is replaced by anything.  What no line can hold,
-    control characters and space at the ends, is lost.
+    HTCondor expands neither ``$(NAME)`` nor ``$$(NAME)`` in it.  Control characters and surrounding
+    space, which a line cannot hold, are lost.
 
     Raises:
-        ValueError: it holds half of a surrogate pair.
+        ValueError: it contains a lone surrogate.
     """
     line = _join_lines(value).strip()
-    # A backslash at the end of a line would take the next one in.
+    # A trailing backslash would continue the line.
     return _escape_macros(line + "." if line.endswith("\\") else line)
 
 
@@ -40,11 +40,11 @@ def quote_classad(value: object) -> str:
     """Quote any text as a string of a ClassAd expression in a submit description.
 
     Raises:
-        ValueError: it holds half of a surrogate pair, or a character that no ClassAd can hold.
+        ValueError: it contains a lone surrogate, or a zero byte, which ClassAds cannot hold.
     """
     text = _check_text(value)
     if "\x00" in text:
-        raise ValueError(f"{text!r} holds a zero byte")
+        raise ValueError(f"{text!r} contains a zero byte")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
     escaped = "".join(
@@ -55,7 +55,7 @@ def quote_classad(value: object) -> str:
 
 
 def quote_environment(variables: Mapping[str, str]) -> str:
-    """The value of the submit command ``environment``, quotes included.
+    """Quote variables as the value of the submit command ``environment``, quotes included.
 
     Raises:
         ValueError: a name or value cannot be passed this way.
@@ -64,28 +64,28 @@ def quote_environment(variables: Mapping[str, str]) -> str:
     for name, value in sorted(variables.items()):
         text = _check_text(value)
         if not name.isidentifier() or any(c in text for c in "\n\r\x00"):
-            raise ValueError(f"the variable {name}={text!r} has no place in an environment")
+            raise ValueError(f"the variable {name}={text!r} cannot be set in a job's environment")
         inner = f"{name}={text}".replace("'", "''").replace('"', '""')
         items.append(f"'{_escape_macros(inner)}'")
     return '"' + " ".join(items) + '"'
 
 
 def quote_shell_word(value: object) -> str:
-    """A word of a shell script that stands, in single quotes, in the submit command ``arguments``.
+    """Quote a word of a shell script within single quotes in the submit command ``arguments``.
 
     Raises:
-        ValueError: it holds half of a surrogate pair.
+        ValueError: it contains a lone surrogate.
     """
     return _escape_macros(shlex.quote(_join_lines(value)).replace("'", "''").replace('"', '""'))
 
 
 def flatten_expression(value: object) -> str:
-    """A ClassAd expression that was written by hand, on one line."""
+    """Put a hand-written ClassAd expression on one line."""
     return " ".join(_check_text(value).split())
 
 
 def _escape_macros(text: str) -> str:
-    """Text in which HTCondor replaces nothing, neither at submission nor at the match."""
+    """Escape text so that HTCondor expands nothing, neither at submission nor at the match."""
     parts = (part.replace("$", "$(DOLLAR)") for part in text.split("$$("))
     return "$$(DOLLARDOLLAR)(".join(parts)
 

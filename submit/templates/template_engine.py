@@ -1,4 +1,4 @@
-"""Templates: filled strictly, with a quoting filter for every language they are written in."""
+"""Template engine with strict variables and a quoting filter for each target language."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from treehammer.submit.sites.site_model import Site
 from treehammer.submit.templates import quoting
 
 SHIPPED_TEMPLATES = Path(__file__).parent
-#: The templates of jobs of this machine, and of jobs of an HTCondor pool.
+#: Templates of local jobs and of jobs in HTCondor pools.
 LOCAL_TEMPLATE, HTCONDOR_TEMPLATE = "local.job.j2", "htcondor.sub.j2"
-#: What a template of a site's own puts before the name of a shipped one, to extend it.
+#: Prefix by which a site's own template extends a shipped one.
 SHIPPED_ORIGIN = "shipped"
 
 
@@ -33,7 +33,7 @@ def _make_environment(folder: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - no HTML: every value goes through a quoting filter
+        autoescape=False,  # noqa: S701 - not HTML; every value passes a quoting filter
     )
     environment.filters |= {
         "toml": quoting.quote_toml,
@@ -50,16 +50,16 @@ def _make_environment(folder: Path) -> jinja2.Environment:
 def render_template(
     template: str, values: Mapping[str, Any], *, folder: Path = SHIPPED_TEMPLATES, where: str = ""
 ) -> str:
-    """Fill a template.
+    """Render a template.
 
     Args:
-        template: name of its file.
-        values: what it may use.
-        folder: where templates are.
-        where: what is being rendered, for messages.
+        template: file name.
+        values: variables that it may use.
+        folder: folder of templates.
+        where: subject of the rendering, for error messages.
 
     Raises:
-        ConfigError: the template is missing or wrong, or uses what does not exist; the message
+        ConfigError: the template is missing or invalid, or uses an undefined variable; the message
             names template and variable.
     """
     path = folder / template
@@ -67,7 +67,7 @@ def render_template(
         return _make_environment(folder).get_template(template).render(values)
     except jinja2.TemplateNotFound as error:
         missing = path if str(error) == template else str(error)
-        raise ConfigError("there is no such template", where=f"{missing}") from error
+        raise ConfigError("template not found", where=f"{missing}") from error
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError(str(error.message), where=f"{error.filename}:{error.lineno}") from error
     except jinja2.UndefinedError as error:
@@ -75,18 +75,18 @@ def render_template(
         raise ConfigError(
             f"{error.message}{where and f' (for {where})'}",
             where=str(path),
-            hint=f"A template may use: {known}.",
+            hint=f"Available variables: {known}.",
         ) from error
     except (jinja2.TemplateError, ValueError, TypeError, ArithmeticError) as error:
         raise ConfigError(f"{error}{where and f' (for {where})'}", where=str(path)) from error
 
 
 def fingerprint_template(site: Site) -> str:
-    """Which template a site's jobs are made with: its name, where it is from, the beginning of its SHA-256."""
+    """Identify the template of a site's jobs by name, origin and the start of its SHA-256."""
     name = LOCAL_TEMPLATE if site.batch == LOCAL_BATCH else HTCONDOR_TEMPLATE
     folder = SHIPPED_TEMPLATES if name == LOCAL_TEMPLATE else site.templates or SHIPPED_TEMPLATES
     try:
-        found = hashlib.sha256((folder / name).read_bytes()).hexdigest()[:12]
+        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()[:12]
     except OSError:
-        found = "missing"
-    return f"{name} {found}{'' if folder == SHIPPED_TEMPLATES else ' (of the site)'}"
+        digest = "missing"
+    return f"{name} {digest}{'' if folder == SHIPPED_TEMPLATES else ' (of the site)'}"

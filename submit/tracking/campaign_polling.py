@@ -13,7 +13,7 @@ from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.reporting.campaign_upload import CampaignUploader
-from treehammer.submit.sites.site_registry import open_batch_system
+from treehammer.submit.sites.batch_selection import open_batch_system
 from treehammer.submit.tracking import circuit_breaker
 from treehammer.submit.tracking.submission_locks import SubmissionLocks
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from treehammer.errors import TestbedError
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import site_model, sites_file
 from treehammer.testbed.components import condor_pool
 from treehammer.testbed.components.cvmfs_mount import AXIS_VALUE, cvmfs_folder
@@ -74,9 +75,9 @@ class SitesFileWriter:
     def clean_up(self) -> None:
         """Nothing lies outside the testbed's folder."""
 
-    def _pool_table(self) -> site_model.HTCondorPool:
+    def _pool_table(self) -> HTCondorPool:
         pool = condor_pool.first_pool_layout(self.box)
-        return site_model.HTCondorPool(
+        return HTCondorPool(
             name=self.box.name,
             config=pool.client_config,
             schedd=pool.schedd_name,

@@ -16,6 +16,7 @@ import click
 from treehammer.collectors.record.measurement_record import MAX_IDENTITY
 from treehammer.collectors.worker.probes.credential_checks import format_time
 from treehammer.config import Settings
+from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.auth.keyring import Keyring, Revocation, load_master_key
 from treehammer.sql.auth.tokens import (
@@ -28,7 +29,6 @@ from treehammer.sql.auth.tokens import (
     parse_key,
 )
 from treehammer.sql.write.store import Store, open_engine
-from treehammer.submit.planning.pacing import parse_duration
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.errors import BatchError
-from treehammer.submit.sites.site_model import HTCondorPool
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 
 T = TypeVar("T")
 

@@ -28,6 +28,7 @@ from treehammer.submit.batch.htcondor.job_status import (
     ClassAdValues,
     derive_status,
 )
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.htcondor.schedd_queue import ScheddQueue
 from treehammer.submit.batch.htcondor.submission_folder import (
     Submission,
@@ -36,7 +37,6 @@ from treehammer.submit.batch.htcondor.submission_folder import (
 )
 from treehammer.submit.batch.htcondor.submit_description import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.interface import InputReplacement, JobDescription, JobStatus
-from treehammer.submit.sites.site_model import HTCondorPool
 
 #: Jobs of one cluster where inputs are spooled, since all of these are in the queue at once.
 MAX_SPOOLED_JOBS = 1000

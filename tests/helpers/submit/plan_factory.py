@@ -107,7 +107,7 @@ def make_grid_site(*doors: str, name: str = "SITE_A", **more: Any) -> Site:
 
 
 def make_grid_plan(
-    folder: Path, text: str, *sites: Site, terms: SubmissionOptions = DEFAULT_OPTIONS
+    folder: Path, text: str, *sites: Site, options: SubmissionOptions = DEFAULT_OPTIONS
 ) -> Plan:
     """A plan for sites with HTCondor."""
     pinned = make_pinned_test(folder, text)
@@ -120,6 +120,6 @@ def make_grid_plan(
         make_manifest() if pinned.definition.dataset else None,
         releases,
         created_us=CREATED_US,
-        elsewhere=resolve_site_software(sites or (make_grid_site(),), releases),
-        terms=terms,
+        site_software=resolve_site_software(sites or (make_grid_site(),), releases),
+        options=options,
     )

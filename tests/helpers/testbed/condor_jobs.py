@@ -13,8 +13,8 @@ from grid_fixtures import Grid
 from treehammer.collectors.job_state import JobState
 from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.htcondor.connection import configured_bindings
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import JobDescription, JobStatus
-from treehammer.submit.sites.site_model import HTCondorPool
 
 SUBMIT_TEXT = """
 universe = vanilla

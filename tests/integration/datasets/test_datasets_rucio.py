@@ -160,7 +160,7 @@ def test_a_replica_in_the_catalogue_alone_is_refused(hammer: RucioUser) -> None:
 
 def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "not-at-b-b", some(1000))
-    words = ("place", "not-at-b-b", "--sites", "all", "--patience", "5s")
+    words = ("place", "not-at-b-b", "--sites", "all", "--timeout", "5s")
     with daemon_stopped(hammer.grid, "xrootd-SITE_B"):
         found = {row["site"]: row for row in hammer.datasets_rows(*words, code=4)}
         assert {site: row["state"] for site, row in found.items()} == {
@@ -170,7 +170,7 @@ def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: Ru
         }
         assert "onnection" in found["SITE_B"]["reason"]
         assert hammer.replica_states("not-at-b-b", code=1)["SITE_B"] != "good"
-    hammer.datasets_rows("place", "not-at-b-b", "--sites", "all", "--patience", "90s")
+    hammer.datasets_rows("place", "not-at-b-b", "--sites", "all", "--timeout", "90s")
     assert hammer.replica_states("not-at-b-b") == dict.fromkeys(SITES, "good")
 
 

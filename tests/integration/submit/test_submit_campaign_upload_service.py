@@ -112,7 +112,7 @@ def test_what_could_not_be_told_is_told_later(
     local_user.settings = service_process.settings_for_user(local_user.settings)
     service_process.end_process()
     said = local_user.invoke_command(
-        "submit", str(local_user.test), "--service-wait", "1s", "--wait"
+        "submit", str(local_user.test), "--service-timeout", "1s", "--wait"
     )
     assert said.exception is None, said.output
     assert said.output.count("has not been told of all of") == 1

@@ -68,7 +68,7 @@ def test_a_campaign_at_many_sites_from_several_shells(user: GridUser) -> None:
     assert "removed" in user.run_in_shell("purge", "last")
 
 
-@pytest.mark.parametrize("pace", [("--over", "30s"), ("--ramp", "1/10s")])
+@pytest.mark.parametrize("pace", [("--spread", "30s"), ("--ramp", "1/10s")])
 def test_starts_are_spread_and_bounded(user: GridUser, pace: tuple[str, str]) -> None:
     site = user.grid.box.sites[0]
     user.set_payload("true")
@@ -209,7 +209,7 @@ def test_what_is_rendered_is_what_condor_submit_takes(user: GridUser, tmp_path: 
     arguments = ("--sites", f"{site},FAR", "--name", hostile, "--in-flight", "4")
     done = user.invoke_command("render", str(user.test), *arguments, "-o", str(tmp_path / "out"))
     assert done.exception is None
-    refused = user.invoke_command("submit", str(user.test), "--sites", "FAR", "--over", "1h")
+    refused = user.invoke_command("submit", str(user.test), "--sites", "FAR", "--spread", "1h")
     assert "behind the grid universe" in str(refused.exception)
     files = list((tmp_path / "out").glob("*/*/*/submit.txt"))
     assert len(files) == 2

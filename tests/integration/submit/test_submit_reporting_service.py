@@ -76,7 +76,7 @@ def test_with_the_service_away_throughout_nothing_is_missing(
     own = local_user.settings
     local_user.settings = service_process.settings_for_user(own)
     said = local_user.invoke_command(
-        "submit", str(local_user.test), "--service-wait", "1s", "--wait"
+        "submit", str(local_user.test), "--service-timeout", "1s", "--wait"
     )
     assert said.exception is None, said.output
     assert "cannot be used now" in said.output
@@ -135,7 +135,7 @@ def test_a_service_that_is_killed_under_a_campaign_loses_and_doubles_nothing(
     local_user.write_payload(0.4)
     local_user.settings = replace(service_process.settings_for_user(local_user.settings), slots=2)
     said = local_user.invoke_command(
-        "submit", str(local_user.test), "-S", "repeats=8", "--service-wait", "20s"
+        "submit", str(local_user.test), "-S", "repeats=8", "--service-timeout", "20s"
     )
     assert said.exception is None, said.output
     for _ in range(2):

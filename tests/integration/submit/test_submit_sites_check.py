@@ -22,9 +22,10 @@ from plan_factory import make_settings
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import ExitCode
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.cli.sites_commands import sites as verbs
 from treehammer.submit.sites import sites_file
-from treehammer.submit.sites.site_model import HTCondorPool, Site
+from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.site_probes import (
     PROBE_FAILED,
     PROBE_OK,

@@ -81,7 +81,7 @@ class Scene:
             TEST,
             make_grid_site(),
             make_grid_site(name="SITE_B"),
-            terms=SubmissionOptions(breaker=asked),
+            options=SubmissionOptions(breaker=asked),
         )
         self.campaign: CampaignRow = made.make_campaign_row()
         self.store = store

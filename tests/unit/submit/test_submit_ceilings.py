@@ -26,15 +26,15 @@ def _lines(made: Plan) -> list[str]:
     "most, pace, said",
     [
         (Ceilings(jobs=4), Pace(), "at most 4 jobs in one campaign (ceilings.jobs); 5 are"),
-        (Ceilings(bytes_per_day=10**9), Pace(), "at most 1 GB a day (ceilings.bytes_per_day); 5 GB are planned: spread them, --over 120h"),
-        (Ceilings(bytes_per_day=2 * 10**9), Pace(over_s=2 * 86400), "2.5 GB are planned"),
-        (Ceilings(mb_per_s=20), Pace(2), "at most 20 MB/s (ceilings.mb_per_s); 2 jobs at a time would read some"),
+        (Ceilings(bytes_per_day=10**9), Pace(), "at most 1 GB a day (ceilings.bytes_per_day); 5 GB are planned: spread them, --spread 120h"),
+        (Ceilings(bytes_per_day=2 * 10**9), Pace(spread_s=2 * 86400), "2.5 GB are planned"),
+        (Ceilings(mb_per_s=20), Pace(2), "at most 20 MB/s (ceilings.mb_per_s); 2 concurrent jobs would read about"),
         (Ceilings(mb_per_s=1), Pace(), "read less of each file"),
     ],
 )  # fmt: skip
 def test_what_is_above(tmp_path: Path, most: Ceilings, pace: Pace, said: str) -> None:
     made = make_grid_plan(
-        tmp_path, READING_TEST, make_grid_site(ceilings=most), terms=SubmissionOptions(pace)
+        tmp_path, READING_TEST, make_grid_site(ceilings=most), options=SubmissionOptions(pace)
     )
     assert cost_estimate.estimate_site_costs(made, {})[0].read_bytes == GB * 1e9
     (line,) = _lines(made)
@@ -49,13 +49,13 @@ def test_what_is_above(tmp_path: Path, most: Ceilings, pace: Pace, said: str) ->
     [
         (Ceilings(), Pace(100)),
         (Ceilings(jobs=5, in_flight=1), Pace(100)),
-        (Ceilings(bytes_per_day=10**9), Pace(over_s=5 * 86400)),
+        (Ceilings(bytes_per_day=10**9), Pace(spread_s=5 * 86400)),
         (Ceilings(mb_per_s=20), Pace(1)),
     ],
 )
 def test_what_fits(tmp_path: Path, most: Ceilings, pace: Pace) -> None:
     made = make_grid_plan(
-        tmp_path, READING_TEST, make_grid_site(ceilings=most), terms=SubmissionOptions(pace)
+        tmp_path, READING_TEST, make_grid_site(ceilings=most), options=SubmissionOptions(pace)
     )
     assert _lines(made) == []
 
@@ -65,11 +65,13 @@ def test_the_remedy_helps(tmp_path: Path) -> None:
         tmp_path,
         READING_TEST,
         make_grid_site(ceilings=Ceilings(mb_per_s=20)),
-        terms=SubmissionOptions(Pace(4)),
+        options=SubmissionOptions(Pace(4)),
     )
     (line,) = _lines(made)
     fits = int(line.split("--in-flight ")[1].rstrip("."))
-    again = make_grid_plan(tmp_path, READING_TEST, *made.sites, terms=SubmissionOptions(Pace(fits)))
+    again = make_grid_plan(
+        tmp_path, READING_TEST, *made.sites, options=SubmissionOptions(Pace(fits))
+    )
     assert _lines(again) == []
 
 
@@ -78,18 +80,18 @@ def test_how_long_a_campaign_takes(tmp_path: Path) -> None:
     costs = cost_estimate.estimate_site_costs(one, {})
     alone = ceiling_checks.estimate_campaign_seconds(one, costs)
     assert alone == costs[0].wall_s
-    two = make_grid_plan(tmp_path, READING_TEST, terms=SubmissionOptions(Pace(2)))
+    two = make_grid_plan(tmp_path, READING_TEST, options=SubmissionOptions(Pace(2)))
     assert ceiling_checks.estimate_campaign_seconds(two, costs) == pytest.approx((alone or 0) / 2)
-    spread = make_grid_plan(tmp_path, READING_TEST, terms=SubmissionOptions(Pace(over_s=86400)))
+    spread = make_grid_plan(tmp_path, READING_TEST, options=SubmissionOptions(Pace(spread_s=86400)))
     assert ceiling_checks.estimate_campaign_seconds(spread, costs) == 86400
 
 
 def test_who_asks_for_more_at_a_time_than_a_site_takes_is_told(tmp_path: Path) -> None:
     site = make_grid_site(ceilings=Ceilings(in_flight=3))
     (line,) = ceiling_checks.list_concurrency_bounds(
-        make_grid_plan(tmp_path, READING_TEST, site, terms=SubmissionOptions(Pace(4)))
+        make_grid_plan(tmp_path, READING_TEST, site, options=SubmissionOptions(Pace(4)))
     )
-    assert line.startswith("Site SITE_A takes at most 3 jobs at a time")
+    assert line.startswith("Site SITE_A allows at most 3 concurrent jobs")
     assert not ceiling_checks.list_concurrency_bounds(
-        make_grid_plan(tmp_path, READING_TEST, site, terms=SubmissionOptions(Pace(3)))
+        make_grid_plan(tmp_path, READING_TEST, site, options=SubmissionOptions(Pace(3)))
     )

@@ -39,14 +39,14 @@ REMOTE = {"grid": "condor schedd@far collector.far", "arc": "arc https://ce.far.
 @pytest.mark.parametrize("universe", ["vanilla", *REMOTE])
 def test_the_description_as_it_was_reviewed(tmp_path: Path, universe: str) -> None:
     """Change the golden file with the template, on purpose."""
-    terms = SubmissionOptions(
+    options = SubmissionOptions(
         Pace(4, 3600, PaceRamp(2, 60)), credentials=JobCredentials(Path("/p"), Path("/t"))
     )
     site = make_grid_site(cvmfs="/my/cvmfs", submit={"accounting_group": "group_io"})
     if universe in REMOTE:
-        terms, site = SubmissionOptions(), replace(site, grid_resource=REMOTE[universe])
+        options, site = SubmissionOptions(), replace(site, grid_resource=REMOTE[universe])
     made = replace(
-        make_grid_plan(tmp_path / "test", READING_TEST, site, terms=terms), campaign_name="C"
+        make_grid_plan(tmp_path / "test", READING_TEST, site, options=options), campaign_name="C"
     )
     (text,) = _texts(made, tmp_path / "out")
     assert text == (GOLDEN / f"{universe}.sub").read_text(encoding="utf-8")
@@ -99,7 +99,7 @@ def test_a_site_can_extend_the_template(tmp_path: Path) -> None:
         ("reqest_cpus = 1\n", "no submit command 'reqest_cpus'\n.*'request_cpus'"),
         ("request_cpus = {{ cpus }}\n", "'cpus' is undefined.*SITE_A"),
         ("{% if %}", "htcondor.sub.j2:1"),
-        ('{% extends "shipped/other.j2" %}', "shipped/other.j2: there is no such template"),
+        ('{% extends "shipped/other.j2" %}', "shipped/other.j2: template not found"),
     ],
 )
 def test_mistakes_in_a_template_of_a_site(tmp_path: Path, text: str, said: str) -> None:
@@ -111,7 +111,7 @@ def test_mistakes_in_a_template_of_a_site(tmp_path: Path, text: str, said: str) 
 
 def test_a_folder_without_the_template_is_told(tmp_path: Path) -> None:
     made = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
-    with pytest.raises(ConfigError, match=r"htcondor\.sub\.j2: there is no such template"):
+    with pytest.raises(ConfigError, match=r"htcondor\.sub\.j2: template not found"):
         _texts(made, tmp_path / "out")
 
 
@@ -130,7 +130,7 @@ def test_a_slip_in_a_sites_commands_is_told_before_anything_is_sent(tmp_path: Pa
 def test_how_many_at_a_time(tmp_path: Path, asked: int, ceiling: int, expected: set[int]) -> None:
     text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
     site = make_grid_site("root", "other", ceilings=Ceilings(in_flight=ceiling))
-    made = make_grid_plan(tmp_path / "test", text, site, terms=SubmissionOptions(Pace(asked)))
+    made = make_grid_plan(tmp_path / "test", text, site, options=SubmissionOptions(Pace(asked)))
     classes = plan_clusters(made)
     assert {item.in_flight for item in classes} == expected
     assert sum(item.in_flight for item in classes) <= (ceiling or 99)

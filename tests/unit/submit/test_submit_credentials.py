@@ -29,7 +29,7 @@ def test_what_holds_until_the_end_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "left, said", [(-1, "expired at 20"), (50, "holds until .* expected to end at")]
+    "left, said", [(-1, "expired at 20"), (50, "expires at .* expected to end at")]
 )
 @pytest.mark.parametrize("make", [write_proxy, write_token])
 def test_what_does_not_is_refused(tmp_path: Path, make: object, left: int, said: str) -> None:

@@ -17,6 +17,7 @@ from treehammer.collectors.service_spec import CA_FILE, SERVICE_FILE, TOKEN_FILE
 from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError
 from treehammer.sql.auth import tokens
+from treehammer.submit.batch.htcondor.job_policy import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
 from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local.spool import Spool
@@ -25,10 +26,9 @@ from treehammer.submit.planning.pacing import Pace, PaceRamp
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.rendering import preview
-from treehammer.submit.rendering.cluster_description import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
 from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.submit.reporting import job_reporting
-from treehammer.submit.reporting.job_reporting import TokenDeadlines, TokenRenewal
+from treehammer.submit.reporting.token_lifetime import TokenDeadlines, TokenRenewal
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 MASTER = b"m" * 32
@@ -160,7 +160,7 @@ def test_nothing_travels_where_no_service_is_named_or_wanted(tmp_path: Path) -> 
 
 def test_a_service_without_a_key_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
     known = settings(tmp_path, key=None)
-    with pytest.raises(ConfigError, match="there is no key to https") as error:
+    with pytest.raises(ConfigError, match="no key for https") as error:
         submit_plan(make_local_plan(tmp_path / "test", SHELL_TEST), known)
     assert "--no-service" in str(error.value)
     assert not (tmp_path / "data").exists()
@@ -205,15 +205,15 @@ def test_a_service_that_is_away_is_a_warning_and_one_that_refuses_us_an_error(
         assert "503" in job_reporting.check_service(known, SubmissionOptions())[0]
     finally:
         stub.stop()
-    (line,) = job_reporting.check_service(known, SubmissionOptions(service_wait_s=7))
+    (line,) = job_reporting.check_service(known, SubmissionOptions(service_timeout_s=7))
     assert "Connection refused" in line
-    assert "each waits 7 s" in line
+    assert "each spends up to 7 s" in line
 
 
 def test_tokens_outlive_the_last_moment_of_their_jobs(tmp_path: Path) -> None:
     day = 86400.0
-    terms = SubmissionOptions(pace=Pace(in_flight=2, over_s=3600, ramp=PaceRamp(1, 60)))
-    made = make_grid_plan(tmp_path / "grid", READING_TEST, terms=terms)
+    options = SubmissionOptions(pace=Pace(in_flight=2, spread_s=3600, ramp=PaceRamp(1, 60)))
+    made = make_grid_plan(tmp_path / "grid", READING_TEST, options=options)
     jobs = list(made.jobs)
     lives = [TokenDeadlines(made, 1), TokenDeadlines(made, 1)]
     spans = [lives[0].next_deadline_s(job) for job in jobs]
@@ -238,7 +238,7 @@ def test_jobs_that_are_queued_anew_are_given_new_tokens(tmp_path: Path) -> None:
     job = described(made, known, tmp_path / "out")[0]
     (tmp_path / "new").mkdir()
     walls_s = {job.job_id: 60.0}
-    service = job_reporting.reporting_for_submission(known, SubmissionOptions(service_wait_s=5))
+    service = job_reporting.reporting_for_submission(known, SubmissionOptions(service_timeout_s=5))
     renewal = TokenRenewal(service, tmp_path / "new", made.campaign_id, walls_s)
     found = renewal(job.job_id, job.inputs)
     assert found.keys() == job.inputs.keys()

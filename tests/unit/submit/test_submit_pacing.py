@@ -6,21 +6,22 @@ import os
 
 import pytest
 
+from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError
-from treehammer.submit.planning.pacing import BreakerThreshold, Pace, PaceRamp, parse_duration
+from treehammer.submit.planning.pacing import BreakerThreshold, Pace, PaceRamp
 
 
 @pytest.mark.parametrize(
     "text, expected", [("90s", 90), (" 2 m", 120), ("24h", 86400), ("2d", 172800)]
 )
 def test_durations(text: str, expected: int) -> None:
-    assert parse_duration(text, "--over") == expected
+    assert parse_duration(text, "--spread") == expected
 
 
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "0h", "1.5h", "24 hours", "99999999h"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--over.*no duration"):
-        parse_duration(text, "--over")
+    with pytest.raises(ConfigError, match=r"--spread.*not a duration"):
+        parse_duration(text, "--spread")
 
 
 def test_ramps() -> None:
@@ -50,10 +51,10 @@ def test_when_a_breaker_trips(ended: int, failed: int, trips: bool) -> None:
     "pace, in_flight, expected",
     [
         (Pace(), 1, [0, 0, 0, 0, 0, 0]),
-        (Pace(over_s=60), 1, [0, 10, 20, 30, 40, 50]),
+        (Pace(spread_s=60), 1, [0, 10, 20, 30, 40, 50]),
         (Pace(ramp=PaceRamp(2, 60)), 6, [0, 0, 60, 60, 120, 120]),
         (Pace(ramp=PaceRamp(2, 60)), 3, [0, 0, 60, 60, 60, 60]),
-        (Pace(over_s=60, ramp=PaceRamp(1, 100)), 2, [0, 110, 120, 130, 140, 150]),
+        (Pace(spread_s=60, ramp=PaceRamp(1, 100)), 2, [0, 110, 120, 130, 140, 150]),
     ],
 )
 def test_delays_as_htcondor_works_them_out(pace: Pace, in_flight: int, expected: list[int]) -> None:

@@ -180,8 +180,8 @@ def test_a_plan_reads_what_was_found_and_names_who_is_skipped(
     made = make_plan(pinned, sites, manifest, software, created_us=1, placement=known)
     assert {job.site.name for job in made.jobs} == {"A"}
     assert {one.files for job in made.jobs for one in job.spec.executions} == {(there,)}
-    assert made.notes == ("Site B is skipped at door root, no good replica: f: gone.",)
+    assert made.notes == ("Door root of site B is skipped, no good replica: f: gone.",)
     nowhere = RucioPlacement({}, {("A", "root"): "a", ("B", "root"): "b"})
     with pytest.raises(NothingToDoError, match="no variant") as caught:
         make_plan(pinned, sites, manifest, software, created_us=1, placement=nowhere)
-    assert "Site A is skipped" in caught.value.hint
+    assert "site A is skipped" in caught.value.hint

@@ -138,7 +138,7 @@ def test_doors_that_a_site_lacks_are_said_and_left_out(tmp_path: Path) -> None:
         ("far", "file"),
         ("far", "https"),
     }
-    assert made.notes == ("Site local has no door 'https' (it has: file).",)
+    assert made.notes == ("Site local has no door 'https' (known: file).",)
 
 
 def test_a_test_without_doors_takes_the_first(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_environment_holds_quotes_spaces_and_dollars() -> None:
 
 @pytest.mark.parametrize("name, value", [("A B", "x"), ("A", "x\ny"), ("A", "\x00")])
 def test_what_has_no_place_in_an_environment(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match="no place in an environment"):
+    with pytest.raises(ValueError, match="cannot be set in a job"):
         quoting.quote_environment({name: value})
 
 

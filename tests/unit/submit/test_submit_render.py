@@ -82,14 +82,14 @@ def test_wrong_template_is_one_clear_error(tmp_path: Path, text: str, expected: 
 
 
 def test_missing_template(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such template"):
+    with pytest.raises(ConfigError, match="template not found"):
         template_engine.render_template("none.j2", {}, folder=tmp_path)
 
 
 def test_files_that_changed_since_they_were_pinned_are_refused(tmp_path: Path) -> None:
     pinned = make_pinned_test(tmp_path / "test", SHELL_TEST)
     (tmp_path / "test" / "run.sh").write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(SourceError, match="changed while"):
+    with pytest.raises(SourceError, match="changed during"):
         job_descriptions.copy_payload(pinned, tmp_path / "copy")
     (tmp_path / "test" / "run.sh").unlink()
     with pytest.raises(SourceError, match="cannot be copied"):

@@ -71,7 +71,7 @@ def test_what_is_above_a_ceiling_is_refused_before_anything_is_stored(tmp_path: 
     settings = make_settings(tmp_path)
     assert ceiling_checks.list_ceiling_violations(
         made, campaigns.estimate_plan_costs(made, settings)
-    ) == ["Site narrow takes at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."]
+    ) == ["Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."]
     with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
         campaigns.submit_plan(made, settings)
     with pytest.raises(NothingToDoError):

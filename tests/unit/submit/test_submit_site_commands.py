@@ -67,9 +67,9 @@ def test_a_check_tells_what_is_wrong_and_leaves_with_1(settings: Settings) -> No
     done = run(settings, "check", "--json")
     assert done.return_value == ExitCode.REGRESSION
     good, gone = json.loads(done.stdout)
-    assert (good["result"], good["found"]) == ("ok", "read 1024 bytes of f.root")
+    assert (good["result"], good["finding"]) == ("ok", "read 1024 bytes of f.root")
     assert (gone["result"], gone["check"]) == ("wrong", "door gone")
-    assert gone["found"].startswith("there is no ")
+    assert gone["finding"].startswith("there is no ")
     assert "Correct the prefix" in gone["remedy"]
     shown = run(settings, "check", "label:mine")
     assert "Correct the prefix" in " ".join(shown.stdout.split())

@@ -20,7 +20,8 @@ from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.campaign_commands import cancel, collect, status
 from treehammer.submit.cli.purge_command import purge
-from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
+from treehammer.submit.sites.batch_selection import open_batch_system
+from treehammer.submit.sites.site_registry import load_sites, select_sites
 
 FILE = """
 [pools.grid]
@@ -65,9 +66,9 @@ def test_sites_are_chosen_by_name_label_and_all_each_once(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("NAER", ("no site 'NAER'", "Did you mean 'NEAR'?", "Known: local, NEAR, FAR")),
-        ("label:nearby", ("no label 'nearby'", "Did you mean 'label:near'?")),
-        ("eu", ("no site 'eu'", "label:eu")),
+        ("NAER", ("unknown site 'NAER'", "Did you mean 'NEAR'?", "Known: local, NEAR, FAR")),
+        ("label:nearby", ("unknown label 'nearby'", "Did you mean 'label:near'?")),
+        ("eu", ("unknown site 'eu'", "label:eu")),
         ("al", ("Did you mean 'all'?",)),
     ],
 )
@@ -101,9 +102,9 @@ def test_the_local_batch_system_needs_no_sites_file(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("htcondor@grit", ("there is no pool 'grit'", "Did you mean 'grid'?", "left as they are")),
+        ("htcondor@grit", ("unknown pool 'grit'", "Did you mean 'grid'?", "left unchanged")),
         ("htcondor@grid", ("pools.grid.config", "condor_config")),
-        ("slurm", ("no batch system 'slurm'",)),
+        ("slurm", ("unknown batch system 'slurm'",)),
     ],
 )
 def test_a_pool_that_is_gone_is_an_error_of_configuration(
@@ -117,14 +118,15 @@ def test_a_pool_that_is_gone_is_an_error_of_configuration(
 
 
 def test_a_campaign_of_pools_asks_for_the_sites_file_when_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no sites file says what pool 'grid' is"):
+    with pytest.raises(ConfigError, match="no sites file defines pool 'grid'"):
         open_batch_system("htcondor@grid", make_settings(tmp_path))
 
 
 def test_local_campaigns_load_nothing_of_htcondor() -> None:
     code = (
-        "import sys; from treehammer import config; from treehammer.submit import sites; "
-        "sites.batch_system('local', config.load({}, environ={})); "
+        "import sys; from treehammer import config; "
+        "from treehammer.submit.sites import batch_selection; "
+        "batch_selection.open_batch_system('local', config.load_settings({}, environ={})); "
         "print([name for name in sys.modules if name in ('htcondor2', 'classad2')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -150,7 +152,7 @@ def campaign(settings: Settings) -> Settings:
 def test_jobs_of_a_pool_that_is_gone_are_left_as_they_are(
     campaign: Settings, verb: click.Command
 ) -> None:
-    with pytest.raises(ConfigError, match="there is no pool 'gone'") as caught:
+    with pytest.raises(ConfigError, match="unknown pool 'gone'") as caught:
         CliRunner().invoke(
             verb, ["campaign"], obj=campaign, standalone_mode=False, catch_exceptions=False
         )
@@ -201,7 +203,7 @@ def test_what_is_over_elsewhere_needs_no_sites_file(
     assert (error.exit_code if error else done.exit_code) == code, done.exception
     assert says in f"{done.output}{error or ''}"
     # Who did submit it from here is told what is missing.
-    remark = "no sites file says what pool 'theirs' is: what its jobs left is not looked for"
+    remark = "no sites file defines pool 'theirs': what its jobs left is not looked for"
     assert (remark in done.stderr) == (verb is not cancel)
 
 

@@ -14,8 +14,9 @@ from sites_file_mistakes import BROKEN_SITES, SITES_MISTAKES
 
 from treehammer import submit
 from treehammer.errors import ExitCode, SitesError
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import sites_file
-from treehammer.submit.sites.site_model import Ceilings, Door, HTCondorPool, Site
+from treehammer.submit.sites.site_model import Ceilings, Door, Site
 
 PUBLISHED = Path(submit.__file__).parent / "sites" / "sites.schema.json"
 

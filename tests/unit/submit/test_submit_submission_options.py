@@ -34,7 +34,7 @@ def test_nothing_typed_is_what_is_usual() -> None:
 
 def test_all_of_them(tmp_path: Path) -> None:
     typed = _typed(
-        *("--in-flight", "9", "--over", "24h", "--ramp", "3/10m", "--breaker", "20%/5"),
+        *("--in-flight", "9", "--spread", "24h", "--ramp", "3/10m", "--breaker", "20%/5"),
         *("--proxy", str(tmp_path / "p")),
         BEARER_TOKEN_FILE=str(tmp_path / "t"),
     )
@@ -48,8 +48,8 @@ def test_all_of_them(tmp_path: Path) -> None:
     [
         (("--in-flight", "0"), "--in-flight 0: at least one"),
         (("--ramp", "3/10m"), "--in-flight N"),
-        (("--over", "soon"), "--over: 'soon' is no duration"),
-        (("--breaker", "half"), "--breaker: 'half' is no breaker"),
+        (("--spread", "soon"), "--spread: 'soon' is not a duration"),
+        (("--breaker", "half"), "--breaker: 'half' is not a failure threshold"),
     ],
 )
 def test_slips(arguments: tuple[str, ...], said: str) -> None:

@@ -1,0 +1,25 @@
+"""Durations as users write them, such as ``90s`` or ``24h``."""
+
+from __future__ import annotations
+
+import re
+
+from treehammer.errors import ConfigError
+
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_duration(text: str, where: str) -> int:
+    """Parse a duration such as ``90s``, ``30m``, ``24h`` or ``2d`` into seconds.
+
+    Raises:
+        ConfigError: the text is not a duration, or is not above 0.
+    """
+    match = re.fullmatch(r"\s*(\d{1,7})\s*([smhd])\s*", text)
+    if match is None or not int(match[1]):
+        raise ConfigError(
+            f"{text!r} is not a duration",
+            where=where,
+            hint="Write it like 90s, 30m, 24h or 2d.",
+        )
+    return int(match[1]) * _SECONDS_PER_UNIT[match[2]]
