@@ -1,17 +1,18 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
-.PHONY: help install demo test lint docs pictures bench clean
+# `make demo` and `make test` do everything on a fresh machine; `make help` lists the rest.
+.PHONY: help install demo lint docs pictures unit check test bench clean
 BIN := .venv/bin
+HELPERS := $(subst $() ,:,$(addprefix tests/helpers/,common contracts sql web submit testbed datasets))
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-install: ## make .venv with everything a developer needs
+install: ## create .venv with everything a developer needs
 	@scripts/install.sh
 
-demo: install ## two ROOT releases over one dataset: table, HTML report, ROOT file (about three minutes)
+demo: install ## compare two ROOT releases on one dataset (about three minutes)
 	@$(BIN)/treehammer demo
 
-lint: install ## formatting, style, types, room order
+lint: install ## check format, style, types and package layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
@@ -21,14 +22,19 @@ lint: install ## formatting, style, types, room order
 docs: install ## build the documentation into site/; warnings are errors
 	@$(BIN)/mkdocs build --strict
 
-pictures: install ## take the pictures of pages in docs/images anew, of the results in the folder DATA
-	@PYTHONPATH=tests/helpers/common:tests/helpers/contracts:tests/helpers/sql:tests/helpers/web:tests/helpers/submit:tests/helpers/testbed:tests/helpers/datasets $(BIN)/python docs/pictures.py "$(DATA)"
+pictures: install ## retake the page screenshots in docs/images from the results in folder DATA
+	@PYTHONPATH=$(HELPERS) $(BIN)/python docs/pictures.py "$(DATA)"
 
-test: lint docs ## lint, docs and all tests
-	@scripts/test.sh
+unit: install ## run the unit tests: no ROOT, no services; ARGS go to pytest
+	@scripts/test.sh $(or $(ARGS),tests/unit)
 
-bench: install ## how fast and how honest we are; writes benchmarks/results/
+check: lint unit ## run lint and unit tests: the check before every commit
+
+test: $(if $(ARGS),install,lint docs) ## run lint, docs and all tests; ARGS select tests, e.g. ARGS="tests/unit/sql -k rollups"
+	@scripts/test.sh $(ARGS)
+
+bench: install ## run the benchmarks; writes benchmarks/results/
 	@$(BIN)/python -m benchmarks
 
-clean: ## remove what was built here (not the cache of ROOT releases)
+clean: ## remove build products (not the cache of ROOT releases)
 	rm -rf .venv build dist site demo-results .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
