@@ -29,13 +29,14 @@ from treehammer import config
 from treehammer.errors import ConfigError
 from treehammer.sql.core.backends.generic import ACCESS_OPTION
 from treehammer.sql.core.database_engine import write_transaction
+from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.core.day_numbers import DAY_US
 from treehammer.sql.core.dimensions import SUBJECT
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import measurement
 from treehammer.sql.write import rollups
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, insert_dimension_rows
-from treehammer.sql.write.store import Store, open_engine
+from treehammer.sql.write.store import Store
 from treehammer.testbed.install.postgres_server import (
     UNSAFE_FAST_SETTINGS,
     PostgresServer,

@@ -36,8 +36,9 @@ from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.tokens import SUBMIT
+from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.recording import AddResult
-from treehammer.sql.write.store import check_database, open_engine
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.service.app import create_app

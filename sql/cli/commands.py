@@ -15,9 +15,11 @@ from sqlalchemy.engine import make_url
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, MeasurementFileError, NothingToDoError
 from treehammer.sql.core import schema_upgrade
+from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.retention import first_kept_day
-from treehammer.sql.write.store import Store, check_database, upgrade_database
+from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, on_interrupt, output_options, print_rows, progress_bar
 from treehammer.text_formatting import pluralize
 

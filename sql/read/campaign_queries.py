@@ -20,8 +20,8 @@ from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
+from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.rollups import GOOD, UNSUPPORTED, exact_outcome_column
-from treehammer.sql.write.store import Store
 
 #: Failing measurements of a campaign whose messages are read.
 MAX_FAILURE_MESSAGES = 2000
@@ -72,7 +72,7 @@ class JobSummary:
     message: str
 
 
-def list_campaigns(store: Store, first: int, count: int) -> tuple[list[CampaignState], int]:
+def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[CampaignState], int]:
     """``count`` campaigns from the ``first`` on, the newest first, and how many there are."""
     order = (campaign.c.created_us.desc(), campaign.c.id)
     with store.connection() as connection:
@@ -83,7 +83,7 @@ def list_campaigns(store: Store, first: int, count: int) -> tuple[list[CampaignS
 
 
 def list_campaign_choices(
-    store: Store, count: int, chosen: Collection[str]
+    store: ResultsReader, count: int, chosen: Collection[str]
 ) -> list[tuple[str, str]]:
     """Identity and name of campaigns to choose from: the newest, and those that are chosen, however old."""
     found = {id_: name for id_, name, _ in list_newest_campaigns(store, count)}
@@ -100,7 +100,7 @@ class CampaignTitle(NamedTuple):
     created_us: int
 
 
-def list_newest_campaigns(store: Store, count: int) -> list[CampaignTitle]:
+def list_newest_campaigns(store: ResultsReader, count: int) -> list[CampaignTitle]:
     """List the newest campaigns, newest first."""
     query = sa.select(campaign.c.id, campaign.c.name, campaign.c.created_us)
     query = query.order_by(campaign.c.created_us.desc(), campaign.c.id).limit(count)
@@ -108,7 +108,7 @@ def list_newest_campaigns(store: Store, count: int) -> list[CampaignTitle]:
         return [CampaignTitle(id_, name or id_, us) for id_, name, us in connection.execute(query)]
 
 
-def fetch_campaign_names(store: Store, ids: Collection[str]) -> dict[str, str]:
+def fetch_campaign_names(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
     """Campaigns of these identities that have a name: identity -> name."""
     if not ids:
         return {}
@@ -122,7 +122,7 @@ def fetch_campaign_names(store: Store, ids: Collection[str]) -> dict[str, str]:
     return found
 
 
-def fetch_distinct_names(store: Store, ids: Collection[str]) -> dict[str, str]:
+def fetch_distinct_names(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
     """The same, of names that are alike with the identity, in short: no two are the same."""
     found = fetch_campaign_names(store, ids)
     alike = Counter(found.values())
@@ -134,8 +134,8 @@ def fetch_distinct_names(store: Store, ids: Collection[str]) -> dict[str, str]:
     return {i: n if alike[n] == 1 else f"{n} ({i[:short]})" for i, n in found.items()}
 
 
-def resolve_campaign(store: Store, reference: str) -> str:
-    """The identity that :meth:`Store.campaign` finds, or of a campaign that has measurements alone.
+def resolve_campaign(store: ResultsReader, reference: str) -> str:
+    """The identity that :meth:`.ResultsReader.campaign` finds, or of a campaign that has measurements alone.
 
     Raises:
         NothingToDo: there is no campaign at all.
@@ -150,13 +150,13 @@ def resolve_campaign(store: Store, reference: str) -> str:
         return reference
 
 
-def _has_measurements(store: Store, campaign_id: str) -> bool:
+def _has_measurements(store: ResultsReader, campaign_id: str) -> bool:
     one = sa.select(measurement.c.measurement_id).where(measurement.c.campaign_id == campaign_id)
     with store.connection() as connection:
         return connection.scalar(one.limit(1)) is not None
 
 
-def fetch_campaign(store: Store, id_: str) -> CampaignRow:
+def fetch_campaign(store: ResultsReader, id_: str) -> CampaignRow:
     """The campaign of an identity.
 
     Raises:
@@ -169,7 +169,7 @@ def fetch_campaign(store: Store, id_: str) -> CampaignRow:
     return found[0]
 
 
-def fetch_job(store: Store, id_: str) -> JobRow:
+def fetch_job(store: ResultsReader, id_: str) -> JobRow:
     """The job of an identity.
 
     Raises:
@@ -182,7 +182,7 @@ def fetch_job(store: Store, id_: str) -> JobRow:
     return found[0]
 
 
-def count_job_states(store: Store, campaign_id: str) -> dict[str, dict[str, int]]:
+def count_job_states(store: ResultsReader, campaign_id: str) -> dict[str, dict[str, int]]:
     """Site -> state -> jobs of a campaign."""
     by = (job.c.site, job.c.state)
     query = sa.select(*by, sa.func.count()).where(job.c.campaign_id == campaign_id)
@@ -193,7 +193,7 @@ def count_job_states(store: Store, campaign_id: str) -> dict[str, dict[str, int]
     return found
 
 
-def fetch_time_span_us(store: Store, campaign_id: str) -> tuple[int, int] | None:
+def fetch_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int] | None:
     """When its first job started and the last known start or end of one; None before.
 
     Both are microseconds since 1970 UTC, as the batch systems told when they were last looked at.
@@ -207,7 +207,7 @@ def fetch_time_span_us(store: Store, campaign_id: str) -> tuple[int, int] | None
     return None if first is None else (int(first), max(int(us or 0) for us in last))
 
 
-def list_failure_messages(store: Store, campaign_id: str) -> list[FailureMessage]:
+def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[FailureMessage]:
     """What its failing measurements said, :data:`MOST_FAILING` at most."""
     names = ("site", "job_id", "failure_class", "failure_kind", "failure_phase", "failure_message")
     query = measurement_view.select_columns(names).where(
@@ -218,7 +218,7 @@ def list_failure_messages(store: Store, campaign_id: str) -> list[FailureMessage
         return [FailureMessage(*(value or "" for value in row)) for row in rows]
 
 
-def count_unsupported(store: Store, campaign_id: str) -> dict[tuple[str, str], int]:
+def count_unsupported(store: ResultsReader, campaign_id: str) -> dict[tuple[str, str], int]:
     """Site and class of failure -> its measurements of what a release or set-up cannot do at all."""
     by = (measurement_view.catalogue_column("site"), measurement.c.failure_class)
     query = measurement_view.select_columns(("site", "failure_class")).add_columns(sa.func.count())
@@ -232,7 +232,7 @@ def count_unsupported(store: Store, campaign_id: str) -> dict[tuple[str, str], i
         return {(site or "", of_class): int(count) for site, of_class, count in rows}
 
 
-def list_datasets(store: Store, campaign_id: str) -> list[tuple[str, str]]:
+def list_datasets(store: ResultsReader, campaign_id: str) -> list[tuple[str, str]]:
     """Name and hash of every dataset that its measurements read, sorted."""
     subject = dimension_tables["subject"].c
     mine = sa.select(measurement.c.subject_id).where(measurement.c.campaign_id == campaign_id)
@@ -242,7 +242,7 @@ def list_datasets(store: Store, campaign_id: str) -> list[tuple[str, str]]:
         return sorted((name, hash_ or "") for name, hash_ in connection.execute(query))
 
 
-def count_failed_attempts(store: Store, campaign_id: str) -> list[FailedAttemptCount]:
+def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[FailedAttemptCount]:
     """Its attempts that did not end well, by site and class, the most frequent first."""
     later = attempt.alias("later")
     followed = (
@@ -268,7 +268,7 @@ def count_failed_attempts(store: Store, campaign_id: str) -> list[FailedAttemptC
 
 
 def list_job_summaries(
-    store: Store, campaign_id: str, only: Mapping[str, str], first: int, count: int
+    store: ResultsReader, campaign_id: str, only: Mapping[str, str], first: int, count: int
 ) -> tuple[list[JobSummary], int]:
     """``count`` jobs from the ``first`` on by site, label and repeat, and how many there are.
 
@@ -369,7 +369,7 @@ def _jobs_with_failure(campaign_id: str, failure: str) -> sa.ColumnElement[bool]
 
 
 def fetch_job_measurements(
-    store: Store, row: JobRow, columns: Sequence[str]
+    store: ResultsReader, row: JobRow, columns: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The measurements of a job by attempt, round and position, :data:`MOST_OF_JOB` at most."""
     order = (measurement.c.attempt, measurement.c.round, measurement.c.position)

@@ -24,7 +24,7 @@ from treehammer.sql.core.schema import (
     rollup_day,
     verdict,
 )
-from treehammer.sql.write.store import MAX_IN_LIST, Store
+from treehammer.sql.read.reader import MAX_IN_LIST, ResultsReader
 
 _SITE = dimension_tables["subject"].c.site
 #: Failing measurements, and jobs, of a site and day that are read.
@@ -53,7 +53,7 @@ class CampaignState:
     recorded: int
 
 
-def list_site_days(store: Store, first: int, last: int) -> list[SiteDay]:
+def list_site_days(store: ResultsReader, first: int, last: int) -> list[SiteDay]:
     """Sites and days from ``first`` to ``last`` (YYYYMMDD) on which something was measured, in order."""
     query = (
         sa.select(
@@ -70,21 +70,21 @@ def list_site_days(store: Store, first: int, last: int) -> list[SiteDay]:
     return [SiteDay(*key, found[key]) for key in sorted(found)]
 
 
-def find_last_day(store: Store) -> int | None:
+def find_last_day(store: ResultsReader) -> int | None:
     """The last day (UTC, YYYYMMDD) on which something was measured."""
     with store.connection() as connection:
         found = connection.scalar(sa.select(sa.func.max(rollup_day.c.day)))
     return None if found is None else int(found)
 
 
-def list_sites(store: Store) -> list[str]:
+def list_sites(store: ResultsReader) -> list[str]:
     """Every site that has ever measured something, sorted."""
     with store.connection() as connection:
         found = connection.scalars(sa.select(_SITE).distinct().order_by(_SITE))
         return [site or "" for site in found]
 
 
-def build_unknown_site_error(store: Store, site: str) -> NothingToDoError:
+def build_unknown_site_error(store: ResultsReader, site: str) -> NothingToDoError:
     """That this site has never measured anything, and which may be meant."""
     near = suggest_word(site, list_sites(store))
     return NothingToDoError(
@@ -102,7 +102,7 @@ class FirstMeasurement:
     first_day: int
 
 
-def list_first_measurements(store: Store) -> list[FirstMeasurement]:
+def list_first_measurements(store: ResultsReader) -> list[FirstMeasurement]:
     """Since when every site has measured what: one look into an index for each subject."""
     subject = dimension_tables["subject"]
     first = sa.select(sa.func.min(rollup_day.c.day)).where(rollup_day.c.subject_id == subject.c.id)
@@ -118,7 +118,7 @@ def list_first_measurements(store: Store) -> list[FirstMeasurement]:
         ]
 
 
-def list_subject_values(store: Store, name: str, limit: int | None = None) -> list[str]:
+def list_subject_values(store: ResultsReader, name: str, limit: int | None = None) -> list[str]:
     """List the distinct values of a column of measured subjects, sorted by the database."""
     column = dimension_tables["subject"].c[name]
     query = sa.select(column).where(column.is_not(None)).distinct().order_by(column).limit(limit)
@@ -126,7 +126,9 @@ def list_subject_values(store: Store, name: str, limit: int | None = None) -> li
         return [str(value) for value in connection.scalars(query)]
 
 
-def list_active_campaigns(store: Store, open_states: Collection[str]) -> list[CampaignState]:
+def list_active_campaigns(
+    store: ResultsReader, open_states: Collection[str]
+) -> list[CampaignState]:
     """The campaigns that have jobs in any of these states, the newest first."""
     query = sa.select(job.c.campaign_id).where(job.c.state.in_(open_states)).distinct()
     with store.connection() as connection:
@@ -134,7 +136,7 @@ def list_active_campaigns(store: Store, open_states: Collection[str]) -> list[Ca
     return fetch_campaign_states(store, ids)
 
 
-def list_campaigns_since(store: Store, us: int) -> list[CampaignRow]:
+def list_campaigns_since(store: ResultsReader, us: int) -> list[CampaignRow]:
     """The campaigns that were submitted since a time, the newest first."""
     query = sa.select(campaign).where(campaign.c.created_us >= us)
     with store.connection() as connection:
@@ -143,7 +145,7 @@ def list_campaigns_since(store: Store, us: int) -> list[CampaignRow]:
         )
 
 
-def fetch_campaign_states(store: Store, ids: Sequence[str]) -> list[CampaignState]:
+def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[CampaignState]:
     """How campaigns of these identities stand, the newest first."""
     rows: list[CampaignRow] = []
     jobs: dict[str, Counter[str]] = defaultdict(Counter)
@@ -180,7 +182,7 @@ class ComparisonSummary:
 
 
 def list_latest_comparisons(
-    store: Store, count: int, first: int = 0, *, since_us: int | None = None
+    store: ResultsReader, count: int, first: int = 0, *, since_us: int | None = None
 ) -> list[ComparisonSummary]:
     """``count`` stored comparisons from the ``first`` on, the newest first; no more than 1000.
 
@@ -218,7 +220,7 @@ def list_latest_comparisons(
     ]
 
 
-def count_comparisons(store: Store) -> int:
+def count_comparisons(store: ResultsReader) -> int:
     """How many comparisons are stored."""
     query = sa.select(sa.func.count()).select_from(verdict).where(verdict.c.line == 0)
     with store.connection() as connection:
@@ -226,7 +228,7 @@ def count_comparisons(store: Store) -> int:
 
 
 def find_largest_effects(
-    store: Store, comparisons: Collection[str], verdicts: Collection[str]
+    store: ResultsReader, comparisons: Collection[str], verdicts: Collection[str]
 ) -> dict[tuple[str, str], VerdictRow]:
     """Of each of some comparisons and metric the line with the largest effect, of those with one of these verdicts."""
     table = verdict.c
@@ -268,7 +270,7 @@ class BadMeasurement:
     implausible_reasons: str
 
 
-def list_bad_measurements(store: Store, site: str, day: int) -> list[BadMeasurement]:
+def list_bad_measurements(store: ResultsReader, site: str, day: int) -> list[BadMeasurement]:
     """Measurements of a site and day (YYYYMMDD) that are not good, :data:`MOST_FAILING` at most."""
     bad = sa.or_(measurement.c.failure_class.is_not(None), measurement.c.plausible == sa.false())
     names = tuple(field.name for field in fields(BadMeasurement))
@@ -291,7 +293,7 @@ class MeasuredJob:
     good: int
 
 
-def list_measured_jobs(store: Store, site: str, day: int) -> list[MeasuredJob]:
+def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[MeasuredJob]:
     """Jobs that measured something at a site on a day (YYYYMMDD), :data:`MOST_JOBS` at most."""
     whole = sa.and_(measurement.c.failure_class.is_(None), measurement.c.plausible == sa.true())
     one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
@@ -329,7 +331,7 @@ class SiteTotal:
     last_day: int
 
 
-def count_site_outcomes(store: Store) -> list[SiteTotal]:
+def count_site_outcomes(store: ResultsReader) -> list[SiteTotal]:
     """By site and outcome, in order."""
     table = rollup_day.c
     # A column that no index is sorted by: SQLite would read the table in an index's order.
@@ -351,7 +353,7 @@ def count_site_outcomes(store: Store) -> list[SiteTotal]:
     return sorted(found, key=lambda one: (one.site, one.outcome))
 
 
-def count_jobs_by_state(store: Store, open_states: Collection[str]) -> dict[str, int]:
+def count_jobs_by_state(store: ResultsReader, open_states: Collection[str]) -> dict[str, int]:
     """How many jobs are in each of these states; those that nobody is in are absent."""
     query = sa.select(job.c.state, sa.func.count()).where(job.c.state.in_(open_states))
     with store.connection() as connection:

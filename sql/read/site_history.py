@@ -20,8 +20,8 @@ from treehammer.sql.core.schema import (
     rollup_day,
 )
 from treehammer.sql.read.figure_sql import FIGURE_FETCH_ROWS
+from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.rollups import GOOD
-from treehammer.sql.write.store import Store
 
 _SUBJECT = dimension_tables["subject"].c
 _STORAGE = dimension_tables["storage"].c
@@ -83,7 +83,7 @@ class ContextAspect:
 ContextHistory = Mapping[ContextAspect, Mapping[int, frozenset[str]]]
 
 
-def list_workloads(store: Store, site: str) -> list[Workload]:
+def list_workloads(store: ResultsReader, site: str) -> list[Workload]:
     """What a site has ever measured; nothing when there is no such site."""
     columns = (
         _SUBJECT.test_name,
@@ -107,7 +107,7 @@ def common_label(labels: Collection[str]) -> str:
 
 
 def list_recorded_variants(
-    store: Store, variants: Iterable[str], site: str | None = None
+    store: ResultsReader, variants: Iterable[str], site: str | None = None
 ) -> list[str]:
     """What these variants were recorded as with any release, at all sites or at one."""
     wanted = set(map(drop_release_axis, variants))
@@ -119,7 +119,7 @@ def list_recorded_variants(
         return sorted(one for one in known if one and drop_release_axis(one) in wanted)
 
 
-def find_first_day(store: Store, site: str) -> int | None:
+def find_first_day(store: ResultsReader, site: str) -> int | None:
     """The first day (UTC, YYYYMMDD) on which a site measured something; None before."""
     mine = sa.select(_SUBJECT.id).where(_is_site(site))
     query = sa.select(sa.func.min(rollup_day.c.day)).where(rollup_day.c.subject_id.in_(mine))
@@ -129,7 +129,7 @@ def find_first_day(store: Store, site: str) -> int | None:
 
 
 def fetch_daily_sums(
-    store: Store, metric: str, first: int, last: int, only: Mapping[str, str]
+    store: ResultsReader, metric: str, first: int, last: int, only: Mapping[str, str]
 ) -> Iterator[DailySums]:
     """The roll-ups of timed measurements of every site, as they stand: some thousand for a month.
 
@@ -162,7 +162,7 @@ def fetch_daily_sums(
                 yield DailySums(day, *known[subject], int(number), total, squares)
 
 
-def fetch_history(store: Store, site: str, first: int, last: int) -> ContextHistory:
+def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:
     """What doors, releases and nodes were, from the day ``first`` to ``last`` (YYYYMMDD).
 
     It is taken from the last measurement of each variant on each day (UTC) that came back whole.
@@ -227,7 +227,7 @@ def fetch_history(store: Store, site: str, first: int, last: int) -> ContextHist
     }
 
 
-def _is_same_day(store: Store, latest: sa.Subquery) -> sa.ColumnElement[bool]:
+def _is_same_day(store: ResultsReader, latest: sa.Subquery) -> sa.ColumnElement[bool]:
     day = measurement.c.day
     if store.url.get_backend_name() == "sqlite":
         # As a range: after "equal to" it would take the index that has no times, and read each row.

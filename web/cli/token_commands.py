@@ -28,7 +28,8 @@ from treehammer.sql.auth.tokens import (
     fingerprint_master_key,
     parse_key,
 )
-from treehammer.sql.write.store import Store, open_engine
+from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize
 

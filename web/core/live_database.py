@@ -16,9 +16,10 @@ from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.tokens import AccessList
 from treehammer.sql.core.database_engine import parse_url
 from treehammer.sql.core.database_errors import display_url, sqlite_path
+from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.recording import AddResult
-from treehammer.sql.write.store import Store, open_engine
+from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 from treehammer.web.core.responses import RequestRefusedError
 

@@ -20,7 +20,8 @@ from treehammer.analysis.descriptive.day_status import DayOutcomes, DayStatus
 from treehammer.analysis.statistics.verdict import RELEASE_SCOPE, SERIES_SCOPE, Verdict
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement
-from treehammer.sql.write.store import MAX_IN_LIST, Store
+from treehammer.sql.read.reader import MAX_IN_LIST
+from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.display import calendar_days
 from treehammer.web.views.compare import comparison_columns

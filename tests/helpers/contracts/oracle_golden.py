@@ -33,8 +33,9 @@ from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write import rollups
+from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.retention import PRUNABLE
-from treehammer.sql.write.store import Store, check_database
+from treehammer.sql.write.store import Store
 
 GOLDEN_FOLDER = Path(__file__).parents[2] / "unit/sql/golden"
 _WIDTH = 100

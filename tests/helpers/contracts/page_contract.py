@@ -161,7 +161,7 @@ def test_job_failures_ordered_by_frequency(filled: Store) -> None:
 def test_same_named_campaigns_are_distinguished(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(campaign_queries, "CHUNK", 2)
+    monkeypatch.setattr(campaign_queries, "CHUNK_ROWS", 2)
     for id_ in ("0123456789abcdef01", "0123456789abcdef02", "fedcba98765432100"):
         filled.add_campaign(make_campaign_row(id_, name="nightly"), [])
     ids = ["new", "0123456789abcdef01", "fedcba98765432100", "nothing"]

@@ -11,9 +11,10 @@ from measurement_factory import make_measurement
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.retention import PRUNED_COLUMNS, PruneResult, first_kept_day
-from treehammer.sql.write.store import Store, check_database
+from treehammer.sql.write.store import Store
 
 DAYS = (20260101, 20260102, 20260103)
 

@@ -18,7 +18,8 @@ from treehammer.sql.core.schema import ROLLUP_METRICS, rollup_day
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write import rollups
-from treehammer.sql.write.store import Store, check_database
+from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.store import Store
 
 FAILURES = ("", "", "", "", "open", "read")
 

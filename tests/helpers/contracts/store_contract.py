@@ -34,11 +34,13 @@ from treehammer.sql.core.database_engine import (
     parse_url,
     write_transaction,
 )
+from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, PairRow, ReplicaRow, VerdictRow
 from treehammer.sql.core.schema_upgrade import REVISION
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
-from treehammer.sql.write.store import Store, check_database, upgrade_database
+from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 
 HELPERS_FOLDER = str(Path(measurement_factory.__file__).parent)
@@ -471,7 +473,7 @@ def run_script(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 ADD_SCRIPT = """
     import json, sys
-    from sql_makers import make_measurement
+    from measurement_factory import make_measurement
     from treehammer.sql.write.store import Store
     new = known = 0
     with Store.open(sys.argv[1]) as store:

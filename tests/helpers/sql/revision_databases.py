@@ -29,11 +29,13 @@ from treehammer.sql.core.database_engine import (
     parse_url,
     write_transaction,
 )
+from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.core.migrations.shape import REAL
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.write import quality_flags
+from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.recording import AddResult
-from treehammer.sql.write.store import Store, check_database, upgrade_database
+from treehammer.sql.write.store import Store
 
 FROZEN_FOLDER = Path(__file__).parents[2] / "unit/sql/frozen"
 Row = dict[str, Any]

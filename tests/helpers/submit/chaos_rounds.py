@@ -27,7 +27,8 @@ from treehammer import __main__ as face
 from treehammer import config
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.store import Store, check_database
+from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local import job_processes
 from treehammer.submit.tracking import campaign_polling
 

@@ -28,8 +28,10 @@ from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.keyring import Keyring, load_master_key
 from treehammer.sql.auth.tokens import AccessKey
+from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.store import Store, check_database, open_engine
+from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 TIMEOUT_S = 60.0

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.tokens import AccessKey
-from treehammer.sql.write.store import open_engine
+from treehammer.sql.core.database_setup import open_engine
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink

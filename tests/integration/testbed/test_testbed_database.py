@@ -26,7 +26,7 @@ from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.sql.write.store import check_database
+from treehammer.sql.write.database_check import check_database
 from treehammer.testbed.cli import testbed_commands
 from treehammer.testbed.components import database_server
 from treehammer.testbed.core import (

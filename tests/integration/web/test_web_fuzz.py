@@ -36,8 +36,9 @@ from treehammer.collectors.record.measurement_record import (
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME, Metric
 from treehammer.sql.core.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.record_consistency import NON_NEGATIVE_COLUMNS
-from treehammer.sql.write.store import Store, check_database
+from treehammer.sql.write.store import Store
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.operations import OPERATIONS
 from treehammer.web.core.request_bodies import RequestLimits

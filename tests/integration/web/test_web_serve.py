@@ -19,7 +19,8 @@ from service_thread import make_sent_measurement
 
 from treehammer.sql.auth.keyring import Keyring, load_master_key
 from treehammer.sql.auth.tokens import mint_job_token, parse_key
-from treehammer.sql.write.store import Store, open_engine
+from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 PATIENCE_S = 60.0

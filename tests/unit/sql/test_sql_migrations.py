@@ -23,12 +23,14 @@ from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import NothingToDoError, StoreError
 from treehammer.sql.core import schema_upgrade
 from treehammer.sql.core.database_engine import alter_transaction, make_engine
+from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.core.dimensions import DIMENSIONS
 from treehammer.sql.core.measurement_view import ALL_COLUMNS
 from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.store import Store, check_database, upgrade_database
+from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.store import Store
 
 ORACLE_NAME = 30
 HEAD = schema_upgrade.REVISION

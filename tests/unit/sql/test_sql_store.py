@@ -12,8 +12,9 @@ from store_contract import read_rows, run_script
 
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
 from treehammer.sql.core import database_engine, database_errors
+from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.recording import AddResult
-from treehammer.sql.write.store import Store, check_database
+from treehammer.sql.write.store import Store
 
 # Opening
 
@@ -99,7 +100,7 @@ def test_a_database_that_another_holds(url: str, monkeypatch: pytest.MonkeyPatch
 
 FILL = """
     import resource, sys
-    from sql_makers import full_measurement
+    from measurement_factory import full_measurement
     from treehammer.errors import StoreError
     from treehammer.sql.write.store import Store
     with Store.open(sys.argv[1]) as store:

@@ -56,7 +56,7 @@ def kept(filled: ServiceThread) -> RootExports:
     [
         ("", 200, "treehammer export results.root"),
         ("?campaign=nightly", 200, "There is no ROOT on this machine"),
-        ("?campaign=none", 400, "there is no such campaign"),
+        ("?campaign=none", 400, "no campaign matches"),
         ("?campaign=nightly&where=hots%3Dx", 400, "Did you mean host"),
         ("?campaign=nightly&where=site%3Dnowhere", 200, "No measurement is selected"),
         ("?campaign=nightly&where=site%3Dnowhere&where=site%3DSITE_A", 200, "no ROOT on"),

@@ -15,7 +15,8 @@ from revision_databases import EARLIER_REVISIONS, check_rows_kept, check_upgrade
 from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.core.backends.oracle import is_already_applied
 from treehammer.sql.core.database_engine import make_engine, parse_url
-from treehammer.sql.write.store import Store, upgrade_database
+from treehammer.sql.core.database_setup import upgrade_database
+from treehammer.sql.write.store import Store
 
 _SCHEMA = (
     "SELECT table_name, column_name, data_type, character_maximum_length, numeric_precision, "

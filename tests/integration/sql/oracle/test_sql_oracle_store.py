@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from measurement_factory import make_measurement
 from store_contract import *  # noqa: F403 - the tests that hold for every database
 
-from treehammer.sql.write.store import Store, check_database
+from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.store import Store
 
 
 # In place of the contract's own.

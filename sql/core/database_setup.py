@@ -1,0 +1,83 @@
+"""Opening and upgrading a results database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy.engine import URL, Engine
+
+from treehammer.errors import NothingToDoError, StoreError
+from treehammer.sql.core import schema_upgrade
+from treehammer.sql.core.database_engine import (
+    enable_wal,
+    make_engine,
+    parse_url,
+    require_usable_server,
+)
+from treehammer.sql.core.database_errors import display_url, sqlite_path
+
+
+def open_engine(url: str, *, create: bool) -> Engine:
+    """The engine of a database of this version; see :meth:`Store.open`."""
+    engine = _make_engine(url, create=create)
+    try:
+        require_usable_server(engine)
+        if schema_upgrade.read_schema_state(engine) is schema_upgrade.SchemaState.EMPTY:
+            if not create:
+                raise _build_no_results_error(engine.url)
+            enable_wal(engine)
+            schema_upgrade.create_schema(engine)
+        schema_upgrade.require_current_schema(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
+    """Bring a database to this version's schema; returns the backup of an SQLite file.
+
+    Args:
+        url: of the database.
+        backed_up: that there is a backup; see :func:`treehammer.sql.core.schema_upgrade.upgrade_schema`.
+
+    Raises:
+        ConfigError: Oracle's changes cannot be undone, and nobody says that there is a backup.
+        NothingToDo: there is no database.
+        StoreError: it is newer than this version, or refused; then it is as it was before.
+    """
+    engine = _make_engine(url, create=False)
+    try:
+        require_usable_server(engine)
+        return schema_upgrade.upgrade_schema(engine, backed_up=backed_up)
+    finally:
+        engine.dispose()
+
+
+def _make_engine(url: str, *, create: bool) -> Engine:
+    parsed = parse_url(url)
+    file = sqlite_path(parsed)
+    if file and not file.exists():
+        if not create:
+            raise _build_no_results_error(parsed)
+        _create_folder(file)
+    return make_engine(parsed)
+
+
+def _build_no_results_error(url: URL) -> NothingToDoError:
+    return NothingToDoError(
+        "there are no results yet",
+        where=display_url(url),
+        hint="Run a test first, or give another database with --database.",
+    )
+
+
+def _create_folder(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"its folder cannot be made ({error.strerror})",
+            where=str(file),
+            hint="Give another place with --database or --data-dir.",
+        ) from error

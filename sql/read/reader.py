@@ -1,0 +1,216 @@
+"""Read access to the results database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine
+
+from treehammer.collectors.record.measurement_record import is_storable
+from treehammer.collectors.record.metric_catalogue import Value
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.core import schema
+from treehammer.sql.core.database_engine import read_transaction
+from treehammer.sql.core.database_errors import display_url
+from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.core.measurement_view import ALL_COLUMNS
+from treehammer.sql.core.row_mapping import Row, fetch_rows, select_comparison_rows
+from treehammer.sql.core.rows import (
+    AttemptRow,
+    CampaignRow,
+    CountRow,
+    ExtraRow,
+    JobRow,
+    PairRow,
+    ReplicaRow,
+    VerdictRow,
+)
+from treehammer.sql.read.figure_query import FigureQuery, FigureResult
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.measurement_selection import Selection
+
+#: Longest IN list that every database accepts (Oracle's limit).
+MAX_IN_LIST = 1000
+
+
+class ResultsReader:
+    """An open results database that is only read.
+
+    Use it as a context manager or :meth:`close` it. Every method raises
+    :class:`~treehammer.errors.StoreError` when the database refuses.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open the existing database at a SQLAlchemy URL.
+
+        Args:
+            url: for instance ``sqlite:////home/me/results.db``.
+
+        Raises:
+            ConfigError: the URL is wrong.
+            NothingToDoError: no database exists there.
+            StoreError: the database cannot be opened or has another schema version.
+        """
+        return cls(open_engine(url, create=False))
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> URL:
+        """URL of the database."""
+        return self._engine.url
+
+    @contextmanager
+    def snapshot(self) -> Iterator[DatabaseSnapshot]:
+        """Run several queries on one state of the database."""
+        with read_transaction(self._engine) as connection:
+            yield DatabaseSnapshot(connection)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Connect to one state of the database, for queries of this package."""
+        with read_transaction(self._engine) as connection:
+            yield connection
+
+    # Measurements
+
+    def measurements(
+        self, selection: Selection, columns: Sequence[str] | None = None
+    ) -> Iterator[dict[str, Value]]:
+        """Stream the selected measurements; see :meth:`.DatabaseSnapshot.measurements`."""
+        with self.snapshot() as snapshot:
+            yield from snapshot.measurements(selection, columns or ALL_COLUMNS)
+
+    def extras(self, selection: Selection) -> Iterator[ExtraRow]:
+        """Stream the test-defined metrics of the selected measurements."""
+        with self.snapshot() as snapshot:
+            yield from snapshot.extras(selection)
+
+    def count_measurements(self, campaign_id: str) -> list[CountRow]:
+        """Count a campaign's measurements by site, kind, failure class and plausibility."""
+        with self.snapshot() as snapshot:
+            return snapshot.count_measurements(campaign_id)
+
+    def fetch_figure(self, figure: FigureQuery) -> FigureResult:
+        """Fetch counts, means and spreads of metrics, in groups."""
+        with self.snapshot() as snapshot:
+            return snapshot.fetch_figure(figure)
+
+    def count_by_attempt(self, campaign_id: str) -> dict[tuple[str, int], int]:
+        """Count measurements by job and attempt; attempts without any are absent."""
+        with self.snapshot() as snapshot:
+            return snapshot.count_by_attempt(campaign_id)
+
+    # Campaigns, jobs, attempts
+
+    def campaigns(self) -> list[CampaignRow]:
+        """List all campaigns, newest first."""
+        table = schema.campaign
+        query = sa.select(table).order_by(table.c.created_us.desc(), table.c.id)
+        return self._fetch_rows(CampaignRow, query)
+
+    def campaign(self, reference: str) -> CampaignRow:
+        """Find the campaign with this identity or name, a prefix of either, or ``last``.
+
+        Raises:
+            NothingToDoError: no campaign exists at all.
+            ConfigError: none or several match; the message lists them.
+        """
+        table = schema.campaign
+        wanted = sa.select(table).where(table.c.id == sa.bindparam("wanted"))
+        with read_transaction(self._engine) as connection:
+            if is_storable(reference) and (
+                exact := fetch_rows(connection, CampaignRow, wanted.params(wanted=reference))
+            ):
+                return exact[0]
+            # Plans are long, so only names are fetched.
+            names = sa.select(table.c.id, table.c.name)
+            order = (table.c.created_us.desc(), table.c.id)
+            known = [(id_, name or "") for id_, name in connection.execute(names.order_by(*order))]
+            id_ = _resolve_reference(reference, known, display_url(self._engine.url))
+            return fetch_rows(connection, CampaignRow, wanted.params(wanted=id_))[0]
+
+    def jobs(self, campaign_id: str) -> list[JobRow]:
+        """List the jobs of a campaign by site, label and repeat."""
+        table = schema.job
+        query = (
+            sa.select(table)
+            .where(table.c.campaign_id == campaign_id)
+            .order_by(table.c.site, table.c.label, table.c.repeat, table.c.id)
+        )
+        return self._fetch_rows(JobRow, query)
+
+    def attempts(self, job_ids: Iterable[str]) -> list[AttemptRow]:
+        """List the attempts of jobs, by job and number."""
+        table = schema.attempt
+        rows: list[AttemptRow] = []
+        ids = sorted(set(job_ids))
+        for start in range(0, len(ids), MAX_IN_LIST):
+            query = sa.select(table).where(table.c.job_id.in_(ids[start : start + MAX_IN_LIST]))
+            rows += self._fetch_rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
+        return rows
+
+    # Replicas and comparisons
+
+    def replicas(self) -> list[ReplicaRow]:
+        """List all replica checks, by time."""
+        table = schema.replica
+        return self._fetch_rows(ReplicaRow, sa.select(table).order_by(table.c.found_us, table.c.id))
+
+    def pairs(self, comparison_id: str) -> list[PairRow]:
+        """List the pairs of a comparison, in recorded order."""
+        return self._fetch_rows(PairRow, select_comparison_rows(schema.pair, comparison_id))
+
+    def verdicts(self, comparison_id: str) -> list[VerdictRow]:
+        """List the verdicts of a comparison, in recorded order."""
+        return self._fetch_rows(VerdictRow, select_comparison_rows(schema.verdict, comparison_id))
+
+    def _fetch_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
+        with read_transaction(self._engine) as connection:
+            return fetch_rows(connection, kind, query)
+
+
+def _resolve_reference(reference: str, known: Sequence[tuple[str, str]], where: str) -> str:
+    """Find the identity that a reference means.
+
+    ``known`` holds identity and name of every campaign, newest first.
+    """
+    if not known:
+        raise NothingToDoError(
+            "there are no campaigns yet", where=where, hint="Start one: treehammer submit"
+        )
+    if reference == "last":
+        return known[0][0]
+    matches = (
+        [item for item in known if item[1] == reference]
+        or [item for item in known if reference and item[0].startswith(reference)]
+        or [item for item in known if reference and item[1].startswith(reference)]
+    )
+    if len(matches) != 1:
+        problem = "several campaigns match" if matches else "no campaign matches"
+        choices = "\n  ".join(f"{id_}  {name}" for id_, name in (matches or known)[:10])
+        raise ConfigError(
+            problem, where=f"campaign {reference!r}", hint=f"Name one of, or 'last':\n  {choices}"
+        )
+    return matches[0][0]
