@@ -1,1 +1,1 @@
-"""What is recorded: worker and payload kit (on the node), metric catalogue, measurement record."""
+"""Worker and payload kit (on the node), metric catalogue and measurement record."""

@@ -1,7 +1,7 @@
-"""What the batch system hands the worker, and the worker hands the payload.
+"""The job description that the batch system passes to the worker as ``job.json``.
 
-``submit`` builds a :class:`JobSpec` and writes it as ``job.json``; the worker reads it on the
-node.  Standard library only, Python 3.9 and later: this module is packed into the worker.
+``submit`` builds a :class:`JobSpec` and writes it; the worker reads it on the node.
+Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Dict, List, Mapping, Tuple, Union
 #: Version of the layout of ``job.json``; the worker refuses others.
 JOB_FORMAT = 1
 
-#: Kinds of executions: one that is measured, and the untimed one that hashes the values read.
+#: Kinds of executions: a measured one, and an untimed one that hashes the values read.
 EXECUTION_KINDS = TIMED, CHECKSUM = "timed", "checksum"
 
-#: Variable that every process of a job inherits; its value is the batch system's, to find them by.
+#: Variable that every process of a job inherits; the batch system finds the processes by its value.
 JOB_MARK_VARIABLE = "TREEHAMMER_BATCH_JOB"
 
-#: Exit code of a worker that could not go on where it was, e.g. on a full disk: another attempt
-#: can help.  (EX_TEMPFAIL of sysexits.h.)
+#: Exit code of a worker that the node stopped, for example by a full disk: another attempt may
+#: succeed.  (EX_TEMPFAIL of sysexits.h.)
 RETRY_EXIT_CODE = 75
 
 Scalar = Union[str, int, float, bool]
@@ -30,8 +30,8 @@ Scalar = Union[str, int, float, bool]
 class InputFile:
     """One file of a dataset as seen through one door.
 
-    ``url`` is what ROOT opens; ``size`` in bytes and ``adler32`` (8 hex digits) come from the
-    dataset's manifest.
+    ``url`` is the address that ROOT opens; ``size`` in bytes and ``adler32`` (8 hex digits) come
+    from the dataset's manifest.
     """
 
     name: str
@@ -42,11 +42,11 @@ class InputFile:
 
 @dataclass(frozen=True)
 class SoftwareRequest:
-    """Which ROOT is asked for.
+    """The requested ROOT.
 
     ``provider`` is ``wheel``, ``path``, ``cvmfs``, ``wrap``, ``current`` or ``none``.  ``version``
-    is what gROOT must report ('' when nothing was asked).  ``location`` is what the provider starts
-    from: the cached environment of a wheel (filled in at planning), the build tree or folder of
+    is the version that gROOT must report, '' for any.  ``location`` is the provider's starting
+    point: the cached environment of a wheel (filled in at planning), the build tree or folder of
     thisroot.sh of a path, the folder below the mount of CVMFS, the command prefix of a wrap.
     """
 
@@ -58,7 +58,7 @@ class SoftwareRequest:
 
 @dataclass(frozen=True)
 class ExecutionSpec:
-    """One execution of one variant: what the payload is asked to do.
+    """One execution of one variant, as requested of the payload.
 
     ``identity`` holds the plan-owned catalogue values of the measurement except
     ``measurement_id`` and ``attempt``, which only the worker knows.
@@ -81,8 +81,8 @@ class PayloadSpec:
     """The test's own files: ``kind`` is ``python``, ``macro`` or ``executable``.
 
     ``folder`` is relative to job.json; ``entry`` is relative to ``folder``.  ``settings`` is the
-    test's ``[settings]`` table, handed on as it is.  ``metrics`` declares what the payload may report
-    beyond the catalogue: name -> {"unit", "better", "meaning"}.
+    test's ``[settings]`` table, passed on unchanged.  ``metrics`` declares metrics that the payload
+    may report beyond the catalogue: name -> {"unit", "better", "description"}.
     """
 
     kind: str
@@ -114,7 +114,7 @@ class JobSpec:
     format: int = JOB_FORMAT
 
     def to_json(self) -> str:
-        """The text of ``job.json``."""
+        """Serialize to the text of ``job.json``."""
         return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False)
 
     @classmethod

@@ -1,12 +1,12 @@
-"""How a job knows the results service: from files that lie beside ``job.json``.
+"""Files beside ``job.json`` that name the results service to a job.
 
 ::
 
-    service.json      where measurements are posted to, and how long a job waits for an answer
-    service-ca.pem    the authorities that vouch for the service, where the node's own do not
-    service-token     lets the measurements of this job in, and no others
+    service.json      URL for measurements, and how long a job waits for an answer
+    service-ca.pem    certificate authorities that sign the service's, unless the node knows them
+    service-token     accepted for measurements of this job only
 
-None of them is needed: what a job measured comes back with the batch system in any case.
+All are optional: the batch system returns a job's measurements in any case.
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
 
@@ -21,37 +21,37 @@ SERVICE_FORMAT = 1
 #: Names of the files beside ``job.json``.
 SERVICE_FILE, CA_FILE, TOKEN_FILE = "service.json", "service-ca.pem", "service-token"
 
-#: Beneath it, below a service's URL, is all that programs ask.
+#: Path of the API below a service's URL.
 API_PREFIX = "/api/v1"
-#: Where a service takes measurements in.
+#: Path that accepts measurements.
 MEASUREMENTS_PATH = f"{API_PREFIX}/measurements"
-#: Where whoever submits tells it of a campaign.
+#: Path at which submitting clients register a campaign.
 CAMPAIGNS_PATH = f"{API_PREFIX}/campaigns"
 
-#: Seconds that a job spends in all on a service that does not answer.
+#: Seconds in total that a job spends on an unresponsive service.
 DEFAULT_WAIT_S = 60.0
 
-#: What lies in place of a token where nothing is submitted.
+#: Content of the token's file when nothing is submitted, as in ``treehammer render``.
 TOKEN_PLACEHOLDER = "(a token is minted for each job when it is submitted)\n"  # noqa: S105 - a text, no secret
 
-#: Variables that name proxies -> those that the worker alone is told the same by: a payload that reads
-#: through HTTP must not find a proxy where it found none without the service.
+#: Usual proxy variables -> variables that only the worker reads.  A payload that reads over HTTP
+#: must not use a proxy that exists for the service alone.
 PROXY_VARIABLES = {"https_proxy": "TREEHAMMER_HTTPS_PROXY", "no_proxy": "TREEHAMMER_NO_PROXY"}
 
-#: Beside ``records/``: what became of these, see ``worker/outbox.py``.
+#: State of the records beside it, see :mod:`treehammer.collectors.worker.upload.outbox`.
 OUTBOX_FILE = "outbox.json"
 
 
 @dataclass(frozen=True)
 class ServiceSpec:
-    """A results service: its URL, and the seconds a job spends on it while it does not answer."""
+    """A results service: its URL, and the seconds that a job spends on it without an answer."""
 
     url: str
     wait_s: float = DEFAULT_WAIT_S
     format: int = SERVICE_FORMAT
 
     def to_json(self) -> str:
-        """The text of ``service.json``."""
+        """Serialize to the text of ``service.json``."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     @classmethod
@@ -63,7 +63,7 @@ class ServiceSpec:
         """
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("format") != SERVICE_FORMAT:
-            raise ValueError(f"format {SERVICE_FORMAT} is expected")
+            raise ValueError(f"unknown format; expected {SERVICE_FORMAT}")
         url, wait_s = document.get("url"), document.get("wait_s")
         if not isinstance(url, str) or not url.startswith(("https://", "http://")):
             raise ValueError("url: must begin with https://")

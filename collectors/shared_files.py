@@ -1,4 +1,4 @@
-"""Files that several processes share: written whole or not at all, locked as long as one lives.
+"""Files shared by several processes: atomic writes, and locks bound to a process's lifetime.
 
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Callable, Iterator, Optional, Union
 from urllib.parse import unquote, urlsplit
 
-#: ``errno`` of an error when there is no room for more on a disk or in a quota.
+#: ``errno`` values for a full disk or an exceeded quota.
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -27,10 +27,10 @@ def local_path(url: str) -> Optional[str]:
 
 
 def write_atomically(path: PathLike, text: str) -> None:
-    """Write ``path`` so that a reader sees either nothing or the whole text, even after a crash.
+    """Write ``path`` so that readers see the old content or the whole text, even after a crash.
 
     Raises:
-        OSError: it cannot be written; what was there before still is.
+        OSError: the file cannot be written; its old content remains.
     """
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     try:
@@ -40,14 +40,14 @@ def write_atomically(path: PathLike, text: str) -> None:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
     except BaseException:
-        # On a full disk it would hold room that the next try may need.
+        # On a full disk it would occupy space that the next attempt may need.
         with suppress(OSError):
             os.unlink(temporary)
         raise
 
 
 def is_locked(path: PathLike) -> bool:
-    """Whether a process holds the lock of this file; one that does not exist nobody holds."""
+    """Whether a process holds the lock of this file; False for a missing file."""
     try:
         with open(path, encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,13 +60,13 @@ def is_locked(path: PathLike) -> bool:
 
 @contextmanager
 def hold_lock(path: PathLike, on_wait: Optional[Callable[[], object]] = None) -> Iterator[int]:
-    """Hold an exclusive lock while the block runs; it ends with the process, however that ends.
+    """Hold an exclusive lock while the block runs; the end of the process releases it as well.
 
-    Yields the lock's file descriptor: a child that inherits it holds the lock as long as it lives.
+    Yields the lock's file descriptor: a child that inherits it holds the lock until it ends.
 
     Args:
-        path: the lock's file, which is made with its folder and stays.
-        on_wait: is called when another process holds the lock, before waiting for it.
+        path: the lock's file, created with its folder and never removed.
+        on_wait: called before waiting for another process that holds the lock.
     """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "a", encoding="utf-8") as stream:

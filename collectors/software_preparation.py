@@ -1,4 +1,4 @@
-"""Making a ROOT ready on this machine before any job needs it.  Stays at home: jobs install nothing."""
+"""Preparation of ROOT on the submitting machine; jobs install nothing."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, SoftwareError
 from treehammer.progress import ProgressFactory
 
-#: Providers whose request names a place of the user's own: where nothing is there, it is their slip.
+#: Providers whose request names a place of the user's own: a missing ROOT is the user's mistake.
 USER_PROVIDERS = ("path", "wrap")
 
 
 def prepare_root(
     request: SoftwareRequest, software_dir: Path, bars: ProgressFactory
 ) -> SoftwareRequest:
-    """The request with its location; a release that is not in the cache is fetched, with a bar.
+    """Prepare the requested ROOT, with a progress bar when a release has to be downloaded.
 
     Args:
         request: from :func:`treehammer.collectors.software.providers.parse_software_request`.
         software_dir: folder of the cached environments.
         bars: opens progress bars.
+    Returns:
+        the request with its location.
 
     Raises:
-        ConfigError: there is no ROOT, or no command, where the request says.
-        SoftwareError: it cannot be made ready; the message says why and what to do.
+        ConfigError: the request names a folder without ROOT, or a missing command.
+        SoftwareError: the preparation failed; the message names cause and remedy.
     """
     try:
         if request.provider != "wheel" or request.version in providers.list_prepared_releases(

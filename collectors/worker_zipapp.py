@@ -1,4 +1,4 @@
-"""Packs worker and payload kit into one file that any Python from 3.9 on runs."""
+"""Worker and payload kit packed into one file for Python 3.9 and later."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from treehammer.errors import TreehammerError
 
-#: The package inside the archive: its own name, so that it never meets an installed Treehammer.
+#: Package inside the archive; the name differs from an installed Treehammer's.
 NODE_PACKAGE = "treehammer_node"
 
 _PACKED_MODULES = ("__init__", "job_spec", "service_spec", "shared_files")
 _PACKED_FOLDERS = ("record", "software", "worker", "kit")
-_MAIN = f'''"""Starts the worker."""
+_MAIN = f'''"""Start the worker."""
 
 import sys
 
@@ -22,12 +22,12 @@ from {NODE_PACKAGE}.worker.__main__ import main
 sys.exit(main())
 '''
 _SHEBANG = b"#!/usr/bin/env python3\n"
-#: The first moment a ZIP archive can tell: contents alone decide the bytes.
+#: Earliest timestamp of a ZIP archive: only the contents determine the bytes.
 _FIXED_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 
 
 def build_worker(target: Path) -> Path:
-    """Write the worker to ``target`` (by custom ``worker.pyz``) and return it.
+    """Write the worker to ``target`` (usually ``worker.pyz``) and return the path.
 
     The same sources always give the same bytes, on any machine.
 
@@ -49,7 +49,7 @@ def build_worker(target: Path) -> Path:
         raise TreehammerError(
             f"the worker cannot be written ({error.strerror})",
             where=str(target),
-            hint="Name a file in a folder that exists and has room.",
+            hint="Name a file in an existing folder with free space.",
         ) from error
     return target
 

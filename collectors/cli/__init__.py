@@ -1,1 +1,1 @@
-"""Command-line verbs of the collectors package."""
+"""Commands of the collectors package."""

@@ -1,4 +1,4 @@
-"""Verbs of the collectors' room: the worker as one file, and the schema of what it records."""
+"""Commands ``treehammer worker …``: pack the worker, print the schema of its records."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ SCHEMA_FILE = Path(__file__).resolve().parents[1] / "record.schema.json"
 
 
 def render_record_schema() -> str:
-    """The published JSON Schema of a record, as ``record.schema.json`` holds it."""
+    """Render the JSON Schema of a record, the content of ``record.schema.json``."""
     return json.dumps(build_record_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 @click.group()
 def worker() -> None:
-    """The part that runs on a node, for those who run it by hand."""
+    """Pack the worker that runs on nodes, for manual runs."""
 
 
 @worker.command("pack")
 @click.argument("target", type=click.Path(dir_okay=False, path_type=Path), default="worker.pyz")
 def pack_worker(target: Path) -> None:
-    """Write the worker as one file that any Python from 3.9 on runs.
+    """Write the worker as a single file for Python 3.9 and later.
 
     \b
     Example:

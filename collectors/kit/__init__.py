@@ -1,1 +1,1 @@
-"""What travels to the node beside the worker: the package ``treehammer_kit`` for payloads."""
+"""Payload kit: the package ``treehammer_kit``, sent to the node beside the worker."""

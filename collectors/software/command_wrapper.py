@@ -1,8 +1,8 @@
-"""A ROOT behind a command prefix: ``apptainer exec IMAGE``, ``bwrap ...``, a script of the site.
+"""A ROOT behind a command prefix: ``apptainer exec IMAGE``, ``bwrap ...``, a site's script.
 
-The prefix alone runs on the host.  What comes after it is a shell inside, which puts the kit in
-front of the inside's own ``PYTHONPATH``, so that nothing depends on which variables a container
-runtime lets through or what its image sets.
+Only the prefix runs on the host.  It starts a shell inside, which prepends the kit to the inner
+``PYTHONPATH``.  So nothing depends on the variables that a container runtime passes on or that its
+image sets.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import List, Mapping, Tuple
 from ..job_spec import SoftwareRequest
 from .provider_tools import drop_foreign_root, raise_setup_error, run_tool
 
-#: The interpreter inside, which must find ROOT.
+#: The inner interpreter, which must find ROOT.
 WRAPPED_PYTHON = "python3"
 
-#: What a prefix may hold in braces, for containers that are told what they may see.
+#: Placeholders that a prefix may use in braces, to bind folders into a container.
 PLACEHOLDERS = {
     "work": "folder of the execution: current folder, job, result, staged input",
     "payload": "folder of the test's files",
@@ -54,45 +54,45 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class CommandWrapper:
-    """A prefix with its placeholders filled in, and the two folders that are always needed."""
+    """A prefix with its placeholders filled in, and the kit's and the work folder."""
 
     prefix: Tuple[str, ...]
     kit: str
     work: str
 
     def build_command(self, inside: List[str], variables: Mapping[str, str]) -> List[str]:
-        """The arguments that run ``inside`` behind the prefix, given these variables."""
+        """Build the command line that runs ``inside`` behind the prefix, with these variables."""
         settings = [f"{name}={value}" for name, value in variables.items()]
         shell = ["sh", "-c", _INNER_COMMAND, "treehammer", self.kit, self.work]
         return [*self.prefix, *shell, "env", *settings, *inside]
 
 
 def parse_wrap(text: str, prefix: str, version: str) -> SoftwareRequest:
-    """A request for what stands behind ``prefix``, which becomes its location.
+    """Parse a ``wrap:`` request; its location is the prefix.
 
     Raises:
-        ValueError: it is no command, or not one that a job may run.
+        ValueError: no command, or one that a job must not run.
     """
     try:
         words = shlex.split(prefix)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no command: {error}") from error
+        raise ValueError(f"{text!r} is not a valid command: {error}") from error
     if not words:
-        raise ValueError(f"{text!r} holds no command, such as 'wrap:apptainer exec /the/image.sif'")
+        raise ValueError(f"{text!r} has no command; write 'wrap:apptainer exec /the/image.sif'")
     for name in _PLACEHOLDER.findall(prefix):
         if name not in PLACEHOLDERS:
             known = ", ".join(f"{{{known}}}" for known in PLACEHOLDERS)
-            raise ValueError(f"{text!r}: {{{name}}} stands for nothing; known: {known}")
+            raise ValueError(f"{text!r}: unknown placeholder {{{name}}}; known: {known}")
     if _REMOTE_IMAGE.search(prefix):
         raise ValueError(
-            f"{text!r} would download in every job; make the image a file first "
-            "(apptainer pull) and name that"
+            f"{text!r} would download in every job; save the image as a file "
+            "(apptainer pull) and name the file"
         )
     return SoftwareRequest(text, "wrap", version, prefix)
 
 
 def check_wrap(request: SoftwareRequest) -> None:
-    """Whether this machine has the prefix' command.
+    """Check that this machine has the prefix's command.
 
     Raises:
         ExecutionError: kind ``missing``.
@@ -100,23 +100,23 @@ def check_wrap(request: SoftwareRequest) -> None:
     word = os.path.expanduser(shlex.split(request.location)[0])
     if shutil.which(word) is None:
         raise_setup_error(
-            "missing", f"there is no command {word!r} on this machine to wrap a payload in"
+            "missing", f"no command {word!r} on this machine; install it or correct 'wrap:'"
         )
 
 
 def setup_wrap(
     request: SoftwareRequest, base: Mapping[str, str], kit: str, folders: Mapping[str, str]
 ) -> Tuple[CommandWrapper, Mapping[str, str]]:
-    """The filled-in prefix and the environment to start it in, tried once.
+    """Fill in the prefix, try it once, and return it with the environment to start it in.
 
     Args:
         request: from :func:`parse_wrap`.
         base: environment to start from.
-        kit: folder that holds the package ``treehammer_kit``.
-        folders: ``work``, ``payload`` and ``input``; one that is missing is the current folder.
+        kit: folder of the package ``treehammer_kit``.
+        folders: ``work``, ``payload`` and ``input``; by default the current folder.
 
     Raises:
-        ExecutionError: kind ``broken`` (it does not start, or hides what is needed) or ``missing`` (no ROOT).
+        ExecutionError: kind ``broken`` (the prefix fails or hides a folder) or ``missing`` (no ROOT).
     """
     here = os.getcwd()
     known = {name: folders.get(name, here) for name in ("work", "payload", "input")}
@@ -135,28 +135,28 @@ def setup_wrap(
 
 
 def _probe_wrapper(wrapper: CommandWrapper, env: Mapping[str, str], needed: List[str]) -> None:
-    """Find out before any payload runs whether there is a ROOT inside that can see its files."""
-    what = shlex.join(wrapper.prefix)
+    """Check, before any payload runs, that Python inside finds ROOT and the payload's files."""
+    prefix = shlex.join(wrapper.prefix)
     command = wrapper.build_command([WRAPPED_PYTHON, "-c", _PROBE_SCRIPT, *needed], {})
-    output = run_tool(command, env, f"starting {WRAPPED_PYTHON} behind '{what}'")
+    output = run_tool(command, env, f"starting {WRAPPED_PYTHON} behind '{prefix}'")
     try:
-        answer = json.loads(output.strip().splitlines()[-1])  # a site's script may greet
+        answer = json.loads(output.strip().splitlines()[-1])  # a site's script may print a greeting
     except (ValueError, IndexError):
         raise_setup_error(
-            "broken", f"'{what}' did not run {WRAPPED_PYTHON}: it printed {output[:200]!r}"
+            "broken", f"'{prefix}' did not run {WRAPPED_PYTHON}: it printed {output[:200]!r}"
         )
     if answer["unseen"]:
         raise_setup_error(
             "broken",
-            f"behind '{what}' there is no {answer['unseen'][0]}; let the container see it, "
+            f"behind '{prefix}' {answer['unseen'][0]} is missing; bind it into the container, "
             "e.g. apptainer exec --bind {folders} IMAGE",
         )
     if not answer["writable"]:
         raise_setup_error(
-            "broken", f"behind '{what}' nothing can be written to {wrapper.work}; bind {{work}}"
+            "broken", f"behind '{prefix}' {wrapper.work} is not writable; bind {{work}}"
         )
     if not answer["root"]:
         raise_setup_error(
             "missing",
-            f"{WRAPPED_PYTHON} behind '{what}' (version {answer['version']}) finds no ROOT",
+            f"{WRAPPED_PYTHON} behind '{prefix}' (version {answer['version']}) finds no ROOT",
         )

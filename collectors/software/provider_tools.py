@@ -1,4 +1,4 @@
-"""What all providers share: refusing, running a tool, and an environment without foreign ROOTs."""
+"""Helpers shared by the providers: errors, running a tool, environments free of other ROOTs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Dict, List, Mapping, NoReturn
 from ..record.failures import ExecutionError, Failure
 
 SETUP_TIMEOUT_S = 120
-#: What pip says before it shows its traceback; the reason is in the traceback's last line.
+#: Line that pip prints above a traceback; the reason is in the traceback's last line.
 _EMPTY_ERROR = "ERROR: Exception:"
 
 
 def raise_setup_error(kind: str, message: str, *, transient: bool = False) -> NoReturn:
-    """Give up.
+    """Raise an error of class ``software-setup``.
 
     Raises:
-        ExecutionError: class ``software-setup``, of this kind.
+        ExecutionError: always.
     """
     raise ExecutionError(Failure("software-setup", kind, "setup", message, transient))
 
 
-def run_tool(command: List[str], env: Mapping[str, str], what: str) -> str:
+def run_tool(command: List[str], env: Mapping[str, str], action: str) -> str:
     """Run a tool with this environment and return its output.
 
     Raises:
-        ExecutionError: kind ``broken``; the message begins with ``what`` and holds the tool's own reason.
+        ExecutionError: kind ``broken``; the message is ``action`` and the tool's own reason.
     """
     try:
         done = subprocess.run(
@@ -41,26 +41,28 @@ def run_tool(command: List[str], env: Mapping[str, str], what: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise_setup_error("broken", f"{what} took longer than {SETUP_TIMEOUT_S} s", transient=True)
+        raise_setup_error(
+            "broken", f"{action} took longer than {SETUP_TIMEOUT_S} s", transient=True
+        )
     except OSError as error:
-        raise_setup_error("broken", f"{what} failed: {error}")
+        raise_setup_error("broken", f"{action} failed: {error}")
     if done.returncode:
-        raise_setup_error("broken", f"{what} failed: {extract_error_line(done.stderr)}")
+        raise_setup_error("broken", f"{action} failed: {extract_error_line(done.stderr)}")
     return done.stdout
 
 
 def extract_error_line(output: str) -> str:
-    """The line of a tool's output that says what was wrong."""
+    """Extract the line that names the error from a tool's output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error") and line != _EMPTY_ERROR]
-    return (errors or lines or ["it said nothing"])[-1]
+    return (errors or lines or ["no output"])[-1]
 
 
 def check_root_importable(python: str, env: Mapping[str, str], origin: str) -> None:
-    """Find out before any payload runs whether this Python finds a ROOT.
+    """Check that this Python can import ROOT, before any payload runs.
 
     Raises:
-        ExecutionError: kind ``missing`` (it does not) or ``broken`` (it does not even start).
+        ExecutionError: kind ``missing`` (no module ROOT) or ``broken`` (Python does not start).
     """
     query = "import importlib.util as u; print(u.find_spec('ROOT') is not None)"
     if run_tool([python, "-c", query], env, origin).strip() != "True":
@@ -68,7 +70,7 @@ def check_root_importable(python: str, env: Mapping[str, str], origin: str) -> N
 
 
 def drop_foreign_python(env: Mapping[str, str]) -> Dict[str, str]:
-    """Drop what would make a Python load another's modules."""
+    """Remove variables that make a Python load another installation's modules."""
     foreign = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     clean = {name: value for name, value in env.items() if name not in foreign}
     clean["PYTHONNOUSERSITE"] = "1"
@@ -76,7 +78,7 @@ def drop_foreign_python(env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def drop_foreign_root(env: Mapping[str, str]) -> Dict[str, str]:
-    """Drop what would make one ROOT load another's libraries, headers or modules."""
+    """Remove variables that make one ROOT load another's libraries, headers or modules."""
     clean = drop_foreign_python(env)
     for name in ("ROOTSYS", "ROOT_INCLUDE_PATH", "CLING_STANDARD_PCH", "LD_PRELOAD"):
         clean.pop(name, None)

@@ -1,18 +1,18 @@
-"""Software providers: which ROOT an execution is given, and how it is set up.
+"""Software providers: selection and set-up of the ROOT of an execution.
 
 ``wheel``
-    a released ROOT from PyPI in a cached environment of its own; :func:`prepare` makes it before
-    any job is sent, since a job itself never downloads anything.
+    a released ROOT from PyPI in a cached environment.  :func:`prepare_software` installs it before
+    any job is sent, since a job never downloads anything.
 ``path``
-    an installation, a build tree or any set-up script: patched and development builds.
+    an installation, a build tree or any set-up script, for patched and development builds.
 ``cvmfs``
-    a view of the LCG releases or a release of ROOT itself, as the node has them on CVMFS.
+    a view of the LCG releases or a release of ROOT itself, as mounted on the node.
 ``wrap``
     a ROOT behind a command prefix such as ``apptainer exec IMAGE``.
 ``current``
-    the ROOT that is already in the environment of the worker.
+    the ROOT in the worker's own environment.
 ``none``
-    no ROOT at all, for payloads that bring what they need.
+    no ROOT, for payloads that bring their own software.
 
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
@@ -33,7 +33,7 @@ from ..shared_files import PathLike, hold_lock
 from . import command_wrapper, setup_scripts, wheel_environments, wheel_installation
 from .provider_tools import check_root_importable, raise_setup_error
 
-#: ROOT release -> version of the package ``ROOT`` on PyPI that holds it.
+#: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
 WHEELS = wheel_environments.WHEELS
 
 RUNNABLE_PAYLOAD_KINDS = ("python", "macro", "executable")
@@ -46,7 +46,7 @@ Progress = Callable[[str], None]
 
 
 def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareRequest:
-    """Read a value of the ``root`` axis.
+    """Parse a value of the ``root`` axis.
 
     Args:
         text: ``6.40.00`` or ``wheel:6.40.00``; ``path:FOLDER``, ``cvmfs:VIEW/PLATFORM`` or
@@ -55,7 +55,7 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
         base: folder that a relative ``path:`` starts from.
 
     Raises:
-        ValueError: not one of these; the message names what is near.
+        ValueError: none of these; the message suggests the nearest one.
     """
     text = text.strip()
     provider, _, rest = text.partition(":")
@@ -87,9 +87,9 @@ def _describe_unknown_request(text: str, release: str) -> str:
     hint = f"did you mean {near[0]!r}? " if near else ""
     if _RELEASE_PATTERN.fullmatch(release):
         return (
-            f"there is no wheel of ROOT {release}; {hint}wheels: {known}; "
-            f"an installed build is asked for as 'path:/its/folder@{release}', one on CVMFS as "
-            f"'cvmfs:ROOT/{release.replace('/', '.')}/PLATFORM'"
+            f"no wheel of ROOT {release}; {hint}wheels: {known}; "
+            f"write 'path:/its/folder@{release}' for an installed build, "
+            f"'cvmfs:ROOT/{release.replace('/', '.')}/PLATFORM' for one on CVMFS"
         )
     return (
         f"{text!r} names no ROOT; {hint}known: a release ({known}), 'path:/folder' "
@@ -106,18 +106,21 @@ def prepare_software(
     software_dir: PathLike,
     progress: Optional[Progress] = None,
 ) -> SoftwareRequest:
-    """Make what is missing on this machine, and fill in where it is.
+    """Check that the requested ROOT is usable, and install a release that is missing.
 
-    Two processes may prepare the same release at once: one makes it, the other waits.  An
-    environment whose making was interrupted, or that was damaged since, is made again.
+    When two processes prepare the same release, one installs it and the other waits.  An
+    interrupted or damaged environment is installed again.
 
     Args:
-        request: from :func:`parse`.
+        request: from :func:`parse_software_request`.
         software_dir: folder of the cached environments.
         progress: receives one short sentence at a time.
 
+    Returns:
+        the request with its location.
+
     Raises:
-        ExecutionError: it cannot be made (class ``software-setup``); the message says what to do.
+        ExecutionError: class ``software-setup``; the message names the remedy.
     """
     say = progress or (lambda _note: None)
     if request.provider == "path":
@@ -144,12 +147,12 @@ def _prepare_wheel(version: str, software_dir: PathLike, say: Progress) -> str:
                     )
                 wheel_installation.install_release(folder, version, say, lock)
     except OSError as error:
-        raise_setup_error("broken", f"cannot make ROOT {version} in {folder}: {error}")
+        raise_setup_error("broken", f"cannot install ROOT {version} in {folder}: {error}")
     return folder
 
 
 def list_prepared_releases(software_dir: PathLike) -> Dict[str, str]:
-    """Releases that are ready in ``software_dir``: version -> folder, oldest first."""
+    """List the usable releases in ``software_dir``: version -> folder, oldest first."""
     folders = {
         v: wheel_environments.environment_folder(v, os.fspath(software_dir)) for v in sorted(WHEELS)
     }
@@ -164,10 +167,10 @@ class SoftwareSetup:
     """A ROOT that is ready to run payloads.
 
     Attributes:
-        provider: of the request.
+        provider: name of the request's provider.
         python: interpreter that can import this ROOT.
         env: full environment of the payload.
-        wrapper: what to run payloads behind.
+        wrapper: command prefix of payloads, if any.
     """
 
     provider: str
@@ -178,16 +181,15 @@ class SoftwareSetup:
     def build_command(
         self, kind: str, entry: str, variables: Optional[Mapping[str, str]] = None
     ) -> List[str]:
-        """Arguments that run a payload.
+        """Build the command line of a payload.
 
         Args:
-            kind: one of :data:`PAYLOAD_KINDS`.
+            kind: one of :data:`RUNNABLE_PAYLOAD_KINDS`.
             entry: path of the payload's file.
-            variables: what the payload must find in its environment, even behind a command that
-                lets nothing through.
+            variables: environment variables set inside, even behind a wrapper that passes none on.
 
         Raises:
-            ExecutionError: a macro is to run without ROOT.
+            ExecutionError: a macro without ROOT.
         """
         command = self._payload_command(kind, entry)
         return self.wrapper.build_command(command, variables or {}) if self.wrapper else command
@@ -198,7 +200,7 @@ class SoftwareSetup:
         if kind == "macro":
             if self.provider == "none":
                 raise_setup_error(
-                    "missing", f"{entry} is a ROOT macro, but root = 'none' was asked for"
+                    "missing", f"{entry} is a ROOT macro, but the test requests root = 'none'"
                 )
             return [self.python, "-m", "treehammer_kit.macro", entry]
         if kind == "executable":
@@ -214,20 +216,20 @@ def setup_software(
     kit: PathLike,
     folders: Optional[Mapping[str, str]] = None,
 ) -> SoftwareSetup:
-    """Set the requested ROOT up; nothing is installed here.
+    """Set up the requested ROOT on the node, without installing anything.
 
-    Neither the user's site-packages nor a foreign ``PYTHONPATH`` or ROOT leaks into any but
-    ``current`` and ``none``.
+    Except for ``current`` and ``none``, neither the user's site-packages nor a foreign
+    ``PYTHONPATH`` or ROOT leaks in.
 
     Args:
-        request: with its location filled in by :func:`prepare`.
+        request: with its location filled in by :func:`prepare_software`.
         base_env: environment to start from.
-        kit: folder that holds the package ``treehammer_kit``.
-        folders: what a wrapped payload must see besides: ``work`` (its current folder),
+        kit: folder of the package ``treehammer_kit``.
+        folders: further folders visible to a wrapped payload: ``work`` (its current folder),
             ``payload`` and ``input``; by default the current folder.
 
     Raises:
-        ExecutionError: class ``software-setup``; kind ``missing`` (not there) or ``broken`` (unusable).
+        ExecutionError: class ``software-setup``; kind ``missing`` or ``broken``.
     """
     kit = os.path.abspath(os.fspath(kit))
     if request.provider == "wrap":
@@ -254,9 +256,7 @@ def _setup_current(
             reasons.append(str(error))
         else:
             return python, env
-    return raise_setup_error(
-        "missing", "root = 'current' was asked for, but: " + "; ".join(reasons)
-    )
+    return raise_setup_error("missing", f"root = 'current' is unusable: {'; '.join(reasons)}")
 
 
 def _setup_none(

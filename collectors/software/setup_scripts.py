@@ -1,4 +1,4 @@
-"""ROOTs that a shell script sets up: builds of one's own (``path``) and releases on CVMFS."""
+"""ROOTs set up by a shell script: private builds (``path``) and releases on CVMFS."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .provider_tools import (
     run_tool,
 )
 
-#: Where CVMFS is mounted on this machine, when that is not :data:`CVMFS`.
+#: Variable with the mount point of CVMFS on this machine, if not :data:`CVMFS`.
 CVMFS_VARIABLE = "TREEHAMMER_CVMFS"
 CVMFS = "/cvmfs"
 
@@ -27,30 +27,31 @@ _VIEWS_FOLDER = "sft.cern.ch/lcg/views"
 _RELEASES_FOLDER = "sft.cern.ch/lcg/app/releases/ROOT"
 _CVMFS_FORMS = (
     "'cvmfs:LCG_106/x86_64-el9-gcc13-opt' for a view, 'cvmfs:ROOT/6.38.00/PLATFORM' for a release, "
-    "or 'cvmfs:REPOSITORY/FOLDER' for any other, each with @VERSION if it must report that one"
+    "or 'cvmfs:REPOSITORY/FOLDER' for any other, each with @VERSION to require a version"
 )
+#: Names of a folder's entries that a message lists.
 #: Names of a folder's neighbours that a message lists.
 _MAX_LISTED = 8
 
-#: A status other than 0 is no sign: only what ROOT the environment then holds tells.
+#: The status alone proves nothing: the resulting environment is searched for a ROOT.
 _SOURCE_COMMAND = 'source "$1" 1>&2; status=$?; exec /usr/bin/env -0 TREEHAMMER_SOURCED="$status"'
 _SOURCED_VARIABLE = "TREEHAMMER_SOURCED"
 
 
-# --- A build of one's own -------------------------------------------------------------------
+# --- Private builds -------------------------------------------------------------------------
 
 
 def setup_path(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
-    """Interpreter and environment of an installation, a build tree or a set-up script."""
+    """Set up an installation, a build tree or a script; return interpreter and environment."""
     script = find_path_script(request.location)
-    env, said, status = _source_script(script, base)
+    env, output, status = _source_script(script, base)
     if status:
-        raise_setup_error("broken", f"sourcing {script} failed: {extract_error_line(said)}")
+        raise_setup_error("broken", f"sourcing {script} failed: {extract_error_line(output)}")
     return _find_python(script, env, ""), env
 
 
 def find_path_script(location: str) -> str:
-    """The script to source: given itself, or ``bin/thisroot.sh`` of an installation or build.
+    """Find the script to source: the location itself, or its ``bin/thisroot.sh``.
 
     Raises:
         ExecutionError: kind ``missing``.
@@ -59,10 +60,10 @@ def find_path_script(location: str) -> str:
         return location
     script = os.path.join(location, "bin", "thisroot.sh")
     if not os.path.isfile(script):
-        what = "has no bin/thisroot.sh" if os.path.isdir(location) else "does not exist"
+        problem = "has no bin/thisroot.sh" if os.path.isdir(location) else "does not exist"
         raise_setup_error(
             "missing",
-            f"{location} {what}; name the folder of a ROOT installation or build tree, "
+            f"{location} {problem}; name the folder of a ROOT installation or build tree, "
             "or the script that sets it up",
         )
     return script
@@ -72,37 +73,37 @@ def find_path_script(location: str) -> str:
 
 
 def parse_cvmfs(text: str, name: str, version: str) -> SoftwareRequest:
-    """A request for what ``name`` says after ``cvmfs:``; its location is relative to the mount.
+    """Parse the ``name`` of a ``cvmfs:`` request; its location is relative to the mount.
 
     Raises:
-        ValueError: it names no view, release or folder.
+        ValueError: ``name`` is not a view, release or folder.
     """
     parts = name.strip("/").split("/")
     if len(parts) < 2 or not all(re.fullmatch(r"[\w.+-]+", part) for part in parts):
         raise ValueError(f"{text!r} names no ROOT on CVMFS; write {_CVMFS_FORMS}")
     if any(set(part) == {"."} for part in parts):
-        raise ValueError(f"{text!r} names no ROOT on CVMFS: '.' and '..' lead nowhere")
+        raise ValueError(f"{text!r} names no ROOT on CVMFS: remove '.' and '..'")
     if parts[0] == "ROOT":
         if len(parts) != 3:
             raise ValueError(f"{text!r} names no release of ROOT on CVMFS; write {_CVMFS_FORMS}")
         if version and version != parts[1]:
-            raise ValueError(f"{text!r} asks for {parts[1]} and for {version}")
+            raise ValueError(f"{text!r} requests both {parts[1]} and {version}")
         return SoftwareRequest(text, "cvmfs", parts[1], f"{_RELEASES_FOLDER}/{parts[1]}/{parts[2]}")
-    # Names of CVMFS repositories are domain names; those of views hold no dot.
+    # CVMFS repositories are named like domains; names of views have no dot.
     folder = "/".join(parts) if "." in parts[0] else f"{_VIEWS_FOLDER}/{'/'.join(parts)}"
     return SoftwareRequest(text, "cvmfs", version, folder)
 
 
 def setup_cvmfs(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
-    """Interpreter and environment of a ROOT on CVMFS."""
+    """Set up a ROOT on CVMFS; return interpreter and environment."""
     script = find_cvmfs_script(request.location)
-    # A view's script goes on after commands that failed: for all its packages, not for ROOT alone.
-    env, said, _ = _source_script(script, base)
-    return _find_python(script, env, said), env
+    # A view's script continues after failed commands, and sets up all packages, not only ROOT.
+    env, output, _ = _source_script(script, base)
+    return _find_python(script, env, output), env
 
 
 def find_cvmfs_script(location: str) -> str:
-    """The script to source on this machine.
+    """Find the script to source on this machine.
 
     Raises:
         ExecutionError: kind ``missing``; transient when the repository is not mounted here.
@@ -110,11 +111,11 @@ def find_cvmfs_script(location: str) -> str:
     mount = os.environ.get(CVMFS_VARIABLE) or CVMFS
     repository, *parts = location.split("/")
     here = os.path.join(mount, repository)
-    if not os.path.isdir(here):  # looking at it is what mounts it where autofs does so
+    if not os.path.isdir(here):  # under autofs this access mounts it
         raise_setup_error(
             "missing",
             f"the CVMFS repository {repository} is not mounted at {mount} on this machine; mount "
-            f"it, or set {CVMFS_VARIABLE} to the folder that it is mounted in",
+            f"it, or set {CVMFS_VARIABLE} to its mount point",
             transient=True,
         )
     for part in parts:
@@ -139,11 +140,11 @@ def _list_neighbors(folder: str, missing: str) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + listed
 
 
-# --- Both -----------------------------------------------------------------------------------
+# --- Shared ---------------------------------------------------------------------------------
 
 
 def _source_script(script: str, base: Mapping[str, str]) -> Tuple[Dict[str, str], str, int]:
-    """The environment after sourcing, what the script complained about, and its status."""
+    """Source a script; return the new environment, the script's stderr and its status."""
     try:
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-c", _SOURCE_COMMAND, "treehammer", script],
@@ -170,22 +171,20 @@ def _source_script(script: str, base: Mapping[str, str]) -> Tuple[Dict[str, str]
     return env, done.stderr, int(env.pop(_SOURCED_VARIABLE))
 
 
-def _find_python(script: str, env: Mapping[str, str], said: str) -> str:
-    """The interpreter that the ROOT of this environment was built for."""
+def _find_python(script: str, env: Mapping[str, str], output: str) -> str:
+    """Find the interpreter that this environment's ROOT was built for."""
     config = shutil.which("root-config", path=env.get("PATH"))
     if config is None:
-        reason = f": {extract_error_line(said)}" if said.strip() else ""
-        raise_setup_error(
-            "broken", f"after sourcing {script} there is no root-config on PATH{reason}"
-        )
+        reason = f": {extract_error_line(output)}" if output.strip() else ""
+        raise_setup_error("broken", f"sourcing {script} put no root-config on PATH{reason}")
     wanted = run_tool([config, "--python-version"], env, config).strip()
     name = "python" + ".".join(wanted.split(".")[:2])
     python = shutil.which(name, path=env.get("PATH")) if wanted else None
     if python is None:
         raise_setup_error(
             "broken",
-            f"the ROOT of {script} was built for Python {wanted or '(none)'}, but there is no "
-            f"{name} on PATH",
+            f"the ROOT of {script} was built for Python {wanted or '(none)'}, but {name} is not "
+            "on PATH",
         )
     check_root_importable(python, env, script)
     return python

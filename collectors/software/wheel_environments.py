@@ -1,4 +1,4 @@
-"""Released ROOTs from PyPI: a cached environment for each, found whole or not used at all."""
+"""Cached environments of released ROOTs from PyPI; a damaged environment is never used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..job_spec import SoftwareRequest
 from ..shared_files import write_atomically
 from .provider_tools import drop_foreign_root, raise_setup_error, run_tool
 
-#: ROOT release -> version of the package ``ROOT`` on PyPI that holds it.
+#: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
 WHEELS: Dict[str, str] = {
     "6.37.01": "0.1a8",
     "6.38.00": "0.1a10",
@@ -22,23 +22,23 @@ WHEELS: Dict[str, str] = {
 
 MARKER_NAME = ".treehammer.json"
 
-#: Compiled code and what the interpreter reads of it: some 220 of a wheel's 4700 files, checked in
-#: a few milliseconds.  (The wheels' byte code is made anew at installation: it never fits.)
+#: Compiled code and the interpreter's dictionaries: some 220 of a wheel's 4700 files, checked in a
+#: few milliseconds.  (Byte code is regenerated at installation and never matches.)
 _CHECKED_SUFFIXES = (".so", ".pcm", ".pch", ".rootmap")
 
 
 def environment_folder(version: str, software_dir: str) -> str:
-    """Where the environment of a release is, or would be."""
+    """Return the folder of a release's environment, installed or not."""
     return os.path.abspath(os.path.join(software_dir, f"root-{version}"))
 
 
 def environment_python(folder: str) -> str:
-    """The interpreter of an environment."""
+    """Return the path of an environment's interpreter."""
     return os.path.join(folder, "bin", "python")
 
 
 def write_marker(folder: str, version: str) -> None:
-    """The last step of making an environment."""
+    """Mark an environment as complete, the last step of its installation."""
     write_atomically(os.path.join(folder, MARKER_NAME), json.dumps(_marker_document(version)))
 
 
@@ -47,21 +47,21 @@ def _marker_document(version: str) -> Dict[str, str]:
 
 
 def is_installed(folder: str, version: str) -> bool:
-    """Whether the environment was completed, and its interpreter is still there."""
+    """Whether the environment was completed and its interpreter still exists."""
     try:
         with open(os.path.join(folder, MARKER_NAME), encoding="utf-8") as stream:
             document = json.load(stream)
     except (OSError, ValueError):
         return False
-    # The interpreter is a link to the Python that made the environment, which can disappear.
+    # The interpreter is a link to the Python that created the environment, which can disappear.
     return document == _marker_document(version) and os.access(environment_python(folder), os.X_OK)
 
 
 def find_damage(folder: str, version: str) -> str:
-    """What of a made environment is not as it was installed; '' when nothing is.
+    """Describe the first installed file that is missing or changed; '' for none.
 
-    Compares sizes with the wheel's own list of files: hashing 670 MB before each job would cost
-    more than many a job.
+    Compares sizes with the wheel's own list of files: hashing 670 MB before each job would take
+    longer than many jobs.
     """
     pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
     name = f"root-{WHEELS.get(version, '')}.dist-info"
@@ -69,7 +69,7 @@ def find_damage(folder: str, version: str) -> str:
         r for r in glob.glob(pattern) if os.path.basename(os.path.dirname(r)).lower() == name
     ]
     if not records:
-        return "the list of installed files is gone"
+        return "the list of installed files is missing"
     packages = os.path.dirname(os.path.dirname(records[0]))
     try:
         with open(records[0], encoding="utf-8", newline="") as stream:
@@ -92,20 +92,20 @@ def is_usable(folder: str, version: str) -> bool:
 
 
 def setup_wheel(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
-    """Interpreter and environment of a release that was prepared."""
+    """Set up an installed release; return interpreter and environment."""
     folder, version = request.location, request.version
     if not is_installed(folder, version):
         raise_setup_error(
             "missing",
-            f"ROOT {version} is not ready in {folder or 'any folder'}; "
-            "it is made when the job is planned, never in a job",
+            f"ROOT {version} is not installed in {folder or 'any folder'}; "
+            "planning installs it, a job never does",
         )
-    damaged = find_damage(folder, version)
-    if damaged:
+    damage = find_damage(folder, version)
+    if damage:
         raise_setup_error(
             "broken",
-            f"ROOT {version} in {folder} is damaged ({damaged}); submit again: it is made anew "
-            "when a job is planned, never in a job",
+            f"ROOT {version} in {folder} is damaged ({damage}); submit again: planning "
+            "reinstalls it, a job never does",
         )
     env = drop_foreign_root(base)
     python = environment_python(folder)

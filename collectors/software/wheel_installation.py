@@ -1,8 +1,8 @@
-"""Making the environment of a released ROOT: on the submitting side, never in a job.
+"""Installation of a released ROOT on the submitting side; never in a job.
 
-What arrives is checked against :mod:`.pins`, or where a wheel is not listed against the hash that
-the index states.  An interrupted or corrupt download is fetched again, without pip's cache, which
-may hold the very bytes that were wrong.
+Downloads are verified against :mod:`.wheel_pins`, or, for a wheel that is not listed, against the
+hash that the index states.  An interrupted or corrupt download is repeated without pip's cache,
+which may contain the corrupt file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from . import wheel_environments
 from .provider_tools import drop_foreign_python, extract_error_line, raise_setup_error
 from .wheel_pins import find_wheel_sha256
 
-#: How often a download is tried, and the seconds before the second try and the third.
+#: Maximum number of download attempts, and the pauses in seconds between them.
 MAX_TRIES = 3
 BACK_OFF_S: Tuple[float, ...] = (5.0, 20.0)
-#: Bytes on disk while a wheel is installed: 240 MB of archive, 670 MB of ROOT, Python and numpy.
+#: Bytes on disk during an installation: 240 MB of archive, 670 MB of ROOT, Python and numpy.
 NEEDED_BYTES = 1_050_000_000
-#: Bytes of an environment without any package, generously.
+#: Upper bound in bytes of an environment without packages.
 _ENVIRONMENT_BYTES = 40_000_000
 
 _PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
@@ -38,7 +38,7 @@ _CONNECTION_LOST_PATTERN = re.compile(
     r"Temporary failure in name resolution|Retrying \("
 )
 _CORRUPT_ARCHIVE_PATTERN = re.compile(r"BadZipFile|zip file|zlib\.error|Bad CRC|is invalid")
-#: Characters of a tool's line that a message repeats.
+#: Characters of a tool's output line that a message repeats.
 _MAX_LINE_LENGTH = 300
 _NO_DISTRIBUTION_TEXT = "No matching distribution"
 
@@ -46,22 +46,22 @@ Progress = Callable[[str], None]
 
 
 def install_release(folder: str, version: str, say: Progress, lock: int) -> None:
-    """Build in place, since an environment is bound to its path; the marker comes last.
+    """Install a release into ``folder``, in place since an environment is bound to its path.
 
     Args:
-        folder: of the environment, replaced when it exists.
-        version: of ROOT.
+        folder: folder of the environment, replaced when it exists.
+        version: ROOT release.
         say: receives one short sentence at a time.
-        lock: descriptor of the lock that is held.  The tools that are started inherit it, so that
-            nobody builds here while one of them outlives this process.
+        lock: descriptor of the lock held.  Tools inherit it, so that no other process installs
+            here while one of them outlives this process.
 
     Raises:
-        ExecutionError: it cannot be made; nothing half-made is left.
+        ExecutionError: the installation failed; the folder is removed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:
         temporary = os.path.join(folder, "tmp")
-        os.makedirs(temporary)  # on the same disk, and gone with the folder
+        os.makedirs(temporary)  # on the same disk, and removed with the folder
         _check_disk_space(folder, version)
         WheelInstaller(folder, version, say, lock, temporary).install()
         shutil.rmtree(temporary)
@@ -86,13 +86,13 @@ def _raise_disk_full(folder: str, version: str) -> NoReturn:
     raise_setup_error(
         "disk",
         f"the disk of {folder} is full: ROOT {version} needs {NEEDED_BYTES // 1_000_000} MB while "
-        f"it is installed, {free} MB are free; make room there, or name a cache_dir elsewhere",
+        f"it is installed, {free} MB are free; make room there, or set another cache_dir",
     )
 
 
 @dataclass(frozen=True)
 class WheelInstaller:
-    """Makes one environment, step by step."""
+    """Installation of one environment, step by step."""
 
     folder: str
     version: str
@@ -101,7 +101,7 @@ class WheelInstaller:
     temporary: str
 
     def install(self) -> None:
-        """Every step, to a ROOT that has started once."""
+        """Run every step, including a first start of ROOT."""
         self.say(f"ROOT {self.version}: new environment")
         self.create_environment()
         self.say(f"ROOT {self.version}: installing (240 MB to fetch, 670 MB on disk)")
@@ -117,69 +117,71 @@ class WheelInstaller:
                 "import ROOT; print('version', ROOT.gROOT.GetVersion())",
             ],
             f"ROOT {self.version} is installed in {self.folder} but does not start",
-            "its wheel may need another system; use 'path:' with a ROOT of your own",
+            "its wheel may need another system; use 'path:' with your own ROOT",
         )
-        found = output.split()[-1] if output.split() else "nothing"
-        if found != self.version:
-            asked = f"ROOT=={wheel_environments.WHEELS[self.version]}"
-            raise_setup_error("version", f"the wheel {asked} reports {found}, not {self.version}")
+        reported = output.split()[-1] if output.split() else "nothing"
+        if reported != self.version:
+            wheel = f"ROOT=={wheel_environments.WHEELS[self.version]}"
+            raise_setup_error(
+                "version", f"the wheel {wheel} reports {reported}, not {self.version}"
+            )
 
     def create_environment(self) -> None:
-        """Python and pip, without any package."""
+        """Create an environment with Python and pip alone."""
         self._run_step(
             [sys.executable, "-m", "venv", self.folder],
-            f"cannot make a Python environment in {self.folder}",
+            f"cannot create a Python environment in {self.folder}",
             "Python's venv module must be installed (Debian: python3-venv)",
         )
 
-    def _install_package(self, what: str, sha256: str) -> None:
-        """Fetch and install a package, as often as it takes."""
+    def _install_package(self, package: str, sha256: str) -> None:
+        """Download and install a package, with retries."""
         command = [wheel_environments.environment_python(self.folder), *_PIP_INSTALL, "--no-deps"]
         if sha256:
             listed = os.path.join(self.temporary, "wanted.txt")
             with open(listed, "w", encoding="utf-8") as stream:
-                stream.write(f"{what} --hash=sha256:{sha256}\n")
+                stream.write(f"{package} --hash=sha256:{sha256}\n")
             command += ["--require-hashes", "-r", listed]
         else:
-            command.append(what)
+            command.append(package)
         for number in range(1, MAX_TRIES + 1):
             done = self._run_command(command if number == 1 else [*command, "--no-cache-dir"])
             if not done.returncode:
                 return
-            said = done.stdout + done.stderr
-            if _DISK_FULL_PATTERN.search(said):
+            output = done.stdout + done.stderr
+            if _DISK_FULL_PATTERN.search(output):
                 _raise_disk_full(self.folder, self.version)
-            reason = _describe_download_failure(said)
+            reason = _describe_download_failure(output)
             if number == MAX_TRIES or (
-                _NO_DISTRIBUTION_TEXT in said and not _CONNECTION_LOST_PATTERN.search(said)
+                _NO_DISTRIBUTION_TEXT in output and not _CONNECTION_LOST_PATTERN.search(output)
             ):
-                self._raise_download_error(what, number, reason)
+                self._raise_download_error(package, number, reason)
             wait = BACK_OFF_S[number - 1]
             self.say(
                 f"ROOT {self.version}: {reason}; try {number + 1} of {MAX_TRIES} in {wait:g} s"
             )
             time.sleep(wait)
 
-    def _raise_download_error(self, what: str, tries: int, reason: str) -> None:
+    def _raise_download_error(self, package: str, tries: int, reason: str) -> None:
         python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
-        often = f" in {tries} tries" if tries > 1 else ""
+        attempts = f" in {tries} tries" if tries > 1 else ""
         raise_setup_error(
             "download",
-            f"pip could not install ROOT {self.version} ({what}) for {python}{often}: {reason}; "
-            "check the network and pip's configuration, or use 'path:' with a ROOT of your own",
+            f"pip could not install ROOT {self.version} ({package}) for {python}{attempts}: {reason}; "
+            "check the network and pip's configuration, or use 'path:' with your own ROOT",
             transient=True,
         )
 
-    def _run_step(self, command: List[str], what: str, remedy: str) -> str:
-        """Run one step of the making and return its output."""
+    def _run_step(self, command: List[str], problem: str, remedy: str) -> str:
+        """Run one step of the installation and return its output."""
         done = self._run_command(command)
         if done.returncode:
-            # venv keeps its tools' words to itself, and they remove what they could not finish.
+            # venv hides the output of its tools, which remove what they could not finish.
             short = shutil.disk_usage(self.folder).free < _ENVIRONMENT_BYTES
             if short or _DISK_FULL_PATTERN.search(done.stdout + done.stderr):
                 _raise_disk_full(self.folder, self.version)
             raise_setup_error(
-                "broken", f"{what}: {extract_error_line(done.stderr or done.stdout)}; {remedy}"
+                "broken", f"{problem}: {extract_error_line(done.stderr or done.stdout)}; {remedy}"
             )
         return done.stdout
 
@@ -198,15 +200,15 @@ class WheelInstaller:
         )
 
 
-def _describe_download_failure(said: str) -> str:
-    """What went wrong with a download, in plain words."""
-    if _HASH_MISMATCH_PATTERN.search(said):
-        digests = re.findall(r"(?:Expected sha256|Got)\s+([0-9a-f]{64})", said)
+def _describe_download_failure(output: str) -> str:
+    """Describe the cause of a failed download from pip's output."""
+    if _HASH_MISMATCH_PATTERN.search(output):
+        digests = re.findall(r"(?:Expected sha256|Got)\s+([0-9a-f]{64})", output)
         shown = f" (SHA-256 {digests[-1]} instead of {digests[0]})" if len(digests) > 1 else ""
         return f"the download is corrupt{shown}"
-    if _CORRUPT_ARCHIVE_PATTERN.search(said):
-        return f"the download is corrupt ({extract_error_line(said)})"
-    cut = [line.strip() for line in said.splitlines() if _CONNECTION_LOST_PATTERN.search(line)]
-    if cut:
-        return f"the connection to the package index broke ({cut[-1][:_MAX_LINE_LENGTH]})"
-    return extract_error_line(said)
+    if _CORRUPT_ARCHIVE_PATTERN.search(output):
+        return f"the download is corrupt ({extract_error_line(output)})"
+    lost = [line.strip() for line in output.splitlines() if _CONNECTION_LOST_PATTERN.search(line)]
+    if lost:
+        return f"the connection to the package index broke ({lost[-1][:_MAX_LINE_LENGTH]})"
+    return extract_error_line(output)

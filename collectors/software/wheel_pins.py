@@ -1,8 +1,8 @@
-"""The published wheels of ROOT, by the SHA-256 of their files.
+"""SHA-256 of the published wheels of ROOT.
 
-As PyPI names them, for Linux on x86_64 (``manylinux_2_28``): release -> tag of the Python version
--> hash.  A release cannot be published again under the same file name, so these never change; for
-an interpreter that is not listed, the hash that the index itself states is all there is to go by.
+As on PyPI, for Linux on x86_64 (``manylinux_2_28``): release -> tag of the Python version -> hash.
+PyPI never replaces a published file, so these never change.  For an interpreter that is not listed,
+only the hash stated by the index is checked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WHEEL_SHA256: Dict[str, Dict[str, str]] = {
 
 
 def find_wheel_sha256(version: str) -> str:
-    """SHA-256 of the wheel that this interpreter is given for a release; '' when not known."""
+    """Find the SHA-256 of a release's wheel for this interpreter; '' when unknown."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return ""
     return WHEEL_SHA256.get(version, {}).get(f"cp{sys.version_info[0]}{sys.version_info[1]}", "")

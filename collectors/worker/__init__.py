@@ -1,1 +1,1 @@
-"""The part that runs on the node: sets up ROOT, runs the payload, accounts for its process tree."""
+"""Worker on the node: sets up ROOT, runs the payload and accounts for its process tree."""

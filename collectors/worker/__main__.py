@@ -1,6 +1,7 @@
-"""``python worker.pyz run job.json``: runs a job on any node and prints a table.
+"""Command line of the worker.
 
-``python worker.pyz upload SANDBOX…`` sends what stayed behind to a results service.
+``python worker.pyz run job.json`` runs a job on any node and prints a table;
+``python worker.pyz upload SANDBOX…`` sends records that are still pending to a results service.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ DONE, FAILED, INVALID_INPUT = 0, 1, 2
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run what the command line says.
+    """Run the command line.
 
     Returns:
-        0 when every execution ended without failure, 1 when some failed or were not started (the
-        records of those that ran are written), 2 when job.json or the output folder is unusable, 75
-        when records cannot be kept because the disk is full.  Of an upload, 0 when nothing is left,
-        1 when something is, or was refused, 2 when nothing can be sent.
+        the exit code.  Of ``run``: 0 when every execution ended without failure, 1 when some failed
+        or were not started (records of the others are written), 2 when job.json or the output folder
+        is unusable, 75 when the node lacks disk space or processes.  Of ``upload``: 0 when no record
+        is pending, 1 when some are pending or refused, 2 when nothing can be sent.
     """
     options = build_parser().parse_args(arguments)
     if options.verb == "upload":
@@ -38,21 +39,21 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser(
-        prog="worker.pyz", description="Runs a job on any node; sends what it measured."
+    """Build the argument parser."""
+    parser = argparse.ArgumentParser(
+        prog="worker.pyz", description="Run a job on any node, and send its measurements."
     )
-    verbs = made.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser(
         "run", help="run a job", epilog="example: python worker.pyz run job.json"
     )
     verb.add_argument("job", help="job.json; the payload's folder lies beside it")
     verb.add_argument(
-        "--attempt", type=_parse_positive_int, default=1, help="which execution of the job this is"
+        "--attempt", type=_parse_positive_int, default=1, help="number of this attempt, from 1"
     )
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
     upload_command.add_upload_command(verbs)
-    return made
+    return parser
 
 
 def _upload_sandboxes(options: argparse.Namespace) -> int:
@@ -62,7 +63,7 @@ def _upload_sandboxes(options: argparse.Namespace) -> int:
         print_line(str(error), "stderr")
         return INVALID_INPUT
     except KeyboardInterrupt:
-        print_line("interrupted; what is not acknowledged stays, type it again", "stderr")
+        print_line("interrupted; repeat the command to send the pending records", "stderr")
         return FAILED
 
 
@@ -74,7 +75,7 @@ def _run_job(options: argparse.Namespace) -> int:
         print_line(str(error), "stderr")
         return INVALID_INPUT
     except OSError as error:
-        print_line(f"{options.output}: the worker cannot go on: {error}", "stderr")
+        print_line(f"{options.output}: the worker cannot continue: {error}", "stderr")
         return (
             RETRY_EXIT_CODE
             if error.errno in (*DISK_FULL_ERRNOS, *FORK_FAILURE_ERRNOS)
@@ -86,7 +87,7 @@ def _run_job(options: argparse.Namespace) -> int:
 def _parse_positive_int(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError("attempts are counted from 1")
+        raise argparse.ArgumentTypeError("must be at least 1")
     return number
 
 

@@ -1,4 +1,4 @@
-"""A log that keeps its head and its tail and says what it left out between them."""
+"""A log file that keeps its beginning and its end, and notes how much it omits between them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Deque
 
 from ..shared_files import DISK_FULL_ERRNOS
 
-#: Bytes kept at either end.
+#: Bytes kept at each end.
 KEPT_BYTES = 512 * 1024
 
 
 class BoundedLog:
-    """Takes bytes without end and leaves a file of about twice ``keep`` bytes at most.
+    """A sink for unlimited output that leaves a file of at most about twice ``keep`` bytes.
 
-    What finds no room on the disk is left out: a payload must not fail for its log.
+    Output that does not fit on the disk is dropped: a payload must not fail because of its log.
     """
 
     def __init__(self, path: str, keep: int = KEPT_BYTES) -> None:
-        # The file lives as long as the log; close() or `with` closes it.
+        # The file stays open until close() or the end of the `with` block.
         self._stream = open(path, "wb", buffering=0)  # noqa: SIM115
         self._keep = keep
         self._head = 0
@@ -60,25 +60,25 @@ class BoundedLog:
                 raise
 
     def read_tail(self, characters: int) -> str:
-        """The last ``characters`` of the text (4096 at most), without NUL."""
+        """Return the last ``characters`` of the text (at most 4096 bytes), without NUL."""
         text = self._last.decode("utf-8", "replace").replace("\x00", "")
         return text.strip()[-characters:]
 
     def close(self) -> None:
-        """Write the tail, and what was left out before it."""
+        """Write the note on omitted bytes and the tail, and close the file."""
         if self._cut:
-            self._write_through(f"\n[... {self._cut} bytes left out ...]\n".encode())
+            self._write_through(f"\n[... {self._cut} bytes omitted ...]\n".encode())
         self._write_through(b"".join(self._tail))
         self._tail.clear()
         self._stream.close()
 
 
 def print_line(text: str, stream: str = "stdout") -> None:
-    """Print a line, and no more once that fails: where it goes may be on a disk that is full.
+    """Print a line; after a failure, such as a full disk, print nothing any more.
 
-    Python would otherwise leave with an exit code of its own when it flushes at its end.
+    Otherwise Python would exit with a code of its own when it flushes the stream at its end.
     """
     try:
         print(text, file=getattr(sys, stream), flush=True)
     except OSError:
-        setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 - as long as we live
+        setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 - for the process's lifetime

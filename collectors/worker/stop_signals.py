@@ -1,4 +1,4 @@
-"""Signals that reach the worker: asked to stop, or woken because a child ended."""
+"""Signals to the worker: requests to stop, and the end of a child."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional, Type
 
 from ..record.failures import ExecutionError, Failure
 
-#: Signals with which a batch system, a terminal or a person ends the worker.
+#: Signals with which a batch system, a terminal or a user ends the worker.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _PR_SET_PDEATHSIG = 1
@@ -23,9 +23,9 @@ def die_with_parent() -> None:
 
 
 class StopSignals:
-    """While entered, remembers the first stopping signal and makes ``fd`` readable at each signal.
+    """Context that notes the first stop signal and makes ``fd`` readable at each signal.
 
-    Nothing is interrupted: the worker looks at :attr:`stopped_by` where it can stop in order.
+    Nothing is interrupted: the worker checks :attr:`stopped_by` where it can stop cleanly.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class StopSignals:
             self.stopped_by = signal.Signals(number).name
 
     def raise_if_stopped(self, phase: str) -> None:
-        """Go no further in ``phase`` once the worker was asked to stop.
+        """Raise an error in ``phase`` once a stop signal has arrived.
 
         Raises:
             ExecutionError: class ``evicted``.

@@ -1,1 +1,1 @@
-"""Command-line verbs of the hctests package."""
+"""Commands of the hctests package."""

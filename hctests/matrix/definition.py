@@ -81,7 +81,7 @@ class MetricDeclaration:
 
     unit: str = "1"
     better: str = ""
-    meaning: str = ""
+    description: str = ""
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ def _build_definition(
         include=tuple(_normalize_rule(rule) for rule in document.include),
         settings=document.settings,
         metrics={
-            name: MetricDeclaration(metric.unit, metric.better, metric.meaning)
+            name: MetricDeclaration(metric.unit, metric.better, metric.description)
             for name, metric in document.metrics.items()
         },
         files=tuple(files),

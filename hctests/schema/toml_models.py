@@ -150,7 +150,7 @@ class MetricTable(StrictModel):
 
     unit: str = Field("1", min_length=1, max_length=20, description="SI unit; 1 for counts.")
     better: Literal["lower", "higher", ""] = Field("", description="Which direction is better.")
-    meaning: str = Field("", max_length=500, description="One sentence for people.")
+    description: str = Field("", max_length=500, description="One sentence for people.")
 
 
 class DefinitionDocument(StrictModel):

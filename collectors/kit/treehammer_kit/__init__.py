@@ -1,4 +1,4 @@
-"""The payload kit: a payload is little more than its loop.
+"""Payload kit: reduces a payload to its loop.
 
 >>> import treehammer_kit
 >>> treehammer_kit.run('''
@@ -9,8 +9,8 @@
 ... }
 ... ''')  # doctest: +SKIP
 
-The kit opens the files, chooses branches and events, sets the TTreeCache up, times every phase,
-takes ROOT's and the kernel's accounts, and writes the result.  Standard library and ROOT only,
+The kit opens the files, selects branches and events, configures the TTreeCache, times every phase,
+collects ROOT's and the kernel's counters, and writes the result.  Standard library and ROOT only,
 Python 3.9 and later.
 """
 
@@ -31,14 +31,14 @@ __all__ = ["PayloadError", "run"]
 def run(
     code: str = "", *, ntuple: str = "", function: str = "read", folder: Optional[str] = None
 ) -> NoReturn:
-    """Do what ``job.json`` asks for with this loop, write the result, and end the process.
+    """Run the execution described by ``job.json`` with this loop, write the result, and exit.
 
     Args:
         code: C++ that defines ``void FUNCTION(treehammer::Pass &pass)``, for TTrees.
         ntuple: C++ that defines ``void FUNCTION(treehammer::NTuplePass &pass)``, for RNTuples: the
             files of variants with ``format = "rntuple"``.
-        function: its name.
-        folder: of the payload, which ``@file`` is relative to; the script's by default.
+        function: name of the loop's function.
+        folder: the payload's folder, base of ``@file``; by default the script's.
     """
     job, result = os.environ.get("TREEHAMMER_JOB"), os.environ.get("TREEHAMMER_RESULT")
     if not job or not result:
@@ -51,8 +51,8 @@ def run(
     try:
         task = PayloadTask.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0])))
         execution.perform(task, ntuple if task.format == RNTUPLE else code, function)
-    except PayloadError as trouble:
-        failure = trouble.document
+    except PayloadError as error:
+        failure = error.document
     except Exception as error:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
@@ -62,12 +62,12 @@ def run(
         print(f"treehammer_kit: {failure['message']}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    # ROOT's teardown is none of the measurement, and can crash after it.
+    # Skip ROOT's teardown: it is not part of the measurement and may crash.
     os._exit(1 if failure else 0)
 
 
 class _PayloadExecution:
-    """One execution, and what it has recorded so far: kept when a later step fails."""
+    """One execution and the values recorded so far, which survive the failure of a later step."""
 
     def __init__(self) -> None:
         self.values: Dict[str, Any] = {}
@@ -86,7 +86,7 @@ class _PayloadExecution:
             else:
                 self._run_timed(root, task, code, function)
         finally:
-            # After the measurement, so that it does not disturb it.
+            # After the measurement, to leave it undisturbed.
             self.values.update(build_facts.collect_library_facts())
             self.values["inventory"] = build_facts.collect_inventory()
 

@@ -1,4 +1,4 @@
-// Accounts of a read: what ROOT complained about, the clocks, the kernel, and ROOT's read events.
+// Accounting of a read: ROOT's error messages, clocks, kernel counters and ROOT's read events.
 #ifndef TREEHAMMER_ACCOUNTS
 #define TREEHAMMER_ACCOUNTS
 
@@ -27,7 +27,7 @@ namespace treehammer {
 constexpr int kLatencyBins = 32;
 constexpr int kLatencyParts = 16; // of each bin, of equal width
 
-// --- What ROOT complained about ------------------------------------------------------------------
+// --- ROOT's error messages -----------------------------------------------------------------------
 
 inline std::string &FirstError()
 {
@@ -37,7 +37,7 @@ inline std::string &FirstError()
 
 inline void RememberError(int level, bool abort, const char *location, const char *message)
 {
-   static std::mutex guard; // a prefetching thread may complain too
+   static std::mutex guard; // a prefetching thread may report errors as well
    if (level >= kError) {
       const std::lock_guard<std::mutex> held(guard);
       if (FirstError().empty())
@@ -46,15 +46,15 @@ inline void RememberError(int level, bool abort, const char *location, const cha
    DefaultErrorHandler(level, abort, location, message);
 }
 
-/// Forget earlier errors and remember the next one.  This replaces PyROOT's handler, which would call
-/// into Python from inside a timed phase.
+/// Clear earlier errors and record the next one.  Replaces PyROOT's handler, which would call Python
+/// in a timed phase.
 inline void WatchErrors()
 {
    FirstError().clear();
    SetErrorHandler(RememberError);
 }
 
-// --- Clocks and kernel accounts ------------------------------------------------------------------
+// --- Clocks and kernel counters ------------------------------------------------------------------
 
 struct Clock {
    double wall = 0, user = 0, sys = 0; // seconds
@@ -78,7 +78,7 @@ struct Clock {
    }
 };
 
-/// Reads a small file of /proc with exactly one read(); empty when it cannot be had.
+/// Read a small file of /proc with exactly one read(); empty when unreadable.
 inline std::string ReadProc(const char *path)
 {
    char buffer[1024];
@@ -90,11 +90,11 @@ inline std::string ReadProc(const char *path)
    return {buffer, buffer + std::max<decltype(length)>(length, 0)};
 }
 
-/// The kernel's accounts of this process; -1 where it does not tell.
+/// The kernel's counters of this process; -1 if not provided.
 struct Kernel {
    Long64_t read_chars = -1, read_bytes = -1, read_calls = -1;
    double run_queue_s = -1; // of this thread
-   Long64_t io_cost = 0, queue_cost = 0; // bytes that taking the account read itself
+   Long64_t io_cost = 0, queue_cost = 0; // bytes read by taking the snapshot itself
 
    void TakeIo()
    {
@@ -120,7 +120,7 @@ struct Kernel {
 
 // --- Read events ---------------------------------------------------------------------------------
 
-/// When the first read of an opening file ended.
+/// Time at which the first read of an opening file ended.
 class FirstRead : public TTreePerfStats {
 public:
    double end = 0;
@@ -131,7 +131,7 @@ public:
    }
 };
 
-/// Where a read of so many microseconds is counted: bin i is [2^i, 2^(i+1)), the first begins at 0.
+/// Index of the part that counts a read's latency: bin i is [2^i, 2^(i+1)) us, the first begins at 0.
 inline int LatencyPart(double us)
 {
    if (us < 2)

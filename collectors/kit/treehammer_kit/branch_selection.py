@@ -1,4 +1,4 @@
-"""Which branches are read: a seeded fraction, patterns, or a list in a file."""
+"""Selection of branches: a seeded fraction, patterns, or a list in a file."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def select_branches(
     seed: int,
     folder: str,
 ) -> List[int]:
-    """Positions of the branches to read, ascending.
+    """Select the branches to read; return their positions, ascending.
 
     Args:
         names: top-level branches in the tree's order.
-        counters: branch -> branches that hold the sizes of its arrays; they are read with it.
-        request: fraction in (0, 1], patterns (``Muon_*,Jet_pt``) or ``@file`` with one pattern a
-            line.
-        seed: of the choice of a fraction.
-        folder: that ``@file`` is relative to.
+        counters: branch -> branches with the sizes of its arrays, which are read as well.
+        request: fraction in (0, 1], patterns (``Muon_*,Jet_pt``) or ``@file`` with one pattern
+            per line.
+        seed: seed of a fraction.
+        folder: base of ``@file``.
 
     Raises:
         PayloadError: a pattern matches nothing, or the list cannot be read (class ``open``).
@@ -43,9 +43,9 @@ def select_branches(
 
 
 def select_fraction(names: Sequence[str], share: float, seed: int) -> Dict[str, None]:
-    """The ``max(1, round(share * n))`` names with the smallest seeded hashes.
+    """Select the ``max(1, round(share * n))`` names with the smallest seeded hashes.
 
-    The choice depends on names alone, and a smaller share always lies inside a larger one.
+    The selection depends on names alone, and a smaller share is a subset of a larger one.
     """
     count = min(len(names), max(1, math.floor(share * len(names) + 0.5)))
     ranked = sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
@@ -72,9 +72,9 @@ def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> Dict[str, 
     chosen: Dict[str, None] = {}
     known = set(names)
     for pattern in patterns:
-        # A literal name comes first: names may hold brackets.
-        found = [pattern] if pattern in known else fnmatch.filter(names, pattern)
-        if not found:
+        # A literal name takes precedence: names may contain brackets.
+        matches = [pattern] if pattern in known else fnmatch.filter(names, pattern)
+        if not matches:
             near = difflib.get_close_matches(pattern, names, n=3)
             hint = f"; near: {', '.join(near)}" if near else ""
             raise PayloadError(
@@ -83,5 +83,5 @@ def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> Dict[str, 
                 "prepare",
                 f"no branch matches {pattern!r}{hint} (the tree has {len(names)})",
             )
-        chosen.update(dict.fromkeys(found))
+        chosen.update(dict.fromkeys(matches))
     return chosen

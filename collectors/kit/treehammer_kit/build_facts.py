@@ -1,4 +1,4 @@
-"""What this ROOT is, and what runs beside it: so that two runs can be told apart by cause."""
+"""Facts about this build of ROOT and its environment, to explain differences between runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RECORDED_VARIABLES = re.compile(r"^(ROOT|XRD|Xrd|LD_|CLING|X509|MALLOC_|OMP_)")
 _SECRET_VARIABLES = re.compile(r"TOKEN|PASS|SECRET|KEY", re.IGNORECASE)
 _SHARED_LIBRARY = re.compile(r"\.so(\.|$)")
 
-#: Functions by which the libraries that ROOT compresses with tell their versions.
+#: Functions that return the versions of the compression libraries.
 _COMPRESSION = {
     "zlib_version": "zlibVersion",
     "lzma_version": "lzma_version_string",
@@ -25,7 +25,7 @@ _COMPRESSION = {
 
 
 def collect_build_facts(root: Any) -> Dict[str, Any]:
-    """Catalogue values of the build, as ROOT reports them."""
+    """Collect the catalogue values of the build, as ROOT reports them."""
     system = root.gSystem
     features = str(root.gROOT.GetConfigFeatures()).split()
     standards = [item[3:] for item in features if re.fullmatch(r"cxx\d\w", item)]
@@ -42,15 +42,15 @@ def collect_build_facts(root: Any) -> Dict[str, Any]:
 
 
 def collect_library_facts() -> Dict[str, Any]:
-    """Hash of libCore and versions of the compression libraries that it finds.
+    """Collect the hash of libCore and the versions of its compression libraries.
 
-    A library whose version function is not exported stays unknown: no guess is made.
+    A version whose function is not exported stays unknown.
     """
     core = next((path for path, _ in list_loaded_libraries() if "/libCore." in path), None)
     if core is None:
         return {}
     facts: Dict[str, Any] = {"libcore_sha256": _hash_file(core)}
-    handle = ctypes.CDLL(core)  # already loaded; its own symbols and those it is linked with
+    handle = ctypes.CDLL(core)  # already loaded; with the symbols of its dependencies
     for name, function in _COMPRESSION.items():
         version = _call_version_function(handle, function)
         if version is not None:
@@ -77,7 +77,7 @@ def _hash_file(path: str) -> str:
 
 
 def list_loaded_libraries() -> List[Tuple[str, int]]:
-    """Path and size in bytes of every shared library mapped into this process."""
+    """List path and size in bytes of every shared library mapped into this process."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as stream:
         fields = [line.rstrip("\n").split(None, 5) for line in stream]
     paths = sorted({field[5] for field in fields if len(field) == 6})
@@ -89,7 +89,7 @@ def list_loaded_libraries() -> List[Tuple[str, int]]:
 
 
 def collect_inventory() -> str:
-    """JSON: loaded libraries, relevant environment (secrets masked), Python and NumPy."""
+    """Return JSON: loaded libraries, relevant environment (secrets masked), Python and NumPy."""
     environment = {
         name: "***" if _SECRET_VARIABLES.search(name) else value
         for name, value in sorted(os.environ.items())

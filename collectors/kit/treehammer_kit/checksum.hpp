@@ -1,4 +1,4 @@
-// The checksum of a TTree's values.
+// Checksum of a TTree's values.
 #ifndef TREEHAMMER_CHECKSUM
 #define TREEHAMMER_CHECKSUM
 
@@ -61,8 +61,8 @@ class TreeChecksum : public ValueHashes {
       return (CoverObject<std::vector<T>>(branch, type) || ...);
    }
 
-   /// A top-level branch that is one unsplit object of the standard library.  Vectors of vectors are
-   /// left out: whether ROOT has their real type in memory, or one it made up, differs by release.
+   /// Cover a top-level branch that is one unsplit object of the standard library.  Vectors of vectors
+   /// are skipped: whether ROOT has their real type in memory, or an emulated one, differs by release.
    bool CoverTopObject(TBranch *branch)
    {
       auto *element = dynamic_cast<TBranchElement *>(branch);
@@ -76,7 +76,7 @@ class TreeChecksum : public ValueHashes {
                           unsigned long, Long64_t, ULong64_t, float, double, std::string>(element, type);
    }
 
-   /// Cover what can be covered of a branch and of those below it; true when any leaf was.
+   /// Cover the supported leaves of a branch and its sub-branches; true if there are any.
    bool Cover(TBranch *branch)
    {
       bool any = CoverTopObject(branch);
@@ -97,7 +97,7 @@ class TreeChecksum : public ValueHashes {
    }
 
 public:
-   /// Feed all entries of the tree of one file; false, with a message, when one cannot be read.
+   /// Feed all entries of one file's tree; false, with a message, when an entry cannot be read.
    bool Read(TFile *file, const std::string &name)
    {
       auto *tree = file->Get<TTree>(name.c_str());
@@ -108,7 +108,7 @@ public:
       for (auto *object : *tree->GetListOfBranches()) {
          auto *branch = static_cast<TBranch *>(object);
          if (!Cover(branch))
-            continue; // nothing of it can be hashed: it need not be read
+            continue; // no leaf can be hashed, so it is not read
          Activate(branch);
          tree->AddBranchToCache(branch, true);
       }
@@ -122,7 +122,7 @@ public:
          FeedEntry();
       }
       if (!FirstError().empty()) {
-         message = "ROOT met an error (" + FirstError() + ")";
+         message = "ROOT reported an error (" + FirstError() + ")";
          return false;
       }
       End();

@@ -1,4 +1,4 @@
-// Which events are read: all of them, or a seeded fraction.
+// Selection of events: all of them, or a seeded fraction.
 #ifndef TREEHAMMER_EVENTS
 #define TREEHAMMER_EVENTS
 
@@ -21,7 +21,7 @@ inline uint64_t Mix(uint64_t x) // splitmix64
 }
 
 /// The max(1, round(fraction * total)) entries with the smallest seeded hashes, in ascending order:
-/// uniform, the same everywhere, and a smaller fraction lies inside a larger one.
+/// uniform, the same on every machine, and a smaller fraction is a subset of a larger one.
 inline std::vector<Long64_t> SampleEntries(Long64_t total, double fraction, uint64_t seed)
 {
    std::vector<std::pair<uint64_t, Long64_t>> hashed(total);

@@ -1,4 +1,4 @@
-// The timed read of one file, whatever its format: phases, ROOT's errors, the kernel's counters.
+// Timed read of one file of any format: phases, ROOT's errors, the kernel's counters.
 #ifndef TREEHAMMER_FILE_READER
 #define TREEHAMMER_FILE_READER
 
@@ -19,27 +19,27 @@
 
 namespace treehammer {
 
-/// A read that failed; everything else that a loop throws is the payload's own failure.
+/// A failed read; any other exception of a loop is the payload's own failure.
 struct ReadError : std::runtime_error {
    using std::runtime_error::runtime_error;
 };
 
-/// Copy a piece of a file, as its door delivers it, to an address of Python's; false when it fails.
+/// Copy a range of a file, as delivered by its door, to memory of Python; false on failure.
 inline bool CopyOut(TFile *file, Long64_t at, Int_t length, std::uintptr_t target)
 {
    return !file->ReadBuffer(reinterpret_cast<char *>(target), at, length);
 }
 
-/// One file of one pass, whatever its format.
+/// One file of one pass, independent of its format.
 class FilePass {
 public:
    TFile *file = nullptr;
-   Entries entries;                          // what to read of this file
+   Entries entries;                          // entries to read of this file
    std::map<std::string, std::string> settings; // the test's [settings]; lists and tables as JSON
    std::map<std::string, double> reported;
    Long64_t events = 0, bytes = 0;
 
-   /// Report a counter that test.toml declares; values of the files of a pass are summed.
+   /// Report a counter declared in test.toml; values of a pass's files are summed.
    void Report(const std::string &name, double value) { reported[name] += value; }
    const std::string &Setting(const std::string &name) const
    {
@@ -53,11 +53,11 @@ public:
 struct BranchInfo {
    std::string name;
    Long64_t zip_bytes = 0;
-   std::vector<std::string> counters; // top-level branches that hold the sizes of its arrays
+   std::vector<std::string> counters; // top-level branches with the sizes of its arrays
 };
 
-/// What the readers of both formats share.
-/// A step that fails returns false and leaves failure_class, kind and message.
+/// Base class of the readers of both formats.
+/// A failed step returns false and sets failure_class, kind and message.
 class FileReader {
 protected:
    std::unique_ptr<TFile> fFile;
@@ -72,25 +72,25 @@ protected:
       return false;
    }
 
-   /// What ROOT calls an error is one, even where it goes on: GetEntry can be content with a basket
-   /// whose values make no sense.
+   /// Treat every error message of ROOT as a failure: GetEntry may return success for a basket with
+   /// corrupt values.
    bool WithoutErrors(const char *failure, const char *doing)
    {
       return FirstError().empty() ||
-             Fail(failure, "error", std::string("ROOT met an error while ") + doing + " " + fFile->GetName());
+             Fail(failure, "error", std::string("ROOT reported an error while ") + doing + " " + fFile->GetName());
    }
 
-   /// Whether this ROOT has a class that reads such a URL, as far as it says so itself.
+   /// Whether this ROOT registers a class that reads such a URL.
    static bool Supports(const std::string &url)
    {
       if (url.find("://") == std::string::npos || url.rfind("file:", 0) == 0)
          return true;
       auto *handler = gROOT->GetPluginManager()->FindHandler("TFile", url.c_str());
-      // The web's class of some builds of 6.40 is there, but its handler names no constructor of it.
+      // Some builds of 6.40 have a class for HTTP, but its handler names no constructor.
       return handler && handler->LoadPlugin() == 0 && FirstError().find("TPluginHandler") != 0;
    }
 
-   /// Open the file and hand it to what the loop is given.
+   /// Open the file for the loop.
    bool OpenFile(const std::string &url, FilePass &current)
    {
       WatchErrors();
@@ -115,7 +115,7 @@ protected:
       return WithoutErrors("open", "opening");
    }
 
-   /// Run the loop between two looks at the clocks and at the kernel's accounts.
+   /// Run the loop between two snapshots of the clocks and the kernel's counters.
    template <typename Body>
    bool Measure(Body &&body)
    {
@@ -152,7 +152,7 @@ protected:
          run_queue_s = after.run_queue_s - before.run_queue_s;
       if (before.read_chars < 0 || after.read_chars < 0)
          return;
-      // Less what the accounts themselves read: the first of I/O and both of the run queue.
+      // Subtract the bytes read by the snapshots: the first of I/O and both of the run queue.
       const Long64_t own = before.io_cost + before.queue_cost + after.queue_cost;
       kernel_read_chars = after.read_chars - before.read_chars - own;
       kernel_read_calls = after.read_calls - before.read_calls - 3;
@@ -167,14 +167,14 @@ public:
    Long64_t kernel_read_chars = -1, kernel_read_bytes = -1, kernel_read_calls = -1;
    double run_queue_s = -1;
 
-   /// Load the library that serves this URL, so that the timed opening does not.
+   /// Load the library for this URL, ahead of the timed opening.
    static void LoadPlugin(const std::string &url)
    {
       if (auto *handler = gROOT->GetPluginManager()->FindHandler("TFile", url.c_str()))
          handler->LoadPlugin();
    }
 
-   /// Names and classes of what lies at the top of the file, for a message.
+   /// Names and classes of the objects in the file's top folder, for messages.
    std::vector<std::pair<std::string, std::string>> Contents() const
    {
       std::vector<std::pair<std::string, std::string>> found;

@@ -1,7 +1,7 @@
-// The timed read of the TTree of one file.
+// Timed read of one file's TTree.
 //
-// A payload defines `void NAME(treehammer::Pass &pass)`; the Python side steps a Reader through its
-// phases.  Each phase is timed in here, so neither Python nor the JIT is ever inside a timed phase.
+// A payload defines `void NAME(treehammer::Pass &pass)`; the Python side drives a Reader through its
+// phases.  Each phase is timed here, so that no timed phase contains Python or the JIT.
 #ifndef TREEHAMMER_KIT
 #define TREEHAMMER_KIT
 #pragma cling optimize(2)
@@ -26,16 +26,16 @@
 
 namespace treehammer {
 
-// --- What the payload's loop is given ------------------------------------------------------------
+// --- Argument of the payload's loop ----------------------------------------------------------------
 
 /// One file of one pass over a TTree.
 class Pass : public FilePass {
 public:
    TTree *tree = nullptr;
 
-   Pass() {} // no aggregate: Python's constructor of one could not name its parts
+   Pass() {} // not an aggregate, whose members Python's constructor could not name
 
-   /// Count one event, given what GetEntry returned; -1 ends the execution as a failed read.
+   /// Count one event, given the return value of GetEntry; -1 ends the execution as a failed read.
    void Add(Long64_t unzipped_bytes)
    {
       if (unzipped_bytes < 0)
@@ -48,21 +48,21 @@ public:
 
 using Loop = void (*)(Pass &);
 
-/// The loop that warms up.
+/// The warm-up loop.
 inline void ReadAll(Pass &pass)
 {
    for (Long64_t entry : pass.entries)
       pass.Add(pass.tree->GetEntry(entry));
 }
 
-/// The loop that is run: the payload's own, once it is compiled.
+/// The timed loop: the payload's, once it is compiled.
 inline Loop &TheLoop()
 {
    static Loop loop = ReadAll;
    return loop;
 }
 
-/// A small file with the usual kinds of branches.
+/// Write a small file with the usual kinds of branches.
 inline void WriteWarmUpFile(const std::string &path, const std::string &tree_name)
 {
    TFile file(path.c_str(), "RECREATE");
@@ -109,7 +109,7 @@ inline std::vector<BranchInfo> Survey(TTree *tree)
    return found;
 }
 
-/// As SetBranchStatus(name, true), but exact: names are never taken for patterns.
+/// Like SetBranchStatus(name, true), but names are never interpreted as patterns.
 inline void Activate(TBranch *branch)
 {
    branch->ResetBit(kDoNotProcess);
@@ -119,14 +119,14 @@ inline void Activate(TBranch *branch)
 
 // --- Reading one file ----------------------------------------------------------------------------
 
-/// One file, read once: Open, GetTree, (Python chooses,) Prepare, Run, Close, in this order.
+/// One file, read once: Open, GetTree, (selection in Python,) Prepare, Run, Close, in this order.
 class Reader : public FileReader {
    std::unique_ptr<ReadEvents> fEvents;
    std::unique_ptr<TEntryList> fEntryList;
    std::vector<Long64_t> fEntries;
 
 public:
-   Pass current; // what the loop is given (Python cannot say 'pass')
+   Pass current; // the loop's argument ('pass' is a keyword of Python)
    Long64_t bytes_read = 0, bytes_read_extra = 0, read_calls = 0;
    Long64_t cache_size = 0, cache_bytes_read = 0, cache_read_calls = 0;
    Long64_t cache_missed_bytes = 0, cache_missed_calls = 0;
@@ -159,7 +159,7 @@ public:
          return;
       fEntries = SampleEntries(entries_total, fraction, seed);
       current.entries = Entries(fEntries);
-      // The cache leaves out the baskets that hold none of a list's entries.
+      // With an entry list the cache skips baskets without selected entries.
       fEntryList = std::make_unique<TEntryList>(current.tree);
       fEntryList->SetDirectory(nullptr);
       for (auto entry : fEntries)
@@ -230,7 +230,7 @@ public:
 
    void AccountEvents()
    {
-      fEvents->Finish(); // before Close: it looks at the file
+      fEvents->Finish(); // before Close: it accesses the file
       perfstats_bytes_read = fEvents->bytes;
       perfstats_read_calls = fEvents->calls;
       perfstats_read_s = fEvents->GetDiskTime();

@@ -1,8 +1,8 @@
-"""Runs a ROOT macro as a payload: ``python -m treehammer_kit.macro FILE.C``.
+"""Command ``python -m treehammer_kit.macro FILE.C``: run a ROOT macro as a payload.
 
-As everywhere in ROOT, the function is named like the file: ``read.C`` defines
-``void read(treehammer::Pass &pass)``, for RNTuples ``void read(treehammer::NTuplePass &pass)``; with
-both, the second stands between ``#ifdef TREEHAMMER_READS_NTUPLE`` and ``#endif``.
+As usual in ROOT, the function has the name of the file: ``read.C`` defines
+``void read(treehammer::Pass &pass)``, for RNTuples ``void read(treehammer::NTuplePass &pass)``.  With
+both, the latter stands between ``#ifdef TREEHAMMER_READS_NTUPLE`` and ``#endif``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from . import run
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the macro named on the command line."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m treehammer_kit.macro FILE.C")
     path = os.path.abspath(sys.argv[1])

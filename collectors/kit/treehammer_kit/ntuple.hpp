@@ -1,4 +1,4 @@
-// An RNTuple's fields as the branches of the TTree that it is the twin of.
+// An RNTuple's fields, mapped to the branches of the TTree with the same content.
 #ifndef TREEHAMMER_NTUPLE_FIELDS
 #define TREEHAMMER_NTUPLE_FIELDS
 #pragma cling optimize(2)
@@ -21,7 +21,7 @@
 
 namespace treehammer {
 
-/// A reader of what lies in an open file.
+/// Create a reader of an RNTuple in an open file.
 inline std::unique_ptr<ROOT::RNTupleReader>
 OpenNTuple(TFile *file, const std::string &name, const ROOT::RNTupleReadOptions &options)
 {
@@ -34,11 +34,11 @@ OpenNTuple(TFile *file, const std::string &name, const ROOT::RNTupleReadOptions 
 struct NTupleField {
    std::string name; // of the branch
    ROOT::DescriptorId_t id = 0;
-   std::vector<std::string> counters; // of its array, as a TTree has them
+   std::vector<std::string> counters; // with the sizes of its arrays, as in a TTree
 };
 
-/// The name of the branch that a field stands for.  It cannot have a dot itself; where one was
-/// replaced by an underscore, its description may keep the branch's own name.
+/// The name of the branch that a field represents.  A field's name cannot contain a dot; where one was
+/// replaced by an underscore, the field's description may keep the branch's name.
 inline std::string BranchName(const ROOT::RFieldDescriptor &field)
 {
    std::string plain = field.GetFieldDescription();
@@ -46,7 +46,7 @@ inline std::string BranchName(const ROOT::RFieldDescriptor &field)
    return plain == field.GetFieldName() ? field.GetFieldDescription() : field.GetFieldName();
 }
 
-/// The top-level field that a field lies in.
+/// The top-level field that contains a field.
 inline ROOT::DescriptorId_t TopLevel(const ROOT::RNTupleDescriptor &descriptor, ROOT::DescriptorId_t field)
 {
    for (;;) {
@@ -57,9 +57,9 @@ inline ROOT::DescriptorId_t TopLevel(const ROOT::RNTupleDescriptor &descriptor, 
    }
 }
 
-/// The top-level fields that stand for branches.  Arrays that share a counter lie together in an
-/// untyped collection ("_collection0"); its members and its size are projected to fields of the
-/// branches' names, so the collection itself is left out.
+/// The top-level fields that represent branches.  Arrays with a common counter are stored in an untyped
+/// collection ("_collection0"); its members and its size are projected to fields with the branches'
+/// names, so the collection itself is skipped.
 inline std::vector<NTupleField> NTupleFields(const ROOT::RNTupleDescriptor &descriptor)
 {
    std::map<ROOT::DescriptorId_t, std::string> counters; // collection -> its projected size
@@ -100,14 +100,14 @@ inline void CollectColumns(const ROOT::RNTupleDescriptor &descriptor, ROOT::Desc
 
 constexpr std::uint64_t kPageChecksum = 8; // bytes of an XxHash-3
 
-/// Compressed bytes of the pages that some of the fields need, each page once.
+/// Compressed bytes of the pages of some fields, each page once.
 inline long long PageBytes(const ROOT::RNTupleDescriptor &descriptor, const std::vector<NTupleField> &fields,
                            const std::vector<int> &selected)
 {
    std::set<ROOT::DescriptorId_t> physical;
    for (int index : selected)
       CollectColumns(descriptor, fields[index].id, physical);
-   // Equal pages are stored once; behind a page may stand its checksum.
+   // Equal pages are stored once; a checksum may follow a page.
    std::map<std::uint64_t, std::uint64_t> pages;
    for (const auto &cluster : descriptor.GetClusterIterable())
       for (auto column : physical)

@@ -1,4 +1,4 @@
-// The checksum of an RNTuple's values: that of the TTree which it is the twin of.
+// Checksum of an RNTuple's values, equal to that of a TTree with the same content.
 #ifndef TREEHAMMER_NTUPLE_CHECKSUM
 #define TREEHAMMER_NTUPLE_CHECKSUM
 
@@ -10,7 +10,7 @@
 namespace treehammer {
 
 class NTupleChecksum : public ValueHashes {
-   using Locate = std::function<const void *()>; // where the current entry's value is
+   using Locate = std::function<const void *()>; // address of the current entry's value
 
    static bool Is(const std::string &text, const char *start) { return text.rfind(start, 0) == 0; }
 
@@ -30,7 +30,7 @@ class NTupleChecksum : public ValueHashes {
                          }});
    }
 
-   /// One number, a fixed number of them, or collections of them as they lie in memory.
+   /// Cover one number, an array of numbers, or collections of numbers in memory.
    template <typename T>
    bool CoverNumbers(const ROOT::RFieldBase &field, const std::string &name, const Locate &where)
    {
@@ -49,7 +49,7 @@ class NTupleChecksum : public ValueHashes {
       return true;
    }
 
-   /// What a collection or an array directly consists of; otherwise the field itself.
+   /// The element field of a collection or an array; otherwise the field itself.
    static const ROOT::RFieldBase &Element(const ROOT::RFieldBase &field)
    {
       const auto &type = field.GetTypeName();
@@ -57,7 +57,7 @@ class NTupleChecksum : public ValueHashes {
       return many ? *field.GetConstSubfields().front() : field;
    }
 
-   /// How many numbers the value of a scalar or an array always has; 0 for a collection.
+   /// The fixed number of numbers in a scalar or an array; 0 for a collection.
    static std::size_t FixedLength(const ROOT::RFieldBase &field)
    {
       if (Is(field.GetTypeName(), "std::array<"))
@@ -89,7 +89,7 @@ class NTupleChecksum : public ValueHashes {
       return true;
    }
 
-   /// The members of an untyped record: what a branch with a list of leaves becomes.
+   /// Cover the members of an untyped record, the counterpart of a branch with several leaves.
    bool CoverRecord(const ROOT::RFieldBase &field, const std::string &name, const Locate &where)
    {
       auto *record = dynamic_cast<const ROOT::RRecordField *>(&field);
@@ -111,7 +111,7 @@ class NTupleChecksum : public ValueHashes {
    }
 
 public:
-   /// Feed all entries of the RNTuple of one file; false, with a message, when one cannot be read.
+   /// Feed all entries of one file's RNTuple; false, with a message, when an entry cannot be read.
    bool Read(TFile *file, const std::string &name)
    {
       Clear();
@@ -137,7 +137,7 @@ public:
       }
       if (FirstError().empty())
          return true;
-      message = "ROOT met an error (" + FirstError() + ")";
+      message = "ROOT reported an error (" + FirstError() + ")";
       return false;
    }
 };

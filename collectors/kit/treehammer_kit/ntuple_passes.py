@@ -1,4 +1,4 @@
-"""Steps the C++ reader through RNTuples: same phases and choices as of TTrees, counters of their own."""
+"""Passes over RNTuples: phases and selections as for TTrees, with counters of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .read_passes import (
     raise_on_failure,
 )
 
-#: Counter of the reader -> catalogue entry; times are in nanoseconds there.
+#: Counter of the reader, times in nanoseconds -> catalogue entry.
 _CATALOGUE_NAMES: Mapping[str, str] = {
     "nReadV": "ntuple_vector_reads",
     "nRead": "ntuple_ranges_read",
@@ -72,19 +72,24 @@ def _check_is_ntuple(contents: Mapping[str, str], url: str, wanted: str) -> None
     if contents.get(wanted) == "ROOT::RNTuple":
         return
     if wanted in contents:
-        said = f"{wanted!r} is of class {contents[wanted]}, not an RNTuple of the released format"
-        raise PayloadError("open", "tree", "get_tree", f"{url}: {said}")
+        problem = (
+            f"{wanted!r} is of class {contents[wanted]}, not an RNTuple of the released format"
+        )
+        raise PayloadError("open", "tree", "get_tree", f"{url}: {problem}")
     found = [name for name, kind in contents.items() if kind == "ROOT::RNTuple"]
     near = difflib.get_close_matches(wanted, found, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(found) or "none"
     raise PayloadError(
-        "open", "tree", "get_tree", f"{url} holds no RNTuple {wanted!r}{hint} (RNTuples: {listed})"
+        "open",
+        "tree",
+        "get_tree",
+        f"{url} contains no RNTuple {wanted!r}{hint} (RNTuples: {listed})",
     )
 
 
 def summarize_ntuple_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
-    """Catalogue values of RNTuples: medians over the counted passes, and every pass in order."""
+    """Compute the catalogue values of RNTuples: medians over the counted passes, and every pass."""
     values = {**summarize_times(passes), **_summarize_ntuple_counters(drop_warm_up(passes))}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -110,7 +115,7 @@ def _summarize_ntuple_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
 def _derive_read_counts(
     files: Sequence[FileRead], values: Mapping[str, Any]
 ) -> Dict[str, Optional[float]]:
-    """Reads as a TTree's are counted: a local file has no vector reads, one range is one read."""
+    """Count reads as for a TTree: a local file has no vector reads, one range is one read."""
     ranges, vectors = values["ntuple_ranges_read"], values["ntuple_vector_reads"]
     if ranges is None or vectors is None:
         return {}

@@ -1,5 +1,5 @@
-// The timed read of the RNTuple of one file: same phases, same choices as of a TTree, and the
-// counters of the reader itself.
+// Timed read of one file's RNTuple: phases and selections as for a TTree, and the reader's own
+// counters.
 #ifndef TREEHAMMER_NTUPLE_READER
 #define TREEHAMMER_NTUPLE_READER
 #define TREEHAMMER_READS_NTUPLE // for a macro that reads both formats
@@ -18,11 +18,11 @@ namespace treehammer {
 class NTuplePass : public FilePass {
 public:
    ROOT::RNTupleReader *reader = nullptr;
-   std::vector<ROOT::RNTupleView<void>> views; // of the chosen fields
+   std::vector<ROOT::RNTupleView<void>> views; // of the selected fields
 
-   NTuplePass() {} // no aggregate: Python's constructor of one could not name its parts
+   NTuplePass() {} // not an aggregate, whose members Python's constructor could not name
 
-   /// Read the chosen fields of one entry and count it; what the reader throws is a failed read.
+   /// Read the selected fields of one entry and count it; exceptions of the reader are failed reads.
    void Load(Long64_t entry)
    {
       try {
@@ -37,21 +37,21 @@ public:
 
 using NTupleLoop = void (*)(NTuplePass &);
 
-/// The loop that warms up.
+/// The warm-up loop.
 inline void LoadAll(NTuplePass &pass)
 {
    for (Long64_t entry : pass.entries)
       pass.Load(entry);
 }
 
-/// The loop that is run: the payload's own, once it is compiled.
+/// The timed loop: the payload's, once it is compiled.
 inline NTupleLoop &TheNTupleLoop()
 {
    static NTupleLoop loop = LoadAll;
    return loop;
 }
 
-/// A small file with the usual kinds of fields.
+/// Write a small file with the usual kinds of fields.
 inline void WriteWarmUpNTuple(const std::string &path, const std::string &name)
 {
    auto model = ROOT::RNTupleModel::Create();
@@ -66,12 +66,12 @@ inline void WriteWarmUpNTuple(const std::string &path, const std::string &name)
       writer->Fill();
 }
 
-/// One file, read once: Open, GetTree, (Python chooses,) Prepare, Run, Close, in this order.
+/// One file, read once: Open, GetTree, (selection in Python,) Prepare, Run, Close, in this order.
 class NTupleReader : public FileReader {
    std::unique_ptr<ROOT::RNTupleReader> fReader;
    std::vector<Long64_t> fEntries;
 
-   /// A counter of the reader's page source; -1 where this ROOT has none of this name.
+   /// A counter of the reader's page source; -1 where this ROOT lacks it.
    Long64_t Counter(const char *name) const
    {
       const auto *counter = fReader->GetMetrics().GetCounter(std::string("RNTupleReader.RPageSourceFile.") + name);
@@ -89,13 +89,13 @@ class NTupleReader : public FileReader {
    }
 
 public:
-   NTuplePass current; // what the loop is given (Python cannot say 'pass')
-   std::map<std::string, Long64_t> counters; // of the loop, as the reader names them; -1 is unknown
+   NTuplePass current; // the loop's argument ('pass' is a keyword of Python)
+   std::map<std::string, Long64_t> counters; // of the loop, by the reader's names; -1 is unknown
    bool cluster_cache = false;
 
    bool Open(const std::string &url) { return OpenFile(url, current); }
 
-   /// Read the anchor, header, footer and lists of pages.
+   /// Read anchor, header, footer and page lists.
    bool GetTree(const std::string &name, bool with_cluster_cache)
    {
       using Cache = ROOT::RNTupleReadOptions::EClusterCache;
@@ -115,10 +115,10 @@ public:
       return WithoutErrors("open", "getting the RNTuple of");
    }
 
-   /// The fields that stand for branches; untimed.
+   /// List the fields that represent branches; untimed.
    std::vector<NTupleField> Survey() const { return NTupleFields(fReader->GetDescriptor()); }
 
-   /// Compressed bytes of the pages of some of them, each page once; untimed.
+   /// Sum the compressed bytes of some fields' pages, each page once; untimed.
    Long64_t ZipBytes(const std::vector<int> &selected) const
    {
       return PageBytes(fReader->GetDescriptor(), Survey(), selected);
@@ -135,7 +135,7 @@ public:
       current.entries = Entries(fEntries);
    }
 
-   /// Connect the chosen fields: what is not connected is not read.
+   /// Connect the selected fields; only connected fields are read.
    bool Prepare(const std::vector<int> &selected)
    {
       std::vector<ROOT::DescriptorId_t> ids;

@@ -1,4 +1,4 @@
-"""From the figures of every pass to the values of the record."""
+"""Summary of all passes: the payload's values of the record."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-#: As in the catalogue of metrics, which a test compares.
+#: Must equal the metric catalogue's phases, which a test checks.
 PASS_PHASES = ("open", "get_tree", "prepare", "loop", "close")
 
-#: Parts of equal width that the reader divides each bin of the latency histogram into: what is
-#: said of percentiles would otherwise be wrong by up to a factor of 2, the width of a bin.
+#: Equal parts into which the reader divides each bin of the latency histogram: percentiles would
+#: otherwise be wrong by up to a factor of 2, the width of a bin.
 LATENCY_PARTS = 16
 
-#: Counters of the loop, as the reader calls them; -1 where the kernel does not tell.
+#: Counters of the loop, by the reader's names; -1 if the kernel does not provide them.
 LOOP_COUNTERS = (
     "bytes_read",
     "bytes_read_extra",
@@ -33,7 +33,7 @@ LOOP_COUNTERS = (
     "kernel_read_bytes",
     "kernel_read_calls",
 )
-#: ROOT without a TTreeCache has nothing to say about these.
+#: Undefined without a TTreeCache.
 _CACHE_COUNTERS = (
     "cache_bytes_read",
     "cache_read_calls",
@@ -44,7 +44,7 @@ _CACHE_COUNTERS = (
 
 @dataclass
 class FileRead:
-    """One file read once.  Seconds and bytes; -1 where the kernel or ROOT does not tell."""
+    """One file read once.  Seconds and bytes; -1 for values that kernel or ROOT do not provide."""
 
     phases: Dict[str, Tuple[float, float, float]]
     events: int
@@ -66,12 +66,12 @@ class FileRead:
 
 @dataclass
 class PassRead:
-    """All files of one pass, read one after the other."""
+    """All files of one pass, read in order."""
 
     files: List[FileRead]
 
     def phase_seconds(self, phase: str, index: int) -> float:
-        """Seconds of a phase; index 0 is wall, 1 user, 2 system."""
+        """Sum the seconds of a phase; index 0 is wall, 1 user, 2 system."""
         return sum(file.phases[phase][index] for file in self.files)
 
     @property
@@ -86,20 +86,20 @@ class PassRead:
 
     @property
     def unzipped_bytes(self) -> int:
-        """Sum of what GetEntry returned."""
+        """Sum of GetEntry's return values."""
         return sum(file.unzipped_bytes for file in self.files)
 
     @property
     def run_queue_s(self) -> Optional[float]:
-        """Seconds runnable but not running, in the loop."""
+        """Seconds of the loop in which the thread was runnable but not running."""
         return _sum_known([file.run_queue_s for file in self.files])
 
     def sum_counter(self, name: str) -> Optional[float]:
-        """A counter of the loop; None where a file lacks it."""
+        """Sum a counter of the loop; None where a file lacks it."""
         return _sum_known([file.counters[name] for file in self.files])
 
     def sum_reported(self) -> Dict[str, float]:
-        """What the payload reported itself."""
+        """Sum the values that the payload reported, by name."""
         total: Dict[str, float] = {}
         for file in self.files:
             for name, value in file.reported_values.items():
@@ -112,12 +112,12 @@ def _sum_known(values: Sequence[float]) -> Optional[float]:
 
 
 def drop_warm_up(passes: Sequence[PassRead]) -> Sequence[PassRead]:
-    """All passes but the first, which warms up, where there are more than one."""
+    """Drop the first pass, which warms up, unless it is the only one."""
     return passes[1:] or passes
 
 
 def summarize_tree_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
-    """Catalogue values of TTrees: medians over the counted passes, and every pass in order."""
+    """Compute the catalogue values of TTrees: medians over the counted passes, and every pass."""
     kept = drop_warm_up(passes)
     first = kept[0].files[0]
     values = summarize_times(passes)
@@ -128,7 +128,7 @@ def summarize_tree_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
 
 
 def summarize_times(passes: Sequence[PassRead]) -> Dict[str, Any]:
-    """Catalogue values that do not depend on the format; those that are not known are left out."""
+    """Compute the catalogue values common to both formats; unknown ones are omitted."""
     kept = drop_warm_up(passes)
     values: Dict[str, Any] = {"passes_done": len(passes), "passes_counted": len(kept)}
     for phase in PASS_PHASES:
@@ -147,10 +147,13 @@ def summarize_times(passes: Sequence[PassRead]) -> Dict[str, Any]:
 
 
 def summarize_extras(passes: Sequence[PassRead]) -> Dict[str, float]:
-    """What the payload reported itself, medians over the counted passes that reported it."""
+    """Compute medians of the payload's own values over the counted passes that reported them."""
     reported = [item.sum_reported() for item in drop_warm_up(passes)]
-    names = sorted({name for one in reported for name in one})
-    return {name: statistics.median(one[name] for one in reported if name in one) for name in names}
+    names = sorted({name for values in reported for name in values})
+    return {
+        name: statistics.median(values[name] for values in reported if name in values)
+        for name in names
+    }
 
 
 def _summarize_rates(passes: Sequence[PassRead], kept: Sequence[PassRead]) -> Dict[str, Any]:
@@ -193,7 +196,7 @@ def _summarize_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
     values["read_calls_prefetch"] = None if any(file.prefetching for file in files) else 0
     single, vector = _split_read_calls(files, values)
     values.update(read_calls_single=single, read_calls_vector=vector)
-    # ROOT gives the ratio without its terms, so those of several files cannot be joined.
+    # ROOT provides the ratio without its terms, so ratios of several files cannot be combined.
     if files[0].cached and len(kept[0].files) == 1:
         values["cache_efficiency"] = statistics.median(f.cache_efficiency for f in files)
         values["cache_efficiency_rel"] = statistics.median(f.cache_efficiency_rel for f in files)
@@ -203,11 +206,11 @@ def _summarize_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
 def _split_read_calls(
     files: Sequence[FileRead], values: Mapping[str, Any]
 ) -> Tuple[Optional[int], Optional[int]]:
-    """Single and vector reads, where ROOT's counters tell them apart for certain."""
+    """Split reads into single and vector ones, where ROOT's counters are unambiguous."""
     calls = values["read_calls"]
     classes = {file.file_class for file in files}
     if classes == {"TFile"} or not files[0].cached:
-        return calls, 0  # a local file has no vector read, and only a cache asks for one
+        return calls, 0  # only a cache of a remote file issues vector reads
     return None, None
 
 
@@ -228,30 +231,29 @@ def _summarize_latencies(kept: Sequence[PassRead]) -> Dict[str, Any]:
 
 
 def latency_percentile(parts: Sequence[int], share: float, longest_s: float) -> float:
-    """Seconds below which ``share`` of the reads lie, to within 6 % (0.1 microseconds below 2).
+    """Estimate a percentile in seconds to within 6 % (0.1 microseconds below 2 microseconds).
 
     Args:
-        parts: reads by latency, :data:`LATENCY_PARTS` to a bin.  Inside a part they are taken as
-            evenly spread.
-        share: 0.5 is the median.
-        longest_s: the longest read, which is known exactly and never exceeded.
+        parts: reads by latency, :data:`LATENCY_PARTS` per bin, assumed uniform inside a part.
+        share: fraction of the reads below the result; 0.5 is the median.
+        longest_s: exact duration of the longest read, an upper bound of the result.
 
     Raises:
-        ValueError: there are no reads.
+        ValueError: no reads.
     """
-    wanted = share * sum(parts)
+    rank = share * sum(parts)
     below = 0
     for position, count in enumerate(parts):
-        if count and below + count >= wanted:
-            # A read stands for the middle of its share of the part.
-            inside = max(0.0, wanted - below - 0.5) / count
+        if count and below + count >= rank:
+            # Each read is at the center of its share of the part.
+            inside = max(0.0, rank - below - 0.5) / count
             return min(1e-6 * _bin_start_us(position + inside), longest_s)
         below += count
-    raise ValueError("without reads there are no percentiles")
+    raise ValueError("no reads")
 
 
 def _bin_start_us(parts: float) -> float:
-    """Microseconds at so many parts from 0; the first bin begins at 0, not at 1."""
+    """Convert a number of parts to microseconds; the first bin begins at 0, not at 1."""
     number, inside = divmod(parts / LATENCY_PARTS, 1)
     return 2 * inside if number == 0 else math.ldexp(1 + inside, int(number))
 
@@ -263,7 +265,7 @@ def _median_by(
 
 
 def median_or_none(values: Sequence[Optional[float]], *, whole: bool = False) -> Optional[float]:
-    """None when any value is; ``whole`` keeps counts whole, as one of those seen."""
+    """Return the median, None if any value is; ``whole`` selects an observed value for counts."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None

@@ -1,4 +1,4 @@
-"""What the payload is asked to do, and how it says what came of it."""
+"""The payload's task, its result file and its errors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 
 TASK_FORMAT = 1
 
-#: What the files of a dataset hold, as values of the axis ``format``.
+#: Formats of a dataset's files, the values of the axis ``format``.
 TTREE, RNTUPLE = "ttree", "rntuple"
 
 
 class PayloadError(Exception):
-    """A failure that is already understood: class, kind and phase as in the record."""
+    """A classified failure, with class, kind and phase as in the record."""
 
     def __init__(
         self, failure_class: str, kind: str, phase: str, message: str, *, transient: bool = False
@@ -35,16 +35,16 @@ class PayloadTask:
 
     Attributes:
         kind: ``timed`` or ``checksum``.
-        urls: what ROOT opens, in order.
-        adler32s: of each file, 8 hex digits, '' where it is not known.
-        passes: of the loop; a cold execution has exactly one.
+        urls: addresses that ROOT opens, in order.
+        adler32s: adler32 of each file, 8 hex digits, '' if unknown.
+        passes: number of passes; a cold execution has exactly one.
         branches: fraction (a number), or patterns or ``@file`` (text).
-        cache_bytes: size of the TTreeCache; 0 is off.  The cluster cache of an RNTuple has no size: it
-            is on with any but 0.
+        cache_bytes: size of the TTreeCache; 0 is off.  The cluster cache of an RNTuple has no
+            size: any other value turns it on.
         events: fraction of the events.
         settings: the test's ``[settings]``.
-        format: of the files, ``ttree`` or ``rntuple``: the test's own axis of that name.
-        folder: of the payload; ``@file`` is relative to it.
+        format: ``ttree`` or ``rntuple``, the value of the test's axis ``format``.
+        folder: the payload's folder, base of ``@file``.
     """
 
     kind: str
@@ -65,13 +65,13 @@ class PayloadTask:
         """Read the payload's ``job.json``.
 
         Raises:
-            PayloadError: it is not there, or not of this format.
+            PayloadError: the file is missing or invalid.
         """
         try:
             with open(path, encoding="utf-8") as stream:
                 document = json.load(stream)
             if document["format"] != TASK_FORMAT:
-                raise ValueError(f"format {TASK_FORMAT} expected, not {document['format']}")
+                raise ValueError(f"expected format {TASK_FORMAT}, not {document['format']}")
             execution = document["execution"]
             variant = execution["variant"]
             cold = variant.get("cache") == "cold"
@@ -96,7 +96,7 @@ class PayloadTask:
 
 def _parse_format(value: Any) -> str:
     if value not in (TTREE, RNTUPLE):
-        raise ValueError(f"the axis 'format' is {value!r} (expected 'ttree' or 'rntuple')")
+        raise ValueError(f"axis 'format': expected 'ttree' or 'rntuple', not {value!r}")
     return str(value)
 
 
@@ -106,7 +106,7 @@ def write_result(
     extras: Mapping[str, float],
     failure: Optional[Mapping[str, Any]],
 ) -> None:
-    """Write ``result.json`` so that a reader sees either nothing or all of it."""
+    """Write ``result.json`` so that readers see either nothing or the whole file."""
     document = {"format": TASK_FORMAT, "values": values, "extras": extras, "failure": failure}
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "w", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""Steps the C++ reader through the files of a pass; every pass opens them anew."""
+"""Passes over the files of an execution with the C++ reader; every pass reopens the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .payload_task import PayloadError, PayloadTask
 
 @dataclass(frozen=True)
 class BranchChoice:
-    """What is read of one file; the same in every pass."""
+    """Branches selected from one file; the same in every pass."""
 
     branches_total: int
     all_branches: bool
@@ -37,12 +37,12 @@ class ReadPasses:
         """Read every file once.
 
         Raises:
-            PayloadError: a file, tree or branch is not there, or a read failed.
+            PayloadError: a file, tree or branch is missing, or a read failed.
         """
         return PassRead([self._read_file(url) for url in self._task.urls])
 
     def totals(self) -> Dict[str, int]:
-        """Catalogue values that are the same in every pass; branches are those of the first file."""
+        """Return the catalogue values common to all passes; branches are those of the first file."""
         choices = [self._choices[url] for url in self._task.urls]
         return {
             "events_total": sum(self._entries[url] for url in self._task.urls),
@@ -55,7 +55,7 @@ class ReadPasses:
         task = self._task
         reader = self._open_file(url)
         self._entries[url] = int(reader.entries_total)
-        # Untimed, between two timed steps.
+        # Untimed, between two timed phases.
         if url not in self._choices:
             self._choices[url] = self._choose_branches(reader)
         choice = self._choices[url]
@@ -70,36 +70,36 @@ class ReadPasses:
 
     def _choose_branches(self, reader: Any) -> BranchChoice:
         task = self._task
-        found = [
+        branches = [
             (str(item.name), [str(name) for name in item.counters])
             for item in self._list_branches(reader)
         ]
-        names = [name for name, _ in found]
+        names = [name for name, _ in branches]
         everything = task.branches == 1
         positions = list(range(len(names)))
         if not everything:
             positions = branch_selection.select_branches(
-                names, dict(found), task.branches, seed=task.seed, folder=task.folder
+                names, dict(branches), task.branches, seed=task.seed, folder=task.folder
             )
         return BranchChoice(
             len(names), everything, positions, self._sum_zip_bytes(reader, positions)
         )
 
-    # What differs between the formats.
+    # Steps that depend on the format.
 
     def _open_file(self, url: str) -> Any:
-        """A reader that has opened the file and got what lies in it."""
+        """Open a file and get its tree; return the reader."""
         reader = open_file(self._root, url)
         get_tree(reader, url, self._task.tree)
         return reader
 
     def _list_branches(self, reader: Any) -> Any:
-        """The branches, or what stands for them."""
+        """List the branches, or the fields that represent them."""
         return self._root.treehammer.Survey(reader.current.tree)
 
     def _sum_zip_bytes(self, reader: Any, positions: List[int]) -> int:
-        found = [int(item.zip_bytes) for item in self._list_branches(reader)]
-        return sum(found[position] for position in positions)
+        sizes = [int(item.zip_bytes) for item in self._list_branches(reader)]
+        return sum(sizes[position] for position in positions)
 
     def _prepare(self, reader: Any, choice: BranchChoice) -> bool:
         return bool(reader.Prepare(self._task.cache_bytes, choice.all_branches, choice.positions))
@@ -109,7 +109,7 @@ class ReadPasses:
 
 
 def open_file(root: Any, url: str) -> Any:
-    """A reader that has opened the file.
+    """Open a file; return its reader.
 
     Raises:
         PayloadError: the file cannot be opened, or is truncated.
@@ -120,7 +120,7 @@ def open_file(root: Any, url: str) -> Any:
 
 
 def is_ntuple(reader: Any, name: str) -> bool:
-    """Whether what lies in the file under this name is an RNTuple."""
+    """Whether the object of this name in the file is an RNTuple."""
     folder, _, own = name.rpartition("/")
     directory = reader.current.file.GetDirectory(folder)
     key: Any = directory.GetKey(own) if directory else None
@@ -128,10 +128,10 @@ def is_ntuple(reader: Any, name: str) -> bool:
 
 
 def get_tree(reader: Any, url: str, tree: str) -> None:
-    """Let a reader get the tree from its file.
+    """Get the tree from a reader's file.
 
     Raises:
-        PayloadError: there is no such tree, or it cannot be read.
+        PayloadError: the tree is missing or unreadable.
     """
     good = reader.GetTree(tree)
     if not good and reader.kind == "tree":
@@ -140,7 +140,7 @@ def get_tree(reader: Any, url: str, tree: str) -> None:
 
 
 def raise_on_failure(reader: Any, good: bool, phase: str, url: str) -> None:
-    """Turn a step that failed into an exception; a server may do better when asked again."""
+    """Raise an exception for a failed step; failures of remote files may be transient."""
     if not good:
         failure, kind = str(reader.failure_class), str(reader.kind)
         transient = "://" in url and kind in ("file", "error", "entry")
@@ -148,7 +148,7 @@ def raise_on_failure(reader: Any, good: bool, phase: str, url: str) -> None:
 
 
 def list_contents(reader: Any) -> Dict[str, str]:
-    """Name -> class of what lies at the top of the file."""
+    """List the objects in the file's top folder: name -> class."""
     return {str(item.first): str(item.second) for item in reader.Contents()}
 
 
@@ -160,15 +160,15 @@ def _describe_missing_tree(reader: Any, url: str, wanted: str) -> str:
     trees = [name for name, kind in contents.items() if kind in ("TTree", "TNtuple")]
     near = difflib.get_close_matches(wanted, trees, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{url} holds no tree {wanted!r}{hint} (trees: {', '.join(trees) or 'none'})"
+    return f"{url} contains no tree {wanted!r}{hint} (trees: {', '.join(trees) or 'none'})"
 
 
 def collect_shared_figures(reader: Any) -> Dict[str, Any]:
-    """What is known of a file read once, whatever its format."""
+    """Collect the figures of a file read once that both formats have."""
 
     def clock(phase: str) -> Tuple[float, float, float]:
-        one = getattr(reader, phase)
-        return float(one.wall), float(one.user), float(one.sys)
+        seconds = getattr(reader, phase)
+        return float(seconds.wall), float(seconds.user), float(seconds.sys)
 
     return {
         "phases": {phase: clock(phase) for phase in PASS_PHASES},
@@ -185,7 +185,7 @@ def collect_shared_figures(reader: Any) -> Dict[str, Any]:
 
 
 def collect_tree_figures(reader: Any) -> FileRead:
-    """What is known of a file whose TTree was read once."""
+    """Collect the figures of a file whose TTree was read once."""
     return FileRead(
         **collect_shared_figures(reader),
         cached=bool(reader.cached),

@@ -1,4 +1,4 @@
-"""ROOT in this process: loaded, its JIT warmed, the payload's loop compiled; all untimed."""
+"""Untimed preparation of ROOT in this process: import, warm-up of the JIT, compilation."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Sequence, Tuple
 
-from .ntuple_passes import NTuplePasses
-from .ntuple_passes import summarize_ntuple_passes as ntuple_values_of
+from .ntuple_passes import NTuplePasses, summarize_ntuple_passes
 from .pass_summary import PassRead, summarize_tree_passes
 from .payload_task import RNTUPLE, TTREE, PayloadError, PayloadTask
 from .read_passes import ReadPasses
 
-#: Before, RNTupleReader and what belongs to it stood in ROOT::Experimental.
+#: Earlier releases have RNTupleReader in ROOT::Experimental.
 _FIRST_WITH_NTUPLES = 63600
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def load_root() -> Tuple[Any, Dict[str, Any]]:
-    """Import ROOT; returns the module and how long it took.
+    """Import ROOT; return the module and the time it took, by catalogue name.
 
     Raises:
-        PayloadError: it cannot be imported.
+        PayloadError: ROOT cannot be imported.
     """
     wall, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     try:
@@ -36,7 +35,7 @@ def load_root() -> Tuple[Any, Dict[str, Any]]:
             warnings.simplefilter("ignore")  # the wheels announce that they are pre-releases
             import ROOT
 
-            # 6.40 loads itself at the first use of an attribute.
+            # ROOT 6.40 is loaded lazily, at the first use of an attribute.
             ROOT.gROOT.SetBatch(True)
             ROOT.gErrorIgnoreLevel = ROOT.kWarning
             _configure_crash_handling()
@@ -53,10 +52,10 @@ def load_root() -> Tuple[Any, Dict[str, Any]]:
 
 
 def _configure_crash_handling() -> None:
-    """Let a crash end the process by its signal, after Python said where it was.
+    """Make a crash end the process by its signal, after a Python traceback.
 
-    ROOT's own handlers call a debugger, which takes long on a node, and leave with an exit code that
-    means another signal to everybody else.
+    ROOT's own handlers start a debugger, which takes long on a node, and exit with a code that
+    elsewhere means another signal.
     """
     for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
         signal.signal(number, signal.SIG_DFL)
@@ -67,7 +66,7 @@ def compile_header(root: Any, name: str) -> None:
     """Compile one of the kit's headers.
 
     Raises:
-        PayloadError: this ROOT does not take it.
+        PayloadError: this ROOT cannot compile it.
     """
     path = os.path.join(_HERE, name)
     if not root.gInterpreter.Declare(f'#include "{path}"'):
@@ -75,27 +74,26 @@ def compile_header(root: Any, name: str) -> None:
 
 
 def compile_ntuple_header(root: Any, name: str) -> None:
-    """Compile one of the headers that read RNTuples.
+    """Compile one of the kit's headers for RNTuples.
 
     Raises:
-        PayloadError: this ROOT has no reader of them that we support, or does not take the header.
+        PayloadError: this ROOT has no supported RNTuple reader, or cannot compile the header.
     """
-    found = int(root.gROOT.GetVersionInt())
-    if found < _FIRST_WITH_NTUPLES:
+    if int(root.gROOT.GetVersionInt()) < _FIRST_WITH_NTUPLES:
         version = root.gROOT.GetVersion()
         raise PayloadError(
             "software-setup",
             "not-supported",
             "compile",
-            f"RNTuples are not supported with ROOT {version}: its reader is not ROOT::RNTupleReader "
-            "yet, which ROOT has from 6.36 on",
+            f"RNTuples are not supported with ROOT {version}: ROOT::RNTupleReader "
+            "exists since 6.36",
         )
     compile_header(root, name)
 
 
 @dataclass(frozen=True)
 class FormatReader:
-    """How files of one format are read: the passes, and the C++ names that stand for them."""
+    """Implementation of one format: its passes, their summary, and the C++ names."""
 
     passes: Callable[[Any, PayloadTask], ReadPasses]
     summarize: Callable[[Sequence[PassRead]], Dict[str, Any]]
@@ -107,16 +105,16 @@ class FormatReader:
 _FORMATS = {
     TTREE: FormatReader(ReadPasses, summarize_tree_passes, "WriteWarmUpFile", "TheLoop", "Pass"),
     RNTUPLE: FormatReader(
-        NTuplePasses, ntuple_values_of, "WriteWarmUpNTuple", "TheNTupleLoop", "NTuplePass"
+        NTuplePasses, summarize_ntuple_passes, "WriteWarmUpNTuple", "TheNTupleLoop", "NTuplePass"
     ),
 }
 
 
 def select_reader(root: Any, task: PayloadTask) -> FormatReader:
-    """What reads the task's files, with its headers compiled.
+    """Select the reader of the task's format, and compile its headers.
 
     Raises:
-        PayloadError: this ROOT cannot read them, or does not take the headers.
+        PayloadError: this ROOT cannot read the format, or cannot compile the headers.
     """
     compile_header(root, "kit.hpp")
     if task.format == RNTUPLE:
@@ -125,15 +123,18 @@ def select_reader(root: Any, task: PayloadTask) -> FormatReader:
 
 
 def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> None:
-    """Compile the payload's loop and make it the one that is run.
+    """Compile the payload's loop and install it as the timed loop.
 
     Raises:
-        PayloadError: it does not compile, or does not define ``function``.
+        PayloadError: the code does not compile, or does not define ``function``.
     """
     wanted = f"void {function}(treehammer::{format_.loop_argument} &pass)"
     if not code:
         raise PayloadError(
-            "payload", "format", "compile", f"the payload reads no such files: it has no '{wanted}'"
+            "payload",
+            "format",
+            "compile",
+            f"the payload does not support this format: it has no '{wanted}'",
         )
     if not root.gInterpreter.Declare("#pragma cling optimize(2)\n" + code):
         raise PayloadError(
@@ -151,11 +152,11 @@ def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> 
 def warm_up(root: Any, task: PayloadTask, format_: FormatReader) -> None:
     """Read a small file with the usual kinds of branches, before anything is timed.
 
-    ROOT loads its libraries and the JIT emits every function of the read path, so that the first
-    real pass meets a warm process and a cold execution measures storage alone.
+    ROOT loads its libraries and the JIT emits every function of the read path, so that a cold
+    execution measures storage alone.
 
     Raises:
-        PayloadError: even that does not work.
+        PayloadError: the small file cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="treehammer-warm-up-") as folder:
         path = os.path.join(folder, "warm-up.root")

@@ -1,4 +1,4 @@
-"""The untimed execution that proves that two releases, doors or formats delivered the same values."""
+"""Untimed checksum of all values, which proves that releases, doors and formats agree."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from . import root_engine
 from .payload_task import PayloadError, PayloadTask
 from .read_passes import get_tree, is_ntuple, open_file
 
-#: Of what is hashed and how; checksums of two versions say nothing about each other.
+#: Version of the algorithm; checksums of different versions cannot be compared.
 CHECKSUM_VERSION = 2
 
 _CHUNK = 4 * 1024 * 1024
 
 
 def compute_checksum(root: Any, task: PayloadTask) -> Dict[str, Any]:
-    """Hash every value that can be hashed, of all files in order.
+    """Hash every supported value of all files, in order.
 
     Covered are leaves of fundamental types with fixed and variable lengths, text, and top-level
-    ``std::string`` and ``std::vector`` of numbers or strings.  What is not covered is listed.  A
-    TTree and an RNTuple of the same values have the same checksum.
+    ``std::string`` and ``std::vector`` of numbers or strings; others are listed as skipped.  A TTree
+    and an RNTuple of the same values have the same checksum.
 
-    The bytes of each file come first: what is read must be the dataset's file.  A value of a basket
-    that does not compress, and most of what zstd compresses, carries no checksum of its own, so that
-    no release notices that it changed; both would agree on the wrong values.
+    The adler32 of each file is checked first.  Uncompressed baskets, and most of those compressed
+    with zstd, carry no checksum, so that no release would notice a changed value: all would agree on
+    the wrong one.
 
     Raises:
-        PayloadError: a file or tree is not there, its bytes are not the manifest's, a read failed, or
-            nothing can be covered.
+        PayloadError: a file or tree is missing, its bytes differ from the manifest, a read failed,
+            or no leaf is supported.
     """
     return compute_value_hashes(root, task)[0]
 
 
 def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], List[str]]:
-    """What :func:`checksum` returns, and the hash of each leaf as "name kind hash".
+    """Return the values of :func:`compute_checksum`, and each leaf's "name kind hash".
 
     Raises:
-        PayloadError: as :func:`checksum`.
+        PayloadError: as :func:`compute_checksum`.
     """
     ntuple = False
     sums: Any = None
@@ -82,9 +82,9 @@ def _hash_values(root: Any, ntuple: bool) -> Any:
     return root.treehammer.TreeChecksum()
 
 
-def _check_content(root: Any, reader: Any, url: str, wanted: str) -> None:
+def _check_content(root: Any, reader: Any, url: str, expected: str) -> None:
     """Read the whole file through its door and compare its adler32 with the manifest's."""
-    size, found = int(reader.file_size), 1
+    size, adler32 = int(reader.file_size), 1
     buffer = ctypes.create_string_buffer(_CHUNK)
     for at in range(0, size, _CHUNK):
         length = min(_CHUNK, size - at)
@@ -92,12 +92,12 @@ def _check_content(root: Any, reader: Any, url: str, wanted: str) -> None:
         if not root.treehammer.CopyOut(reader.current.file, at, length, address):
             message = f"{url}: {length} bytes from {at} cannot be read"
             raise PayloadError("read", "content", "checksum", message, transient="://" in url)
-        found = zlib.adler32(memoryview(buffer)[:length], found)
-    if f"{found:08x}" != wanted.lower():
+        adler32 = zlib.adler32(memoryview(buffer)[:length], adler32)
+    if f"{adler32:08x}" != expected.lower():
         raise PayloadError(
             "data-check",
             "content",
             "checksum",
-            f"{url} has adler32 {found:08x}, the manifest says {wanted}: its content changed, and "
-            "what was measured with it is of other data. Make or place the dataset again.",
+            f"{url} has adler32 {adler32:08x}, the manifest says {expected}: its content changed, and "
+            "its measurements are of other data. Make or place the dataset again.",
         )

@@ -1,6 +1,5 @@
-// What a checksum of values consists of: one running 64-bit hash a leaf, fed entry by entry with the
-// number of values and the values, so that it depends on content alone: not on layout, compression,
-// format, file or release.
+// Checksum of values: one running 64-bit hash per leaf, fed entry by entry with the number of values
+// and the values.  It depends on content alone: not on layout, compression, format, file or release.
 #ifndef TREEHAMMER_VALUES
 #define TREEHAMMER_VALUES
 
@@ -44,7 +43,7 @@ void FeedValue(uint64_t &hash, const T &value)
    }
 }
 
-/// A number, or numbers that lie one after the other.
+/// A number, or contiguous numbers.
 template <typename T>
 void FeedNumbers(uint64_t &hash, const T *values, std::size_t length)
 {
@@ -53,7 +52,7 @@ void FeedNumbers(uint64_t &hash, const T *values, std::size_t length)
       FeedValue(hash, values[i]);
 }
 
-/// The kind of values, which two formats agree on where they name a type differently.
+/// The kind of values, common to both formats where they name a type differently.
 template <typename T>
 const char *KindOf()
 {
@@ -69,14 +68,14 @@ const char *KindOf()
       return KindOf<typename T::value_type>();
 }
 
-/// One leaf that the checksum covers.
+/// One leaf covered by the checksum.
 struct CoveredLeaf {
    std::string name, kind;
    uint64_t hash = 0;
-   std::function<void(uint64_t &)> feed; // with the current entry
+   std::function<void(uint64_t &)> feed; // hashes the current entry
 };
 
-/// The leaves of one file, and the hashes that run on across files.
+/// The leaves of one file, and their hashes, which continue across files.
 class ValueHashes {
    std::map<std::string, uint64_t> fHashes;
 
@@ -110,8 +109,8 @@ public:
    long long entries = 0, branches = 0; // branches: top-level ones of the last file
    std::string message;
 
-   /// "name kind hash" of every covered leaf, in alphabetical order.  An RNTuple cannot have a dot in
-   /// a name, and its importer writes an underscore: so do we.
+   /// "name kind hash" of every covered leaf, in alphabetical order.  Names in an RNTuple cannot
+   /// contain a dot and its importer writes an underscore; the same is done here.
    std::vector<std::string> Lines() const
    {
       std::vector<std::string> lines;

@@ -1,6 +1,6 @@
-"""Limits and counters of the control group the worker runs in, versions 1 and 2.
+"""Limits and counters of the worker's control group, versions 1 and 2.
 
-Limits of every group up to the root of what is visible count: the smallest is in force.
+The smallest limit of all groups up to the visible root applies.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Dict, List, Optional
 
 from .process_stats import read_text
 
-#: Version 1 writes a number near 2**63 where there is no limit.
+#: Version 1 reports a number near 2**63 for "no limit".
 _UNLIMITED_BYTES = 2**60
 
 
 def _find_group_folders(controller: str, own: str, mounts: str) -> List[str]:
-    """Folders of our group for ``controller`` ('' is version 2), from ours up to the root."""
+    """Find the group folders of ``controller`` ('' is version 2), from this process to the root."""
     path = None
     for line in own.splitlines():
         _, names, group = line.split(":", 2)
@@ -26,12 +26,12 @@ def _find_group_folders(controller: str, own: str, mounts: str) -> List[str]:
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
-        right = (
+        matches = (
             kind[0] == "cgroup" and controller in kind[-1].split(",")
             if controller
             else kind[0] == "cgroup2"
         )
-        if right:
+        if matches:
             # Inside a container the mount shows only a part of the host's hierarchy.
             inside = os.path.relpath(path, fields[3])
             top = fields[4]
@@ -48,7 +48,7 @@ def _list_ancestors(folder: str, top: str) -> List[str]:
 
 
 class Cgroup:
-    """The control group of this process; every figure is None where nothing tells it."""
+    """The control group of this process; unknown values are None."""
 
     def __init__(self, own: str = "", mounts: str = "") -> None:
         own = own or read_text("/proc/self/cgroup")
@@ -58,7 +58,7 @@ class Cgroup:
         self._memory = _find_group_folders("memory", own, mounts)
 
     def cpu_limit(self) -> Optional[float]:
-        """CPUs the group may use."""
+        """Return the number of CPUs the group may use."""
         limits = [
             _cpu_quota(*read_text(f"{folder}/cpu.max").split()[:2]) for folder in self._unified
         ]
@@ -71,7 +71,7 @@ class Cgroup:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def memory_limit(self) -> Optional[int]:
-        """Bytes the group may use."""
+        """Return the bytes of memory the group may use."""
         files = [f"{folder}/memory.max" for folder in self._unified]
         files += [f"{folder}/memory.limit_in_bytes" for folder in self._memory]
         texts = (read_text(path).strip() for path in files)
@@ -79,7 +79,7 @@ class Cgroup:
         return min((limit for limit in limits if limit < _UNLIMITED_BYTES), default=None)
 
     def throttled_s(self) -> Optional[float]:
-        """Seconds the group was held back so far, all its CPUs together."""
+        """Return the seconds for which the group was throttled so far, summed over its CPUs."""
         if self._unified:
             counters = _read_counters(f"{self._unified[0]}/cpu.stat")
             if "throttled_usec" in counters:
@@ -91,7 +91,7 @@ class Cgroup:
         return None
 
     def oom_kills(self) -> int:
-        """Processes the kernel has ended for want of memory: in the group, else on the node."""
+        """Count the processes killed by the kernel's OOM killer in the group, else on the node."""
         for folders, name in (
             (self._unified, "memory.events"),
             (self._memory, "memory.oom_control"),

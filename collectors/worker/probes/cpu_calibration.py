@@ -1,7 +1,7 @@
-"""A fixed piece of work, timed: how fast was this core just now?
+"""Speed of the core: CPU time of a fixed amount of work.
 
-The loop is plain Python (integers, branches, no memory to speak of), so that it follows clock and
-neighbours; figures compare only between equal ``worker_python``.  Work is fixed, time is measured.
+The loop is plain Python (integers, branches, almost no memory), so that its time follows the clock
+rate and the load of neighbors.  Values compare only between equal ``worker_python``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LOOP_ROUNDS = 2_500_000
 
 
 def measure_calibration() -> float:
-    """CPU seconds this thread needed for the fixed loop."""
+    """Measure the CPU seconds that this thread needs for the fixed loop."""
     start = time.thread_time()
     state = 1
     for _ in range(LOOP_ROUNDS):

@@ -1,6 +1,6 @@
-"""What a job shows to the storage: an x509 proxy, a bearer token; where they lie and how long they hold.
+"""Location and expiry of a job's credentials for storage: x509 proxy and bearer token.
 
-Their content goes nowhere: messages name files and times alone.
+Messages name files and times only, never content.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _CREDENTIAL_NAMES = {PROXY_VARIABLE: "x509 proxy", TOKEN_FILE_VARIABLE: "bearer 
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _UTC_TIME_TAG, _GENERALIZED_TIME_TAG, _VERSION_TAG = 0x17, 0x18, 0xA0
-#: No credential is larger.
+#: Upper bound of a credential's size.
 _MAX_BYTES = 1_000_000
 
 
 def resolve_credentials(env: Dict[str, str], job_folder: str) -> None:
-    """Make what ``env`` says of credentials right for payloads, which run in folders of their own.
+    """Make the credential paths in ``env`` absolute, since payloads run in folders of their own.
 
-    A path that is relative is one of the job's sandbox.  What HTCondor's own services bring is found
-    where no file is named, when there is one alone.
+    A relative path belongs to the job's sandbox.  Without a named token, the only token of
+    HTCondor's credential services is used.
     """
     creds = env.get("_CONDOR_CREDS", "")
     if TOKEN_FILE_VARIABLE not in env and os.path.isdir(creds):
@@ -39,18 +39,18 @@ def resolve_credentials(env: Dict[str, str], job_folder: str) -> None:
         if env.get(name) and not os.path.isabs(env[name]):
             env[name] = os.path.join(job_folder, env[name])
             try:
-                os.chmod(env[name], 0o600)  # clients refuse one that others can read
+                os.chmod(env[name], 0o600)  # clients reject files that others can read
             except OSError:
-                pass  # the check says what is wrong with it
+                pass  # check_credentials reports the problem
 
 
 def check_credentials(env: Mapping[str, str]) -> None:
-    """See that the credentials that ``env`` names can be used now.
+    """Check that the credentials in ``env`` are usable now.
 
     Raises:
-        ExecutionError: class ``open``, kind ``credential``: one is missing, is none, or holds no longer.
+        ExecutionError: class ``open``, kind ``credential``: one is missing, invalid or expired.
     """
-    for name, what in _CREDENTIAL_NAMES.items():
+    for name, label in _CREDENTIAL_NAMES.items():
         path = env.get(name)
         if not path:
             continue
@@ -59,11 +59,11 @@ def check_credentials(env: Mapping[str, str]) -> None:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             _raise_credential_error(
-                f"The {what} {path} cannot be used: {reason}. Submit with another one."
+                f"The {label} {path} cannot be used: {reason}. Submit with another one."
             )
         if end is not None and end <= time.time():
             _raise_credential_error(
-                f"The {what} {path} expired at {format_time(end)}. Renew it, then resume the campaign."
+                f"The {label} {path} expired at {format_time(end)}. Renew it, then resume the campaign."
             )
 
 
@@ -72,20 +72,20 @@ def _raise_credential_error(message: str) -> None:
 
 
 def format_time(seconds: float) -> str:
-    """A time, seconds since 1970, for messages."""
+    """Format a time in seconds since 1970 for messages."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def credential_expiry(name: str, path: str) -> Optional[float]:
-    """When a credential ends, in seconds since 1970; None when it does not say.
+    """Return a credential's expiry in seconds since 1970; None when it states none.
 
     Args:
-        name: :data:`PROXY` or :data:`TOKEN`.
-        path: its file.
+        name: :data:`PROXY_VARIABLE` or :data:`TOKEN_FILE_VARIABLE`.
+        path: the credential's file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is none; the message repeats nothing of it.
+        OSError: the file cannot be read.
+        ValueError: not a credential; the message repeats no content.
     """
     with open(path, "rb") as stream:
         text = stream.read(_MAX_BYTES).decode("ascii", "replace")
@@ -93,16 +93,16 @@ def credential_expiry(name: str, path: str) -> Optional[float]:
 
 
 def token_expiry(text: str) -> Optional[float]:
-    """When a token ends, in seconds since 1970; None when it does not say.
+    """Return a token's expiry in seconds since 1970; None when it states none.
 
     Raises:
-        ValueError: it is none; the message repeats nothing of it.
+        ValueError: not a token; the message repeats no content.
     """
     parts = text.split(".")
     if not text or any(c.isspace() for c in text):
         raise ValueError("it is empty or not a single token")
     if len(parts) != 3:
-        return None  # opaque: only who gave it out knows
+        return None  # opaque: only its issuer knows
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         end = claims.get("exp")
@@ -112,20 +112,20 @@ def token_expiry(text: str) -> Optional[float]:
 
 
 def _proxy_expiry(text: str) -> float:
-    """The earliest end of its certificates: the proxy itself and those that vouch for it."""
+    """Return the earliest expiry in the chain: the proxy's own and its signers' certificates."""
     ends: List[float] = []
     for part in text.split(_BEGIN)[1:]:
         try:
             ends.append(_certificate_expiry(base64.b64decode(part.split(_END)[0])))
         except (ValueError, IndexError, StopIteration):
-            raise ValueError("it holds a certificate that cannot be read") from None
+            raise ValueError("it contains an unreadable certificate") from None
     if not ends:
-        raise ValueError("it holds no certificate")
+        raise ValueError("it contains no certificate")
     return min(ends)
 
 
 def _certificate_expiry(der: bytes) -> float:
-    """The end of a certificate's validity (RFC 5280, 4.1)."""
+    """Return the end of a certificate's validity (RFC 5280, 4.1)."""
     (_, certificate) = next(_parse_der_elements(der))
     (_, signed) = next(_parse_der_elements(certificate))
     fields = [item for item in _parse_der_elements(signed) if item[0] != _VERSION_TAG]
@@ -135,7 +135,7 @@ def _certificate_expiry(der: bytes) -> float:
 
 
 def _parse_der_elements(der: bytes) -> Iterator[Tuple[int, bytes]]:
-    """Tag and content of each element of a DER sequence."""
+    """Yield tag and content of each element of a DER sequence."""
     at = 0
     while at < len(der):
         tag, size, at = der[at], der[at + 1], at + 2
@@ -143,6 +143,6 @@ def _parse_der_elements(der: bytes) -> Iterator[Tuple[int, bytes]]:
             count = size & 0x7F
             size, at = int.from_bytes(der[at : at + count], "big"), at + count
         if at + size > len(der):
-            raise ValueError("cut off")
+            raise ValueError("truncated")
         yield tag, der[at : at + size]
         at += size

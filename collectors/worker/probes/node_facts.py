@@ -1,4 +1,4 @@
-"""Facts of the node, and what happened on it while an execution ran."""
+"""Facts about the node, and changes of its counters during an execution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def collect_node_facts(cgroup: Cgroup) -> NodeFacts:
-    """What does not change while a job runs, by catalogue name."""
+    """Collect the facts that do not change during a job, by catalogue name."""
     cpuinfo = read_text("/proc/cpuinfo").splitlines()
     return {
         "host": socket.gethostname(),
@@ -38,7 +38,7 @@ def collect_node_facts(cgroup: Cgroup) -> NodeFacts:
 
 @dataclass(frozen=True)
 class NodeSnapshot:
-    """Counters of the node at one moment; seconds since boot unless said otherwise."""
+    """Counters of the node at one moment; seconds since boot unless stated otherwise."""
 
     load1: Optional[float]
     available_bytes: Optional[int]
@@ -49,7 +49,7 @@ class NodeSnapshot:
 
     @classmethod
     def take(cls, cgroup: Cgroup) -> NodeSnapshot:
-        """Read them all now."""
+        """Read all counters now."""
         load = read_text("/proc/loadavg").split()
         return cls(
             load1=float(load[0]) if load else None,
@@ -62,7 +62,7 @@ class NodeSnapshot:
 
 
 def compare_snapshots(before: NodeSnapshot, after: NodeSnapshot) -> NodeFacts:
-    """What happened between two snapshots, by catalogue name."""
+    """Compute the node's metrics between two snapshots, by catalogue name."""
     return {
         "cpu_mhz": after.mhz,
         "cpu_steal_s": _counter_increase(before.cpu_steal_s, after.cpu_steal_s),
@@ -80,12 +80,12 @@ def compare_snapshots(before: NodeSnapshot, after: NodeSnapshot) -> NodeFacts:
 
 
 def now_us() -> int:
-    """Microseconds since 1970 UTC."""
+    """Return the time in microseconds since 1970 UTC."""
     return time.time_ns() // 1000
 
 
 def detect_container() -> Optional[str]:
-    """The container or virtual machine around us, where it shows."""
+    """Detect the container or virtual machine that this process runs in."""
     for variable in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
         if os.environ.get(variable):
             return f"apptainer {os.environ[variable]}"
@@ -102,7 +102,7 @@ def detect_container() -> Optional[str]:
 
 
 def _counter_increase(before: Optional[float], after: Optional[float]) -> Optional[float]:
-    """None as well where a counter went backwards: steal time does so on some kernels."""
+    """Subtract; None also for a counter that went backwards, as steal time on some kernels."""
     return None if before is None or after is None or after < before else after - before
 
 

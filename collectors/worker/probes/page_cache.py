@@ -1,7 +1,7 @@
-"""The node's page cache: brought into the state that was asked for, and looked at.
+"""The node's page cache: brought into the requested state, and inspected.
 
-Nothing here needs root.  What cannot be known is said to be unknown: remote files, files that the
-kernel does not let us look at, and files that would not leave the cache.
+Nothing here needs root.  The state is "unknown" for remote files, for files that the kernel does
+not let this user inspect, and for files that would not leave the cache.
 """
 
 from __future__ import annotations
@@ -31,54 +31,52 @@ _PROT_READ, _MAP_SHARED = 1, 1
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MINCORE_WINDOW = 1 << 30
 
-#: Share of a file that may stay cached for it to count as evicted (pages others keep in use).
+#: Fraction of a file that may stay cached after an eviction (pages in use by other processes).
 MAX_CACHED_AFTER_EVICTION = 0.02
 
 
 @dataclass(frozen=True)
 class PageCacheState:
-    """State of the client's page cache before the first pass, and how it was reached."""
+    """State of the client's page cache before the first pass, and the method that led to it."""
 
     state: str
     method: str
     fraction: Optional[float]
 
 
-def prepare_page_cache(files: Sequence[InputFile], wanted: str) -> PageCacheState:
-    """Evict (``cold``) or read through (``warm``) the files; any other wish leaves them alone."""
+def prepare_page_cache(files: Sequence[InputFile], request: str) -> PageCacheState:
+    """Evict the files (``cold``), read them through (``warm``), or leave them as they are."""
     paths = [path for path in (local_path(file.url) for file in files) if path is not None]
     if not files:
         return PageCacheState("unknown", "no input file", None)
     if len(paths) < len(files):
-        return PageCacheState(
-            "unknown", "remote file: the node's page cache has no part in it", None
-        )
-    if wanted == "cold":
+        return PageCacheState("unknown", "remote file: not in the node's page cache", None)
+    if request == "cold":
         for path in paths:
             _evict_file(path)
         proved = _refetches_evicted_page(paths[0])
         _evict_file(paths[0])
         return _classify_eviction(cached_fraction(paths), proved)
-    if wanted == "warm":
+    if request == "warm":
         for path in paths:
             _read_through(path)
         return PageCacheState(
             "warmed", "read through once before the payload", cached_fraction(paths)
         )
-    return PageCacheState("unknown", "left as it was found", cached_fraction(paths))
+    return PageCacheState("unknown", "not changed", cached_fraction(paths))
 
 
 def _classify_eviction(fraction: Optional[float], proved: bool) -> PageCacheState:
     if fraction is None:
-        return PageCacheState("unknown", "posix_fadvise(DONTNEED); mincore may not look", None)
+        return PageCacheState("unknown", "posix_fadvise(DONTNEED); mincore is not permitted", None)
     if fraction > MAX_CACHED_AFTER_EVICTION:
-        how = f"posix_fadvise(DONTNEED) left {fraction:.0%} in the cache"
-        return PageCacheState("unknown", how, fraction)
+        method = f"posix_fadvise(DONTNEED) left {fraction:.0%} in the cache"
+        return PageCacheState("unknown", method, fraction)
     if not proved:
-        how = "posix_fadvise(DONTNEED), but a page read again was fetched from no device"
-        return PageCacheState("unknown", how, fraction)
-    how = "fsync and posix_fadvise(DONTNEED), verified by mincore and by reading a page again"
-    return PageCacheState("evicted", how, fraction)
+        method = "posix_fadvise(DONTNEED), but reading a page again caused no device read"
+        return PageCacheState("unknown", method, fraction)
+    method = "fsync and posix_fadvise(DONTNEED), verified by mincore and by reading a page again"
+    return PageCacheState("evicted", method, fraction)
 
 
 def _evict_file(path: str) -> None:
@@ -93,8 +91,8 @@ def _evict_file(path: str) -> None:
 def _refetches_evicted_page(path: str) -> bool:
     """Whether reading an evicted page makes the kernel count a fetch from a device.
 
-    It does not where the file system keeps a cache of its own, or does not count (many in user
-    space): there nothing proves that an execution was cold.
+    File systems with a cache of their own, or without counters (many in user space), do not:
+    nothing proves there that an execution was cold.
     """
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -115,7 +113,7 @@ def _read_through(path: str) -> None:
 
 
 def cached_fraction(paths: Sequence[str]) -> Optional[float]:
-    """Share of the files' pages that are in the page cache; None when it cannot be known."""
+    """Fraction of the files' pages that are in the page cache; None when unknown."""
     counts = [_count_cached_pages(path) for path in paths]
     known = [count for count in counts if count is not None]
     total = sum(pages for _, pages in known)
@@ -125,9 +123,9 @@ def cached_fraction(paths: Sequence[str]) -> Optional[float]:
 
 
 def _count_cached_pages(path: str) -> Optional[Tuple[int, int]]:
-    """Pages in the cache and pages in all.
+    """Count the cached pages and all pages of a file; None when the kernel does not show them.
 
-    Since Linux 5.2 mincore calls every page cached unless the file is ours or writable.
+    Since Linux 5.2 mincore reports every page of a foreign file that is not writable as cached.
     """
     try:
         if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):

@@ -1,4 +1,4 @@
-"""What /proc tells of a process tree.  Processes may vanish at any moment: then there is nothing."""
+"""Process statistics from /proc; a process that has vanished gives empty results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class IoCounters:
-    """I/O of a process, its threads and the children it has waited for, in bytes."""
+    """I/O of a process, its threads and the children it has reaped, in bytes."""
 
     read_chars: int = 0
     write_chars: int = 0
@@ -28,7 +28,7 @@ class IoCounters:
 
 
 def read_text(path: str) -> str:
-    """The text of a small file of /proc or /sys, empty where it cannot be read."""
+    """Read a small file of /proc or /sys; '' when unreadable."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -37,7 +37,7 @@ def read_text(path: str) -> str:
 
 
 def read_io(pid: int) -> Optional[IoCounters]:
-    """I/O so far; exact and final for a process that has ended and was not waited for yet."""
+    """Read the I/O counters; exact and final for a process that has ended but was not reaped."""
     fields = dict(line.split(": ", 1) for line in read_text(f"/proc/{pid}/io").splitlines())
     try:
         return IoCounters(
@@ -51,9 +51,9 @@ def read_io(pid: int) -> Optional[IoCounters]:
 
 
 def read_run_queue_waits(pid: int) -> Dict[int, int]:
-    """Nanoseconds each thread of the process spent runnable but not running, by thread.
+    """Read the nanoseconds that each thread was runnable but not running.
 
-    Threads that have ended are gone from here; of an ended process only the first thread is left.
+    Ended threads are not listed; of an ended process only the first thread is left.
     """
     folder = f"/proc/{pid}/task"
     try:
@@ -69,15 +69,15 @@ def read_run_queue_waits(pid: int) -> Dict[int, int]:
 
 
 def read_resident_bytes(pid: int) -> int:
-    """Resident size; pages shared with other processes count in each."""
+    """Read the resident size; pages shared with other processes count in each."""
     fields = read_text(f"/proc/{pid}/statm").split()
     return int(fields[1]) * PAGE_SIZE if len(fields) > 1 else 0
 
 
 def read_proportional_bytes(pid: int) -> int:
-    """Resident size with each shared page divided among those who share it.
+    """Read the resident size with each shared page divided among the processes that share it.
 
-    Dearer than :func:`resident_bytes`, which stands in where the kernel does not tell.
+    More expensive than :func:`read_resident_bytes`, the fallback on kernels without it.
     """
     for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines():
         if line.startswith("Pss:"):
@@ -86,7 +86,7 @@ def read_proportional_bytes(pid: int) -> int:
 
 
 def list_descendants(pid: int) -> List[int]:
-    """Every process below ``pid``, ended ones that were not waited for included."""
+    """List every process below ``pid``, including ended ones that were not reaped."""
     if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):
         return _list_descendants_by_parent(pid)
     found: List[int] = []
@@ -105,11 +105,11 @@ def list_descendants(pid: int) -> List[int]:
 
 
 def _list_descendants_by_parent(pid: int) -> List[int]:
-    """The same where the kernel keeps no lists of children: look at every process of the node."""
+    """List descendants by scanning all processes, for kernels without lists of children."""
     children: Dict[int, List[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            # The command's name stands in parentheses and may hold anything, even parentheses.
+            # The command's name stands in parentheses and may contain parentheses itself.
             fields = read_text(f"/proc/{name}/stat").rpartition(")")[2].split()
             if len(fields) > 1:
                 children.setdefault(int(fields[1]), []).append(int(name))

@@ -1,4 +1,4 @@
-"""The storage door seen from the node: who else of ours uses it, and how far away it is."""
+"""Probes of a storage door from the node: concurrent jobs, reachability and server identity."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _FAMILIES = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
 
 @dataclass(frozen=True)
 class DoorReachability:
-    """How a door is reached: ``IPv4``, ``IPv6`` or ``local``, and the shortest of a few connects.
+    """Address family (``IPv4``, ``IPv6`` or ``local``) and the shortest of a few connects.
 
-    ``error`` says why a door does not answer.
+    ``error`` is the reason why a door does not answer.
     """
 
     address_family: Optional[str]
@@ -37,7 +37,7 @@ class DoorReachability:
 
 
 def measure_reachability(url: str) -> DoorReachability:
-    """Connect to the door of ``url`` a few times; a door that does not answer has no round trip."""
+    """Connect to the door of ``url`` a few times; ``rtt_s`` is None for a door without answer."""
     if local_path(url) is not None:
         return DoorReachability("local", None)
     parts = urlsplit(url)
@@ -57,14 +57,14 @@ def measure_reachability(url: str) -> DoorReachability:
 
 
 def _parse_address(parts: SplitResult) -> Tuple[str, int]:
-    """Host and port; ValueError where the port is no number."""
+    """Split into host and port; raises ValueError for an invalid port."""
     return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, _HTTPS_PORT)
 
 
 def identify_door_server(url: str) -> Mapping[str, Optional[str]]:
-    """What the server of a door says of itself, by catalogue name; nothing of a local file.
+    """Ask a remote door's server for its identity, by catalogue name; empty for a local file.
 
-    The data server is known where the door is one itself, and redirects nobody.
+    ``data_server`` is known only where the door itself serves the data and does not redirect.
     """
     parts = urlsplit(url)
     try:
@@ -79,11 +79,12 @@ def identify_door_server(url: str) -> Mapping[str, Optional[str]]:
 
 
 class DoorLock:
-    """Tells other jobs of the same user on this node that this one uses a door.
+    """A lock that shows a user's other jobs on this node that this job uses a door.
 
-    A file of our own below a folder of the user's in /tmp (TMPDIR may be each job's own), locked
-    as long as we live: the kernel lets go of it however we end.  It gets its name only when it is
-    locked, so a file that nobody holds is a dead job's and is removed by who comes next.
+    It is a file below a folder of the user's in /tmp (TMPDIR may be private to a job), locked for
+    the lifetime of this process: the kernel releases it however the process ends.  The file gets
+    its final name once it is locked, so an unlocked file belongs to a dead job and the next job
+    removes it.
     """
 
     def __init__(self, site: str, door: str, base: str = "") -> None:
@@ -97,9 +98,9 @@ class DoorLock:
     def __enter__(self) -> DoorLock:
         try:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            found = os.lstat(self._private)
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-                return self  # somebody else's: trust nothing in it
+            private = os.lstat(self._private)
+            if not stat.S_ISDIR(private.st_mode) or private.st_uid != os.geteuid():
+                return self  # another user's: not to be trusted
             self._fd, temporary = tempfile.mkstemp(suffix=".new", dir=self._folder)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             self._path = temporary[: -len(".new")] + ".lock"
@@ -120,7 +121,7 @@ class DoorLock:
             os.close(self._fd)
 
     def count_others(self) -> Optional[int]:
-        """How many other jobs hold the door now; None when that cannot be told."""
+        """Count the other jobs that use the door now; None when unknown."""
         if not self._path:
             return None
         names = (name for name in os.listdir(self._folder) if name.endswith(".lock"))
@@ -129,7 +130,7 @@ class DoorLock:
 
 
 def _is_held(path: str) -> bool:
-    """Whether somebody holds the lock; a file that nobody holds is removed."""
+    """Whether a process holds the lock; an unlocked file is removed."""
     try:
         fd = os.open(path, os.O_RDWR)
     except OSError:

@@ -1,4 +1,4 @@
-"""Asks a storage server who it is: a few small messages on one connection, and no file is touched."""
+"""Version query to a storage server: a few small messages on one connection, without file access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Optional, Tuple
 _QUERY_TIMEOUT_S = 3.0
 _MAX_RESPONSE_BYTES = 4096
 
-# The xroot protocol 5.2: messages that start a conversation, and their codes.
+# Version 5.2 of the xroot protocol: the first messages of a session, and their codes.
 _HANDSHAKE = struct.pack(">iiiii", 0, 0, 0, 4, 2012)
 _LOGIN_REQUEST, _QUERY_REQUEST, _QUERY_CONFIG, _STATUS_OK = 3007, 3001, 7, 0
 _DATA_SERVER = 1
@@ -22,7 +22,7 @@ _STREAM_ID = b"th"
 
 @dataclass(frozen=True)
 class ServerIdentity:
-    """What a server says of itself; None where it does not."""
+    """Identity reported by a server; unreported fields are None."""
 
     version: Optional[str] = None
     is_data_server: Optional[bool] = None
@@ -30,7 +30,7 @@ class ServerIdentity:
 
 @lru_cache(maxsize=None)
 def query_server(scheme: str, host: str, port: int) -> ServerIdentity:
-    """Ask a server, once in a job; one that does not answer, or wants to know more of us, tells less or nothing."""
+    """Ask a server for its identity, once per job; failures and refusals leave fields None."""
     try:
         if scheme in ("http", "https"):
             return _query_http_server(scheme, host, port)
@@ -56,7 +56,7 @@ def _query_xrootd_server(host: str, port: int) -> ServerIdentity:
         _, kind = struct.unpack(">ii", answer[:8])
         server = ServerIdentity(None, kind == _DATA_SERVER)
         try:
-            # Anonymous: a server that wants to know who asks keeps its version to itself.
+            # Anonymous: a server that requires authentication does not report its version.
             user = b"treehamm"
             connection.sendall(struct.pack(">2sHi8sBBBBi", _STREAM_ID, _LOGIN_REQUEST, os.getpid(), user, 0, 0, 5, 0, 0))  # fmt: skip
             if _read_response(connection)[0] != _STATUS_OK:
@@ -72,10 +72,10 @@ def _query_xrootd_server(host: str, port: int) -> ServerIdentity:
 
 
 def _read_response(connection: socket.socket) -> Tuple[int, bytes]:
-    """Status and content of the next answer."""
+    """Read status and content of the next response."""
     _, status, size = struct.unpack(">2sHi", _read_exactly(connection, 8))
     if not 0 <= size <= _MAX_RESPONSE_BYTES:
-        raise ValueError("not an answer of the xroot protocol")
+        raise ValueError("not a response of the xroot protocol")
     return status, _read_exactly(connection, size)
 
 
@@ -84,6 +84,6 @@ def _read_exactly(connection: socket.socket, size: int) -> bytes:
     while len(data) < size:
         more = connection.recv(size - len(data))
         if not more:
-            raise ValueError("the connection ended")
+            raise ValueError("the server closed the connection")
         data += more
     return data

@@ -1,4 +1,4 @@
-"""Figures that only the worker can work out: they join what it measured with what the payload did."""
+"""Metrics that combine the worker's measurements with the payload's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ...record.metric_catalogue import PASS_PHASES
 
 
 def derive_metrics(values: Mapping[str, Any]) -> Dict[str, float]:
-    """Catalogue values derived from the others of a measurement; those that lack a term are left out.
+    """Derive catalogue values from a measurement's others; those that lack a term are omitted.
 
     Args:
-        values: by catalogue name, the payload's wall and CPU time and the set-up's among them.
+        values: by catalogue name, including the payload's and the set-up's wall and CPU time.
     """
     wall, cpu = values["payload_wall_s"], values["payload_user_s"] + values["payload_sys_s"]
     copy_wall, copy_cpu = (values.get(f"stagein_{clock}_s", 0.0) for clock in ("wall", "cpu"))

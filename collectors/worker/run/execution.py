@@ -1,4 +1,4 @@
-"""One execution from its folder to its record: set-up, input, page cache, payload, judgement."""
+"""One execution: set-up, input, page cache, payload, failure and record."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ LOG_EXCERPT_CHARACTERS = 2000
 
 
 class JobContext:
-    """What all executions of a job share.
+    """State shared by all executions of a job.
 
     Attributes:
         job: the whole job.
         job_folder: absolute folder of ``job.json``; the payload's folder is relative to it.
         output: absolute folder for ``work/``, ``logs/`` and ``records/``.
-        kit: absolute folder that holds the payload kit.
-        attempt: which execution of the job this is, from 1.
+        kit: absolute folder of the payload kit.
+        attempt: number of the attempt, from 1.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class JobContext:
         self.cgroup = Cgroup()
         self.facts = node_facts.collect_node_facts(self.cgroup)
         self.payload_folder = os.path.join(job_folder, job.payload.folder)
-        # The worker's own settings (a database's password among them) are no business of a payload.
+        # Payloads must not see the worker's own settings, such as a database's password.
         self.base_env = {
             name: value
             for name, value in os.environ.items()
@@ -72,7 +72,7 @@ class JobContext:
 
 
 class Execution:
-    """One :class:`ExecutionSpec`: :meth:`run` it, then take its :meth:`measurement`."""
+    """The execution of one :class:`ExecutionSpec`: :meth:`run`, then :meth:`build_measurement`."""
 
     def __init__(self, context: JobContext, spec: ExecutionSpec) -> None:
         self._context = context
@@ -86,24 +86,24 @@ class Execution:
         self._input = os.path.join(self._folder, "input")
 
     def run(self) -> None:
-        """Run it; a failure becomes part of the measurement."""
+        """Run the execution; a failure becomes part of the measurement."""
         started_us, start = node_facts.now_us(), time.monotonic()
         before = node_facts.NodeSnapshot.take(self._context.cgroup)
         try:
             self._run_steps()
-            # Who asks the worker to stop may well have reached the processes below it first.
+            # A batch system may stop the payload's processes before it signals the worker.
             if self._failure:
                 self._context.signals.raise_if_stopped(self._phase)
-        except ExecutionError as fault:
-            self._failure = fault.failure
+        except ExecutionError as error:
+            self._failure = error.failure
         except OSError as error:
-            message = f"The node does not let the worker go on: {error}."
-            where = "software-setup" if self._phase == "setup" else self._phase
+            message = f"An operation failed on the node: {error}."
+            failure_class = "software-setup" if self._phase == "setup" else self._phase
             kind = "disk-full" if error.errno in DISK_FULL_ERRNOS else "node"
-            self._failure = Failure(where, kind, self._phase, message, transient=True)
+            self._failure = Failure(failure_class, kind, self._phase, message, transient=True)
         after = node_facts.NodeSnapshot.take(self._context.cgroup)
         self._values.update(node_facts.compare_snapshots(before, after))
-        # From the monotonic clock: the calendar may be set meanwhile.
+        # By the monotonic clock: the system time may be changed meanwhile.
         ended_us = started_us + round((time.monotonic() - start) * 1e6)
         self._values.update(
             started_us=started_us,
@@ -114,7 +114,7 @@ class Execution:
 
     def _run_steps(self) -> None:
         context = self._context
-        shutil.rmtree(self._folder, ignore_errors=True)  # of an attempt that was cut short
+        shutil.rmtree(self._folder, ignore_errors=True)  # left by an interrupted attempt
         os.makedirs(self._folder)
         setup = self._setup_root()
         spec = self._prepare_inputs(setup)
@@ -144,21 +144,21 @@ class Execution:
             self._values["setup_cpu_s"] = _own_and_children_cpu_s() - cpu
 
     def _visible_folders(self) -> Dict[str, str]:
-        """What a payload in a container must see besides the kit."""
+        """List the folders, besides the kit, that a payload in a container needs."""
         return {
             "work": self._folder,
             "payload": self._context.payload_folder,
-            # What is staged lies below the work folder.
+            # Staged files are below the work folder.
             "input": input_files.find_common_folder(self._spec.files) or self._folder,
         }
 
     def _prepare_inputs(self, setup: providers.SoftwareSetup) -> ExecutionSpec:
-        """The execution as the payload will see it: its files checked, or copied here."""
+        """Check the files or stage them; return the execution with the files' final URLs."""
         spec = self._spec
         if spec.variant.get("access") == "staged":
             self._phase = "stage-in"
             input_files.check_sizes(spec.files, "stage-in")
-            # Else the first of a bundle's executions would copy from disk and the others from memory.
+            # Otherwise a bundle's first execution would copy from disk and the others from memory.
             page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
             self._check_credentials()
             signals = self._context.signals
@@ -168,7 +168,7 @@ class Execution:
                 signals,
                 lambda url, target: remote_copy.fetch_remote_file(setup, url, target, signals),
             )
-            # What copies is software as well.
+            # Loading the software that copies is part of the set-up.
             self._values["setup_wall_s"] += staged.software_loading.wall_s
             self._values["setup_cpu_s"] += staged.software_loading.cpu_s
             self._values.update(
@@ -183,7 +183,7 @@ class Execution:
         return spec
 
     def _check_credentials(self) -> None:
-        """What is read from this node alone needs none."""
+        """Check the credentials unless all files are local."""
         if any(local_path(file.url) is None for file in self._spec.files):
             credential_checks.check_credentials(self._context.base_env)
 
@@ -191,7 +191,7 @@ class Execution:
         if not spec.files:
             return
         first = spec.files[0]
-        # The door is where the data come from, also when the payload is given a copy.
+        # Probe the original door, also when the payload reads a staged copy.
         reach = storage_door.measure_reachability(self._spec.files[0].url)
         self._values.update(
             file_name=first.name,
@@ -199,7 +199,7 @@ class Execution:
             file_size_bytes=sum(file.size for file in spec.files),
             address_family=reach.address_family,
             door_rtt_s=reach.rtt_s,
-            # Who does not answer is not asked.
+            # A door that does not answer is not queried.
             **(
                 storage_door.identify_door_server(self._spec.files[0].url)
                 if reach.rtt_s is not None
@@ -208,7 +208,7 @@ class Execution:
         )
         if reach.address_family != "local":
             self._values.update(
-                server_cache_state="unknown", server_cache_method="not in the worker's hands"
+                server_cache_state="unknown", server_cache_method="not controlled by the worker"
             )
 
     def _prepare_page_cache(self, spec: ExecutionSpec) -> None:
@@ -279,18 +279,18 @@ class Execution:
     # -- after the payload
 
     def _clean_folder(self) -> None:
-        """Leave the payload's folder only where it helps to find out what went wrong."""
+        """Remove the payload's folder; after a failure remove only its input, for diagnosis."""
         shutil.rmtree(self._input if self._failure else self._folder, ignore_errors=True)
 
     def remove_files(self) -> None:
-        """Remove everything but logs and records, to make room."""
+        """Remove all files except logs and records, to make room."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def build_measurement(self, **beside: Union[int, float, None]) -> Measurement:
-        """The record, judged.
+    def build_measurement(self, **surrounding: Union[int, float, None]) -> Measurement:
+        """Build the record, including its plausibility.
 
         Args:
-            beside: worker-owned values taken around the execution rather than in it.
+            surrounding: worker-owned values measured around the execution.
         """
         context, spec = self._context, self._spec
         values: Dict[str, Any] = {
@@ -300,7 +300,7 @@ class Execution:
             ),
             "attempt": context.attempt,
             **context.facts,
-            **beside,
+            **surrounding,
             **self._values,
         }
         if self._failure:
@@ -310,15 +310,15 @@ class Execution:
                     for k, v in asdict(self._failure).items()
                 }
             )
-        why = plausibility.find_implausibilities(values)
-        values["plausible"] = not why
-        values["implausible_reasons"] = "; ".join(why)
+        reasons = plausibility.find_implausibilities(values)
+        values["plausible"] = not reasons
+        values["implausible_reasons"] = "; ".join(reasons)
         present = {name: _clean_text(name, v) for name, v in values.items() if _has_value(name, v)}
         return Measurement(present, self._extras)
 
 
 def _has_value(name: str, value: Any) -> bool:
-    """Whether a value goes into the record: text that says nothing is left out."""
+    """Whether a value enters the record: empty text is omitted unless required."""
     return value is not None and (value != "" or METRICS_BY_NAME[name].required)
 
 
@@ -335,7 +335,7 @@ def _decode_text(value: Scalar) -> str:
 
 
 def _clean_text(name: str, value: Any) -> Any:
-    """Text from the node or a payload's failure, made fit for a record."""
+    """Remove NUL and invalid UTF-8 from a text and limit its length."""
     if not isinstance(value, str):
         return value
     text = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
@@ -343,7 +343,7 @@ def _clean_text(name: str, value: Any) -> Any:
 
 
 def _outcome_metrics(outcome: payload_process.ProcessOutcome) -> Dict[str, Any]:
-    """The outcome by catalogue name."""
+    """Return the outcome by catalogue name."""
     figures: Dict[str, Any] = {
         "payload_wall_s": outcome.wall_s,
         "payload_user_s": outcome.user_s,

@@ -1,4 +1,4 @@
-"""The plain table that the worker prints: one line an execution, as soon as it has ended."""
+"""The table that the worker prints: one line per execution, as soon as it has ended."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COLUMN_HEADINGS = (
 
 
 def format_heading(labels: Iterable[str]) -> str:
-    """The first line; ``labels`` are those of all variants to come."""
+    """Format the heading; ``labels`` are those of all variants to come."""
     return _join_cells("variant", list(_COLUMN_HEADINGS), "status", _label_width(labels))
 
 
 def format_measurement(values: Mapping[str, Any], labels: Iterable[str]) -> str:
-    """The line of one record."""
+    """Format the line of one record."""
     cpu = _sum_known(values, "payload_user_s", "payload_sys_s")
     read = values.get("bytes_read")
     cells = [
@@ -43,13 +43,13 @@ def format_measurement(values: Mapping[str, Any], labels: Iterable[str]) -> str:
 
 
 def execution_label(values: Mapping[str, Any]) -> str:
-    """How the table calls an execution."""
+    """Return the label of an execution: its variant, and its kind unless timed."""
     text = str(values["variant_label"])
     return text if values["kind"] == TIMED else f"{text} ({values['kind']})"
 
 
 def describe_status(values: Mapping[str, Any]) -> str:
-    """``ok``, or what went wrong in one line."""
+    """Return ``ok`` or a one-line description of the problem."""
     if "failure_class" in values:
         message = " ".join(values["failure_message"].split())
         return f"{values['failure_class']}/{values['failure_kind']}: {message}"

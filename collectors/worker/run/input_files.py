@@ -1,4 +1,4 @@
-"""The files of an execution before the payload sees them: checked, or copied to the node.
+"""Input files of an execution: size checks, and copies to the node.
 
 A file is *local* when its URL has no scheme or ``file:``.
 """
@@ -30,10 +30,10 @@ class TimeSpent:
 
 @dataclass(frozen=True)
 class StagedFiles:
-    """Files copied to the node, and what that took.
+    """Files copied to the node, and the time spent.
 
-    ``wall_s`` and ``cpu_s`` are of copying and verifying; ``loading`` is what was spent on the
-    software that copies before it could.
+    ``wall_s`` and ``cpu_s`` cover copying and verifying; ``software_loading`` is the time before that
+    for loading the software that copies.
     """
 
     files: Tuple[InputFile, ...]
@@ -44,14 +44,14 @@ class StagedFiles:
 
 
 def find_common_folder(files: Sequence[InputFile]) -> Optional[str]:
-    """The folder that holds all local files, when there are some and it exists."""
+    """Find the folder that contains all local files; None without local files."""
     paths = [os.path.abspath(path) for path in (local_path(f.url) for f in files) if path]
     folder = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
     return folder if os.path.isdir(folder) else None
 
 
 def check_sizes(files: Sequence[InputFile], failure_class: str = "open") -> None:
-    """Compare local files with what the manifest says.
+    """Compare the sizes of local files with the manifest.
 
     Raises:
         ExecutionError: class ``failure_class``, kind ``missing`` or ``size``.
@@ -76,20 +76,20 @@ def _check_size(file: InputFile, path: str, failure_class: str) -> None:
         raise ExecutionError(Failure(failure_class, "size", failure_class, message))
 
 
-#: Copies what lies at a URL to a file of the node, and says what it spent before it could.
+#: Copies a URL to a file on the node; returns the time spent before the copy itself.
 Fetch = Callable[[str, str], TimeSpent]
 
 
 def stage_files(
     files: Sequence[InputFile], folder: str, signals: StopSignals, fetch: Fetch
 ) -> StagedFiles:
-    """Copy files to ``folder`` and verify the size and the adler32 of what was copied.
+    """Copy files to ``folder`` and verify size and adler32 of the copies.
 
     Args:
-        files: what to copy.
-        folder: where to.
-        signals: on which to stop.
-        fetch: copies a file that is not local.
+        files: files to copy.
+        folder: target folder.
+        signals: signals that interrupt the copy.
+        fetch: copies a remote file.
 
     Raises:
         ExecutionError: class ``stage-in``, kind ``not-supported``, ``size``, ``checksum`` or ``copy``; class
@@ -98,11 +98,13 @@ def stage_files(
     start, cpu = time.monotonic(), _own_cpu_s()
     copied = [_copy_file(file, folder, index, signals, fetch) for index, file in enumerate(files)]
     wall_s, cpu_s = time.monotonic() - start, _own_cpu_s() - cpu
-    loading = TimeSpent(sum(one.wall_s for _, one in copied), sum(one.cpu_s for _, one in copied))
+    loading = TimeSpent(
+        sum(spent.wall_s for _, spent in copied), sum(spent.cpu_s for _, spent in copied)
+    )
     return StagedFiles(
         files=tuple(file for file, _ in copied),
         wall_s=wall_s - loading.wall_s,
-        # The clock of the software that copies may have counted more than the kernel's account.
+        # The copying software's own clock may exceed the kernel's accounting.
         cpu_s=max(cpu_s - loading.cpu_s, 0.0),
         bytes=sum(file.size for file in files),
         software_loading=loading,
@@ -110,7 +112,7 @@ def stage_files(
 
 
 def _own_cpu_s() -> float:
-    """CPU seconds of the worker and of what it has waited for."""
+    """Return the CPU seconds of the worker and its reaped children."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, kinds))
 
@@ -118,9 +120,9 @@ def _own_cpu_s() -> float:
 def _copy_file(
     file: InputFile, folder: str, index: int, signals: StopSignals, fetch: Fetch
 ) -> Tuple[InputFile, TimeSpent]:
-    """A file as it lies on the node now, and what was spent before it could be copied."""
+    """Copy one file; return it with its local path, and the time spent before the copy."""
     source = local_path(file.url)
-    # Two files of a dataset may share their last name; each keeps it, for the payload to see.
+    # Files of a dataset may share their base name, which payloads see; hence a folder for each.
     target = os.path.join(folder, str(index), os.path.basename(file.name))
     try:
         os.makedirs(os.path.dirname(target))
@@ -151,7 +153,7 @@ def _copy_file(
 
 
 def _copy_bytes(source: str, target: str, signals: StopSignals) -> Tuple[int, str]:
-    """Copy and return the size and the adler32 of what was read, the latter as 8 hex digits."""
+    """Copy a file; return the size and the adler32 (8 hex digits) of the bytes read."""
     size, checksum = 0, 1
     with open(source, "rb") as reader, open(target, "wb") as writer:
         while True:

@@ -1,4 +1,4 @@
-"""Reads ``job.json`` and finds what would spoil it before anything runs."""
+"""Loading of ``job.json``, with all errors found before anything runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ...record.measurement_record import RECORD_VERSION, describe_type_error, fi
 from ...record.metric_catalogue import INSTRUMENT_VERSION, METRICS_BY_NAME, metrics_owned_by
 from ...software.providers import RUNNABLE_PAYLOAD_KINDS
 
-#: Plan-owned values that only the worker knows.
+#: Plan-owned values that the worker fills in.
 _WORKER_FIELDS = ("measurement_id", "attempt")
-#: How job.py declares its fields, and what JSON gives for them.
+#: Types of fields in job_spec.py -> Python types of the JSON values.
 _JSON_TYPES: Dict[str, Any] = {"str": str, "int": int, "float": (int, float), "Mapping": dict}
 _TYPE_DESCRIPTIONS = {
     "str": "text",
@@ -23,14 +23,14 @@ _TYPE_DESCRIPTIONS = {
 
 
 class JobFileError(Exception):
-    """``job.json`` cannot be run; the message names file, key and remedy."""
+    """Invalid ``job.json``; the message names file, key and remedy."""
 
 
 def load_job(path: str) -> JobSpec:
     """Read and check ``job.json``.
 
     Raises:
-        UnusableJob: it cannot be read, or something in it is wrong.
+        JobFileError: the file cannot be read, or has errors.
     """
     try:
         with open(path, encoding="utf-8") as stream:
@@ -51,12 +51,12 @@ def load_job(path: str) -> JobSpec:
 
 
 def _find_problems(job: JobSpec) -> List[str]:
-    # With a wrong type somewhere, nothing that follows would make sense.
+    # Checks of values rely on correct types.
     return _find_type_errors(job, "") or _find_value_errors(job)
 
 
 def _find_type_errors(item: Any, where: str) -> List[str]:
-    """Keys below a dataclass of :mod:`..job` whose values have another type than declared."""
+    """Find values of the wrong type in a dataclass of :mod:`...job_spec`, recursively."""
     problems: List[str] = []
     for field in fields(item):
         value, key = getattr(item, field.name), f"{where}{field.name}"
@@ -68,7 +68,7 @@ def _find_type_errors(item: Any, where: str) -> List[str]:
         else:
             name = str(field.type).partition("[")[0]
             if not isinstance(value, _JSON_TYPES[name]) or isinstance(value, bool):
-                problems.append(f"{key}: {_TYPE_DESCRIPTIONS[name]} is expected, not {value!r}")
+                problems.append(f"{key}: expected {_TYPE_DESCRIPTIONS[name]}, not {value!r}")
     return problems
 
 
@@ -76,10 +76,11 @@ def _find_value_errors(job: JobSpec) -> List[str]:
     problems = []
     if job.payload.kind not in RUNNABLE_PAYLOAD_KINDS:
         problems.append(
-            f"payload.kind: {job.payload.kind!r} is none of {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
+            f"payload.kind: unknown value {job.payload.kind!r}; "
+            f"expected one of {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
         )
     if not job.executions:
-        problems.append("executions: there is none")
+        problems.append("executions: must not be empty")
     names = dict.fromkeys(job.payload.metrics, 0.0)
     problems += [
         f"payload.metrics: {text}" for text in find_record_problems({}, names) if "extra" in text
@@ -88,7 +89,7 @@ def _find_value_errors(job: JobSpec) -> List[str]:
     for index, spec in enumerate(job.executions):
         where = f"executions[{index}]"
         if (spec.round, spec.position) in seen:
-            problems.append(f"{where}: round {spec.round}, position {spec.position} comes twice")
+            problems.append(f"{where}: round {spec.round}, position {spec.position} occurs twice")
         seen.add((spec.round, spec.position))
         wrong = (
             _find_spec_errors(spec)
@@ -106,7 +107,9 @@ def _find_spec_errors(spec: ExecutionSpec) -> List[str]:
         if value < 1:
             problems.append(f"{name}: must be at least 1, not {value}")
     if spec.kind not in EXECUTION_KINDS:
-        problems.append(f"kind: {spec.kind!r} is none of {', '.join(EXECUTION_KINDS)}")
+        problems.append(
+            f"kind: unknown value {spec.kind!r}; expected one of {', '.join(EXECUTION_KINDS)}"
+        )
     return problems
 
 
@@ -115,7 +118,7 @@ def _find_identity_errors(identity: Mapping[str, Any]) -> List[str]:
     for name, value in identity.items():
         metric = METRICS_BY_NAME.get(name)
         if metric is None or metric.owner != "plan" or name in _WORKER_FIELDS:
-            problems.append(f"identity.{name}: is not the plan's to say")
+            problems.append(f"identity.{name}: must not be set by the plan")
         elif value is not None and describe_type_error(metric, value):
             problems.append(f"identity.{name}: {describe_type_error(metric, value)}")
     for metric in metrics_owned_by("plan"):
@@ -129,8 +132,8 @@ def _find_identity_errors(identity: Mapping[str, Any]) -> List[str]:
 
 
 def _find_contradictions(spec: ExecutionSpec) -> List[str]:
-    """Where the identity says something else than the worker does."""
-    ours = {
+    """Find identity values that contradict the execution or this worker."""
+    expected = {
         "record_version": RECORD_VERSION,
         "instrument_version": INSTRUMENT_VERSION,
         "round": spec.round,
@@ -139,7 +142,7 @@ def _find_contradictions(spec: ExecutionSpec) -> List[str]:
         "passes_planned": spec.passes,
     }
     return [
-        f"identity.{name}: is {spec.identity[name]!r}, but this worker does {value!r}"
-        for name, value in ours.items()
+        f"identity.{name}: is {spec.identity[name]!r}; this worker requires {value!r}"
+        for name, value in expected.items()
         if spec.identity.get(name, value) != value
     ]

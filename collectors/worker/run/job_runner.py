@@ -1,4 +1,4 @@
-"""Runs a job: one execution after the other, a record of each, and the account of the attempt."""
+"""Run of a job: its executions in order, a record of each, and a report of the attempt."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ ATTEMPT_FORMAT = 1
 def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
     """Run the job's executions in order; True when each ended without failure.
 
-    Leaves ``records/``, ``logs/`` and ``attempt.json`` in ``output``, whatever happens.  Where a results
-    service lies beside the job, records are sent there as well.
+    Writes ``records/``, ``logs/`` and ``attempt.json`` to ``output``, also after failures.  Records
+    are sent to the results service as well, if one is named beside the job.
 
     Raises:
         OSError: ``output`` cannot be written.
@@ -43,8 +43,8 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
     with StopSignals() as signals, DoorLock(job.site, job.door) as lock:
         kit = locate_kit(os.path.join(output, "work", "kit"))
         context = JobContext(job, os.path.abspath(job_folder), output, kit, attempt, signals)
-        account = AttemptReport(context)
-        account.write()
+        report = AttemptReport(context)
+        report.write()
         uploader = Uploader(context.job_folder, output, signals)
         labels = [
             execution_table.execution_label({**spec.identity, "kind": spec.kind})
@@ -59,7 +59,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
             execution = Execution(context, spec)
             others, before = lock.count_others(), calibration
             execution.run()
-            # Neighbours share one figure.  Asked to stop, there is no time for another.
+            # Adjacent executions share one value.  After a stop signal there is no time for it.
             calibration = None if signals.stopped_by else measure_calibration()
             measurement = execution.build_measurement(
                 calibration_before_s=before,
@@ -71,18 +71,18 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
             except OSError:  # the payload may have filled the disk
                 execution.remove_files()
                 _write_record(measurement, output)
-            account.add_measurement(measurement)
-            account.write()
+            report.add_measurement(measurement)
+            report.write()
             print_line(execution_table.format_measurement(measurement.values, labels))
-        # Closed before the rest is sent: whoever ends us meanwhile ends a job that is complete.
-        good = account.finish()
+        # Complete before the last upload: a job that is killed during it has lost nothing.
+        good = report.finish()
         uploader.upload_remaining()
-        account.record_upload(uploader.summarize())
+        report.record_upload(uploader.summarize())
         return good
 
 
 def locate_kit(target: str) -> str:
-    """The folder of the payload kit: as installed, or copied out of the zipapp to ``target``."""
+    """Return the payload kit's folder: the installed one, or a copy from the zipapp in ``target``."""
     package = __package__.rsplit(".", 2)[0]
     kit = importlib.resources.files(package).joinpath("kit")
     if isinstance(kit, Path):
@@ -108,9 +108,9 @@ def _write_record(measurement: Measurement, output: str) -> None:
 
 
 class AttemptReport:
-    """``attempt.json``: what became of this attempt so far.
+    """``attempt.json``, the state of this attempt.
 
-    It is there from the start, so that an attempt that was cut down shows where it ran.
+    It is written from the start, so that even a killed attempt shows where it ran.
     """
 
     def __init__(self, context: JobContext) -> None:
@@ -130,24 +130,24 @@ class AttemptReport:
             self._failures[str(failure)] += 1
 
     def finish(self) -> bool:
-        """Close the account; True when everything ran and nothing failed."""
+        """Write the final state; True when every execution ran without failure."""
         self._ended_us = node_facts.now_us()
         self.write()
         return not self._failures and len(self._records) == len(self._context.job.executions)
 
     def record_upload(self, upload: Optional[Dict[str, Any]]) -> None:
-        """Note what became of the records at the results service, and say what did not arrive."""
+        """Add the summary of the upload, and print its problems."""
         if upload is None:
             return
         self._upload = upload
-        with suppress(OSError):  # complete without it
+        with suppress(OSError):  # the report is complete without it
             self.write()
         line = describe_upload_problems(upload)
         if line:
             print_line(line, "stderr")
 
     def write(self) -> None:
-        """Write the file as things stand."""
+        """Write the current state."""
         job, planned = self._context.job, len(self._context.job.executions)
         document: Dict[str, Any] = {
             "format": ATTEMPT_FORMAT,

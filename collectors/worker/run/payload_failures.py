@@ -1,4 +1,4 @@
-"""What the end of a payload means: the failure that it stands for, or none."""
+"""Classification of a payload's end: the failure that it means, if any."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...job_spec import ExecutionLimits
 from ...record.failures import Failure
 from . import payload_process, payload_result
 
-#: With less bytes free, a disk is called full: some are kept back, and files take whole blocks.
+#: A disk with less free bytes is full: some are reserved, and files take whole blocks.
 MIN_FREE_BYTES = 65536
 
 
@@ -22,10 +22,10 @@ def classify_failure(
     limits: ExecutionLimits,
     out_of_memory: bool,
 ) -> Optional[Failure]:
-    """The failure of a payload that was run, or None.
+    """Classify the failure of a payload, None for success.
 
-    What the worker did to the payload comes first, then what the payload itself reports, then how
-    it ended.  ``out_of_memory``: the kernel ended a process for want of memory meanwhile.
+    An end forced by the worker takes precedence, then a failure that the payload reports, then its
+    exit status.  ``out_of_memory``: the OOM killer ended a process meanwhile.
     """
 
     def failure(kind: str, message: str, *, transient: bool = False) -> Failure:
@@ -46,12 +46,10 @@ def classify_failure(
             "and were ended. Raise memory_limit_mb in test.toml or use less."
         )
         return failure("memory", message)
-    # A shell tells of a child that was killed by its exit code.
+    # A shell reports a killed child by its exit code.
     killed = outcome.exit_signal == signal.SIGKILL or outcome.exit_code == 128 + signal.SIGKILL
     if killed and out_of_memory:
-        message = (
-            "The kernel ended the payload for want of memory (its OOM counter rose meanwhile)."
-        )
+        message = "The kernel killed the payload: out of memory (its OOM counter rose meanwhile)."
         return failure("memory", message, transient=True)
     if reported.failure:
         return reported.failure
@@ -65,7 +63,7 @@ def classify_failure(
 
 
 def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:
-    """The failure of a payload, with a full disk named as its cause where its folder has no room."""
+    """Name a full disk as the cause of a payload's failure, if its work folder has no room."""
     full = shutil.disk_usage(folder).free < MIN_FREE_BYTES
     if not full or failure.failure_class != "payload" or failure.kind == "memory":
         return failure
@@ -73,8 +71,8 @@ def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:
     while not os.path.ismount(disk):
         disk = os.path.dirname(disk)
     message = (
-        f"{failure.message} Its work folder is on a disk that is full, {disk}: make room there, or "
-        "let the payload write less."
+        f"{failure.message} The disk of its work folder is full, {disk}: make room there, or let "
+        "the payload write less."
     )
     return replace(failure, kind="disk-full", message=message, transient=True)
 
@@ -86,12 +84,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def check_root_version(asked: str, found: Optional[str]) -> Optional[Failure]:
-    """The refusal of a measurement whose ROOT is not the one that was asked for."""
-    if not asked or found is None or found == asked:
+def check_root_version(requested: str, reported: Optional[str]) -> Optional[Failure]:
+    """Refuse a measurement whose ROOT has another version than requested."""
+    if not requested or reported is None or reported == requested:
         return None
     message = (
-        f"ROOT {asked} was asked for, but the payload ran with ROOT {found}: the measurement is "
-        "refused. Check what the set-up of this ROOT puts on the path."
+        f"The payload ran with ROOT {reported} instead of the requested {requested}: the "
+        "measurement is refused. Check the paths that the set-up of this ROOT adds."
     )
     return Failure("software-setup", "version", "payload", message)

@@ -1,12 +1,12 @@
-"""Runs one payload and accounts for every process that comes of it.
+"""Supervision of one payload, with accounting of its whole process tree.
 
-The worker is a child sub-reaper: whatever the payload leaves behind becomes the worker's own child
-instead of init's.  So each process is waited for either by its parent, whose account then holds it,
-or by the worker - and the sum over what the worker waits for is the kernel's own account of the
-whole tree.  (A parent that ignores SIGCHLD makes the kernel drop its children's account.)
+The worker is a child subreaper: orphans of the payload become the worker's children instead of
+init's.  So every process is reaped either by its parent, which inherits its resource usage, or by
+the worker, and the sum over the processes that the worker reaps is the kernel's account of the whole
+tree.  (For a parent that ignores SIGCHLD the kernel drops its children's usage.)
 
-CPU, faults, switches and I/O come from that account and are exact.  Sizes and run-queue waits
-exist only while a process lives and are sampled.
+CPU, faults, switches and I/O come from that account and are exact.  Sizes and run-queue waits exist
+only while a process lives and are sampled.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ..bounded_log import BoundedLog
 from ..probes import process_stats
 from ..stop_signals import StopSignals, die_with_parent
 
-#: Seconds between two looks at the tree.
+#: Seconds between two samples of the tree.
 SAMPLING_INTERVAL_S = 0.2
-#: Children waited for in a row: orphans that fork without end must not keep the worker busy.
+#: Children reaped in a row: orphans that fork endlessly must not keep the worker busy.
 MAX_REAPED_AT_ONCE = 100
-#: Seconds a payload is given to end after SIGTERM.
+#: Seconds between SIGTERM and SIGKILL.
 TERMINATION_GRACE_S = 5.0
-#: Seconds the worker tries to get rid of what a payload left behind.
+#: Seconds for killing processes that outlive the payload.
 CLEANUP_TIMEOUT_S = 10.0
 
-#: ``errno`` of an error when the node has no room for another process.
+#: ``errno`` values when the node cannot start another process.
 FORK_FAILURE_ERRNOS = (errno.EAGAIN, errno.ENOMEM)
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -45,11 +45,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class ProcessOutcome:
-    """What a payload's process tree did.
+    """Exit status and resource usage of a payload's process tree.
 
-    ``ended_by`` tells why the worker ended the payload: ``timeout``, ``memory``, ``stop``, or
-    empty when it ended by itself.  ``exit_code`` or ``exit_signal`` is set, never both.
-    ``survivors`` counts processes that outlived the payload and were ended.
+    ``ended_by`` is the reason why the worker ended the payload: ``timeout``, ``memory``, ``stop``, or
+    '' when it ended by itself.  Either ``exit_code`` or ``exit_signal`` is set.  ``survivors`` counts
+    processes that outlived the payload and were killed.
     """
 
     wall_s: float
@@ -72,10 +72,10 @@ class ProcessOutcome:
 
 
 def become_subreaper() -> None:
-    """Let orphans of the tree below become children of this process.
+    """Make this process adopt the orphans among its descendants.
 
     Raises:
-        OSError: the kernel refuses (before Linux 3.4).
+        OSError: not supported by the kernel (before Linux 3.4).
     """
     if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         error = ctypes.get_errno()
@@ -91,11 +91,11 @@ def run_payload(
     out: BoundedLog,
     err: BoundedLog,
 ) -> ProcessOutcome:
-    """Run ``command`` in a session of its own until nothing of it is left.
+    """Run ``command`` in a new session until its whole process tree has ended.
 
     Raises:
         ExecutionError: the command cannot be started.
-        OSError: the node lets no process be started; it is in :data:`NO_PROCESS`.
+        OSError: the node cannot start a process; ``errno`` is in :data:`FORK_FAILURE_ERRNOS`.
     """
     start = time.monotonic()
     try:
@@ -160,13 +160,13 @@ class _ProcessSupervisor:
         try:
             self._watch_payload()
         finally:
-            # Also when our own log could not be written: nothing may run on unattended.
+            # Also when the log could not be written: no process may stay behind.
             survivors = self._kill_survivors()
         self._drain_output()
         return self._build_outcome(survivors)
 
     def _watch_payload(self) -> None:
-        """Watch the payload until it has ended."""
+        """Supervise the payload until it has ended."""
         next_sample = self._start
         while self._end is None:
             self._wait_for_events(max(0.0, next_sample - time.monotonic()))
@@ -188,7 +188,7 @@ class _ProcessSupervisor:
                 self._copy_output(key)
 
     def _copy_output(self, key: selectors.SelectorKey) -> bool:
-        """Move what is there into the log; False when there is nothing (now, or any more)."""
+        """Copy available output to the log; False without any, for now or at its end."""
         try:
             data = os.read(key.fd, 65536)
         except BlockingIOError:
@@ -211,7 +211,7 @@ class _ProcessSupervisor:
     # -- accounting
 
     def _reap_children(self, at_most: int = MAX_REAPED_AT_ONCE) -> None:
-        """Wait for children that have ended, after a last look at what is lost with them."""
+        """Reap ended children, after reading the statistics that vanish with them."""
         for _ in range(at_most):
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -234,7 +234,7 @@ class _ProcessSupervisor:
             self._faults[1] += usage.ru_majflt
             if pid == self._process.pid:
                 self._end, self._status = now, status
-                self._process.returncode = status  # it is waited for: Popen must not try again
+                self._process.returncode = status  # reaped here: Popen must not wait for it
 
     def _list_tree(self) -> List[int]:
         tree = process_stats.list_descendants(os.getpid())
@@ -248,7 +248,7 @@ class _ProcessSupervisor:
         resident = sum(map(process_stats.read_resident_bytes, tree))
         self._peak_rss = max(self._peak_rss, resident)
         limit = self._limits.memory_bytes
-        # Shared pages count once in the verdict: forked workers must not fail for what they share.
+        # Shared pages count once against the limit: forked workers must not fail because of them.
         over = (
             0 < limit < resident and sum(map(process_stats.read_proportional_bytes, tree)) > limit
         )
@@ -275,7 +275,7 @@ class _ProcessSupervisor:
                 pass
 
     def _kill_survivors(self) -> int:
-        """End whatever outlived the payload; how many processes that were."""
+        """Kill the processes that outlived the payload; return their number."""
         survivors: Set[int] = set()
         deadline = time.monotonic() + CLEANUP_TIMEOUT_S
         self._reap_children()
@@ -290,9 +290,9 @@ class _ProcessSupervisor:
         return len(survivors)
 
     def _kill_groups(self, tree: List[int]) -> None:
-        """Kill by process group: no member can fork its way out of that.
+        """Kill by process group, which no member can escape by forking.
 
-        Each group once: a kill visits every member, and there may be many thousands.
+        Each group is killed once: a kill visits every member, possibly many thousands.
         """
         groups: Set[int] = set()
         for pid in tree:
@@ -308,7 +308,7 @@ class _ProcessSupervisor:
 
     def _build_outcome(self, survivors: int) -> ProcessOutcome:
         assert self._end is not None
-        signalled = os.WIFSIGNALED(self._status)
+        signaled = os.WIFSIGNALED(self._status)
         return ProcessOutcome(
             wall_s=self._end - self._start,
             user_s=self._user,
@@ -322,9 +322,9 @@ class _ProcessSupervisor:
             io=self._io,
             run_queue_s=sum(self._waits.values()) / 1e9 if self._waits else None,
             processes=len(self._seen),
-            exit_code=None if signalled else os.WEXITSTATUS(self._status),
-            exit_signal=os.WTERMSIG(self._status) if signalled else None,
-            core_dumped=signalled and os.WCOREDUMP(self._status),
+            exit_code=None if signaled else os.WEXITSTATUS(self._status),
+            exit_signal=os.WTERMSIG(self._status) if signaled else None,
+            core_dumped=signaled and os.WCOREDUMP(self._status),
             ended_by=self._ended_by,
             survivors=survivors,
         )

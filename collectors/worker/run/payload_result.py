@@ -1,4 +1,4 @@
-"""What the payload reports in ``result.json``, taken only when all of it is right."""
+"""The payload's ``result.json``, accepted only when all of it is valid."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _DOCUMENTATION_HINT = "See 'Write your own test' in the documentation."
 
 @dataclass(frozen=True)
 class PayloadResult:
-    """A payload's report: ``failure`` is its own word.
+    """A payload's report; ``failure`` is the one that it reports itself.
 
-    Where there is no report, or a wrong one, all is empty but ``problem``.
+    A missing or invalid report sets ``problem`` alone.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class PayloadResult:
 
 
 def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult:
-    """Read ``result.json``; ``declared`` holds the metrics the test defines by name."""
+    """Read ``result.json``; ``declared`` contains the test's own metrics by name."""
     try:
         if os.path.getsize(path) > _MAX_BYTES:
             return _bad_result([f"the file is larger than {_MAX_BYTES} bytes"])
@@ -42,7 +42,7 @@ def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult
             document = json.load(stream, parse_constant=_reject_json_constant)
     except FileNotFoundError:
         message = (
-            "The payload ended well but wrote no result: it must write JSON to the path in "
+            "The payload ended without error but wrote no result: it must write JSON to the path in "
             f"$TREEHAMMER_RESULT. {_DOCUMENTATION_HINT}"
         )
         return PayloadResult(problem=Failure("payload", "no-result", "result", message))
@@ -60,7 +60,7 @@ def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult
 
 
 def find_result_problems(document: Any, declared: Mapping[str, Any]) -> List[str]:
-    """Everything that is wrong with a result, each naming the field and the remedy."""
+    """List all problems of a result, each with the field and the remedy."""
     if not isinstance(document, dict):
         return ["an object is expected"]
     problems = [f"unknown key {key!r}" for key in document if key not in ("format", *_OBJECT_KEYS)]
@@ -120,9 +120,9 @@ def _find_failure_errors(failure: Optional[Dict[str, Any]]) -> List[str]:
 
 
 def _reject_json_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON; leave out what is not known")
+    raise ValueError(f"{name} is not valid JSON; omit unknown values")
 
 
 def _bad_result(problems: List[str]) -> PayloadResult:
-    message = f"The payload's result cannot be taken: {'; '.join(problems)}. {_DOCUMENTATION_HINT}"
+    message = f"The payload's result is invalid: {'; '.join(problems)}. {_DOCUMENTATION_HINT}"
     return PayloadResult(problem=Failure("payload", "bad-result", "result", message))

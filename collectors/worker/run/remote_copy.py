@@ -1,4 +1,4 @@
-"""Copies files of storage doors to the node: xroot's by the ROOT of the job, the web's by Python."""
+"""Copies of remote files to the node: xroot by the job's ROOT, HTTP by Python."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..probes.credential_checks import PROXY_VARIABLE, TOKEN_FILE_VARIABLE
 from ..stop_signals import StopSignals
 from .input_files import TimeSpent
 
-#: Seconds without a byte after which the web's servers are given up.
+#: Seconds without a byte after which an HTTP transfer fails.
 _STALL_TIMEOUT_S = 120.0
-#: Seconds between two looks at whether the worker is to stop.
+#: Seconds between checks for a stop signal.
 _POLL_INTERVAL_S = 0.2
 _CHUNK = 4 * 1024 * 1024
-#: Characters of what a copy said that its failure keeps.
+#: Characters of a copy's output that its failure keeps.
 _MAX_ERROR_LENGTH = 500
 
-#: Copies once all is loaded that copies, and says when that was and what it cost.  The first call, in
-#: vain, makes the JIT emit the function.  ROOT's teardown is no copying either.
+#: Copies once everything needed is loaded, and records the time and CPU spent until then.  The first
+#: call, which must fail, makes the JIT emit the function.  ROOT's teardown is skipped.
 _COPY_SCRIPT = """import os, sys, time
 import ROOT
 copy, level = ROOT.TFile.Cp, ROOT.gErrorIgnoreLevel
@@ -51,11 +51,11 @@ def fetch_remote_file(
     """Copy ``url`` to the file ``target``.
 
     Returns:
-        what loading the ROOT took that copies.
+        the time spent on loading ROOT before the copy.
 
     Raises:
         ExecutionError: class ``stage-in``, kind ``not-supported`` or ``copy``; class ``evicted``.
-        OSError: the node or a web server does not let us go on.
+        OSError: the node's disk or an HTTP server fails.
     """
     if urlsplit(url).scheme in ("http", "https"):
         try:
@@ -63,11 +63,11 @@ def fetch_remote_file(
         except http.client.HTTPException as error:
             reason = f"{type(error).__name__}: {error}"
             _raise_stage_in_error(
-                f"{url} cannot be copied to the node: the server's answer is broken ({reason})"
+                f"{url} cannot be copied to the node: invalid response of the server ({reason})"
             )
         return TimeSpent()
     if setup.provider == "none":
-        message = f"{url} cannot be staged without ROOT, and root = 'none' was asked for."
+        message = f"{url} cannot be staged without ROOT, and the test requests root = 'none'."
         raise ExecutionError(Failure("stage-in", NOT_SUPPORTED, "stage-in", message))
     script, loaded = (os.path.join(os.path.dirname(target), name) for name in ("copy.py", "loaded"))
     with open(script, "w", encoding="utf-8") as stream:
@@ -92,12 +92,12 @@ def _run_copy(command: List[str], env: Mapping[str, str], url: str, signals: Sto
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    said = b""
+    output = b""
     try:
         while True:
             signals.raise_if_stopped("stage-in")
             try:
-                said, _ = process.communicate(timeout=_POLL_INTERVAL_S)
+                output, _ = process.communicate(timeout=_POLL_INTERVAL_S)
                 break
             except subprocess.TimeoutExpired:
                 pass
@@ -106,9 +106,9 @@ def _run_copy(command: List[str], env: Mapping[str, str], url: str, signals: Sto
             process.kill()
             process.communicate()
     if process.returncode:
-        tail = said.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
+        tail = output.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
         _raise_stage_in_error(
-            f"{url} cannot be copied to the node: {tail or 'ROOT does not say why'}"
+            f"{url} cannot be copied to the node: {tail or 'ROOT gave no reason'}"
         )
 
 
@@ -121,18 +121,18 @@ def _fetch_http_file(env: Mapping[str, str], url: str, target: str, signals: Sto
             context.load_cert_chain(env[PROXY_VARIABLE])
         if env.get(TOKEN_FILE_VARIABLE):
             with open(env[TOKEN_FILE_VARIABLE], encoding="ascii") as stream:
-                # Not sent on to whom the server redirects: that would be anybody.
+                # Never sent to the target of a redirect, which could be any host.
                 bearer = f"Bearer {stream.read().strip()}"
                 request.add_unredirected_header("Authorization", bearer)
     try:
-        answer = urllib.request.urlopen(request, timeout=_STALL_TIMEOUT_S, context=context)
+        response = urllib.request.urlopen(request, timeout=_STALL_TIMEOUT_S, context=context)
     except urllib.error.HTTPError as error:
         error.close()
         raise OSError(str(error)) from None
-    with answer, open(target, "wb") as writer:
+    with response, open(target, "wb") as writer:
         while True:
             signals.raise_if_stopped("stage-in")
-            chunk = answer.read(_CHUNK)
+            chunk = response.read(_CHUNK)
             if not chunk:
                 return
             writer.write(chunk)

@@ -1,8 +1,8 @@
-"""The outbox: records on disk that wait for the results service, and what became of each.
+"""Records on disk that wait for the results service, and the state of each.
 
-``outbox.json`` beside ``records/`` notes what the service has acknowledged, so that nobody sends it
-again, and what it refused.  It is a note alone: without it everything is sent once more, which is
-harmless, and every record stays where it is and comes home with the sandbox.
+``outbox.json`` beside ``records/`` lists the records that the service acknowledged or refused, so
+that they are not sent again.  It is optional: without it all records are sent once more, which is
+harmless.  Records are never removed and return with the sandbox in any case.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...shared_files import write_atomically
 
 #: Version of the layout of ``outbox.json``.
 OUTBOX_FORMAT = 1
-#: A larger file was not written by the worker.
+#: The worker writes no larger records.
 MAX_RECORD_BYTES = 16_000_000
 
 
@@ -27,17 +27,17 @@ class Outbox:
 
     Attributes:
         acknowledged: identities of records that the service has stored.
-        conflicting: those of them that it had with other content before, which it kept.
-        refused: identity -> why the service will never take it, or why it is no record.
-        problem: what kept the rest from being sent the last time; '' for nothing.
-        retry_after_s: seconds that the service wanted to be left alone then.
+        conflicting: those of them that it already had with other content, which it kept.
+        refused: identity -> reason why the service rejects the record, or why it is invalid.
+        problem: reason why the last transmission stopped; '' for none.
+        retry_after_s: seconds that the service then asked clients to wait.
     """
 
     def __init__(self, folder: str, url: str) -> None:
         self.folder = folder
         self.url = url.rstrip("/")
         known = _load_outbox(folder)
-        mine = known.get("service") == self.url  # another service has none of it
+        mine = known.get("service") == self.url  # another service has none of these records
         self.acknowledged: Set[str] = set(known["acknowledged"]) if mine else set()
         self.conflicting: Set[str] = set(known["conflicting"]) if mine else set()
         self.refused: Dict[str, str] = dict(known["refused"]) if mine else {}
@@ -45,7 +45,7 @@ class Outbox:
         self.retry_after_s = float(known["retry_after_s"]) if mine else 0.0
 
     def pending(self) -> List[str]:
-        """Identities of the records that the service neither has nor refused."""
+        """List the identities of records that the service neither has nor refused."""
         paths = glob.glob(os.path.join(glob.escape(self.folder), "records", "*.json"))
         names = (os.path.splitext(os.path.basename(path))[0] for path in sorted(paths))
         return [
@@ -53,7 +53,7 @@ class Outbox:
         ]
 
     def read_record(self, identity: str) -> str:
-        """A record as it is sent; '' for what is none, which is noted as refused."""
+        """Read a record's text; return '' for an invalid one, which is noted as refused."""
         path = os.path.join(self.folder, "records", f"{identity}.json")
         try:
             if os.path.getsize(path) > MAX_RECORD_BYTES:
@@ -61,14 +61,14 @@ class Outbox:
             with open(path, encoding="utf-8") as stream:
                 text = stream.read().strip()
             if Measurement.from_json(text).id != identity:
-                raise RecordError("not the record that its name says")
+                raise RecordError("the identity differs from the file name")
         except (OSError, ValueError) as error:
             self.refused[identity] = f"not a record: {error}"
             return ""
         return text
 
     def save(self) -> None:
-        """Write ``outbox.json``; where that cannot be done, what was sent may be sent again."""
+        """Write ``outbox.json``; on failure, records may be sent again."""
         document: Mapping[str, Any] = {
             "format": OUTBOX_FORMAT,
             "service": self.url,
@@ -86,7 +86,7 @@ class Outbox:
             pass
 
     def summarize(self) -> Dict[str, Any]:
-        """What ``attempt.json`` says of it."""
+        """Summarize the outbox for ``attempt.json``."""
         return {
             "service": self.url,
             "acknowledged": len(self.acknowledged),
@@ -110,12 +110,12 @@ def describe_upload_problems(summary: Mapping[str, Any]) -> str:
 
 
 def read_last_service(folder: str) -> str:
-    """URL of the service that a sandbox's records were last sent to; '' for none."""
+    """Return the URL that a sandbox's records were last sent to; '' for none."""
     return str(_load_outbox(folder).get("service") or "")
 
 
 def _load_outbox(folder: str) -> Dict[str, Any]:
-    """What ``outbox.json`` says; empty where there is none that can be used."""
+    """Load ``outbox.json``; empty when missing or invalid."""
     try:
         with open(os.path.join(folder, OUTBOX_FILE), encoding="utf-8") as stream:
             document = json.load(stream)

@@ -1,4 +1,4 @@
-"""Empties an outbox into the results service: in batches, again and again, until a time is up."""
+"""Sending of an outbox to the results service in batches, with retries until a deadline."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import random
 import time
 from collections import deque
 from enum import Enum
-from typing import Callable, Deque, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .outbox import Outbox
 from .service_client import ServiceEndpoint, ServiceResponse
 
-#: Records and bytes of JSON, before they are packed, in one request; a single record may be larger.
+#: Records and uncompressed bytes of JSON in one request; a single record may be larger.
 MAX_BATCH_RECORDS, MAX_BATCH_BYTES = 100, 2_000_000
-#: Seconds that the network may keep one request waiting.
+#: Seconds for which the network may stall one request.
 REQUEST_TIMEOUT_S = 20.0
-#: Seconds before the second try, doubled for each one that follows, and the most between two.
+#: Seconds before the second attempt, doubled for each further one, and their maximum.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 
 
 class SendStatus(Enum):
-    """How a sending ended; the values are exit codes of a process."""
+    """Result of a transmission; the values are exit codes of the sending process."""
 
-    #: Nothing waits any more: acknowledged, or refused for good.
+    #: Every record was acknowledged or refused.
     DONE = 0
-    #: The service did not take all; later it may.
+    #: The service did not accept all records; a later attempt may succeed.
     RETRY_LATER = 1
-    #: The service will not take more of this from us.
+    #: The service accepts nothing more with this token.
     REJECTED = 2
 
 
 def backoff_pause_s(tries: int, retry_after_s: float = 0.0) -> float:
-    """Seconds to wait after so many tries in vain, with jitter; never less than the service asks for.
+    """Return the pause after this many failed attempts, with jitter.
 
-    Thousands of workers that lost their service at the same moment must not come back at the same
-    moment.
+    It is never shorter than the service requests.  Jitter keeps thousands of workers that lost the
+    service at the same moment from returning at the same moment.
     """
     grown: float = min(FIRST_PAUSE_S * 2 ** min(tries - 1, 30), LONGEST_PAUSE_S)
     if retry_after_s >= grown:
@@ -51,29 +51,29 @@ def send_outbox(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> SendStatus:
-    """Send what waits in an outbox and note there what became of it.
+    """Send the pending records and note the results in the outbox.
 
     Args:
-        outbox: whose records.
-        endpoint: where to.
-        until: when to stop, as ``clock`` tells it.
-        patient: whether to try again until then; otherwise once.
-        clock: seconds.
-        sleep: waits so many.
+        outbox: the records.
+        endpoint: the service.
+        until: deadline, as a value of ``clock``.
+        patient: retry until the deadline; otherwise try once.
+        clock: returns seconds.
+        sleep: waits for some seconds.
     """
     tries = 0
     while True:
-        waiting = outbox.pending()
-        trouble = _send_records(outbox, endpoint, waiting, until, clock)
-        outbox.problem = trouble.reason if trouble else ""
-        outbox.retry_after_s = trouble.retry_after_s if trouble else 0.0
+        pending = outbox.pending()
+        failure = _send_records(outbox, endpoint, pending, until, clock)
+        outbox.problem = failure.reason if failure else ""
+        outbox.retry_after_s = failure.retry_after_s if failure else 0.0
         outbox.save()
-        if trouble is None:
+        if failure is None:
             return SendStatus.DONE
-        if trouble.permanent:
+        if failure.permanent:
             return SendStatus.REJECTED
-        tries = tries + 1 if len(outbox.pending()) == len(waiting) else 1
-        pause = backoff_pause_s(tries, trouble.retry_after_s)
+        tries = tries + 1 if len(outbox.pending()) == len(pending) else 1
+        pause = backoff_pause_s(tries, failure.retry_after_s)
         if not patient or clock() + pause >= until:
             return SendStatus.RETRY_LATER
         sleep(pause)
@@ -82,42 +82,57 @@ def send_outbox(
 def _send_records(
     outbox: Outbox,
     endpoint: ServiceEndpoint,
-    waiting: Sequence[str],
+    pending: Sequence[str],
     until: float,
     clock: Callable[[], float],
 ) -> Optional[ServiceResponse]:
-    """Send these records once; the answer that ended it, None when each has its own."""
-    for first in _split_batches(outbox, waiting):
-        parts: Deque[Dict[str, str]] = deque([first])
+    """Send these records once; return the response that stopped it, None when all are settled."""
+    for batch in _split_batches(outbox, pending):
+        parts: Deque[Dict[str, str]] = deque([batch])
         while parts:
             part = parts.popleft()
-            names = list(part)
-            left = until - clock()
-            if left <= 0:
+            remaining_s = until - clock()
+            if remaining_s <= 0:
                 return ServiceResponse(0, "it was too slow")
-            answer = endpoint.post(list(part.values()), min(left, REQUEST_TIMEOUT_S))
-            refused = answer.find_refused(len(names))
-            if answer.stored:
-                outbox.acknowledged.update(names)
-                outbox.conflicting.update(set(answer.conflicting_ids).intersection(names))
-                outbox.save()
-            elif refused and (len(refused) < len(names) or len(names) == 1):
-                outbox.refused.update({names[i]: reason for i, reason in refused.items()})
-                rest = [name for i, name in enumerate(names) if i not in refused]
-                parts.extendleft([{name: part[name] for name in rest}] if rest else [])
-            elif answer.status in (413, 422) and len(names) > 1:
-                # Too much at once, or one of them is wrong: whichever it is shows alone.
-                halves = (names[: len(names) // 2], names[len(names) // 2 :])
-                parts.extendleft({name: part[name] for name in half} for half in reversed(halves))
-            elif answer.status in (413, 422):
-                outbox.refused[names[0]] = answer.reason
-            else:
-                return answer
+            response = endpoint.post(list(part.values()), min(remaining_s, REQUEST_TIMEOUT_S))
+            again = _settle_part(outbox, part, response)
+            if again is None:
+                return response
+            parts.extendleft(reversed(again))
     return None
 
 
+def _settle_part(
+    outbox: Outbox, part: Dict[str, str], response: ServiceResponse
+) -> Optional[List[Dict[str, str]]]:
+    """Note a response in the outbox.
+
+    Returns:
+        the parts to send next, None when sending has to stop.
+    """
+    names = list(part)
+    if response.stored:
+        outbox.acknowledged.update(names)
+        outbox.conflicting.update(set(response.conflicting_ids).intersection(names))
+        outbox.save()
+        return []
+    refused = response.find_refused(len(names))
+    if refused and (len(refused) < len(names) or len(names) == 1):
+        outbox.refused.update({names[i]: reason for i, reason in refused.items()})
+        rest = {name: part[name] for i, name in enumerate(names) if i not in refused}
+        return [rest] if rest else []
+    if response.status not in (413, 422):
+        return None
+    if len(names) == 1:
+        outbox.refused[names[0]] = response.reason
+        return []
+    # The part is too large, or one record is invalid: halving it finds out which.
+    middle = len(names) // 2
+    return [{name: part[name] for name in half} for half in (names[:middle], names[middle:])]
+
+
 def _split_batches(outbox: Outbox, names: Sequence[str]) -> Iterator[Dict[str, str]]:
-    """Identity -> text of the records, so many at a time."""
+    """Split records into batches of identity -> text."""
     batch: Dict[str, str] = {}
     size = 0
     for name, text in _read_records(outbox, names):

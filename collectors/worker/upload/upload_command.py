@@ -1,4 +1,4 @@
-"""``python worker.pyz upload SANDBOX…``: sends what stayed behind to a results service."""
+"""Command ``python worker.pyz upload SANDBOX…``: send pending records to a results service."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ TOKEN_VARIABLE = "TREEHAMMER_SERVICE_TOKEN"
 
 
 def add_upload_command(verbs: Any) -> None:
-    """Add the verb to a parser's sub-parsers."""
+    """Add the command to a parser's sub-parsers."""
     verb = verbs.add_parser(
         "upload",
         help="send the records of sandboxes to a results service",
         epilog="example: python worker.pyz upload attempt-1 --token-file token",
     )
     verb.add_argument(
-        "sandboxes", metavar="SANDBOX", nargs="+", help="a folder that holds records/"
+        "sandboxes", metavar="SANDBOX", nargs="+", help="a folder that contains records/"
     )
     verb.add_argument(
         "--service",
         metavar="URL",
         default="",
-        help="results service [default: the one that the sandbox names, or was sent to]",
+        help="results service [default: the one that the sandbox names or last used]",
     )
     verb.add_argument(
         "--ca",
         metavar="FILE",
         default="",
-        help="certificates that the service's is signed by [default: service-ca.pem in the sandbox, else the node's own]",
+        help="certificate authorities of the service "
+        "[default: service-ca.pem in the sandbox, else the node's own]",
     )
     verb.add_argument(
         "--token-file",
         metavar="FILE",
         default="",
-        help="a key of the role submit, or the jobs' own token "
+        help="a key with role submit, or the jobs' own token "
         f"[default: {TOKEN_VARIABLE}, else {TOKEN_FILE} in the sandbox]",
     )
     verb.add_argument(
@@ -52,15 +53,16 @@ def add_upload_command(verbs: Any) -> None:
         metavar="S",
         type=_parse_seconds,
         default=DEFAULT_WAIT_S,
-        help="seconds for each sandbox [default: %(default)g]",
+        help="maximum seconds for each sandbox [default: %(default)g]",
     )
 
 
 def upload_sandboxes(options: argparse.Namespace) -> int:
-    """Send what waits in each sandbox; the worst of the results.
+    """Send the pending records of each sandbox; return the exit code.
 
     Raises:
-        ServiceConfigError: a sandbox, its service or the token cannot be used; what came before is sent.
+        ServiceConfigError: a sandbox, its service or the token is unusable; earlier sandboxes are
+            sent.
     """
     worst = SendStatus.DONE.value
     for folder in options.sandboxes:
@@ -85,21 +87,21 @@ def _format_upload_line(folder: str, summary: Mapping[str, Any], before: int) ->
 
 def _build_endpoint(folder: str, options: argparse.Namespace) -> ServiceEndpoint:
     if not os.path.isdir(os.path.join(folder, "records")):
-        raise ServiceConfigError(f"{folder}: there is no folder 'records' in it")
+        raise ServiceConfigError(f"{folder}: no folder 'records'; name a job's sandbox")
     spec = read_service_spec(folder)
     url = options.service or (spec.url if spec else read_last_service(folder))
     if not url:
-        raise ServiceConfigError(f"{folder}: it names no results service. Name one: --service URL")
+        raise ServiceConfigError(f"{folder}: no results service known; name one with --service URL")
     if not url.startswith(("https://", "http://")):
         raise ServiceConfigError(f"--service {url}: must begin with https://")
     token = _read_token(folder, options.token_file)
     if not token:
-        raise ServiceConfigError(f"{folder}: there is no token. Give one: --token-file FILE")
+        raise ServiceConfigError(f"{folder}: no token; name one with --token-file FILE")
     return ServiceEndpoint(url, token, options.ca or find_ca_file(folder))
 
 
 def _read_token(folder: str, file: str) -> str:
-    """The token to show, '' for none."""
+    """Read the token; '' for none."""
     path = file or os.path.join(folder, TOKEN_FILE)
     if not file and os.environ.get(TOKEN_VARIABLE):
         return os.environ[TOKEN_VARIABLE].strip()
@@ -117,5 +119,5 @@ def _read_token(folder: str, file: str) -> str:
 def _parse_seconds(text: str) -> float:
     number = float(text)
     if not number >= 1:
-        raise argparse.ArgumentTypeError("at least one second")
+        raise argparse.ArgumentTypeError("must be at least 1")
     return number

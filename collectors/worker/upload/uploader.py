@@ -1,12 +1,13 @@
-"""Sends records home while a job goes on, without any part in what is measured.
+"""Upload of records during a job, without influence on its measurements.
 
-It is a process of its own, forked between two executions and over before the next begins: nothing is
-sent while anything is measured, and its CPU is in no figure.  The worker stays one thread, which its
-payloads' start needs, and whatever the network does, a name that is looked up for minutes among it,
-the process is ended when its time is up.
+A separate process sends them.  It is forked between two executions and ends before the next begins:
+nothing is sent during a measurement, and no metric contains its CPU time.  The worker keeps a single
+thread, as the start of payloads requires.  A process that is stuck, for example in a name lookup, is
+killed at its deadline.
 
-A service that does not answer costs a job ``wait_s`` seconds in all, at most half of them before the
-end; one that answers is given :data:`GAP_S` at most between two executions, and ``wait_s`` at the end.
+A service that does not answer costs a job ``wait_s`` seconds in total, at most half of them before
+the last execution; one that answers gets at most :data:`MAX_UPLOAD_S` between two executions, and
+``wait_s`` at the end.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from .outbox import Outbox
 from .outbox_sender import SendStatus, backoff_pause_s, send_outbox
 from .service_client import ServiceConfigError, ServiceEndpoint
 
-#: Seconds from one sending between executions to the next, and the most that one takes.
+#: Seconds between two uploads during a job, and the longest time that one may take.
 UPLOAD_INTERVAL_S, MAX_UPLOAD_S = 10.0, 5.0
-#: Seconds for a last try once the worker was asked to stop.
+#: Seconds for a last upload after a stop signal.
 STOP_UPLOAD_S = 3.0
-#: Seconds between two looks at a sending; a signal and its end show at once.
+#: Seconds between checks of a running upload; signals, also of its end, wake the worker at once.
 _POLL_INTERVAL_S = 1.0
 
 
 class Uploader:
-    """Sends what a sandbox has, to the service that lies beside ``job.json``, if any.
+    """Upload of a sandbox's records to the service named beside ``job.json``, if any.
 
-    Reads the token and removes its file: what comes back, and what payloads see, has none.
+    Reads the token and removes its file, so that neither payloads nor the returned sandbox have it.
 
     Args:
-        job_folder: of ``job.json``.
+        job_folder: folder of ``job.json``.
         output: the sandbox.
-        signals: of the worker.
+        signals: the worker's signals.
     """
 
     def __init__(self, job_folder: str, output: str, signals: StopSignals) -> None:
@@ -62,28 +63,28 @@ class Uploader:
                 self._endpoint = ServiceEndpoint(self._spec.url, token, find_ca_file(job_folder))
         except ServiceConfigError as error:
             self._problem = str(error)
-        self._left_s = self._wait_s = self._spec.wait_s if self._spec else 0.0
+        self._budget_s = self._wait_s = self._spec.wait_s if self._spec else 0.0
         self._due = time.monotonic() + UPLOAD_INTERVAL_S
         self._failures = 0
 
     def upload_if_due(self) -> None:
-        """Between two executions: send what there is, if it is time to."""
-        room_s = self._left_s - self._wait_s / 2
+        """Send the pending records between two executions, if an upload is due."""
+        room_s = self._budget_s - self._wait_s / 2
         due = time.monotonic() >= self._due and not self._signals.stopped_by
         if self._endpoint and due and room_s > 0:
             self._upload(min(MAX_UPLOAD_S, room_s), patient=False)
 
     def upload_remaining(self) -> None:
-        """After the last execution: send what is left, and try until the time is up."""
+        """Send the pending records after the last execution, with retries until the deadline."""
         if self._endpoint:
-            self._upload(self._left_s, patient=not self._signals.stopped_by)
+            self._upload(self._budget_s, patient=not self._signals.stopped_by)
 
     def summarize(self) -> Optional[Dict[str, Any]]:
-        """What became of the records, for ``attempt.json``; None without a service."""
+        """Summarize the upload for ``attempt.json``; None without a service."""
         if self._spec is None:
             return {"problem": self._problem} if self._problem else None
-        found = Outbox(self._output, self._spec.url).summarize()
-        return {**found, "problem": self._problem or found["problem"]}
+        summary = self._open_outbox().summarize()
+        return {**summary, "problem": self._problem or summary["problem"]}
 
     def _upload(self, limit_s: float, *, patient: bool) -> None:
         start = time.monotonic()
@@ -93,11 +94,11 @@ class Uploader:
             self._failures = 0
             self._due = time.monotonic() + UPLOAD_INTERVAL_S
             return
-        self._left_s = max(0.0, self._left_s - took)
+        self._budget_s = max(0.0, self._budget_s - took)
         self._failures += 1
-        asked = self._open_outbox().retry_after_s
+        requested_s = self._open_outbox().retry_after_s
         self._due = time.monotonic() + max(
-            UPLOAD_INTERVAL_S, backoff_pause_s(self._failures, asked)
+            UPLOAD_INTERVAL_S, backoff_pause_s(self._failures, requested_s)
         )
         if result is SendStatus.REJECTED:
             self._endpoint = None
@@ -107,18 +108,18 @@ class Uploader:
         return Outbox(self._output, self._spec.url)
 
     def _record_problem(self, problem: str) -> None:
-        """Say what kept records from being sent, unless that is known better."""
+        """Note why records were not sent, unless the outbox has a more specific reason."""
         outbox = self._open_outbox()
         outbox.problem = outbox.problem or problem
         outbox.save()
 
     def _send_in_process(self, until: float, patient: bool) -> SendStatus:
-        """Have a process of its own send, and see that it ends in time."""
+        """Send in a separate process, and kill it at the deadline or soon after a stop signal."""
         worker, start = os.getpid(), time.monotonic()
         try:
             pid = os.fork()
         except OSError as error:
-            self._record_problem(f"the node lets no process be started: {error.strerror}")
+            self._record_problem(f"the node cannot start a process: {error.strerror}")
             return SendStatus.RETRY_LATER
         if pid == 0:
             self._send_and_exit(worker, until, patient)
@@ -141,15 +142,14 @@ class Uploader:
             self._signals.drain()
 
     def _send_and_exit(self, worker: int, until: float, patient: bool) -> None:
-        """In the new process: send, and leave with the result."""
+        """Send the records and exit with the status; runs in the new process."""
         code = SendStatus.RETRY_LATER.value
         try:
             die_with_parent()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for (
-                number
-            ) in STOP_SIGNALS:  # also sent to whole groups; the worker says when this is over
+            # Process groups receive these as well; the worker decides when to stop.
+            for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             os.environ.update(worker_proxies(os.environ))
             assert self._endpoint is not None
@@ -157,22 +157,26 @@ class Uploader:
                 code = send_outbox(
                     self._open_outbox(), self._endpoint, until, patient=patient
                 ).value
-        except Exception as error:  # whatever it is, measuring goes on
+        except Exception as error:  # no upload error may end the job
             self._record_problem(f"sending failed: {type(error).__name__}")
         finally:
             os._exit(code)
 
 
 def worker_proxies(environ: Mapping[str, str]) -> Dict[str, str]:
-    """The proxies that are meant for the worker alone, under their usual names."""
-    return {name: environ[ours] for name, ours in PROXY_VARIABLES.items() if environ.get(ours)}
+    """Return the proxies that are set for the worker alone, under their usual names."""
+    return {
+        usual: environ[private]
+        for usual, private in PROXY_VARIABLES.items()
+        if environ.get(private)
+    }
 
 
 def read_service_spec(folder: str) -> Optional[ServiceSpec]:
-    """The service that a folder names; None for none.
+    """Read the service that a folder names; None for none.
 
     Raises:
-        ServiceConfigError: the file is wrong.
+        ServiceConfigError: the file is invalid.
     """
     path = os.path.join(folder, SERVICE_FILE)
     try:
@@ -186,13 +190,13 @@ def read_service_spec(folder: str) -> Optional[ServiceSpec]:
 
 
 def find_ca_file(folder: str) -> str:
-    """The file of a folder that says who vouches for its service; '' for none."""
+    """Find a folder's file of certificate authorities; '' for none."""
     path = os.path.join(folder, CA_FILE)
     return path if os.path.exists(path) else ""
 
 
 def take_token(folder: str) -> str:
-    """The token of a folder, whose file is removed; '' for none."""
+    """Read a folder's token and remove its file; '' for none."""
     path = os.path.join(folder, TOKEN_FILE)
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
@@ -204,5 +208,5 @@ def take_token(folder: str) -> str:
     try:
         os.unlink(path)
     except OSError:
-        pass  # not ours to remove
+        pass  # the folder is read-only
     return text.strip()

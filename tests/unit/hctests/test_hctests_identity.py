@@ -84,7 +84,7 @@ def test_the_order_of_keys_and_comments_is_no_part_of_identity(pin: Pin) -> None
         {"test": {"wall_limit_s": 5, "memory_limit_mb": 9}},
         {"test": {"dataset": "renamed"}},
         {"matrix": {"events": [1.0, 0.5], "bundle": ["root"]}},
-        {"metrics": {"mine": {"unit": "B", "meaning": "words", "better": "lower"}}},
+        {"metrics": {"mine": {"unit": "B", "description": "words", "better": "lower"}}},
     ],
 )
 def test_what_does_not_change_a_measurement_does_not_split_its_series(

@@ -288,14 +288,14 @@ def test_an_index_that_is_not_there_is_told_from_one_without_root(
 
 FULL_DISK = """
 import sys
-from treehammer.collectors import failures, software
-from treehammer.collectors.software import fetch, wheel
-wheel.WHEELS[sys.argv[2]] = sys.argv[3]
-fetch.NEEDED_BYTES = int(sys.argv[4])
+from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.software import providers, wheel_environments, wheel_installation
+wheel_environments.WHEELS[sys.argv[2]] = sys.argv[3]
+wheel_installation.NEEDED_BYTES = int(sys.argv[4])
 try:
-    software.prepare(software.parse(sys.argv[2]), sys.argv[1])
-except failures.Fault as fault:
-    print(fault.failure.kind, fault)
+    providers.prepare_software(providers.parse_software_request(sys.argv[2]), sys.argv[1])
+except ExecutionError as error:
+    print(error.failure.kind, error)
 """
 
 

@@ -110,7 +110,7 @@ def test_own_report_of_a_failure_is_believed(bench: Any) -> None:
 
 def test_declared_extras_are_kept(bench: Any) -> None:
     payload = RESULT + 'report(\'{"format": 1, "extras": {"mine": 2.5}}\')'
-    ran = bench.run(payload, metrics={"mine": {"unit": "1", "better": "", "meaning": ""}})
+    ran = bench.run(payload, metrics={"mine": {"unit": "1", "better": "", "description": ""}})
     assert ran.exit_code == 0
     assert ran.records[0].extras == {"mine": 2.5}
 

@@ -1,4 +1,4 @@
-"""What is said of read latencies, against the latencies themselves."""
+"""Percentiles of read latencies, compared with the exact ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 
 
 def counted(latencies_us: np.ndarray) -> list[int]:
-    """The reads by latency, as accounts.hpp counts them."""
+    """Count reads by latency as accounts.hpp does."""
     edges = [2.0 * part / LATENCY_PARTS for part in range(LATENCY_PARTS)]
     for number in range(1, LATENCY_BINS):
         edges += [2.0**number * (1 + part / LATENCY_PARTS) for part in range(LATENCY_PARTS)]
@@ -25,7 +25,7 @@ def counted(latencies_us: np.ndarray) -> list[int]:
 @pytest.mark.parametrize(
     "distribution", ["page cache", "disk", "two populations", "all in the upper half of a bin"]
 )
-def test_percentiles_are_those_of_the_reads(reads: int, share: float, distribution: str) -> None:
+def test_percentiles_match_the_exact_ones(reads: int, share: float, distribution: str) -> None:
     random = np.random.default_rng(reads)
     latencies = {
         "page cache": random.lognormal(math.log(3), 0.5, reads) + 2,
@@ -34,14 +34,16 @@ def test_percentiles_are_those_of_the_reads(reads: int, share: float, distributi
         "all in the upper half of a bin": random.uniform(14, 15.9, reads),
     }[distribution]
     true = float(np.quantile(latencies, share, method="inverted_cdf"))
-    said = pass_summary.latency_percentile(counted(latencies), share, 1e-6 * float(latencies.max()))
-    assert 1e6 * said == pytest.approx(true, rel=1 / LATENCY_PARTS)
+    estimate = pass_summary.latency_percentile(
+        counted(latencies), share, 1e-6 * float(latencies.max())
+    )
+    assert 1e6 * estimate == pytest.approx(true, rel=1 / LATENCY_PARTS)
 
 
-def test_reads_faster_than_a_microsecond_are_said_to_be() -> None:
-    said = pass_summary.latency_percentile(counted(np.full(100, 0.7)), 0.5, 0.8e-6)
-    assert 1e6 * said == pytest.approx(0.7, abs=2 / LATENCY_PARTS)
+def test_percentile_below_a_microsecond() -> None:
+    estimate = pass_summary.latency_percentile(counted(np.full(100, 0.7)), 0.5, 0.8e-6)
+    assert 1e6 * estimate == pytest.approx(0.7, abs=2 / LATENCY_PARTS)
 
 
-def test_no_percentile_exceeds_the_longest_read() -> None:
+def test_percentile_never_exceeds_the_longest_read() -> None:
     assert pass_summary.latency_percentile(counted(np.array([5.0, 900.0])), 1.0, 900e-6) == 900e-6

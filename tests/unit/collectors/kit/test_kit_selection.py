@@ -1,4 +1,4 @@
-"""The choice of branches."""
+"""Selection of branches."""
 
 from __future__ import annotations
 
@@ -31,32 +31,28 @@ def chosen(request: str, folder: Path | str = "", seed: int = 1) -> list[str]:
         ("odd[name]", ["odd[name]"]),
     ],
 )
-def test_patterns_choose_in_the_order_of_the_tree_and_take_counters_along(
-    request_: str, expected: list[str]
-) -> None:
+def test_patterns_select_in_tree_order_with_counters(request_: str, expected: list[str]) -> None:
     assert chosen(request_) == expected
 
 
-def test_a_list_file_holds_one_pattern_a_line(tmp_path: Path) -> None:
+def test_list_file_contains_one_pattern_per_line(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("# muons\nMuon_eta\n\nrun  # the run\n")
     assert chosen("@mine.txt", tmp_path) == ["nMuon", "Muon_eta", "run"]
 
 
 @pytest.mark.parametrize(
-    "request_, said",
+    "request_, expected",
     [("Muon_pT", "Muon_pt"), ("Tau_*", "'Tau_*'"), (" , ", "empty"), ("@none.txt", "none.txt")],
 )
-def test_what_matches_nothing_is_a_failure_to_open(request_: str, said: str) -> None:
-    with pytest.raises(PayloadError) as trouble:
+def test_unmatched_pattern_fails(request_: str, expected: str) -> None:
+    with pytest.raises(PayloadError) as error:
         chosen(request_)
-    assert trouble.value.document["failure_class"] == "open"
-    assert said in trouble.value.document["message"]
+    assert error.value.document["failure_class"] == "open"
+    assert expected in error.value.document["message"]
 
 
 @given(st.integers(1, 400), st.floats(1e-4, 1.0), st.floats(1e-4, 1.0), st.integers(0, 2**32))
-def test_a_fraction_is_exact_and_lies_inside_a_larger_one(
-    count: int, one: float, two: float, seed: int
-) -> None:
+def test_fraction_is_exact_and_nested(count: int, one: float, two: float, seed: int) -> None:
     names = [f"b{number}" for number in range(count)]
     small, large = (
         set(branch_selection.select_fraction(names, share, seed)) for share in sorted((one, two))
@@ -67,7 +63,7 @@ def test_a_fraction_is_exact_and_lies_inside_a_larger_one(
     assert set(branch_selection.select_fraction(names[::-1], share, seed)) == small
 
 
-def test_the_seed_matters() -> None:
+def test_seed_changes_the_selection() -> None:
     names = [f"b{number}" for number in range(100)]
     assert branch_selection.select_fraction(names, 0.1, 1) != branch_selection.select_fraction(
         names, 0.1, 2

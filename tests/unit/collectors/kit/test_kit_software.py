@@ -1,4 +1,4 @@
-"""Which ROOT is asked for, and what each provider makes of the environment."""
+"""Parsing of ROOT requests, and the environment that each provider sets up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treehammer.collectors.software import providers
 
 
 @pytest.mark.parametrize("text", ["6.40.00", "wheel:6.40.00", "  6.40.00 "])
-def test_a_release_is_its_wheel(text: str) -> None:
+def test_release_selects_its_wheel(text: str) -> None:
     request = providers.parse_software_request(text)
     assert (request.provider, request.version, request.location) == ("wheel", "6.40.00", "")
 
@@ -30,18 +30,18 @@ def test_a_release_is_its_wheel(text: str) -> None:
         ("path:/opt/me@home/root", "", "/opt/me@home/root"),
     ],
 )
-def test_a_path_may_say_its_version(text: str, version: str, location: str) -> None:
+def test_path_with_optional_version(text: str, version: str, location: str) -> None:
     request = providers.parse_software_request(text, base="/base")
     assert request == SoftwareRequest(text, "path", version, location)
 
 
 @pytest.mark.parametrize("text", ["current", "none"])
-def test_providers_without_a_place(text: str) -> None:
+def test_current_and_none_have_no_location(text: str) -> None:
     assert providers.parse_software_request(text) == SoftwareRequest(text, text, "", "")
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, expected",
     [
         ("6.40.0", "did you mean '6.40.00'"),
         ("curent", "did you mean 'current'"),
@@ -50,10 +50,10 @@ def test_providers_without_a_place(text: str) -> None:
         ("", "names no ROOT"),
     ],
 )
-def test_an_unknown_root_is_refused_with_what_is_near(text: str, said: str) -> None:
+def test_unknown_root_suggests_the_nearest(text: str, expected: str) -> None:
     with pytest.raises(ValueError, match="ROOT") as error:
         providers.parse_software_request(text)
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
 def _executable(path: Path, text: str) -> None:
@@ -63,7 +63,7 @@ def _executable(path: Path, text: str) -> None:
 
 
 def _fake_root(folder: Path, *, python: str = "", script: str = "") -> Path:
-    """An installation as thisroot.sh describes it, with a ROOT that only Python sees."""
+    """Create an installation with a thisroot.sh and an empty Python module ROOT."""
     version = python or f"{sys.version_info[0]}.{sys.version_info[1]}.0"
     _executable(folder / "bin" / "root-config", f"#!/bin/sh\necho {version}\n")
     (folder / "lib").mkdir()
@@ -84,7 +84,7 @@ def _setup_path(folder: Path, **env: str) -> providers.SoftwareSetup:
     return providers.setup_software(request, {"PATH": os.environ["PATH"], **env}, "/the/kit")
 
 
-def test_a_build_is_sourced_and_nothing_foreign_leaks_in(tmp_path: Path) -> None:
+def test_build_is_sourced_without_foreign_paths(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "libCore.so").write_text("")
@@ -101,49 +101,49 @@ def test_a_build_is_sourced_and_nothing_foreign_leaks_in(tmp_path: Path) -> None
     assert ready.build_command("macro", "/p/read.C")[-1] == "/p/read.C"
 
 
-def test_the_script_itself_may_be_named(tmp_path: Path) -> None:
+def test_path_may_name_the_script(tmp_path: Path) -> None:
     root = _fake_root(tmp_path / "root")
     assert _setup_path(root / "bin" / "thisroot.sh").env["ROOTSYS"] == str(root)
 
 
 @pytest.mark.parametrize(
-    "change, kind, said",
+    "change, kind, expected",
     [
         ({"script": "echo 'no such compiler' >&2; false\n"}, "broken", "no such compiler"),
         ({"script": "true\n"}, "broken", "no root-config"),
         ({"python": "2.6.1"}, "broken", "python2.6"),
     ],
 )
-def test_a_broken_build_says_why(
-    tmp_path: Path, change: dict[str, str], kind: str, said: str
+def test_broken_build_names_the_cause(
+    tmp_path: Path, change: dict[str, str], kind: str, expected: str
 ) -> None:
     root = _fake_root(tmp_path / "root", **change)
-    with pytest.raises(ExecutionError) as fault:
+    with pytest.raises(ExecutionError) as error:
         _setup_path(root)
-    failure = fault.value.failure
+    failure = error.value.failure
     assert (failure.failure_class, failure.kind) == ("software-setup", kind)
-    assert said in failure.message
+    assert expected in failure.message
 
 
-def test_a_missing_build_is_refused_when_it_is_prepared(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match="does not exist") as fault:
+def test_missing_build_is_refused_at_preparation(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="does not exist") as error:
         providers.prepare_software(
             providers.parse_software_request(f"path:{tmp_path}/nothing"), tmp_path
         )
-    assert fault.value.failure.kind == "missing"
+    assert error.value.failure.kind == "missing"
 
 
-def test_a_job_never_makes_a_wheel_and_never_uses_a_half_made_one(tmp_path: Path) -> None:
+def test_incomplete_environment_is_neither_used_nor_completed_by_a_job(tmp_path: Path) -> None:
     folder = tmp_path / "root-6.40.00"
     _executable(folder / "bin" / "python", "#!/bin/sh\n")
     request = SoftwareRequest("6.40.00", "wheel", "6.40.00", str(folder))
-    with pytest.raises(ExecutionError, match="never in a job") as fault:
+    with pytest.raises(ExecutionError, match="a job never does") as error:
         providers.setup_software(request, dict(os.environ), "/the/kit")
-    assert fault.value.failure.kind == "missing"
+    assert error.value.failure.kind == "missing"
     assert providers.list_prepared_releases(tmp_path) == {}
 
 
-def test_current_needs_a_root(tmp_path: Path) -> None:
+def test_current_requires_a_root(tmp_path: Path) -> None:
     with pytest.raises(ExecutionError, match="finds no module ROOT"):
         providers.setup_software(
             providers.parse_software_request("current"), {"PATH": str(tmp_path)}, "/the/kit"
@@ -158,7 +158,7 @@ def test_current_keeps_the_environment(tmp_path: Path) -> None:
     assert ready.env["PYTHONPATH"] == f"/the/kit:{tmp_path}"
 
 
-def test_without_root_there_are_no_macros(tmp_path: Path) -> None:
+def test_macro_requires_a_root(tmp_path: Path) -> None:
     ready = providers.setup_software(
         providers.parse_software_request("none"), {"PATH": "/bin"}, "/the/kit"
     )

@@ -1,4 +1,4 @@
-"""From the figures of every pass to the values of the record."""
+"""Summary of passes to the values of the record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def one_pass(*args: Any, **kwargs: Any) -> PassRead:
     return PassRead([one_file(*args, **kwargs)])
 
 
-def test_phases_and_bins_are_those_of_the_catalogue() -> None:
+def test_phases_and_bins_match_the_catalogue() -> None:
     assert pass_summary.PASS_PHASES == metric_catalogue.PASS_PHASES
     assert (
         len(pass_summary.summarize_tree_passes([one_pass()])["read_latency_hist"])
@@ -52,14 +52,14 @@ def test_phases_and_bins_are_those_of_the_catalogue() -> None:
     )
 
 
-def test_every_value_is_one_of_the_payloads_and_of_its_type() -> None:
+def test_values_belong_to_the_payload_and_have_their_type() -> None:
     for name, value in pass_summary.summarize_tree_passes([one_pass(), one_pass()]).items():
         metric = metric_catalogue.METRICS_BY_NAME[name]
         assert metric.owner == "payload"
         assert not describe_type_error(metric, value), name
 
 
-def test_the_first_pass_is_kept_but_not_counted() -> None:
+def test_first_pass_is_recorded_but_not_counted() -> None:
     values = pass_summary.summarize_tree_passes(
         [one_pass((50.0, 9.0, 9.0)), one_pass(), one_pass((4.0, 1.0, 1.0))]
     )
@@ -79,7 +79,7 @@ def test_a_single_pass_counts() -> None:
     assert values["read_fraction"] == pytest.approx((5 + 5) / 10_000)  # gaps are fetched too
 
 
-def test_what_the_kernel_does_not_tell_is_left_out() -> None:
+def test_unknown_kernel_counters_are_omitted() -> None:
     counters = {**dict.fromkeys(LOOP_COUNTERS, 5), "kernel_read_chars": -1}
     values = pass_summary.summarize_tree_passes([one_pass(queue=-1.0, counters=counters)])
     for name in ("kernel_read_chars", "loop_run_queue_s", "pass_loop_run_queue_s"):
@@ -94,21 +94,21 @@ def test_files_of_a_pass_are_summed() -> None:
     assert values["events_read"] == 200
     assert values["bytes_read"] == 10
     assert values["read_latency_hist"][2] == 8
-    assert "cache_efficiency" not in values  # two ratios cannot be joined without their terms
+    assert "cache_efficiency" not in values  # two ratios cannot be combined without their terms
 
 
-def test_without_a_cache_its_counters_are_unknown_and_all_reads_are_single() -> None:
+def test_uncached_reads_are_single_without_cache_counters() -> None:
     values = pass_summary.summarize_tree_passes([one_pass(cached=False, file_class="TNetXNGFile")])
     assert not [name for name in values if name.startswith(("cache_missed", "cache_eff"))]
     assert (values["read_calls_single"], values["read_calls_vector"]) == (5, 0)
 
 
-def test_single_and_vector_reads_of_a_remote_cache_are_not_guessed() -> None:
+def test_read_kinds_of_a_remote_cache_are_unknown() -> None:
     values = pass_summary.summarize_tree_passes([one_pass(file_class="TNetXNGFile")])
     assert "read_calls_single" not in values
     assert "read_calls_vector" not in values
 
 
-def test_counters_of_the_payload_are_medians_over_counted_passes() -> None:
+def test_payload_counters_are_medians_over_counted_passes() -> None:
     passes = [one_pass(reported_values={"seen": value}) for value in (100.0, 4.0, 6.0)]
     assert pass_summary.summarize_extras(passes) == {"seen": 5.0}

@@ -1,4 +1,4 @@
-"""What the root axis says of CVMFS and of commands, and what is made of it without a real ROOT."""
+"""Parsing and set-up of CVMFS and command requests, without a real ROOT."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VIEWS = "sft.cern.ch/lcg/views"
         ("my.site.org/root/setup.sh@6.40/01", "6.40.01", "my.site.org/root/setup.sh"),
     ],
 )
-def test_cvmfs_is_a_view_a_release_or_any_folder(name: str, version: str, location: str) -> None:
+def test_cvmfs_accepts_view_release_or_folder(name: str, version: str, location: str) -> None:
     text = f"cvmfs:{name}"
     assert providers.parse_software_request(text) == SoftwareRequest(
         text, "cvmfs", version, location
@@ -41,29 +41,29 @@ def test_cvmfs_is_a_view_a_release_or_any_folder(name: str, version: str, locati
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, expected",
     [
         ("cvmfs:LCG_106", "'cvmfs:LCG_106/x86_64-el9-gcc13-opt' for a view"),
         ("cvmfs:ROOT/6.38.00", "'cvmfs:ROOT/6.38.00/PLATFORM' for a release"),
-        (f"cvmfs:ROOT/6.38.00/{PLATFORM}@6.40.00", "asks for 6.38.00 and for 6.40.00"),
-        (f"cvmfs:../../home/{PLATFORM}", "lead nowhere"),
+        (f"cvmfs:ROOT/6.38.00/{PLATFORM}@6.40.00", "requests both 6.38.00 and 6.40.00"),
+        (f"cvmfs:../../home/{PLATFORM}", "remove '.' and '..'"),
         ("cvmfs:LCG 106/x", "names no ROOT on CVMFS"),
         ("cvmfs:", "names no ROOT"),
         (f"cvmf:LCG_106/{PLATFORM}", "did you mean 'cvmfs'?"),
         ("wrap:", "names no ROOT"),
-        ("wrap:''@6.38.00 'x", "is no command: No closing quotation"),
-        ("wrap:apptainer exec --bind {foldres} /x.sif", "{foldres} stands for nothing; known"),
-        ("wrap:apptainer exec docker://rootproject/root", "make the image a file first"),
+        ("wrap:''@6.38.00 'x", "is not a valid command: No closing quotation"),
+        ("wrap:apptainer exec --bind {foldres} /x.sif", "unknown placeholder {foldres}; known"),
+        ("wrap:apptainer exec docker://rootproject/root", "save the image as a file"),
         ("6.41.00", "did you mean '6.40.00'?"),
     ],
 )
-def test_what_is_not_understood_says_what_would_be(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=r"ROOT|command|stands|image|asks|nowhere") as error:
+def test_invalid_request_names_valid_ones(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=r"ROOT|command|placeholder|image|requests") as error:
         providers.parse_software_request(text)
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_a_command_may_say_the_version() -> None:
+def test_command_with_version() -> None:
     text = "wrap:apptainer exec --bind {folders} /images/me@home.sif@6.38.00"
     location = "apptainer exec --bind {folders} /images/me@home.sif"
     assert providers.parse_software_request(text) == SoftwareRequest(
@@ -72,34 +72,34 @@ def test_a_command_may_say_the_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, expected",
     [
         (f"cvmfs:LCG_106/{PLATFORM}", "sft.cern.ch is not mounted at"),
         ("wrap:no-such-runtime exec x.sif", "no command 'no-such-runtime'"),
     ],
 )
-def test_a_machine_that_runs_the_jobs_must_have_what_they_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+def test_missing_mount_or_command_is_refused_at_preparation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
 ) -> None:
     monkeypatch.setenv(CVMFS_VARIABLE, str(tmp_path))
     request = providers.parse_software_request(text)
-    with pytest.raises(ExecutionError) as fault:
+    with pytest.raises(ExecutionError) as error:
         providers.prepare_software(request, tmp_path)
-    assert said in str(fault.value)
+    assert expected in str(error.value)
 
 
-def test_a_folder_on_cvmfs_names_its_neighbours(
+def test_missing_cvmfs_folder_lists_its_neighbors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CVMFS_VARIABLE, str(tmp_path))
     for number in range(100, 112):
         (tmp_path / VIEWS / f"LCG_{number}" / PLATFORM).mkdir(parents=True)
-    with pytest.raises(ExecutionError) as fault:
+    with pytest.raises(ExecutionError) as error:
         providers.prepare_software(
             providers.parse_software_request(f"cvmfs:LCG_1066/{PLATFORM}"), tmp_path
         )
-    assert "did you mean 'LCG_106'? it has: ..., LCG_104" in str(fault.value)
-    assert "LCG_111" in str(fault.value)
+    assert "did you mean 'LCG_106'? it has: ..., LCG_104" in str(error.value)
+    assert "LCG_111" in str(error.value)
     with pytest.raises(ExecutionError, match=r"neither setup\.sh nor bin"):
         providers.prepare_software(
             providers.parse_software_request(f"cvmfs:LCG_106/{PLATFORM}"), tmp_path
@@ -108,7 +108,7 @@ def test_a_folder_on_cvmfs_names_its_neighbours(
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> str:
-    """A command that notes how it was called and has a ROOT that only Python sees."""
+    """Create a command that notes its first argument and provides an empty module ROOT."""
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "ROOT.py").write_text("")
     script = tmp_path / "run it"
@@ -121,7 +121,7 @@ def prefix(tmp_path: Path) -> str:
     return f"'{script}'"
 
 
-def test_placeholders_stand_for_the_folders(tmp_path: Path, prefix: str) -> None:
+def test_placeholders_are_replaced_by_folders(tmp_path: Path, prefix: str) -> None:
     request = providers.parse_software_request(f"wrap:{prefix} {{folders}}:{{work}}@6.38.00")
     folders = {"work": str(tmp_path), "payload": "/usr", "input": "/bin"}
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": "/foreign"}
@@ -139,20 +139,20 @@ def test_placeholders_stand_for_the_folders(tmp_path: Path, prefix: str) -> None
     assert ready.build_command("executable", "/usr/x")[-2:] == ["env", "/usr/x"]
 
 
-def test_a_work_folder_that_cannot_be_written_is_said(tmp_path: Path, prefix: str) -> None:
+def test_read_only_work_folder_is_refused(tmp_path: Path, prefix: str) -> None:
     request = providers.parse_software_request(f"wrap:{prefix} x")
-    with pytest.raises(ExecutionError, match=r"nothing can be written to /proc; bind \{work\}"):
+    with pytest.raises(ExecutionError, match=r"/proc is not writable; bind \{work\}"):
         providers.setup_software(request, os.environ, "/etc", {"work": "/proc"})
 
 
-def test_what_the_provider_is_not_known_for_is_refused(tmp_path: Path) -> None:
+def test_unknown_provider_is_refused(tmp_path: Path) -> None:
     request = SoftwareRequest("x:y", "x", "", "y")
-    with pytest.raises(ExecutionError, match="unknown software provider 'x'") as fault:
+    with pytest.raises(ExecutionError, match="unknown software provider 'x'") as error:
         providers.setup_software(request, os.environ, tmp_path)
-    assert fault.value.failure.failure_class == "software-setup"
+    assert error.value.failure.failure_class == "software-setup"
 
 
-def test_every_published_wheel_has_a_hash_of_its_own() -> None:
+def test_every_wheel_has_a_distinct_hash() -> None:
     assert set(wheel_pins.WHEEL_SHA256) == set(providers.WHEELS)
     hashes = [sha for wheels in wheel_pins.WHEEL_SHA256.values() for sha in wheels.values()]
     assert len(set(hashes)) == len(hashes)
@@ -161,7 +161,7 @@ def test_every_published_wheel_has_a_hash_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "said, reason",
+    "output, reason",
     [
         (
             "ERROR: Exception:\nTraceback ...\nzlib.error: Error -3",
@@ -169,8 +169,8 @@ def test_every_published_wheel_has_a_hash_of_its_own() -> None:
         ),
         ("WARNING: Retrying (Retry(total=4)) x\nERROR: No matching distribution", "index broke ("),
         ("ERROR: No matching distribution found for ROOT", "ERROR: No matching distribution"),
-        ("", "it said nothing"),
+        ("", "no output"),
     ],
 )
-def test_pip_is_understood(said: str, reason: str) -> None:
-    assert reason in wheel_installation._describe_download_failure(said)
+def test_pip_errors_are_described(output: str, reason: str) -> None:
+    assert reason in wheel_installation._describe_download_failure(output)

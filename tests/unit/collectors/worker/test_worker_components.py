@@ -1,4 +1,4 @@
-"""The worker's parts, each alone."""
+"""Components of the worker in isolation."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def kind_of(
     return failure.kind if failure else None
 
 
-def test_what_is_said_of_an_end() -> None:
+def test_payload_end_is_classified() -> None:
     killed = outcome(exit_code=None, exit_signal=signal.SIGKILL)
     assert kind_of(outcome(), payload_result.PayloadResult()) is None
     assert kind_of(outcome()) == "no-result"
@@ -86,7 +86,7 @@ def test_what_is_said_of_an_end() -> None:
     assert kind_of(outcome(ended_by="stop"), payload_result.PayloadResult(failure=OWN)) == "stopped"
 
 
-def test_version_is_refused_only_when_another_was_asked_for() -> None:
+def test_root_version_is_refused_only_when_it_differs() -> None:
     assert payload_failures.check_root_version("6.40.00", "6.40.00") is None
     assert payload_failures.check_root_version("", "6.40.00") is None
     refused = payload_failures.check_root_version("6.40.00", "6.38.00")
@@ -98,7 +98,7 @@ def test_version_is_refused_only_when_another_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "expected"),
     [
         ({"format": 2}, "'format' must be 1"),
         ({"format": 1, "value": {}}, "unknown key 'value'"),
@@ -121,13 +121,14 @@ def test_version_is_refused_only_when_another_was_asked_for() -> None:
         ),
     ],
 )
-def test_wrong_results_name_the_field(document: Any, said: str) -> None:
+def test_invalid_result_names_the_field(document: Any, expected: str) -> None:
     assert any(
-        said in problem for problem in payload_result.find_result_problems(document, {"mine": {}})
+        expected in problem
+        for problem in payload_result.find_result_problems(document, {"mine": {}})
     )
 
 
-def test_right_result(tmp_path: Path) -> None:
+def test_valid_result(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text('{"format": 1, "values": {"events_read": 3, "root_commit": null}}')
     assert payload_result.read_payload_result(str(path), {}) == payload_result.PayloadResult(
@@ -136,7 +137,7 @@ def test_right_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[" * 100_000, b'{"a": Infinity}'])
-def test_unreadable_results(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_result_is_bad(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(content)
     problem = payload_result.read_payload_result(str(path), {}).problem
@@ -148,7 +149,7 @@ def test_unreadable_results(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 99, 200, 201, 5000])
-def test_log_keeps_all_that_fits_and_both_ends_of_the_rest(tmp_path: Path, size: int) -> None:
+def test_log_keeps_short_output_and_both_ends_of_long_output(tmp_path: Path, size: int) -> None:
     data = bytes(ord("a") + i % 26 for i in range(size))
     path = tmp_path / "log"
     with BoundedLog(str(path), keep=100) as log:
@@ -156,13 +157,13 @@ def test_log_keeps_all_that_fits_and_both_ends_of_the_rest(tmp_path: Path, size:
             log.write(data[start : start + 7])
         assert log.read_tail(20) == data[-20:].decode()
     kept = path.read_bytes()
-    if b"left out" not in kept:
+    if b"omitted" not in kept:
         assert kept == data
         assert size <= 210
     else:
         assert len(kept) < 300
         head, rest = kept.split(b"\n[... ")
-        count, tail = rest.split(b" bytes left out ...]\n")
+        count, tail = rest.split(b" bytes omitted ...]\n")
         assert len(head) + int(count) + len(tail) == size
         assert data.startswith(head)
         assert data.endswith(tail)
@@ -179,7 +180,7 @@ def cgroup_folder(tmp_path: Path, **files: str) -> Path:
     return tmp_path
 
 
-def test_cgroup_2_takes_the_smallest_limit_above(tmp_path: Path) -> None:
+def test_cgroup_2_uses_the_smallest_limit_above(tmp_path: Path) -> None:
     cgroup_folder(tmp_path, cpu__max="400000 100000\n", memory__max="4000000\n")
     cgroup_folder(tmp_path / "a", cpu__max="150000 100000\n", memory__max="max\n")
     cgroup_folder(
@@ -197,7 +198,7 @@ def test_cgroup_2_takes_the_smallest_limit_above(tmp_path: Path) -> None:
     assert group.oom_kills() == 2
 
 
-def test_cgroup_1_inside_a_container_sees_only_its_part(tmp_path: Path) -> None:
+def test_cgroup_1_in_a_container_uses_the_visible_part(tmp_path: Path) -> None:
     cpu = cgroup_folder(
         tmp_path / "cpu",
         cpu__cfs_quota_us="50000\n",
@@ -232,22 +233,24 @@ def test_cgroup_without_limits(tmp_path: Path) -> None:
 # -- processes
 
 
-def test_descendants_agree_however_they_are_found() -> None:
-    script = "sleep 100 & echo; wait"
-    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as process:
+def test_both_listings_of_descendants_agree() -> None:
+    # Neither process can start or end another one while both listings are taken: the shell only
+    # waits, and the sleep has no children.  Other descendants of this process are not looked at.
+    script = "sleep 1000 & echo $!; wait"
+    with subprocess.Popen(
+        ["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stdout is not None
-        process.stdout.readline()
-        found = process_stats.list_descendants(os.getpid())
         try:
-            assert process.pid in found
-            assert len(process_stats.list_descendants(process.pid)) == 1
-            assert set(found) == set(process_stats._list_descendants_by_parent(os.getpid()))
+            child = int(process.stdout.readline())
+            assert process_stats.list_descendants(process.pid) == [child]
+            assert process_stats._list_descendants_by_parent(process.pid) == [child]
+            assert {process.pid, child} <= set(process_stats.list_descendants(os.getpid()))
         finally:
-            for pid in (*process_stats.list_descendants(process.pid), process.pid):
-                os.kill(pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_processes_that_are_gone_tell_nothing() -> None:
+def test_vanished_process_has_empty_statistics() -> None:
     pid = 2**22 + 1
     assert process_stats.read_io(pid) is None
     assert process_stats.read_run_queue_waits(pid) == {}
@@ -272,7 +275,7 @@ def test_local_path(url: str, path: str | None) -> None:
     assert shared_files.local_path(url) == path
 
 
-def test_size_is_compared_for_local_files_only(tmp_path: Path) -> None:
+def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"12345")
     input_files.check_sizes(
@@ -287,7 +290,7 @@ def test_cached_fraction_follows_the_page_cache(tmp_path: Path) -> None:
     path.write_bytes(os.urandom(4 << 20))
     warmed = page_cache.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "warm")
     if warmed.fraction is None:
-        pytest.skip("mincore may not look at files here")
+        pytest.skip("mincore is not permitted here")
     assert (warmed.state, warmed.fraction) == ("warmed", 1.0)
     cold = page_cache.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "cold")
     assert cold.fraction is not None
@@ -299,7 +302,7 @@ def test_cached_fraction_follows_the_page_cache(tmp_path: Path) -> None:
 # -- doors
 
 
-def test_dead_jobs_do_not_count_at_a_door(tmp_path: Path) -> None:
+def test_door_lock_ignores_dead_jobs(tmp_path: Path) -> None:
     with DoorLock("here", "disk", str(tmp_path)) as mine, DoorLock("here", "tape", str(tmp_path)):
         assert mine.count_others() == 0
         with DoorLock("here", "disk", str(tmp_path)) as other:
@@ -314,7 +317,7 @@ def test_dead_jobs_do_not_count_at_a_door(tmp_path: Path) -> None:
             assert mine.count_others() == 1
 
 
-def test_a_folder_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+def test_door_lock_does_not_trust_a_symlink(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / f"treehammer-{os.geteuid()}").symlink_to(elsewhere)
@@ -322,7 +325,7 @@ def test_a_folder_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
         assert lock.count_others() is None
 
 
-def test_round_trip_to_a_door() -> None:
+def test_reachability_measures_the_round_trip() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -348,7 +351,7 @@ def test_round_trip_to_a_door() -> None:
 # -- table
 
 
-def test_table_lines_up_and_leaves_out_what_is_not_known() -> None:
+def test_table_is_aligned_and_omits_unknown_values() -> None:
     labels = ["root=6.38.00", "root=6.40.00 (checksum)"]
     timed = {
         "variant_label": "root=6.38.00",
@@ -397,7 +400,7 @@ def test_table_lines_up_and_leaves_out_what_is_not_known() -> None:
         (errno.EACCES, __main__.INVALID_INPUT),
     ],
 )
-def test_another_attempt_is_asked_for_where_the_node_is_to_blame(
+def test_exit_code_requests_a_retry_for_errors_of_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
     def run(*_: object) -> bool:

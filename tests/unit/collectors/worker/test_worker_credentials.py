@@ -1,4 +1,4 @@
-"""What a job shows to the storage: found where it lies, refused once it has ended, never repeated."""
+"""Credentials for storage: located, checked for expiry, never repeated in messages."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from treehammer.collectors.worker.probes.credential_checks import (
 )
 
 SOON = float(int(time.time()) + 3600)
-FAR = 4_000_000_000.0  # in 2096: told with four digits of the year
+FAR = 4_000_000_000.0  # in 2096, encoded with a four-digit year
 
 
 @pytest.mark.parametrize("ends", [(SOON,), (FAR,), (FAR, SOON), (SOON, FAR, FAR)])
-def test_a_proxy_holds_as_long_as_all_that_vouch_for_it(
-    tmp_path: Path, ends: tuple[float, ...]
-) -> None:
+def test_proxy_expires_with_the_first_of_its_chain(tmp_path: Path, ends: tuple[float, ...]) -> None:
     assert credential_expiry(PROXY_VARIABLE, str(write_proxy(tmp_path / "proxy", *ends))) == min(
         ends
     )
@@ -47,38 +45,36 @@ def test_real_certificates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [SOON, None], ids=["ends", "endless"])
-def test_tokens_tell_their_end(tmp_path: Path, end: float | None) -> None:
+def test_token_expiry(tmp_path: Path, end: float | None) -> None:
     assert credential_expiry(TOKEN_FILE_VARIABLE, str(write_token(tmp_path / "t", end))) == end
 
 
-def test_an_opaque_token_tells_nothing(tmp_path: Path) -> None:
+def test_opaque_token_has_no_expiry(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text("opaque-token\n")
     assert credential_expiry(TOKEN_FILE_VARIABLE, str(path)) is None
 
 
 @given(st.binary(max_size=200))
-def test_what_is_none_is_one_clear_error(
+def test_garbage_gives_one_known_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("c") / "c"
     for text in (data, b"-----BEGIN CERTIFICATE-----\n" + data, b"a." + data + b".c"):
         path.write_bytes(text)
-        assert {
-            _complaint(name, path) for name in (PROXY_VARIABLE, TOKEN_FILE_VARIABLE)
-        } <= COMPLAINTS
+        assert {_read_error(name, path) for name in (PROXY_VARIABLE, TOKEN_FILE_VARIABLE)} <= ERRORS
 
 
-COMPLAINTS = {
+ERRORS = {
     "",
-    "it holds no certificate",
-    "it holds a certificate that cannot be read",
+    "it contains no certificate",
+    "it contains an unreadable certificate",
     "it is empty or not a single token",
     "its claims cannot be read",
 }
 
 
-def _complaint(name: str, path: Path) -> str:
+def _read_error(name: str, path: Path) -> str:
     try:
         credential_expiry(name, str(path))
     except ValueError as error:
@@ -87,7 +83,7 @@ def _complaint(name: str, path: Path) -> str:
 
 
 @pytest.mark.parametrize("make", [write_proxy, write_token])
-def test_what_has_ended_is_refused_without_repeating_it(tmp_path: Path, make: object) -> None:
+def test_expired_credential_is_refused_without_its_content(tmp_path: Path, make: object) -> None:
     assert callable(make)
     name = PROXY_VARIABLE if make is write_proxy else TOKEN_FILE_VARIABLE
     path = make(tmp_path / "c", time.time() - 10)
@@ -101,12 +97,12 @@ def test_what_has_ended_is_refused_without_repeating_it(tmp_path: Path, make: ob
     check_credentials({})
 
 
-def test_what_is_missing_is_refused(tmp_path: Path) -> None:
+def test_missing_credential_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExecutionError, match="No such file"):
         check_credentials({TOKEN_FILE_VARIABLE: str(tmp_path / "none")})
 
 
-def test_files_of_the_sandbox_are_found_from_anywhere(tmp_path: Path) -> None:
+def test_relative_paths_are_resolved_in_the_sandbox(tmp_path: Path) -> None:
     path = write_proxy(tmp_path / "x509-proxy.pem", SOON)
     path.chmod(0o644)
     env = {PROXY_VARIABLE: "x509-proxy.pem", TOKEN_FILE_VARIABLE: "/absolute"}
@@ -115,7 +111,7 @@ def test_files_of_the_sandbox_are_found_from_anywhere(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_htcondors_own_service_brings_is_used(tmp_path: Path) -> None:
+def test_htcondor_token_is_used(tmp_path: Path) -> None:
     write_token(tmp_path / "scitokens.use", SOON)
     (tmp_path / "scitokens.top").write_text("")
     env = {"_CONDOR_CREDS": str(tmp_path)}

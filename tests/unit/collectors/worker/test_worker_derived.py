@@ -1,4 +1,4 @@
-"""Figures that join what the worker measured with what the payload did."""
+"""Metrics that combine the worker's and the payload's measurements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INSIDE: dict[str, Any] = {
 COPY = {"stagein_wall_s": 3.0, "stagein_cpu_s": 1.5}
 
 
-def test_the_copy_counts_once_beside_one_pass() -> None:
+def test_copy_counts_once_per_pass() -> None:
     direct = derived_metrics.derive_metrics({**OUTSIDE, **INSIDE})
     staged = derived_metrics.derive_metrics({**OUTSIDE, **INSIDE, **COPY})
     assert direct["access_rate_hz"] == pytest.approx(1000 / 1.0)
@@ -37,7 +37,7 @@ def test_the_copy_counts_once_beside_one_pass() -> None:
     assert set(staged) <= {metric.name for metric in metrics_owned_by("worker")}
 
 
-@pytest.mark.parametrize("lacking", ["events_read", "open_wall_s", "loop_sys_s"])
-def test_what_lacks_a_term_is_left_out(lacking: str) -> None:
-    known = {name: value for name, value in INSIDE.items() if name != lacking}
+@pytest.mark.parametrize("missing", ["events_read", "open_wall_s", "loop_sys_s"])
+def test_metrics_without_a_term_are_omitted(missing: str) -> None:
+    known = {name: value for name, value in INSIDE.items() if name != missing}
     assert set(derived_metrics.derive_metrics({**OUTSIDE, **known})) == {"eff_payload", "eff_job"}

@@ -1,4 +1,4 @@
-"""The packed worker, and what is published beside it."""
+"""The packed worker and the published schema of its records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_
 from treehammer.errors import TreehammerError
 
 
-def test_same_sources_same_bytes(tmp_path: Path) -> None:
+def test_build_is_reproducible(tmp_path: Path) -> None:
     first, second = (
         worker_zipapp.build_worker(tmp_path / "a.pyz"),
         worker_zipapp.build_worker(tmp_path / "b.pyz"),
@@ -28,12 +28,12 @@ def test_same_sources_same_bytes(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.pyz", "b.pyz"]
 
 
-def test_target_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TreehammerError, match="cannot be written"):
         worker_zipapp.build_worker(tmp_path / "nowhere" / "worker.pyz")
 
 
-def test_all_that_travels_parses_as_python_3_9_and_needs_the_standard_library_alone(
+def test_packed_modules_need_only_python_3_9_and_its_standard_library(
     tmp_path: Path,
 ) -> None:
     standard = set(sys.stdlib_module_names)
@@ -65,7 +65,7 @@ def test_published_schema_is_up_to_date() -> None:
     )
 
 
-def test_schema_accepts_what_a_record_accepts() -> None:
+def test_schema_matches_the_catalogue() -> None:
     schema = json.loads(worker.render_record_schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     samples = {"text": "x", "int": 1, "float": 0.5, "bool": True, "ints": [1], "floats": [0.5]}
@@ -80,7 +80,7 @@ def test_schema_accepts_what_a_record_accepts() -> None:
         jsonschema.validate({**record, "values": {**record["values"], "other": 1}}, schema)
 
 
-def test_verbs(tmp_path: Path) -> None:
+def test_commands(tmp_path: Path) -> None:
     target = tmp_path / "worker.pyz"
     group = worker.worker
     done = CliRunner().invoke(group, ["pack", str(target)])

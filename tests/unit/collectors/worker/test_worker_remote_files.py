@@ -1,4 +1,4 @@
-"""Files of storage doors on their way to the node."""
+"""Copies of remote files to the node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENT = os.urandom(100_000)
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    """Serves files, some of them badly."""
+    """Serve files, some of them incompletely."""
 
     protocol_version = "HTTP/1.1"
 
@@ -79,7 +79,7 @@ def _setup(provider: str = "wheel") -> SoftwareSetup:
     return SoftwareSetup(provider, sys.executable, dict(os.environ))
 
 
-def test_a_file_of_the_web_is_copied_and_verified(web: str, tmp_path: Path) -> None:
+def test_http_file_is_copied_and_verified(web: str, tmp_path: Path) -> None:
     staged = _stage(f"{web}/f.root", tmp_path, _setup("none"))
     assert Path(staged.files[0].url).read_bytes() == CONTENT
     assert staged.bytes == len(CONTENT)
@@ -88,7 +88,7 @@ def test_a_file_of_the_web_is_copied_and_verified(web: str, tmp_path: Path) -> N
     assert caught.value.failure.kind == "checksum"
 
 
-def test_what_the_web_lacks_is_told(web: str, tmp_path: Path) -> None:
+def test_missing_http_file_and_stop_signal_fail(web: str, tmp_path: Path) -> None:
     with pytest.raises(ExecutionError, match="HTTP Error 404") as caught:
         _stage(f"{web}/none.root", tmp_path, _setup())
     assert (caught.value.failure.failure_class, caught.value.failure.kind) == ("stage-in", "copy")
@@ -97,22 +97,22 @@ def test_what_the_web_lacks_is_told(web: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path, kind, said",
+    "path, kind, expected",
     [
         ("short", "size", "50000 bytes came to the node, the manifest says 100000"),
-        ("broken", "copy", "the server's answer is broken"),
+        ("broken", "copy", "invalid response of the server"),
     ],
 )
-def test_a_copy_that_is_cut_short_is_no_copy(
-    web: str, tmp_path: Path, path: str, kind: str, said: str
+def test_truncated_copy_fails(
+    web: str, tmp_path: Path, path: str, kind: str, expected: str
 ) -> None:
-    with pytest.raises(ExecutionError, match=said) as caught:
+    with pytest.raises(ExecutionError, match=expected) as caught:
         _stage(f"{web}/{path}", tmp_path, _setup())
     failure = caught.value.failure
     assert (failure.failure_class, failure.kind, failure.transient) == ("stage-in", kind, True)
 
 
-def test_the_roots_own_copy_is_used_and_heard(tmp_path: Path) -> None:
+def test_root_copies_xroot_files_and_reports_errors(tmp_path: Path) -> None:
     package = tmp_path / "ROOT"
     package.mkdir()
     (package / "__init__.py").write_text(
@@ -140,7 +140,7 @@ def test_the_roots_own_copy_is_used_and_heard(tmp_path: Path) -> None:
     found = Path(staged.files[0].url)
     assert found.read_bytes() == CONTENT
     assert [path.name for path in found.parent.iterdir()] == ["f.root"]
-    assert staged.software_loading.wall_s >= 0.5, "loading the ROOT that copies is no copying"
+    assert staged.software_loading.wall_s >= 0.5, "loading ROOT is not part of the copy"
     assert 0 < staged.software_loading.cpu_s < 0.5 + staged.software_loading.wall_s
     assert staged.wall_s > 0
     with pytest.raises(ExecutionError, match="no route to the server"):

@@ -1,4 +1,4 @@
-"""What servers say of themselves; whoever says something else costs an execution nothing."""
+"""Identity query to storage servers; malformed responses are ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treehammer.collectors.worker.probes.storage_door import identify_door_serve
 from treehammer.collectors.worker.probes.storage_server import ServerIdentity, query_server
 
 
-def _says(*answers: bytes) -> Callable[[socket.socket], None]:
+def _respond_with(*answers: bytes) -> Callable[[socket.socket], None]:
     def serve(connection: socket.socket) -> None:
         for answer in answers:
             connection.recv(1000)
@@ -70,19 +70,19 @@ IN, OUT = _xroot(0, b"s" * 16), _xroot(4003, b"who are you?")
     ],
 )  # fmt: skip
 def test_servers(scheme: str, answers: list[bytes], expected: ServerIdentity) -> None:
-    with _server(_says(*answers)) as port:
+    with _server(_respond_with(*answers)) as port:
         assert query_server(scheme, "127.0.0.1", port) == expected
 
 
-def test_a_door_that_is_a_data_server_is_named() -> None:
-    with _server(_says(DATA, IN, _xroot(0, b"v5.8.1"))) as port:
+def test_data_server_is_identified() -> None:
+    with _server(_respond_with(DATA, IN, _xroot(0, b"v5.8.1"))) as port:
         found = identify_door_server(f"root://127.0.0.1:{port}//file")
     assert found == {"server_version": "XRootD v5.8.1", "data_server": f"127.0.0.1:{port}"}
-    with _server(_says(MANAGER, OUT)) as port:
+    with _server(_respond_with(MANAGER, OUT)) as port:
         assert set(identify_door_server(f"root://127.0.0.1:{port}//file").values()) == {None}
 
 
-def test_what_is_no_server_says_nothing() -> None:
+def test_invalid_door_has_no_identity() -> None:
     assert (
         identify_door_server("/a/file")
         == identify_door_server("root://127.0.0.1:nonsense//file")

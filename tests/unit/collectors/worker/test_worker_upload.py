@@ -1,4 +1,4 @@
-"""The outbox and its way to the results service: what is sent again, what never, and what is noted."""
+"""Upload of the outbox: batches, retries, refusals and recorded state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def endpoint(ingest: IngestStub) -> ServiceEndpoint:
 
 
 def fill(folder: Path, count: int, **values: Any) -> list[str]:
-    """Write so many records; their identities."""
+    """Write ``count`` records; return their identities."""
     (folder / "records").mkdir(exist_ok=True)
     required: dict[str, Any] = {
         m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}[m.type]
@@ -67,7 +67,7 @@ def fill(folder: Path, count: int, **values: Any) -> list[str]:
 
 
 class Time:
-    """A clock that only sleeping moves."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -81,7 +81,7 @@ class Time:
         self.now += seconds
 
 
-def test_what_is_acknowledged_is_noted_and_not_sent_again(
+def test_acknowledged_records_are_not_sent_again(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_sender, "MAX_BATCH_RECORDS", 4)
@@ -96,12 +96,14 @@ def test_what_is_acknowledged_is_noted_and_not_sent_again(
     assert again.pending() == []
     assert send_outbox(again, endpoint, FAR, patient=False) is SendStatus.DONE
     assert len(ingest.posts) == 3
-    assert len(Outbox(str(tmp_path), "https://other.example").pending()) == 10, "it has none of it"
-    assert len(list((tmp_path / "records").iterdir())) == 10, "the sandbox is the second way home"
+    assert len(Outbox(str(tmp_path), "https://other.example").pending()) == 10, (
+        "another service has none"
+    )
+    assert len(list((tmp_path / "records").iterdir())) == 10, "records stay in the sandbox"
     assert TOKEN not in (tmp_path / "outbox.json").read_text()
 
 
-def test_what_came_before_is_known_and_other_content_is_noted(
+def test_conflicting_content_is_noted(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
 ) -> None:
     names = fill(tmp_path, 3)
@@ -114,7 +116,7 @@ def test_what_came_before_is_known_and_other_content_is_noted(
     assert outbox.summarize()["acknowledged"] == 3
 
 
-def test_only_refused_records_stay(
+def test_refused_records_are_excluded(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
 ) -> None:
     names = fill(tmp_path, 9)
@@ -130,11 +132,11 @@ def test_only_refused_records_stay(
     assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
     assert outbox.refused == dict.fromkeys(bad, "site is unknown; and more")
     assert set(ingest.records) == set(names) - bad
-    assert Outbox(str(tmp_path), ingest.url).pending() == [], "refused is not tried for ever"
+    assert Outbox(str(tmp_path), ingest.url).pending() == [], "refused records are not sent again"
 
 
 @pytest.mark.parametrize("status", [413, 422])
-def test_too_much_at_once_is_halved_down_to_the_one(
+def test_large_batch_is_halved_down_to_the_refused_record(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, status: int
 ) -> None:
     names = fill(tmp_path, 7)
@@ -151,7 +153,7 @@ def test_too_much_at_once_is_halved_down_to_the_one(
     assert set(ingest.records) == set(names) - {names[4]}
 
 
-def test_one_that_spoils_a_whole_request_is_found(
+def test_invalid_record_is_isolated(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
 ) -> None:
     names = fill(tmp_path, 6)
@@ -171,29 +173,29 @@ def test_one_that_spoils_a_whole_request_is_found(
 
 
 @pytest.mark.parametrize(
-    "reply, said",
+    "reply, expected",
     [
         (StubReply(401, {"error": "the job's token expired"}), "the job's token expired (401)"),
         (StubReply(403, {"error": "not your job's"}), "not your job's (403)"),
         (StubReply(404), "it answers 404 Not Found"),
-        (StubReply(200, "<html>log in</html>"), "is no results service"),
-        (StubReply(200, {"new": 1, "known": 0, "conflicting": []}), "is no results service"),
+        (StubReply(200, "<html>log in</html>"), "is not a Treehammer service"),
+        (StubReply(200, {"new": 1, "known": 0, "conflicting": []}), "is not a Treehammer service"),
         (StubReply(307, {}, {"Location": "https://127.0.0.1:9/x"}), "redirects to 127.0.0.1:9"),
     ],
 )
-def test_what_will_not_change_is_not_tried_again(
-    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, reply: StubReply, said: str
+def test_permanent_errors_are_not_retried(
+    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, reply: StubReply, expected: str
 ) -> None:
     fill(tmp_path, 3)
     ingest.script = lambda _: reply
     outbox, time = Outbox(str(tmp_path), ingest.url), Time()
     done = send_outbox(outbox, endpoint, 60, patient=True, clock=time.clock, sleep=time.sleep)
     assert (done, time.slept, len(ingest.posts)) == (SendStatus.REJECTED, [], 1)
-    assert said in Outbox(str(tmp_path), ingest.url).problem
+    assert expected in Outbox(str(tmp_path), ingest.url).problem
     assert len(outbox.pending()) == 3
 
 
-def test_trouble_that_passes_is_waited_for(
+def test_transient_errors_are_retried(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
 ) -> None:
     fill(tmp_path, 3)
@@ -207,13 +209,13 @@ def test_trouble_that_passes_is_waited_for(
     done = send_outbox(outbox, endpoint, 60, patient=True, clock=time.clock, sleep=time.sleep)
     assert done is SendStatus.DONE
     assert len(ingest.records) == 3
-    assert 7 <= time.slept[0] <= 7 * 1.25, "never sooner than it asked for"
+    assert 7 <= time.slept[0] <= 7 * 1.25, "never earlier than requested"
     assert 1 <= time.slept[1] <= 2
     assert 2 <= time.slept[2] <= 4
     assert outbox.problem == ""
 
 
-def test_a_dead_service_costs_no_more_than_its_time(
+def test_dead_service_stops_at_the_deadline(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
 ) -> None:
     fill(tmp_path, 3)
@@ -223,7 +225,7 @@ def test_a_dead_service_costs_no_more_than_its_time(
     assert done is SendStatus.RETRY_LATER
     assert 20 < time.now <= 60
     assert 5 <= len(ingest.posts) <= 9
-    # Who is told to come back after the end need not wait for it.
+    # A retry requested for after the deadline ends the transmission at once.
     ingest.script = lambda _: StubReply(503, {}, {"Retry-After": "3600"})
     before = time.now
     done = send_outbox(
@@ -232,7 +234,7 @@ def test_a_dead_service_costs_no_more_than_its_time(
     assert (done, time.now, outbox.retry_after_s) == (SendStatus.RETRY_LATER, before, 3600.0)
 
 
-def test_pauses_grow_are_jittered_and_bounded() -> None:
+def test_pauses_grow_with_jitter_up_to_a_bound() -> None:
     for tries in range(1, 40):
         pauses = {backoff_pause_s(tries) for _ in range(50)}
         grown = min(2.0 ** (tries - 1), outbox_sender.LONGEST_PAUSE_S)
@@ -241,9 +243,7 @@ def test_pauses_grow_are_jittered_and_bounded() -> None:
     assert all(100 <= backoff_pause_s(1, 100) <= 125 for _ in range(50))
 
 
-def test_a_service_that_another_authority_vouches_for_is_sent_nothing(
-    tmp_path: Path, ingest: IngestStub
-) -> None:
+def test_certificate_of_another_authority_is_rejected(tmp_path: Path, ingest: IngestStub) -> None:
     fill(tmp_path, 1)
     other = CertificateAuthority(tmp_path / "other")
     outbox = Outbox(str(tmp_path), ingest.url)
@@ -253,10 +253,10 @@ def test_a_service_that_another_authority_vouches_for_is_sent_nothing(
     assert not ingest.posts
     named = ingest.url.replace("127.0.0.1", "localhost")
     answer = ServiceEndpoint(named, TOKEN, str(ingest.ca)).post(["{}"], 5)
-    assert (answer.status, answer.permanent) == (0, True), "the name must be right as well"
+    assert (answer.status, answer.permanent) == (0, True), "the host name must match as well"
 
 
-def test_nothing_listens(tmp_path: Path, authority_only: Path) -> None:
+def test_refused_connection_is_transient(tmp_path: Path, authority_only: Path) -> None:
     answer = ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(authority_only)).post(["{}"], 5)
     assert (answer.status, answer.permanent) == (0, False)
     assert "Connection refused" in answer.reason
@@ -268,19 +268,19 @@ def authority_only(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("token", ["", TOKEN_PLACEHOLDER, "two words", "a\nb", "x" * 10000])
-def test_what_is_no_token_is_shown_to_nobody(token: str) -> None:
+def test_malformed_token_is_rejected(token: str) -> None:
     with pytest.raises(ServiceConfigError) as error:
         ServiceEndpoint("https://127.0.0.1:9", token)
     assert not token or token not in str(error.value)
 
 
-def test_a_token_stands_in_no_text(ingest: IngestStub, endpoint: ServiceEndpoint) -> None:
+def test_token_is_not_in_any_text(ingest: IngestStub, endpoint: ServiceEndpoint) -> None:
     assert TOKEN not in repr(endpoint)
     ingest.script = lambda _: StubReply(401, {"error": "no"})
     assert TOKEN not in repr(endpoint.post(["{}"], 5))
 
 
-def test_an_authorities_file_that_is_none(tmp_path: Path) -> None:
+def test_invalid_authority_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(ServiceConfigError, match=r"ca\.pem"):
         ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(tmp_path / "ca.pem"))
@@ -288,7 +288,7 @@ def test_an_authorities_file_that_is_none(tmp_path: Path) -> None:
         ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(tmp_path / "none.pem"))
 
 
-def test_what_is_no_record_stays_and_holds_up_nothing(
+def test_invalid_record_does_not_block_others(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
 ) -> None:
     names = fill(tmp_path, 2)
@@ -300,13 +300,13 @@ def test_what_is_no_record_stays_and_holds_up_nothing(
     assert set(outbox.refused) == {"bad", "copy"}
 
 
-def test_an_answer_names_refused_records_of_this_request_alone() -> None:
+def test_find_refused_ignores_invalid_indexes() -> None:
     errors = [{"index": 1, "reasons": ["a"]}, {"index": 5}, {"index": True}, {"index": "0"}, 3]
     assert ServiceResponse(422, "no", {"errors": errors}).find_refused(3) == {1: "a"}
     assert ServiceResponse(422, "no", {"errors": "none"}).find_refused(3) == {}
 
 
-def test_retry_after_may_be_a_date(ingest: IngestStub, endpoint: ServiceEndpoint) -> None:
+def test_retry_after_accepts_a_date(ingest: IngestStub, endpoint: ServiceEndpoint) -> None:
     date = {"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"}
     ingest.script = lambda _: StubReply(503, {}, date)
     assert endpoint.post(["{}"], 5).retry_after_s > 1e9
