@@ -50,7 +50,7 @@ TWIN_COMPARISON = ComparisonQuery("twin", "a", "b")
 class TwinJob:
     """One A/A job.
 
-    ``setup`` tells what was read, and no table mixes two; ``first`` is the twin that ran first;
+    ``setup_name`` says what was read, and no table mixes two; ``first_twin`` is the twin that ran first;
     ``loop_s`` is the wall time of the shorter twin's loop.  Then seconds per event of both twins
     and ln(B/A), of CPU and of wall time.
     """

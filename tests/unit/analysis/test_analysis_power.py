@@ -101,7 +101,7 @@ def recorded(verdicts: ModuleType, tmp_path: Path) -> Path:
     for number, d in enumerate(noise.normal(0, 0.02, 120)):
         b = 1e-4 * float(np.exp(d))
         jobs.append(
-            verdicts.Job(
+            verdicts.TwinJob(
                 f"{number:03d}", "host", f"2026-01-01T00:{number:03d}", "made up", "a", 2.5,
                 1e-4, b, float(d), 2e-4, 2 * b, float(d),
             )
@@ -115,7 +115,7 @@ def recorded(verdicts: ModuleType, tmp_path: Path) -> Path:
 def test_the_table_is_the_same_each_time_and_finds_what_was_planted(
     verdicts: ModuleType, recorded: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(verdicts, "TRIALS", 40)
+    monkeypatch.setattr(verdicts, "TRIAL_COUNT", 40)
     jobs = verdicts.aa_jobs.read_table(recorded)
     small, large = (verdicts.power_cells(jobs, slowdown, 9) for slowdown in (0.0, 0.1))
     assert [one.found for one in large] == [40, 40]
@@ -129,9 +129,9 @@ def test_the_table_is_the_same_each_time_and_finds_what_was_planted(
 
 def test_campaigns_are_dealt_as_they_are_said_to_be(verdicts: ModuleType, recorded: Path) -> None:
     jobs = verdicts.aa_jobs.read_table(recorded)
-    known = {job.d(CPU): place for place, job in enumerate(jobs)}
-    for dealing in verdicts.Dealing:
-        found = verdicts.resample(jobs, verdicts.Shape(2, 3, 9), dealing, (1, 2))
+    known = {job.log_ratio(CPU): place for place, job in enumerate(jobs)}
+    for dealing in verdicts.SamplingScheme:
+        found = verdicts.resample_campaign(jobs, verdicts.CampaignShape(2, 3, 9), dealing, (1, 2))
         series: dict[str, list[int]] = {}
         for pair in found.pairs:
             if pair.metric == CPU:
@@ -142,15 +142,15 @@ def test_campaigns_are_dealt_as_they_are_said_to_be(verdicts: ModuleType, record
             any(all((place - start) % 120 < 24 for place in places) for start in places)
             for places in series.values()
         )
-        assert together == (dealing is verdicts.Dealing.NEIGHBOURS)
-        assert {row.hosts for row in found.of_scope(SERIES_SCOPE)} == {3}
+        assert together == (dealing is verdicts.SamplingScheme.NEIGHBORS)
+        assert {row.hosts for row in found.verdicts_of_scope(SERIES_SCOPE)} == {3}
 
 
 def test_tables_that_mix_set_ups_or_hold_too_little_are_refused(
     verdicts: ModuleType, recorded: Path, tmp_path: Path
 ) -> None:
     jobs = verdicts.aa_jobs.read_table(recorded)
-    other = replace(jobs[0], job="other", setup="another dataset")
+    other = replace(jobs[0], job="other", setup_name="another dataset")
     with pytest.raises(Exception, match="another set-up"):
         verdicts.aa_jobs.merge_jobs(jobs, [other], recorded)
     assert verdicts.aa_jobs.merge_jobs(jobs, jobs[:3], recorded) == jobs
@@ -164,7 +164,7 @@ def test_tables_that_mix_set_ups_or_hold_too_little_are_refused(
 def test_the_shipped_table_is_what_the_recorded_jobs_give(verdicts: ModuleType) -> None:
     jobs = verdicts.aa_jobs.read_table()
     table = power_table.read_power_table()
-    assert len(jobs) >= verdicts.JOBS
+    assert len(jobs) >= verdicts.TARGET_JOBS
     assert {one.rule_version for one in table} == {RULE_VERSION}
     wanted = len(verdicts.SLOWDOWNS) * len(verdicts.SERIES_LENGTHS) * len(HEADLINE_METRICS)
     assert len(table) == wanted

@@ -46,9 +46,9 @@ def test_each_verb_says_what_is_left(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in (
-        "sql.store.Store.open",
-        "submit.campaign.plan_request",
-        "datasets.commands.rootenv.prepare",
+        "sql.write.store.Store.open",
+        "submit.lifecycle.submission.plan_request",
+        "datasets.cli.make_command.root_process.prepare_dataset_root",
     ):
         monkeypatch.setattr(f"treehammer.{name}", press_ctrl_c)
     assert typed(words, tmp_path, monkeypatch) == 130

@@ -199,7 +199,7 @@ def test_a_full_disk_has_a_name(
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
 
-    monkeypatch.setattr("treehammer.datasets.catalogues.folder_catalogue.digest", full)
+    monkeypatch.setattr("treehammer.datasets.catalogues.folder_catalogue.digest_file", full)
     source = tmp_path / "a.root"
     source.write_bytes(DATA)
     with pytest.raises(DatasetError, match="the disk is full"):

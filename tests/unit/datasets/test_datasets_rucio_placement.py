@@ -54,13 +54,13 @@ class Played:
         self.boosts: list[float] = []
         self.now = 0.0
 
-    def rule(self, rule_id: str) -> ReplicationRule:
+    def fetch_rule(self, rule_id: str) -> ReplicationRule:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is None:
             raise RucioNotFoundError(f"no rule {rule_id}")
         return answer
 
-    def boost(self, rule_id: str) -> None:
+    def boost_rule(self, rule_id: str) -> None:
         if not self.may_boost:
             raise RucioDeniedError("not you")
         self.boosts.append(self.now)
@@ -117,8 +117,8 @@ def test_what_was_refused_or_is_gone_holds_nobody() -> None:
 
 def test_others_are_not_held_by_one_that_is_stuck() -> None:
     class Both(Played):
-        def rule(self, rule_id: str) -> ReplicationRule:
-            return HUNG if rule_id == "r1" else super().rule(rule_id)
+        def fetch_rule(self, rule_id: str) -> ReplicationRule:
+            return HUNG if rule_id == "r1" else super().fetch_rule(rule_id)
 
     looks = Both(RULE, RULE, OK).follow(ASKED, replace(ASKED, rse="B_DATA", rule_id="r2"))
     assert [one.state for one in looks[-1]] == [STUCK, COMPLETE]
@@ -241,7 +241,7 @@ def test_what_one_storage_has_taken_is_not_written_to_the_next(
         written.append((file.name, rse))
 
     class Quotas:
-        def quotas(self) -> dict[str, AccountQuota]:
+        def list_quotas(self) -> dict[str, AccountQuota]:
             return {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
 
     monkeypatch.setattr(rucio_upload, "_upload_file", bring_file)
