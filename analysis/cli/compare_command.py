@@ -63,7 +63,7 @@ def compare_command(
     Example: treehammer compare 6.38.00 6.40.00
              treehammer compare 0 30 --axis cache_mb --campaign last
     """
-    # scipy and statsmodels take a second to load: only this verb waits for them.
+    # scipy takes half a second to load, which no other command should pay for.
     from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 
     with Store.open(settings.database, create=False) as store:

@@ -86,7 +86,7 @@ def summary_command(
     Example: treehammer summary --by site,door,access,cache_mb
              treehammer summary --show event_rate_hz,eff_job --against access=direct
     """
-    # scipy and statsmodels take a second to load: only this verb waits for them.
+    # scipy takes half a second to load, which no other command should pay for.
     from treehammer.analysis.descriptive.group_summary import (
         find_distinguishing_names,
         group_executions,

@@ -1,6 +1,6 @@
 """Intervals, pooling, multiplicity and verdicts; effects are d = ln(B/A), so +0.01 is 1 % slower.
 
-The formulas are scipy's and statsmodels'; what is chosen here, and why, is said in each docstring.
+Each docstring names its method and the reason for choosing it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
-from statsmodels.stats.meta_analysis import combine_effects
-from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+from scipy import optimize, special, stats
 
 from treehammer.analysis.statistics.verdict import MAX_JOBS_NAMED, Verdict
 
 #: Error rate of a family of tests.
 ALPHA = 0.05
-#: Chance of a decision that the number of jobs still needed is computed for.
+#: Probability of a decision for which the number of additional jobs is computed.
 TARGET_POWER = 0.8
 
 
@@ -34,31 +31,30 @@ class Estimate:
 
     @property
     def p(self) -> float:
-        """Two-sided p-value of 'no effect'."""
-        return float(2 * stats.t.sf(abs(self.mean) / self.se, self.df))
+        """Two-sided p-value of the null hypothesis of no effect."""
+        return 2 * float(special.stdtr(self.df, -abs(self.mean) / self.se))
 
     def interval(self, level: float = ALPHA) -> tuple[float, float]:
-        """The interval that misses the true mean with probability ``level``."""
-        low, high = stats.t.interval(1 - level, self.df, loc=self.mean, scale=self.se)
-        return float(low), float(high)
+        """Compute the interval that misses the true mean with probability ``level``."""
+        half_width = -float(special.stdtrit(self.df, level / 2)) * self.se
+        return self.mean - half_width, self.mean + half_width
 
 
 def estimate_paired(d: Sequence[float]) -> Estimate | None:
-    """Mean of paired effects, one a job; None with fewer than two or without any spread.
+    """Estimate the mean of paired effects, one per job; None with fewer than two or no spread.
 
-    Identical ratios from several jobs mean a clock too coarse for what it timed, not certainty.
+    Identical ratios from several jobs indicate a clock that is too coarse, not certainty.
     """
     effects = np.asarray(d, dtype=float)
     if len(effects) < 2 or _has_no_spread(effects):
         return None
-    described = DescrStatsW(effects)
-    return Estimate(float(described.mean), float(described.std_mean), len(d) - 1)
+    return Estimate(float(effects.mean()), math.sqrt(_squared_error(effects)), len(effects) - 1)
 
 
 def estimate_unpaired(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
-    """Difference of the means of ln(value) between unpaired jobs, with Welch's degrees of freedom.
+    """Estimate the difference of mean ln(value) of unpaired jobs, with Welch's degrees of freedom.
 
-    Weaker than pairs: whatever else differed between the two sets of jobs is part of the effect.
+    Weaker than pairs: any other difference between the two sets of jobs is part of the effect.
     Welch rather than Mann-Whitney because a verdict needs an interval, and equal spread cannot be
     assumed between nodes.  Values are positive, in any one unit.
     """
@@ -67,9 +63,14 @@ def estimate_unpaired(a: Sequence[float], b: Sequence[float]) -> Estimate | None
     log_a, log_b = np.log(a), np.log(b)
     if _has_no_spread(log_a) or _has_no_spread(log_b):
         return None
-    means = CompareMeans(DescrStatsW(log_b), DescrStatsW(log_a))
-    difference = float(means.d1.mean - means.d2.mean)
-    return Estimate(difference, float(means.std_meandiff_separatevar), float(means.dof_satt()))
+    error_a, error_b = _squared_error(log_a), _squared_error(log_b)
+    df = (error_a + error_b) ** 2 / (error_a**2 / (len(a) - 1) + error_b**2 / (len(b) - 1))
+    return Estimate(float(log_b.mean() - log_a.mean()), math.sqrt(error_a + error_b), df)
+
+
+def _squared_error(values: npt.NDArray[np.float64]) -> float:
+    """Squared standard error of the mean."""
+    return float(values.var(ddof=1)) / len(values)
 
 
 def _has_no_spread(values: npt.NDArray[np.float64]) -> bool:
@@ -78,7 +79,7 @@ def _has_no_spread(values: npt.NDArray[np.float64]) -> bool:
 
 @dataclass(frozen=True)
 class PooledEstimate:
-    """A random-effects mean over sites: ``tau`` is the spread between sites, in ln."""
+    """A random-effects mean over sites: ``tau`` is the standard deviation between sites, in ln."""
 
     estimate: Estimate
     tau: float
@@ -86,25 +87,34 @@ class PooledEstimate:
 
 
 def pool_estimates(sites: Sequence[Estimate]) -> PooledEstimate | None:
-    """Random-effects mean over sites (Paule-Mandel, Hartung-Knapp); None with fewer than two.
+    """Compute the random-effects mean over sites (Paule-Mandel, Hartung-Knapp).
 
     Where sites agree better than their errors allow, Hartung and Knapp's interval becomes too
     narrow; it is then replaced by the plain one with the same t quantile (Röver, Knapp and Friede,
     BMC Med Res Methodol 15:99, 2015).
+
+    Returns:
+        The pooled estimate; None with fewer than two sites.
     """
     if len(sites) < 2:
         return None
-    # Its I², which is not used, divides by zero where sites agree exactly.
-    with np.errstate(divide="ignore"):
-        combined = combine_effects(
-            np.array([site.mean for site in sites]),
-            np.array([site.se**2 for site in sites]),
-            method_re="iterated",
-            use_t=True,
-        )
-    se = max(combined.sd_eff_w_re_hksj, combined.sd_eff_w_re)
-    estimate = Estimate(float(combined.mean_effect_re), float(se), len(sites) - 1)
-    return PooledEstimate(estimate, math.sqrt(max(float(combined.tau2), 0.0)), len(sites))
+    means = np.array([site.mean for site in sites])
+    variances = np.array([site.se**2 for site in sites])
+
+    def weighted_mean(tau2: float) -> tuple[float, float, float]:
+        """Mean, sum of weights, and weighted squared deviations divided by their expectation."""
+        weights = 1 / (variances + tau2)
+        total = float(weights.sum())
+        mean = float(weights @ means) / total
+        return mean, total, float(weights @ (means - mean) ** 2) / (len(sites) - 1)
+
+    tau2 = 0.0
+    if weighted_mean(0.0)[2] > 1:
+        # The deviations fall as tau² grows, and are below their expectation at the plain variance.
+        tau2 = optimize.brentq(lambda value: weighted_mean(value)[2] - 1, 0, means.var(ddof=1))
+    mean, total, dispersion = weighted_mean(tau2)
+    estimate = Estimate(mean, math.sqrt(max(dispersion, 1.0) / total), len(sites) - 1)
+    return PooledEstimate(estimate, math.sqrt(tau2), len(sites))
 
 
 @dataclass(frozen=True)
@@ -119,37 +129,41 @@ class AdjustedTest:
 
 
 def adjust_holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[AdjustedTest]:
-    """Holm's step-down over the headline tests: no false claim in the family, but with ``alpha``.
+    """Adjust the headline tests by Holm: any false claim in the family has probability ``alpha``.
 
-    Test i in order of p is judged at alpha/(m - i); from the first that fails on, all share its
-    level, so that intervals and rejections agree.
+    Test i in order of p is judged at alpha/(m - i).  From the first test that fails on, all share
+    its level, so that intervals and rejections agree.
     """
     if not p_values:
         return []
-    rejected, adjusted, _, _ = multipletests(p_values, alpha=alpha, method="holm")
     order = np.argsort(p_values, kind="stable")
-    last = min(int(rejected.sum()), len(p_values) - 1)
-    levels = np.empty(len(p_values))
-    levels[order] = [alpha / (len(p_values) - min(i, last)) for i in range(len(p_values))]
+    ranked = np.asarray(p_values)[order]
+    remaining = np.arange(len(ranked), 0, -1)
+    failed = np.flatnonzero(ranked > alpha / remaining)
+    last = failed[0] if len(failed) else len(ranked) - 1
+    adjusted, levels = np.empty(len(ranked)), np.empty(len(ranked))
+    adjusted[order] = np.minimum(np.maximum.accumulate(ranked * remaining), 1)
+    levels[order] = alpha / np.maximum(remaining, remaining[last])
     return [AdjustedTest(float(p), float(level)) for p, level in zip(adjusted, levels, strict=True)]
 
 
 def adjust_benjamini_hochberg(
     p_values: Sequence[float], alpha: float = ALPHA
 ) -> list[AdjustedTest]:
-    """False-discovery control over the site rows, with Benjamini and Yekutieli's intervals.
+    """Control the false-discovery rate over site rows, with Benjamini and Yekutieli's intervals.
 
-    With R of m rejected every interval is taken at R * alpha / m (JASA 100:71, 2005).
+    With R of m tests rejected, every interval is taken at R * alpha / m (JASA 100:71, 2005).
     """
     if not p_values:
         return []
-    rejected, adjusted, _, _ = multipletests(p_values, alpha=alpha, method="fdr_bh")
-    level = alpha * max(int(rejected.sum()), 1) / len(p_values)
-    return [AdjustedTest(float(p), level) for p in adjusted]
+    m = len(p_values)
+    passed = np.flatnonzero(np.sort(p_values) <= alpha * np.arange(1, m + 1) / m)
+    level = alpha * (int(passed[-1]) + 1 if len(passed) else 1) / m
+    return [AdjustedTest(float(p), level) for p in stats.false_discovery_control(p_values)]
 
 
 def decide_verdict(estimate: Estimate, level: float, delta: float) -> Verdict:
-    """``faster``, ``slower``, ``same`` or ``undecided`` from the adjusted interval and ±delta."""
+    """Derive a verdict from the adjusted interval and the equivalence margin ±delta."""
     low, high = estimate.interval(level)
     if abs(estimate.mean) > delta and not low <= 0 <= high:
         return Verdict.FASTER if estimate.mean < 0 else Verdict.SLOWER
@@ -157,20 +171,22 @@ def decide_verdict(estimate: Estimate, level: float, delta: float) -> Verdict:
 
 
 def estimate_jobs_needed(estimate: Estimate, n: int, level: float, delta: float) -> int | None:
-    """How many more units make a decision likely (:data:`POWER`); None beyond :data:`MOST_JOBS`.
+    """Compute how many more units (jobs or sites) make a decision likely.
 
-    Assumes that mean and spread stay as they are.  An effect beyond ±delta has to be told from 0,
-    a smaller one from the nearer edge of ±delta; ``n`` is the number of units (jobs, or sites).
+    Assumes that mean and spread stay as they are.  An effect beyond ±delta must be distinguished
+    from 0, a smaller one from the nearer edge of ±delta.  ``n`` is the present number of units.
+
+    Returns:
+        Units that reach :data:`TARGET_POWER`; None beyond :data:`MAX_JOBS_NAMED`.
     """
     beyond = abs(estimate.mean) > delta
     gap = abs(estimate.mean) if beyond else delta - abs(estimate.mean)
     effect_size = gap / (estimate.se * math.sqrt(n))
 
     def first(units: npt.NDArray[np.int64]) -> int | None:
-        """Where among rising numbers of units the decision becomes likely."""
-        # The tail on the side of the effect; statsmodels' power adds the other one, which decides
-        # nothing here and is NaN far out.
-        limit = stats.t.isf(level / 2, units - 1)
+        """Index of the first number of units, in rising order, at which a decision is likely."""
+        # Only the tail on the side of the effect: the other one is negligible, and NaN far out.
+        limit = -special.stdtrit(units - 1, level / 2)
         power = stats.nct.sf(limit, units - 1, effect_size * np.sqrt(units))
         reached = np.flatnonzero(power >= TARGET_POWER)
         return int(reached[0]) if len(reached) else None

@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from statsmodels.stats.proportion import proportion_confint
+from scipy import stats
 
 from benchmarks.analysis import aa_jobs, aa_plots
 from benchmarks.analysis.aa_jobs import TARGET_JOBS, TWIN_COMPARISON, TwinJob
@@ -98,8 +98,8 @@ class VerdictShare:
 
 def clopper_pearson(count: int, of: int) -> tuple[float, float]:
     """The exact 95 % interval of a share."""
-    low, high = proportion_confint(count, of, alpha=0.05, method="beta")
-    return float(low), float(high)
+    interval = stats.binomtest(count, of).proportion_ci(0.95, method="exact")
+    return float(interval.low), float(interval.high)
 
 
 @dataclass
