@@ -11,6 +11,7 @@ import click
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.samples.sample import matches_value
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.matrix.definition import Scalar
@@ -212,7 +213,7 @@ class _SummaryTable:
 
     def line(self, group: ExecutionGroup, groups: Sequence[ExecutionGroup]) -> dict[str, Any]:
         """One group: its key, how much there is of it, and its figures."""
-        counted = {name.replace(" ", "_"): group.outcomes.get(name, 0) for name in _outcome_names()}
+        counted = {outcome.key: group.outcomes.get(outcome, 0) for outcome in Outcome}
         line: dict[str, Any] = {
             **dict(zip(self.by, group.key, strict=True)),
             "jobs": group.jobs,
@@ -244,17 +245,10 @@ class _SummaryTable:
                 found.append(
                     OutputColumn(f"ratio of {name}", title, _format_ratio, align_right=True)
                 )
-        for fate in _outcome_names()[1:]:
-            key = fate.replace(" ", "_")
-            if any(line[key] for line in lines):
-                found.append(OutputColumn(key, fate, align_right=True))
+        for outcome in Outcome:
+            if outcome is not Outcome.GOOD and any(line[outcome.key] for line in lines):
+                found.append(OutputColumn(outcome.key, outcome.value, align_right=True))
         return found
-
-
-def _outcome_names() -> tuple[str, ...]:
-    from treehammer.analysis.descriptive.group_summary import OUTCOMES
-
-    return OUTCOMES
 
 
 def _column_title(name: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from treehammer.sql.write.rollups import GOOD, IMPLAUSIBLE, UNSUPPORTED
+from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 
 #: More failures than this for each good measurement are a warning.
 TOLERATED_FAILURE_RATIO = 0.06
@@ -50,10 +50,13 @@ class DayOutcomes:
     @classmethod
     def from_outcomes(cls, outcomes: Mapping[str, int]) -> DayOutcomes:
         """Sum up outcomes of roll-ups."""
-        good, implausible = outcomes.get(GOOD, 0), outcomes.get(IMPLAUSIBLE, 0)
-        unsupported = sum(outcomes.get(name, 0) for name in UNSUPPORTED.values())
-        failed = sum(outcomes.values()) - good - implausible - unsupported
-        return cls(good, failed, implausible, unsupported)
+        sums = sum_outcomes(outcomes)
+        return cls(
+            sums[Outcome.GOOD],
+            sums[Outcome.FAILED],
+            sums[Outcome.IMPLAUSIBLE],
+            sums[Outcome.NOT_SUPPORTED],
+        )
 
     @cached_property
     def total(self) -> int:

@@ -21,19 +21,11 @@ from treehammer.analysis.samples.sample import (
 )
 from treehammer.analysis.statistics.estimates import estimate_paired, estimate_unpaired
 from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.failures import NOT_SUPPORTED
+from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.hctests.matrix.definition import Scalar
 
 Row = Mapping[str, Any]
 Key = tuple[Scalar | None, ...]
-
-#: What may become of a timed execution.
-OUTCOMES = USABLE, FAILED, IMPLAUSIBLE, UNSUPPORTED = (
-    "usable",
-    "failed",
-    "implausible",
-    "not supported",
-)
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,7 @@ class ExecutionGroup:
 
     key: Key
     rows: tuple[Row, ...]
-    outcomes: Mapping[str, int]
+    outcomes: Mapping[Outcome, int]
 
     @property
     def jobs(self) -> int:
@@ -124,18 +116,9 @@ class ExecutionGroup:
         return [float(median(row[metric] for row in found)) for found in jobs.values()]
 
 
-def classify_execution(row: Row) -> str:
-    """What became of a timed execution: one of :data:`FATES`."""
-    if row["failure_kind"] == NOT_SUPPORTED:
-        return UNSUPPORTED
-    if row["failure_class"]:
-        return FAILED
-    return USABLE if row["plausible"] else IMPLAUSIBLE
-
-
 def is_usable(row: Row) -> bool:
     """Whether a row may be averaged: timed, not failed and plausible."""
-    return row["kind"] == TIMED and classify_execution(row) == USABLE
+    return row["kind"] == TIMED and classify_outcome(row) is Outcome.GOOD
 
 
 def group_executions(rows: Iterable[Row], key: Callable[[Row], Key]) -> list[ExecutionGroup]:
@@ -148,8 +131,8 @@ def group_executions(rows: Iterable[Row], key: Callable[[Row], Key]) -> list[Exe
 
 
 def _make_group(key: Key, rows: Sequence[Row]) -> ExecutionGroup:
-    fates = [classify_execution(row) for row in rows]
-    usable = tuple(row for row, what in zip(rows, fates, strict=True) if what == USABLE)
+    fates = [classify_outcome(row) for row in rows]
+    usable = tuple(row for row, what in zip(rows, fates, strict=True) if what is Outcome.GOOD)
     return ExecutionGroup(key, usable, Counter(fates))
 
 

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from treehammer.collectors.record.failures import NOT_SUPPORTED
 from treehammer.collectors.record.measurement_record import is_storable
+from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import measurement_view
+from treehammer.sql.core.outcomes import has_outcome, outcome_column
 from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.write.rollups import GOOD, UNSUPPORTED, exact_outcome_column
 
 #: Failing measurements of a campaign whose messages are read.
 MAX_FAILURE_MESSAGES = 2000
@@ -224,8 +224,7 @@ def count_unsupported(store: ResultsReader, campaign_id: str) -> dict[tuple[str,
     query = measurement_view.select_columns(("site", "failure_class")).add_columns(sa.func.count())
     query = query.where(
         measurement.c.campaign_id == campaign_id,
-        measurement.c.failure_class.in_(UNSUPPORTED),
-        measurement.c.failure_kind == NOT_SUPPORTED,
+        sa.or_(*map(has_outcome, UNSUPPORTED_LABELS.values())),
     )
     with store.connection() as connection:
         rows = connection.execute(query.group_by(*by))
@@ -276,7 +275,7 @@ def list_job_summaries(
         store: to ask.
         campaign_id: whose.
         only: ``site``, ``state`` or ``failure`` (class of an attempt or a measurement,
-            ``implausible``, or what is not supported, as :data:`.rollups.UNSUPPORTED` has it) ->
+            ``implausible``, or what is not supported, a value of :data:`.outcome.UNSUPPORTED_LABELS`) ->
             the value they must have.
         first: that is wanted, from 0.
         count: how many.
@@ -292,7 +291,8 @@ def list_job_summaries(
         rows = fetch_rows(connection, JobRow, query)
         outcomes = _fetch_job_outcomes(connection, campaign_id, [row.id for row in rows])
         bad = {
-            job_id: [one for one in of if one.outcome != GOOD] for job_id, of in outcomes.items()
+            job_id: [one for one in of if one.outcome != Outcome.GOOD]
+            for job_id, of in outcomes.items()
         }
         said = _fetch_messages(
             connection, {job_id: of[0].example for job_id, of in bad.items() if of}
@@ -326,7 +326,7 @@ def _fetch_job_outcomes(
     connection: sa.Connection, campaign_id: str, jobs: Sequence[str]
 ) -> dict[str, list[_JobOutcome]]:
     """Job -> outcomes of its measurements, the most frequent first."""
-    by = (measurement.c.job_id, exact_outcome_column())
+    by = (measurement.c.job_id, outcome_column())
     query = sa.select(*by, sa.func.count(), sa.func.min(measurement.c.measurement_id))
     query = query.where(measurement.c.campaign_id == campaign_id, measurement.c.job_id.in_(jobs))
     found: dict[str, list[_JobOutcome]] = {}
@@ -347,19 +347,9 @@ def _fetch_messages(connection: sa.Connection, examples: Mapping[str, str]) -> d
 def _jobs_with_failure(campaign_id: str, failure: str) -> sa.ColumnElement[bool]:
     """Jobs of which an attempt or a measurement failed in that way."""
     measured = sa.select(measurement.c.job_id).where(measurement.c.campaign_id == campaign_id)
-    if failure == "implausible":
-        bad = measurement.c.failure_class.is_(None), measurement.c.plausible == sa.false()
-        return job.c.id.in_(measured.where(*bad))
-    kind = measurement.c.failure_kind
-    for of_class, apart in UNSUPPORTED.items():
-        if failure == apart:
-            lacks = measurement.c.failure_class == of_class, kind == NOT_SUPPORTED
-            return job.c.id.in_(measured.where(*lacks))
-        if failure == of_class:
-            measured = measured.where(sa.or_(kind.is_(None), kind != NOT_SUPPORTED))
     attempted = sa.select(attempt.c.job_id).where(attempt.c.failure_class == failure)
     return sa.or_(
-        job.c.id.in_(measured.where(measurement.c.failure_class == failure)),
+        job.c.id.in_(measured.where(has_outcome(failure))),
         job.c.id.in_(
             attempted.join(job, job.c.id == attempt.c.job_id).where(
                 job.c.campaign_id == campaign_id

@@ -17,13 +17,13 @@ from typing import Literal
 
 from treehammer.collectors.record.measurement_record import EXTRA_NAME
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core import day_numbers
 from treehammer.sql.core.dimensions import SUBJECT
 from treehammer.sql.core.measurement_view import EXTRA_PREFIX
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read.measurement_selection import Scalar, Selection
-from treehammer.sql.write.rollups import GOOD
 
 #: The column of the day, YYYYMMDD, and what is made of it: YYYYMM, and the Monday as YYYYMMDD.
 DAY, MONTH, WEEK = "day", "month", "week"
@@ -154,7 +154,7 @@ class FigureGroup:
     @property
     def good(self) -> int:
         """How many of them means are taken of."""
-        return self.outcomes.get(GOOD, 0)
+        return self.outcomes.get(Outcome.GOOD.value, 0)
 
     def latency_quantile_s(self, share: float) -> float | None:
         """Seconds below which ``share`` (0.5: the median) of the reads took; None without reads.

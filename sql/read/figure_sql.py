@@ -16,9 +16,23 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, SUBJECT
 from treehammer.sql.core.measurement_view import EXTRA_PREFIX
+from treehammer.sql.core.metric_sums import (
+    MAX_BIN_READS,
+    UNLIMITED_READS,
+    credible_value,
+    moment_sums,
+    parse_bins,
+)
+from treehammer.sql.core.outcomes import (
+    UNKNOWN_KIND,
+    failure_class_column,
+    has_outcome,
+    outcome_column,
+)
 from treehammer.sql.core.schema import (
     dimension_tables,
     extra,
@@ -37,8 +51,6 @@ from treehammer.sql.read.figure_query import (
     require_max_groups,
 )
 from treehammer.sql.read.measurement_selection import Scalar, compile_condition, compile_selection
-from treehammer.sql.write import rollups
-from treehammer.sql.write.rollups import GOOD, UNKNOWN_KIND
 
 #: Rows that are fetched at once where many are read.
 FIGURE_FETCH_ROWS = 5000
@@ -80,12 +92,12 @@ def fetch_figure(
         reads = (_rollup_latency_query if rolled else _measurement_latency_query)(
             figure, shape, dialect
         )
-        most = rollups.UNLIMITED_READS if rolled else rollups.MAX_BIN_READS
+        most = UNLIMITED_READS if rolled else MAX_BIN_READS
         # A database cannot add up lists.
         with connection.execute(reads.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
             for *values, text in rows:
                 of_group = groups[shape.group_key(values)].reads
-                for place, count in rollups.parse_bins(text, most):
+                for place, count in parse_bins(text, most):
                     of_group[place] += count
     return FigureResult(
         figure.source,
@@ -104,7 +116,7 @@ def fetch_figure(
 def _add_sums(found: _GroupSums, figure: FigureQuery, outcome: str, numbers: Sequence[Any]) -> None:
     count, *sums = numbers
     found.outcomes[outcome] = found.outcomes.get(outcome, 0) + int(count)
-    if outcome != GOOD:
+    if outcome != Outcome.GOOD:
         return
     each = len(sums) // max(1, len(figure.metrics))
     for place, name in enumerate(figure.metrics):
@@ -222,7 +234,7 @@ def fetch_work(
     kinds = [table.c.kind] if "kind" in columns else []
     met = (
         *_rollup_conditions(figure, table, connection.dialect.name),
-        table.c[_OUTCOME] == GOOD,
+        table.c[_OUTCOME] == Outcome.GOOD.value,
         *(number > 0 for number in numbers),
     )
     # Numbers first: these few rows alone get their texts.
@@ -245,7 +257,10 @@ def _rollup_latency_query(figure: FigureQuery, shape: _Grouping, dialect: str) -
     return (
         sa.select(*columns, sa.type_coerce(rollup_day.c.read_latency_hist, sa.Text))
         .select_from(rollup_day.join(subject))
-        .where(*_rollup_conditions(figure, rollup_day, dialect), rollup_day.c.outcome == GOOD)
+        .where(
+            *_rollup_conditions(figure, rollup_day, dialect),
+            rollup_day.c.outcome == Outcome.GOOD.value,
+        )
     )
 
 
@@ -273,7 +288,7 @@ def _rollup_column(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
     if name == "kind":
         return sa.func.nullif(table.c.kind, UNKNOWN_KIND)
     if name == "failure_class":
-        return rollups.failure_class_column(table.c.outcome)
+        return failure_class_column(table.c.outcome)
     return table.c[name]
 
 
@@ -302,19 +317,19 @@ def _measurement_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _
             if metric.startswith(EXTRA_PREFIX)
             else measurement_view.catalogue_column(metric)
         )
-        value = rollups.credible_value(column)
-        found = (*rollups.moment_sums(value), sa.func.min(value), sa.func.max(value))
+        value = credible_value(column)
+        found = (*moment_sums(value), sa.func.min(value), sa.func.max(value))
         names = [f"{letter}{place}" for letter in "nsqlh"]
         wanted |= dict(zip(names, found, strict=True))
         how |= dict(zip(names, (*[sa.func.sum] * 3, sa.func.min, sa.func.max), strict=True))
-    outcome = rollups.exact_outcome_column()
+    outcome = outcome_column()
     if (
         figure.from_measurements
         and set(shape.keys) <= set(_ROLLUP_INDEX_COLUMNS)
         and set(figure.metrics) <= set(_INDEXED_METRICS)
     ):
         # Along the index, which knows classes of failures alone.
-        outcome = rollups.outcome_column()
+        outcome = outcome_column(indexed_only=True)
         keys: list[sa.ColumnElement[Any]] = [measurement.c[name] for name in shape.keys]
         grouped: list[sa.ColumnElement[Any]] = [
             measurement.c[name] for name in _ROLLUP_INDEX_COLUMNS
@@ -357,8 +372,7 @@ def _measurement_latency_query(
         .select_from(measurement_view.join_dimensions(shape.fetched))
         .where(
             *measurement_conditions(figure, dialect),
-            measurement.c.plausible == sa.true(),
-            measurement.c.failure_class.is_(None),
+            has_outcome(Outcome.GOOD),
             histogram.is_not(None),
         )
     )

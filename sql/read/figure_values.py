@@ -8,8 +8,11 @@ from dataclasses import replace
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.measurement_view import EXTRA_PREFIX
+from treehammer.sql.core.metric_sums import credible_value
+from treehammer.sql.core.outcomes import has_outcome
 from treehammer.sql.core.schema import extra, measurement
 from treehammer.sql.read.figure_query import (
     DAY,
@@ -25,7 +28,6 @@ from treehammer.sql.read.figure_sql import (
     measurement_conditions,
 )
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write import rollups
 
 
 def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> int:
@@ -63,14 +65,13 @@ def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[
         if metric.startswith(EXTRA_PREFIX)
         else measurement_view.catalogue_column(metric)
     )
-    value = rollups.credible_value(column)
+    value = credible_value(column)
     query = (
         sa.select(*map(measurement_view.catalogue_column, fetched), value)
         .select_from(joined)
         .where(
             *measurement_conditions(figure, connection.dialect.name),
-            measurement.c.plausible == sa.true(),
-            measurement.c.failure_class.is_(None),
+            has_outcome(Outcome.GOOD),
             value.is_not(None),
         )
     )

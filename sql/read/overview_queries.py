@@ -12,8 +12,10 @@ from dataclasses import dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core import measurement_view
+from treehammer.sql.core.outcomes import has_outcome, is_bad
 from treehammer.sql.core.row_mapping import fetch_rows
 from treehammer.sql.core.rows import CampaignRow, VerdictRow
 from treehammer.sql.core.schema import (
@@ -35,7 +37,7 @@ MAX_BAD_MEASUREMENTS, MAX_MEASURED_JOBS = 200, 200
 class SiteDay:
     """What came back from one site on one day (UTC, YYYYMMDD): outcome -> measurements.
 
-    Outcomes are ``good``, ``implausible`` and what is not supported, of :mod:`treehammer.sql.write.rollups`,
+    Outcomes are ``good``, ``implausible`` and what is not supported, of :mod:`treehammer.collectors.record.outcome`,
     and classes of failures.
     """
 
@@ -272,10 +274,9 @@ class BadMeasurement:
 
 def list_bad_measurements(store: ResultsReader, site: str, day: int) -> list[BadMeasurement]:
     """Measurements of a site and day (YYYYMMDD) that are not good, :data:`MOST_FAILING` at most."""
-    bad = sa.or_(measurement.c.failure_class.is_not(None), measurement.c.plausible == sa.false())
     names = tuple(field.name for field in fields(BadMeasurement))
     query = measurement_view.select_columns(names).where(
-        measurement.c.day == day, _is_at_site(site), bad
+        measurement.c.day == day, _is_at_site(site), is_bad()
     )
     with store.connection() as connection:
         rows = connection.execute(query.limit(MAX_BAD_MEASUREMENTS))
@@ -295,10 +296,9 @@ class MeasuredJob:
 
 def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[MeasuredJob]:
     """Jobs that measured something at a site on a day (YYYYMMDD), :data:`MOST_JOBS` at most."""
-    whole = sa.and_(measurement.c.failure_class.is_(None), measurement.c.plausible == sa.true())
     one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
     by = (measurement.c.campaign_id, measurement.c.job_id)
-    counts = sa.func.count(), sa.func.sum(sa.case((whole, one), else_=none))
+    counts = sa.func.count(), sa.func.sum(sa.case((has_outcome(Outcome.GOOD), one), else_=none))
     query = sa.select(*by, *counts).where(measurement.c.day == day, _is_at_site(site)).group_by(*by)
     with store.connection() as connection:
         rows = connection.execute(query.order_by(*by).limit(MAX_MEASURED_JOBS)).all()

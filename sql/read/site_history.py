@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.core.schema import (
     dimension_tables,
@@ -21,7 +22,6 @@ from treehammer.sql.core.schema import (
 )
 from treehammer.sql.read.figure_sql import FIGURE_FETCH_ROWS
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.write.rollups import GOOD
 
 _SUBJECT = dimension_tables["subject"].c
 _STORAGE = dimension_tables["storage"].c
@@ -145,7 +145,7 @@ def fetch_daily_sums(
     wanted = [(WORKLOAD_COLUMNS.index(name), value) for name, value in only.items()]
     subjects = sa.select(_SUBJECT.id, _SUBJECT.site, *(_SUBJECT[name] for name in WORKLOAD_COLUMNS))
     query = sa.select(table.day, table.subject_id, *sums).where(
-        table.day.between(first, last), table.kind == "timed", table.outcome == GOOD
+        table.day.between(first, last), table.kind == "timed", table.outcome == Outcome.GOOD.value
     )
     with store.connection() as connection:
         known: dict[int, tuple[str, tuple[str, ...]]] = {}

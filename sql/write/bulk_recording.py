@@ -34,6 +34,7 @@ from treehammer.sql.arrow.column_conversion import BoolArray, Problems, to_mask
 from treehammer.sql.core import day_numbers, packing
 from treehammer.sql.core.dimensions import DIMENSIONS, SUBJECT, Dimension
 from treehammer.sql.core.measurement_view import EXTRA_PREFIX, PASSES_COLUMN
+from treehammer.sql.core.metric_sums import HISTOGRAM_COLUMN
 from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.core.schema import ROLLUP_METRICS, extra, measurement
 from treehammer.sql.write import rollups
@@ -60,7 +61,7 @@ _ROLLUP_COLUMNS = (
     "failure_class",
     "failure_kind",
     "plausible",
-    rollups.HISTOGRAM_COLUMN,
+    HISTOGRAM_COLUMN,
     *ROLLUP_METRICS,
 )
 _ID_COLUMN = "measurement_id"

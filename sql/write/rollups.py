@@ -8,45 +8,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record.failures import FAILURE_CLASSES, NOT_SUPPORTED
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
-from treehammer.sql.core.packing import decode_numbers, encode_numbers
+from treehammer.collectors.record.outcome import label_outcome
+from treehammer.sql.core.metric_sums import (
+    HISTOGRAM_COLUMN,
+    MAX_CREDIBLE,
+    credible_value,
+    filled_bins,
+    moment_sums,
+    parse_bins,
+)
+from treehammer.sql.core.outcomes import UNKNOWN_KIND, literal_text, outcome_column
+from treehammer.sql.core.packing import encode_numbers
 from treehammer.sql.core.schema import (
-    REAL,
     ROLLUP_METRICS,
     measurement,
     rollup_column_names,
     rollup_day,
 )
 
-#: Outcome of what came back whole and can be true; only of such rows means are taken.
-GOOD = "good"
-#: Outcome of what came back whole and cannot be true; every other outcome is a class of failure.
-IMPLAUSIBLE = "implausible"
-#: Class of failure -> outcome of what a release or set-up cannot do at all: nothing went wrong there.
-UNSUPPORTED = {
-    "software-setup": "software-setup: not supported",
-    "stage-in": "stage-in: not supported",
-}
-#: Every outcome but :data:`GOOD`.
-NOT_GOOD = (*FAILURE_CLASSES, IMPLAUSIBLE, *UNSUPPORTED.values())
-#: A kind that was recorded as no text at all.
-UNKNOWN_KIND = "-"
-#: No figure is larger; what is, was made up, and its square might be infinite.
-MAX_CREDIBLE = 1e120
-#: The square of what is not larger counts as nothing; PostgreSQL refuses what cannot be told from it.
-MIN_SQUARABLE = 1e-150
-#: No measurement has more reads of one latency; what has was made up, and a sum might overflow.
-MAX_BIN_READS = 2**36
-#: Sums have no such limit.
-UNLIMITED_READS = 2**63
 #: Relative difference by which sums in another order may differ.
 RELATIVE_TOLERANCE = 1e-9
 #: Keys that are looked up at once; an IN list may hold 1000 on Oracle.
@@ -85,7 +71,7 @@ class _RollupSums:
                 mine[number] += 1
                 mine[total] += real
                 mine[squares] += real * real
-        for place, reads in _find_filled_bins(values[HISTOGRAM_COLUMN] or ()):
+        for place, reads in filled_bins(values[HISTOGRAM_COLUMN] or ()):
             self.reads[place] += reads
 
     def add_histogram(self, histogram: Sequence[int]) -> None:
@@ -100,8 +86,6 @@ class _RollupSums:
         return self.reads[: last + 1]
 
 
-#: The column of latencies: of measurements, and summed up.
-HISTOGRAM_COLUMN = "read_latency_hist"
 _METRIC_COLUMNS = tuple((*rollup_column_names(name), name) for name in ROLLUP_METRICS)
 _ADDED_COLUMNS = ("measurements", *(name for *three, _ in _METRIC_COLUMNS for name in three))
 
@@ -125,10 +109,8 @@ _ADD_SUMS_AND_READS = (
 
 def rollup_key(values: Mapping[str, Any], subject_id: int) -> RollupKey:
     """The row that a measurement adds to."""
-    outcome = values["failure_class"] or (GOOD if values["plausible"] else IMPLAUSIBLE)
-    if values["failure_kind"] == NOT_SUPPORTED:
-        outcome = UNSUPPORTED.get(outcome, outcome)
-    return RollupKey(values["day"], subject_id, values["kind"] or UNKNOWN_KIND, outcome)
+    kind = values["kind"] or UNKNOWN_KIND
+    return RollupKey(values["day"], subject_id, kind, label_outcome(values))
 
 
 def add_to_rollups(
@@ -180,62 +162,12 @@ def _fetch_histograms(
 # What the measurements say: the source of every row, and its proof.
 
 
-def _literal_word(text: str) -> sa.ColumnClause[str]:
-    return sa.literal_column(f"'{text}'")
-
-
-def outcome_column() -> sa.ColumnElement[str]:
-    """What became of a measurement, as indexes tell it: by class, also of what is not supported."""
-    # Written out: databases cannot tell that two parameters, of SELECT and GROUP BY, are the same.
-    whole = sa.case(
-        (measurement.c.plausible == sa.true(), _literal_word(GOOD)),
-        else_=_literal_word(IMPLAUSIBLE),
-    )
-    return sa.func.coalesce(measurement.c.failure_class, whole)
-
-
-def exact_outcome_column() -> sa.ColumnElement[str]:
-    """The same with what is not supported told apart, as in roll-ups."""
-    kind, of_class = measurement.c.failure_kind, measurement.c.failure_class
-    lacks = kind == _literal_word(NOT_SUPPORTED)
-    told_apart = [
-        (sa.and_(lacks, of_class == _literal_word(name)), _literal_word(apart))
-        for name, apart in UNSUPPORTED.items()
-    ]
-    return sa.case(*told_apart, else_=outcome_column())
-
-
-def failure_class_column(outcome: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
-    """The class of the failure behind an outcome; NULL where there was none."""
-    same = [
-        (outcome == _literal_word(apart), _literal_word(name))
-        for name, apart in UNSUPPORTED.items()
-    ]
-    return sa.case(*same, else_=sa.func.nullif(sa.func.nullif(outcome, GOOD), IMPLAUSIBLE))
-
-
 def _key_expressions() -> tuple[sa.ColumnElement[Any], ...]:
     return (
         measurement.c.day,
         measurement.c.subject_id,
-        sa.func.coalesce(measurement.c.kind, _literal_word(UNKNOWN_KIND)),
-        exact_outcome_column(),
-    )
-
-
-def credible_value(column: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
-    """A figure as a real number, and NULL where it cannot be true."""
-    real = sa.cast(column, REAL)
-    return sa.case((real.between(-MAX_CREDIBLE, MAX_CREDIBLE), real), else_=None)
-
-
-def moment_sums(value: sa.ColumnElement[float]) -> tuple[sa.ColumnElement[Any], ...]:
-    """How many there are of a :func:`credible` figure, their sum, and the sum of their squares."""
-    square = sa.case((value.between(-MIN_SQUARABLE, MIN_SQUARABLE), None), else_=value * value)
-    return (
-        sa.func.count(value),
-        sa.func.coalesce(sa.func.sum(value), 0),
-        sa.func.coalesce(sa.func.sum(square), 0),
+        sa.func.coalesce(measurement.c.kind, literal_text(UNKNOWN_KIND)),
+        outcome_column(),
     )
 
 
@@ -301,25 +233,6 @@ def _sum_histograms(
             for place, reads in parse_bins(packed):
                 mine.reads[place] += reads
     return found
-
-
-@lru_cache(maxsize=1 << 16)
-def parse_bins(text: str, most: int = MAX_BIN_READS) -> tuple[tuple[int, int], ...]:
-    """Place and reads of the bins that count, of a histogram as the database holds it.
-
-    Args:
-        text: of a measurement, or of a row here.
-        most: reads of a bin that can be true; :data:`ANY` of sums.
-    """
-    return tuple(_find_filled_bins(decode_numbers(text), most))
-
-
-def _find_filled_bins(
-    histogram: Sequence[int], most: int = MAX_BIN_READS
-) -> Iterator[tuple[int, int]]:
-    for place, reads in enumerate(histogram[:LATENCY_BINS]):
-        if 0 < reads <= most:
-            yield place, reads
 
 
 def find_difference(connection: Connection) -> str:

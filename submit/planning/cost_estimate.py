@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from treehammer.collectors.job_spec import CHECKSUM, TIMED, ExecutionSpec
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.hctests.matrix.definition import Scalar, Variant
 from treehammer.sql.read.measurement_selection import Condition, Selection
@@ -148,15 +149,14 @@ def load_measured_costs(store: Store, test_hash: str) -> Mapping[str, ExecutionC
         "payload_wall_s",
         "payload_user_s",
         "payload_sys_s",
-        "failure_class",
-        "plausible",
+        *OUTCOME_COLUMNS,
     )
     walls: dict[str, list[float]] = defaultdict(list)
     cpus: dict[str, list[float]] = defaultdict(list)
     for row in store.measurements(selection, columns):
         wall, user, system = (row[name] for name in columns[2:5])
-        usable = row["plausible"] and row["failure_class"] is None
-        if usable and isinstance(wall, float) and isinstance(user, float):
+        good = classify_outcome(row) is Outcome.GOOD
+        if good and isinstance(wall, float) and isinstance(user, float):
             key = _history_key(str(row["kind"]), row["series"])
             walls[key].append(wall)
             cpus[key].append(user + (system if isinstance(system, float) else 0.0))

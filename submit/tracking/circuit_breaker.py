@@ -14,14 +14,11 @@ from dataclasses import replace
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.pacing import BreakerThreshold
 from treehammer.submit.tracking.failure_summary import (
-    FAILURE_COLUMNS,
-    IMPLAUSIBLE_CLASS,
-    UNSUPPORTED_CLASS,
-    classify_failure,
     is_from_last_attempt,
     load_last_attempts,
     select_failed_measurements,
@@ -97,12 +94,12 @@ def _failed_jobs(
     """Class of failure of each job that ended and did not bring all it should."""
     ended = {job.id for job in jobs if job.state in _ENDED_STATES}
     found = {job: attempts[job].failure_class for job in ended if job in attempts}
-    for row in select_failed_measurements(store, campaign, ("job_id", "attempt", *FAILURE_COLUMNS)):
-        job, failure = str(row["job_id"]), classify_failure(row)
+    for row in select_failed_measurements(store, campaign, ("job_id", "attempt", *OUTCOME_COLUMNS)):
+        job = str(row["job_id"])
         # What a release cannot do is no fault of the site.
-        counts = failure not in (IMPLAUSIBLE_CLASS, UNSUPPORTED_CLASS)
+        counts = classify_outcome(row) is Outcome.FAILED
         if counts and job in ended and is_from_last_attempt(row, attempts):
-            found[job] = found.get(job) or failure
+            found[job] = found.get(job) or str(row["failure_class"])
     return {job: kind for job, kind in found.items() if kind}
 
 

@@ -6,21 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from treehammer.collectors.record.failures import NOT_SUPPORTED
 from treehammer.collectors.record.metric_catalogue import Value
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
 _MeasurementRow = Mapping[str, Value]
 
-#: What measurements are counted under that came back whole but cannot be true.
-IMPLAUSIBLE_CLASS = "implausible"
-#: What those are counted under that asked a release for what it cannot do: nobody's fault.
-UNSUPPORTED_CLASS = "not supported"
-
-#: The columns that :func:`failure_of` looks at.
-FAILURE_COLUMNS = ("failure_class", "failure_kind")
 _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
 #: What a trouble's message ends with where another attempt of the job followed.
 RETRIED_SUFFIX = " (tried again)"
@@ -31,7 +24,7 @@ class FailureGroup:
     """One kind of trouble at one site.
 
     Attributes:
-        failure: as :func:`failure_of` names it.
+        failure: as :func:`name_failure` names it.
         message: what was said.
         count: how many measurements or attempts met it.
         log: end of the output of one of the payloads, '' where there is none.
@@ -66,11 +59,10 @@ def select_failed_measurements(
         yield from store.measurements(Selection.parse((campaign.id,), conditions), columns)
 
 
-def classify_failure(row: _MeasurementRow) -> str:
-    """The class of a failing measurement's failure, :data:`UNSUPPORTED` or :data:`IMPLAUSIBLE`."""
-    if row["failure_kind"] == NOT_SUPPORTED:
-        return UNSUPPORTED_CLASS
-    return str(row["failure_class"] or IMPLAUSIBLE_CLASS)
+def name_failure(row: _MeasurementRow) -> str:
+    """Name a bad measurement's failure class, or its outcome if it did not fail."""
+    outcome = classify_outcome(row)
+    return str(row["failure_class"] if outcome is Outcome.FAILED else outcome)
 
 
 def load_last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, AttemptRow]:
@@ -84,14 +76,14 @@ def _measurement_failures(
 ) -> Iterator[tuple[str, str, str, str]]:
     last = load_last_attempts(store, store.jobs(campaign.id))
     for row in select_failed_measurements(
-        store, campaign, (*_SUMMARY_COLUMNS, *FAILURE_COLUMNS, "job_id", "attempt")
+        store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, "job_id", "attempt")
     ):
         site, message, why, log = (str(row[name] or "") for name in _SUMMARY_COLUMNS)
         failure, again = (
-            classify_failure(row),
+            name_failure(row),
             "" if is_from_last_attempt(row, last) else RETRIED_SUFFIX,
         )
-        if failure == IMPLAUSIBLE_CLASS:
+        if failure == Outcome.IMPLAUSIBLE:
             message, log = why, ""
         yield site, failure, message + again, log
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
@@ -27,10 +28,9 @@ from treehammer.submit.tracking.attempt_rows import (
     mark_job_gone,
 )
 from treehammer.submit.tracking.failure_summary import (
-    FAILURE_COLUMNS,
-    classify_failure,
     is_from_last_attempt,
     load_last_attempts,
+    name_failure,
     select_failed_measurements,
 )
 from treehammer.submit.tracking.record_files import (
@@ -333,10 +333,10 @@ class CampaignTracker:
         for attempt in last.values():
             if attempt.failure_class:
                 failures[jobs[attempt.job_id].site][attempt.failure_class] += 1
-        columns = ("site", "job_id", "attempt", *FAILURE_COLUMNS)
+        columns = ("site", "job_id", "attempt", *OUTCOME_COLUMNS)
         for row in select_failed_measurements(self.store, campaign, columns):
             if is_from_last_attempt(row, last):
-                failures[str(row["site"])][classify_failure(row)] += 1
+                failures[str(row["site"])][name_failure(row)] += 1
         planned = sum(job.planned_measurements for job in jobs.values())
         started = min((a.started_us for a in last.values() if a.started_us), default=0)
         remaining = None

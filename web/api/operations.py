@@ -14,9 +14,9 @@ from treehammer.collectors.job_spec import EXECUTION_KINDS
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.measurement_record import MAX_TEXT, max_length
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
+from treehammer.collectors.record.outcome import BAD_OUTCOME_LABELS
 from treehammer.collectors.service_spec import API_PREFIX, MEASUREMENTS_PATH
 from treehammer.sql.core.schema import ROLLUP_METRICS
-from treehammer.sql.write.rollups import NOT_GOOD
 
 #: Addresses of which no page is another form; the others begin as ``OPERATIONS`` say.
 MEASUREMENT_PATH = f"{MEASUREMENTS_PATH}/{{measurement_id}}"
@@ -256,7 +256,7 @@ OPERATIONS = (
             Parameter(
                 "state", "Only jobs in this state.", {"enum": [state.value for state in JobState]}
             ),
-            Parameter("failure", "Only jobs that failed so.", {"enum": list(NOT_GOOD)}),
+            Parameter("failure", "Only jobs that failed so.", {"enum": list(BAD_OUTCOME_LABELS)}),
             Parameter("page", "Which page of the jobs.", _PAGE),
         ),
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),

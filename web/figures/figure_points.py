@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.collectors.record.outcome import sum_outcomes
 from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, figure_values
@@ -15,7 +16,6 @@ from treehammer.sql.read.figure_query import TIME_UNITS, FigureGroup, Moments, r
 from treehammer.sql.read.figure_sql import fetch_work
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Scalar
-from treehammer.sql.write.rollups import GOOD, IMPLAUSIBLE, UNSUPPORTED
 from treehammer.sql.write.store import Store
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.figures.aggregation_notes import (
@@ -244,12 +244,7 @@ def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
     counts = Counter(groups[0].outcomes)
     for group in groups[1:]:
         counts.update(group.outcomes)
-    apart = {
-        "good": counts[GOOD],
-        "implausible": counts[IMPLAUSIBLE],
-        "not_supported": sum(counts[outcome] for outcome in UNSUPPORTED.values()),
-    }
-    return {**apart, "failed": counts.total() - sum(apart.values())}
+    return {outcome.key: count for outcome, count in sum_outcomes(counts).items()}
 
 
 def _mean_over_jobs(groups: Iterable[FigureGroup], asked: ExploreQuery) -> list[FigurePoint]:

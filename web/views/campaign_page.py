@@ -14,12 +14,16 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.collectors.job_state import JobState
-from treehammer.collectors.record.failures import NOT_SUPPORTED
+from treehammer.collectors.record.outcome import (
+    BAD_OUTCOME_LABELS,
+    UNSUPPORTED_LABELS,
+    Outcome,
+    label_outcome,
+)
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_queries import JobSummary
-from treehammer.sql.write.rollups import IMPLAUSIBLE, NOT_GOOD, UNSUPPORTED
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import rerun
 from treehammer.text_formatting import format_duration, pluralize
@@ -150,7 +154,7 @@ def campaign_view(store: Store, request: Request) -> PageView:
     known = {
         "site": {*states, *(row["site"] for row in (*failures.rows, *unsupported.rows))},
         "state": [state.value for state in JobState],
-        "failure": {*NOT_GOOD, *failed},
+        "failure": {*BAD_OUTCOME_LABELS, *failed},
     }
     only = {name: _parse_choice(request, name, values) for name, values in known.items()}
     troubles = _message_table(store, campaign, request)
@@ -271,7 +275,7 @@ def _failure_table(
 
     for row in counts:
         if row.failure_class or not row.plausible:
-            failed[row.site, row.failure_class or IMPLAUSIBLE] += row.measurements
+            failed[row.site, row.failure_class or Outcome.IMPLAUSIBLE.value] += row.measurements
     for key, count in (failed - Counter(lacking)).items():
         of(*key)["measurements"] = count
     for one in campaign_queries.count_failed_attempts(store, campaign.id):
@@ -302,7 +306,7 @@ def _unsupported_table(
     campaign: CampaignRow, lacking: Mapping[tuple[str, str], int], request: Request
 ) -> DataTable:
     rows = [
-        {"failure": UNSUPPORTED[of_class], "site": site, "measurements": count}
+        {"failure": UNSUPPORTED_LABELS[of_class], "site": site, "measurements": count}
         for (site, of_class), count in sorted(lacking.items())
     ]
     columns = (
@@ -326,9 +330,7 @@ def _message_table(store: Store, campaign: CampaignRow, request: Request) -> Dat
     number: Counter[tuple[str, ...]] = Counter()
     example: dict[tuple[str, ...], str] = {}
     for one in said:
-        failure = one.failure_class
-        if one.failure_kind == NOT_SUPPORTED:
-            failure = UNSUPPORTED.get(failure, failure)
+        failure = label_outcome(vars(one))
         key = (failure, one.failure_kind, one.failure_phase, one.message, one.site)
         number[key] += 1
         example.setdefault(key, one.job_id)

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayOutcomes
+from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import ConfigError
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, Moments
 from treehammer.sql.read.measurement_selection import Condition, Scalar, Selection
 from treehammer.sql.read.site_history import common_label
-from treehammer.sql.write.rollups import GOOD, IMPLAUSIBLE, UNSUPPORTED
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
@@ -28,7 +28,7 @@ from treehammer.web.views.shared.page_context import PageContext, PageView, link
 
 _GROUP_COLUMNS = ("test_name", VARIANT_COLUMN, "axis_root", "door", "kind")
 #: Outcomes that are counted in words of their own.
-_OUTCOMES = (GOOD, IMPLAUSIBLE, *UNSUPPORTED.values())
+_OUTCOMES = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value, *UNSUPPORTED_LABELS.values())
 _METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
 
 
@@ -211,7 +211,7 @@ def _failure_table(
     rows = [
         {
             **asdict(one),
-            "failure_class": one.failure_class or IMPLAUSIBLE,
+            "failure_class": one.failure_class or Outcome.IMPLAUSIBLE.value,
             "message": one.failure_message or one.implausible_reasons,
         }
         for one in found

@@ -16,9 +16,9 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.comparison import verdict_text
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
-from treehammer.sql.write.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import rerun
 from treehammer.web.core.route_paths import require_text
@@ -277,7 +277,9 @@ def _measurement_table(
         TableColumn("round", "round", is_number=True),
         TableColumn("position", "position", is_number=True),
         TableColumn(
-            "outcome", "outcome", css_class=lambda row: "" if row["outcome"] == GOOD else "slower"
+            "outcome",
+            "outcome",
+            css_class=lambda row: "" if row["outcome"] == Outcome.GOOD else "slower",
         ),
         TableColumn("why", "why", is_long=True, hidden=not any(map(_failure_reason, rows))),
         TableColumn(
@@ -296,7 +298,7 @@ def _measurement_table(
         TableColumn("started_us", "started", format_time),
     )
     filled = [
-        {**row, "outcome": _outcome(row), "why": _failure_reason(row), "all": "JSON"}
+        {**row, "outcome": label_outcome(row), "why": _failure_reason(row), "all": "JSON"}
         for row in rows
     ]
     empty = "It left no measurement."
@@ -316,10 +318,6 @@ def _format_ms(value: float | None) -> str:
     return "–" if value is None else verdict_text.format_milliseconds(value)
 
 
-def _outcome(row: Row) -> str:
-    return row["failure_class"] or (GOOD if row["plausible"] else IMPLAUSIBLE)
-
-
 def _failure_reason(row: Row) -> str:
     if row["failure_class"]:
         parts = (row["failure_kind"], row["failure_phase"], row["failure_message"])
@@ -332,7 +330,7 @@ def _latency_histograms(rows: Sequence[Row]) -> list[LatencyHistogram]:
     sums: dict[str, list[int]] = {}
     for row in rows:
         bins = row["read_latency_hist"]
-        if bins and _outcome(row) == GOOD:
+        if bins and classify_outcome(row) is Outcome.GOOD:
             title = f"ROOT {row['root_version']}" if row["root_version"] else "All reads"
             before = sums.get(title, [])
             sums[title] = [a + b for a, b in zip_longest(before, bins, fillvalue=0)]

@@ -16,6 +16,7 @@ from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.day_status import DayOutcomes
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
@@ -24,7 +25,6 @@ from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.site_history import ContextHistory, Workload
 from treehammer.sql.write.record_consistency import is_variant
-from treehammer.sql.write.rollups import GOOD, IMPLAUSIBLE
 from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
@@ -42,6 +42,7 @@ from treehammer.web.views.shared.site_columns import (
     status_class,
 )
 
+_COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
 #: Days from which on a point is a week.
 WEEKLY_FROM_DAYS = 90
 #: Filters of the address -> column of a work.
@@ -310,12 +311,12 @@ def _outcome_table(store: Store, asked: SiteQuery, request: Request) -> DataTabl
     mine = Selection(conditions=(Condition("site", "=", asked.site or None),))
     first, last = calendar_days.day_number(asked.first), calendar_days.day_number(asked.last)
     groups = store.fetch_figure(FigureQuery((), (DAY,), mine, first, last, kind=None)).groups
-    classes = sorted({name for group in groups for name in group.outcomes} - {GOOD, IMPLAUSIBLE})
+    classes = sorted({name for group in groups for name in group.outcomes} - {*_COMPLETED})
     rows = [
         {
             "day": calendar_days.day_from_number(int(group.by[DAY] or 0)).isoformat(),
             "status": DayOutcomes.from_outcomes(group.outcomes).status.value,
-            **{name: group.outcomes.get(name, 0) for name in (GOOD, IMPLAUSIBLE, *classes)},
+            **{name: group.outcomes.get(name, 0) for name in (*_COMPLETED, *classes)},
         }
         for group in reversed(groups)
     ]
@@ -326,7 +327,7 @@ def _outcome_table(store: Store, asked: SiteQuery, request: Request) -> DataTabl
             link=lambda row: link_to(request, "day", day=row["day"], query={"site": asked.site}),
         ),
         TableColumn("status", "status", css_class=status_class),
-        *count_columns(GOOD, IMPLAUSIBLE, *classes),
+        *count_columns(*_COMPLETED, *classes),
     )
     empty = "Nothing was measured in these days."
     return DataTable(

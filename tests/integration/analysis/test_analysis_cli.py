@@ -224,7 +224,7 @@ def test_a_campaign_is_summed_up_by_all_that_varies(settings: Settings) -> None:
         "hosts": 4,
     }
     assert first["loop_wall_s_low"] < first["loop_wall_s"] < first["loop_wall_s_high"]
-    assert (first["usable"], first["failed"], first["not_supported"]) == (16, 0, 0)
+    assert (first["good"], first["failed"], first["not_supported"]) == (16, 0, 0)
 
 
 def test_ratios_and_mixtures_are_said_to_be_such(settings: Settings) -> None:

@@ -16,10 +16,10 @@ from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.job_spec import EXECUTION_KINDS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError
+from treehammer.sql.core.metric_sums import HISTOGRAM_COLUMN
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS
-from treehammer.sql.write.rollups import HISTOGRAM_COLUMN
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.core.responses import RequestRefusedError

@@ -1,0 +1,79 @@
+"""Outcome of a measurement.
+
+Standard library only, Python 3.9 and later, like the whole record: it is packed into the worker.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Mapping
+
+from .failures import FAILURE_CLASSES, NOT_SUPPORTED
+
+
+class Outcome(str, Enum):
+    """Outcome of a measurement; only good ones are averaged."""
+
+    GOOD = "good"
+    #: The execution failed.
+    FAILED = "failed"
+    #: The execution completed, but its numbers cannot be true.
+    IMPLAUSIBLE = "implausible"
+    #: The release or setup lacks a feature, which is no failure of the site.
+    NOT_SUPPORTED = "not supported"
+
+    __str__ = str.__str__
+
+    @property
+    def key(self) -> str:
+        """Name in tables and JSON."""
+        return self.name.lower()
+
+
+#: Columns that determine the outcome.
+OUTCOME_COLUMNS = ("failure_class", "failure_kind", "plausible")
+#: Failure class -> label of the outcome "not supported". Later phases need no optional feature.
+UNSUPPORTED_LABELS = {
+    name: f"{name}: {Outcome.NOT_SUPPORTED.value}" for name in ("software-setup", "stage-in")
+}
+#: Labels of every outcome but good.
+BAD_OUTCOME_LABELS = (
+    *FAILURE_CLASSES,
+    Outcome.IMPLAUSIBLE.value,
+    *UNSUPPORTED_LABELS.values(),
+)
+
+
+def classify_outcome(row: Mapping[str, Any]) -> Outcome:
+    """Derive a measurement's outcome from its :data:`OUTCOME_COLUMNS`."""
+    failure_class = row["failure_class"]
+    if not failure_class:
+        return Outcome.GOOD if row["plausible"] else Outcome.IMPLAUSIBLE
+    if row["failure_kind"] == NOT_SUPPORTED and failure_class in UNSUPPORTED_LABELS:
+        return Outcome.NOT_SUPPORTED
+    return Outcome.FAILED
+
+
+def label_outcome(row: Mapping[str, Any]) -> str:
+    """Name a measurement's outcome, and the failure class behind it if it has one."""
+    outcome = classify_outcome(row)
+    if outcome is Outcome.FAILED:
+        return str(row["failure_class"])
+    if outcome is Outcome.NOT_SUPPORTED:
+        return UNSUPPORTED_LABELS[row["failure_class"]]
+    return str(outcome)
+
+
+_OUTCOMES_BY_LABEL = {
+    Outcome.GOOD.value: Outcome.GOOD,
+    Outcome.IMPLAUSIBLE.value: Outcome.IMPLAUSIBLE,
+    **dict.fromkeys(UNSUPPORTED_LABELS.values(), Outcome.NOT_SUPPORTED),
+}
+
+
+def sum_outcomes(counts: Mapping[str, int]) -> dict[Outcome, int]:
+    """Sum counts by outcome label, as roll-ups have them, to counts of every outcome."""
+    sums = dict.fromkeys(Outcome, 0)
+    for label, count in counts.items():
+        sums[_OUTCOMES_BY_LABEL.get(label, Outcome.FAILED)] += count
+    return sums
