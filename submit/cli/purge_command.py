@@ -15,7 +15,7 @@ from treehammer.sql.core.day_numbers import DAY_US
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.campaign_polling import make_tracker
-from treehammer.submit.tracking.record_files import REFUSED_FOLDER
+from treehammer.submit.tracking.record_files import REJECTED_FOLDER
 from treehammer.submit.tracking.tracker import CampaignTracker
 from treehammer.terminal import on_interrupt
 
@@ -78,8 +78,8 @@ def _retention_reason(tracker: CampaignTracker, campaign: CampaignRow) -> str:
         return collected.describe_rejections()[-1]
     for job in jobs:
         for sandbox in tracker.sandboxes(job).values():
-            if (sandbox / REFUSED_FOLDER).is_dir():
-                return f"what is no record waits to be looked at in {sandbox / REFUSED_FOLDER}"
+            if (sandbox / REJECTED_FOLDER).is_dir():
+                return f"rejected records wait for inspection in {sandbox / REJECTED_FOLDER}"
     return ""
 
 

@@ -50,7 +50,7 @@ def make_tracker(store: Store, settings: Settings) -> CampaignTracker:
         store,
         cache(lambda name: open_batch_system(name, settings)),  # asked for once a job
         under_way=SubmissionLocks(settings.submissions_dir).is_under_way,
-        tell=CampaignUploader(settings).upload,
+        upload=CampaignUploader(settings).upload,
     )
 
 

@@ -1,7 +1,7 @@
-"""The circuit breaker: a site at which too many jobs fail is given no more of them.
+"""Circuit breaker for failing sites.
 
-It acts whenever somebody looks: ``status``, ``collect``, ``submit --wait``.  This machine has none: it
-is its user's own, and a test that is being written may fail as often as it likes.
+It is applied whenever a campaign is polled: by ``status``, ``collect`` and ``submit --wait``.  Jobs of
+the submitting machine are exempt: a test under development may fail there as often as it likes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_state import JobState
@@ -25,19 +25,70 @@ from treehammer.submit.tracking.failure_summary import (
 )
 from treehammer.submit.tracking.tracker import CampaignTracker
 
-#: What the attempts begin their message with that a breaker ended, or did not let begin.
+#: Start of the message of an attempt that a breaker cancelled.
 STOPPED_MESSAGE = "stopped by the breaker"
-#: Seconds that running jobs are given to end, so that why they did can be stored with them.
+#: Seconds that running jobs get to end, so that the reason can be stored with them.
 CANCEL_WAIT_S = 15.0
 
 _ENDED_STATES = (JobState.DONE.value, JobState.LOST.value)
 
 
-def stop_failing_sites(tracker: CampaignTracker, campaign: CampaignRow) -> list[str]:
-    """Cancel what is left at each site where too many jobs failed.
+@dataclass(frozen=True)
+class SiteJobs:
+    """Jobs of a campaign at one site, with the last attempt of each that has one.
 
-    Why is stored with every job that was cancelled.  Returns a line for each site that was stopped
-    now or earlier.
+    ``stopped_us`` is when the breaker last stopped the site, 0 for never.  Jobs that ended before
+    then do not count: ``resume`` gives the site a new chance.
+    """
+
+    site: str
+    jobs: tuple[JobRow, ...]
+    last: Mapping[str, AttemptRow]
+    stopped_us: int
+
+    @property
+    def open_jobs(self) -> list[JobRow]:
+        """Jobs that have not ended."""
+        return [job for job in self.jobs if not JobState(job.state).is_final]
+
+    @property
+    def ended_ids(self) -> list[str]:
+        """Ids of the jobs that ended by themselves since the site was last stopped."""
+        return [
+            job.id
+            for job in self.jobs
+            if job.state in _ENDED_STATES
+            and (self.last[job.id].ended_us if job.id in self.last else 0) >= self.stopped_us
+        ]
+
+    @property
+    def stop_messages(self) -> list[str]:
+        """Messages of earlier stops that still hold."""
+        cancelled = [job.id for job in self.jobs if job.state == JobState.CANCELLED.value]
+        messages = {self.last[job].message for job in cancelled if job in self.last}
+        return sorted(message for message in messages if message.startswith(STOPPED_MESSAGE))
+
+    def stop_reason(self, breaker: BreakerThreshold, failed: Mapping[str, str]) -> str:
+        """Explain why the site has to be stopped now; '' if it does not.
+
+        Args:
+            breaker: the campaign's threshold.
+            failed: job id -> failure class, of the jobs that failed.
+        """
+        ended = self.ended_ids
+        bad = [job for job in ended if job in failed]
+        if not self.open_jobs or not breaker.is_exceeded(len(ended), len(bad)):
+            return ""
+        kinds = Counter(failed[job] for job in bad).most_common()
+        classes = ", ".join(f"{count} {kind}" for kind, count in kinds)
+        return f"{len(bad)} of {len(ended)} jobs failed ({classes}), breaker {breaker}"
+
+
+def stop_failing_sites(tracker: CampaignTracker, campaign: CampaignRow) -> list[str]:
+    """Cancel the remaining jobs at each site where too many failed.
+
+    The reason is stored with every cancelled job.  Returns a line for each site that is stopped,
+    now or by an earlier call.
 
     Raises:
         BatchError: a batch system does not answer.
@@ -45,106 +96,86 @@ def stop_failing_sites(tracker: CampaignTracker, campaign: CampaignRow) -> list[
     breaker = BreakerThreshold.parse(json.loads(campaign.plan).get("breaker", "off"))
     if breaker is None:
         return []
-    known = tracker.store.jobs(campaign.id)
-    jobs = [job for job in known if job.batch_system != LOCAL_BATCH and not job.is_external]
-    attempts = tracker.store.attempts(job.id for job in jobs)
-    last = {attempt.job_id: attempt for attempt in attempts}
-    failed = _failed_jobs(tracker.store, campaign, jobs, last)
-    # What failed before a site was stopped counts no more once it goes on.
-    stopped_us: dict[str, int] = {}
-    sites = {job.id: job.site for job in jobs}
-    for attempt in attempts:
+    sites = _group_by_site(tracker.store, campaign)
+    failed = _failed_jobs(tracker.store, campaign, sites)
+    lines = []
+    for here in sites:
+        messages = here.stop_messages
+        if reason := here.stop_reason(breaker, failed):
+            _cancel_jobs(tracker, campaign, here.open_jobs, reason)
+            messages = [f"{STOPPED_MESSAGE}: {reason}"]
+        lines += [_format_stop_message(campaign, here.site, message) for message in messages]
+    return lines
+
+
+def _group_by_site(store: Store, campaign: CampaignRow) -> list[SiteJobs]:
+    """Group the jobs that this installation follows on other machines by site."""
+    jobs: dict[str, list[JobRow]] = defaultdict(list)
+    for job in store.jobs(campaign.id):
+        if job.batch_system != LOCAL_BATCH and not job.is_external:
+            jobs[job.site].append(job)
+    site_of = {job.id: site for site, here in jobs.items() for job in here}
+    last: dict[str, AttemptRow] = {}
+    stopped_us: Counter[str] = Counter()
+    for attempt in store.attempts(site_of):  # ordered by number
+        last[attempt.job_id] = attempt
         if attempt.message.startswith(STOPPED_MESSAGE):
-            site = sites[attempt.job_id]
-            stopped_us[site] = max(stopped_us.get(site, 0), attempt.ended_us)
-    said = []
-    for site in dict.fromkeys(sites.values()):
-        here = [job for job in jobs if job.site == site]
-        left = [job for job in here if not JobState(job.state).is_final]
-        since_us = stopped_us.get(site, 0)
-        ended = [
-            j.id for j in here if j.state in _ENDED_STATES and _job_end_us(last, j) >= since_us
-        ]
-        reason = _stop_reason(breaker, ended, failed) if left else ""
-        if reason:
-            _cancel_jobs(tracker, campaign, left, reason)
-            said.append(_format_stop_message(campaign, site, f"{STOPPED_MESSAGE}: {reason}"))
-        else:
-            # Told again to whoever looks later.
-            over = [job.id for job in here if job.state == JobState.CANCELLED.value]
-            messages = {last[job].message for job in over if job in last}
-            stopped = sorted(message for message in messages if message.startswith(STOPPED_MESSAGE))
-            said += [_format_stop_message(campaign, site, message) for message in stopped]
-    return said
+            site = site_of[attempt.job_id]
+            stopped_us[site] = max(stopped_us[site], attempt.ended_us)
+    return [SiteJobs(site, tuple(here), last, stopped_us[site]) for site, here in jobs.items()]
 
 
 def _format_stop_message(campaign: CampaignRow, site: str, message: str) -> str:
     return (
-        f"Site {site} was {message}. Once that is repaired: "
+        f"Site {site} was {message}. After the repair: "
         f"treehammer resume {campaign.id} --sites {site}"
     )
 
 
-def _failed_jobs(
-    store: Store,
-    campaign: CampaignRow,
-    jobs: Iterable[JobRow],
-    attempts: Mapping[str, AttemptRow],
-) -> dict[str, str]:
-    """Class of failure of each job that ended and did not bring all it should."""
-    ended = {job.id for job in jobs if job.state in _ENDED_STATES}
-    found = {job: attempts[job].failure_class for job in ended if job in attempts}
+def _failed_jobs(store: Store, campaign: CampaignRow, sites: Iterable[SiteJobs]) -> dict[str, str]:
+    """Return job id -> failure class of each ended job that failed or lost measurements."""
+    found: dict[str, str] = {}
+    last: dict[str, AttemptRow] = {}
+    for here in sites:
+        last |= here.last
+        for job in here.jobs:
+            if job.state in _ENDED_STATES:
+                found[job.id] = here.last[job.id].failure_class if job.id in here.last else ""
     for row in select_failed_measurements(store, campaign, ("job_id", "attempt", *OUTCOME_COLUMNS)):
-        job = str(row["job_id"])
-        # What a release cannot do is no fault of the site.
-        counts = classify_outcome(row) is Outcome.FAILED
-        if counts and job in ended and is_from_last_attempt(row, attempts):
-            found[job] = found.get(job) or str(row["failure_class"])
-    return {job: kind for job, kind in found.items() if kind}
-
-
-def _job_end_us(last: Mapping[str, AttemptRow], job: JobRow) -> int:
-    return last[job.id].ended_us if job.id in last else 0
-
-
-def _stop_reason(
-    breaker: BreakerThreshold, ended: Collection[str], failed: Mapping[str, str]
-) -> str:
-    """Why a site is stopped whose jobs ended so; '' when it is not."""
-    bad = [job for job in ended if job in failed]
-    if not breaker.is_exceeded(len(ended), len(bad)):
-        return ""
-    kinds = Counter(failed[job] for job in bad).most_common()
-    classes = ", ".join(f"{count} {kind}" for kind, count in kinds)
-    return f"{len(bad)} of {len(ended)} jobs failed ({classes}), breaker {breaker}"
+        job_id = str(row["job_id"])
+        # The site is not to blame for a feature that a release lacks.
+        failed = classify_outcome(row) is Outcome.FAILED
+        if failed and job_id in found and is_from_last_attempt(row, last):
+            found[job_id] = found[job_id] or str(row["failure_class"])
+    return {job_id: failure for job_id, failure in found.items() if failure}
 
 
 def _cancel_jobs(
     tracker: CampaignTracker, campaign: CampaignRow, jobs: Collection[JobRow], reason: str
 ) -> None:
-    """Cancel jobs, and store why with each that is over then."""
-    names = {job.id: job.batch_system for job in jobs}
+    """Cancel jobs and store the reason with each that ended in time."""
     batch_ids: dict[str, list[str]] = defaultdict(list)
     for job in jobs:
         if job.batch_id:
             batch_ids[job.batch_system].append(job.batch_id)
     for name, ids in batch_ids.items():
         tracker.batch_system(name).cancel(ids)
+    job_ids = {job.id for job in jobs}
     deadline = time.monotonic() + CANCEL_WAIT_S
     while True:
-        now = [job for job in tracker.refresh_jobs(campaign) if job.id in names]
+        now = [job for job in tracker.refresh_jobs(campaign) if job.id in job_ids]
         if all(JobState(job.state).is_final for job in now) or time.monotonic() > deadline:
             break
         time.sleep(1.0)
-    over = [job for job in now if job.state == JobState.CANCELLED.value]
-    attempts = load_last_attempts(tracker.store, over)
+    cancelled = [job for job in now if job.state == JobState.CANCELLED.value]
+    attempts = load_last_attempts(tracker.store, cancelled)
     tracker.store.set_attempts(
-        _make_stopped_attempt(job, attempts.get(job.id), reason) for job in over
+        _make_stopped_attempt(job, attempts.get(job.id), reason) for job in cancelled
     )
 
 
 def _make_stopped_attempt(job: JobRow, last: AttemptRow | None, reason: str) -> AttemptRow:
-    """The last attempt of a cancelled job; one that never began stands for a job without."""
+    """Return the last attempt of a cancelled job with the reason; a new one if it never started."""
     state, now_us = JobState.CANCELLED.value, time.time_ns() // 1000
     if last is None or last.state != state:
         number = last.number + 1 if last else 1

@@ -1,4 +1,4 @@
-"""What went wrong in a campaign, in the words of the worker, each kind of trouble once."""
+"""Failures of a campaign, grouped by site, class and message."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from treehammer.sql.write.store import Store
 _MeasurementRow = Mapping[str, Value]
 
 _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
-#: What a trouble's message ends with where another attempt of the job followed.
+#: End of a message if another attempt of the job followed.
 RETRIED_SUFFIX = " (tried again)"
 
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """One kind of trouble at one site.
+    """Failures with the same message at one site.
 
     Attributes:
-        failure: as :func:`name_failure` names it.
-        message: what was said.
-        count: how many measurements or attempts met it.
-        log: end of the output of one of the payloads, '' where there is none.
+        site: name of the site.
+        failure: class, see :func:`name_failure`.
+        message: the worker's message.
+        count: number of measurements or attempts.
+        log: end of one payload's output, '' if there is none.
     """
 
     site: str
@@ -38,7 +39,7 @@ class FailureGroup:
 
 
 def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup]:
-    """Every kind of trouble of a campaign, the most frequent first."""
+    """Group all failures of a campaign, the most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     logs: dict[tuple[str, str, str], str] = {}
     for site, failure, message, log in [
@@ -54,7 +55,7 @@ def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup
 def select_failed_measurements(
     store: Store, campaign: CampaignRow, columns: Sequence[str]
 ) -> Iterator[_MeasurementRow]:
-    """The measurements of a campaign that failed or cannot be true, as rows of the store."""
+    """Yield the campaign's failed and implausible measurements as rows of the store."""
     for conditions in (("failure_class!=",), ("failure_class=", "plausible=false")):
         yield from store.measurements(Selection.parse((campaign.id,), conditions), columns)
 
@@ -66,8 +67,8 @@ def name_failure(row: _MeasurementRow) -> str:
 
 
 def load_last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, AttemptRow]:
-    """Job id -> its last attempt: the one that counts, as the others were made good by it."""
-    # They come by job and number.
+    """Return job id -> last attempt. Only the last attempt of a job counts."""
+    # The store orders attempts by job and number.
     return {attempt.job_id: attempt for attempt in store.attempts(job.id for job in jobs)}
 
 
@@ -78,14 +79,12 @@ def _measurement_failures(
     for row in select_failed_measurements(
         store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, "job_id", "attempt")
     ):
-        site, message, why, log = (str(row[name] or "") for name in _SUMMARY_COLUMNS)
-        failure, again = (
-            name_failure(row),
-            "" if is_from_last_attempt(row, last) else RETRIED_SUFFIX,
-        )
+        site, message, reasons, log = (str(row[name] or "") for name in _SUMMARY_COLUMNS)
+        failure = name_failure(row)
+        suffix = "" if is_from_last_attempt(row, last) else RETRIED_SUFFIX
         if failure == Outcome.IMPLAUSIBLE:
-            message, log = why, ""
-        yield site, failure, message + again, log
+            message, log = reasons, ""
+        yield site, failure, message + suffix, log
 
 
 def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -> bool:
@@ -100,5 +99,5 @@ def _attempt_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[str
     last = load_last_attempts(store, jobs)
     for attempt in store.attempts(sites):
         if attempt.failure_class:
-            again = "" if attempt == last[attempt.job_id] else RETRIED_SUFFIX
-            yield sites[attempt.job_id], attempt.failure_class, attempt.message + again, ""
+            suffix = "" if attempt == last[attempt.job_id] else RETRIED_SUFFIX
+            yield sites[attempt.job_id], attempt.failure_class, attempt.message + suffix, ""

@@ -1,4 +1,4 @@
-"""What came home in the sandboxes of jobs: records, and files among them that are none."""
+"""Record files in the sandboxes of jobs, and the rejection of invalid ones."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import JobRow
 from treehammer.sql.write.record_consistency import require_consistent
 
-#: Folder of an attempt for what lay among its records and is none.
-REFUSED_FOLDER = "records-refused"
-#: No record is larger: what is, was not written by the worker.
+#: Folder of an attempt for invalid files from its records folder.
+REJECTED_FOLDER = "rejected-records"
+#: Size limit in bytes; the worker writes no larger record.
 MAX_RECORD_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
 class RejectedFile:
-    """A file among the records of an attempt that is none; it was moved to ``path``."""
+    """An invalid file among the records of an attempt, moved to ``path``."""
 
     job_id: str
     attempt: int
@@ -27,9 +27,9 @@ class RejectedFile:
 
 @dataclass(frozen=True)
 class CollectResult:
-    """What a collection brought: new and already known measurements.
+    """Result of a collection: numbers of new and already known measurements.
 
-    ``conflicting`` are identities that the store has with other content, which it kept.
+    ``conflicting`` are ids of records whose content differs from the stored one, which is kept.
     """
 
     new: int
@@ -38,25 +38,35 @@ class CollectResult:
     rejected: tuple[RejectedFile, ...]
 
     def describe_rejections(self) -> list[str]:
-        """A line for each file or identity that was not taken in."""
+        """Return a line for each rejected file or record."""
         return [
             *(f"not a record ({file.reason}): {file.path}" for file in self.rejected),
             *(
-                f"{identity} came with other content than before; the first stays"
+                f"{identity} differs from the stored measurement, which is kept"
                 for identity in self.conflicting
             ),
         ]
 
 
 def list_record_files(sandbox: Path) -> list[Path]:
-    """The complete records in a sandbox."""
+    """List the complete records in a sandbox."""
     return sorted((sandbox / "records").glob("*.json"))
 
 
 def read_record(
-    path: Path, job: JobRow, attempt: int, set_aside: list[RejectedFile]
+    path: Path, job: JobRow, attempt: int, rejected: list[RejectedFile]
 ) -> Measurement | None:
-    """A record of this job that the service would take as well; anything else is moved aside and reported."""
+    """Read a record that the service would accept as well; move any other file aside.
+
+    Args:
+        path: the file.
+        job: the job that must own the record.
+        attempt: number of its attempt.
+        rejected: receives an invalid file.
+
+    Returns:
+        The record; None for an invalid or vanished file.
+    """
     try:
         if path.is_symlink() or path.stat().st_size > MAX_RECORD_BYTES:
             raise ValueError(f"a link, or larger than {MAX_RECORD_BYTES} bytes")
@@ -66,14 +76,14 @@ def read_record(
             raise ValueError(f"belongs to campaign {owner[0]}, job {owner[1]}")
         require_consistent(measurement, marked=False)
     except FileNotFoundError:
-        return None  # another collection has just moved it aside
+        return None  # another collection has just moved it
     except ValueError as error:
-        set_aside.append(RejectedFile(job.id, attempt, _reject_file(path), str(error)))
+        rejected.append(RejectedFile(job.id, attempt, _reject_file(path), str(error)))
         return None
     return measurement
 
 
 def _reject_file(path: Path) -> Path:
-    folder = path.parent.parent / REFUSED_FOLDER
+    folder = path.parent.parent / REJECTED_FOLDER
     folder.mkdir(exist_ok=True)
     return path.rename(folder / path.name)

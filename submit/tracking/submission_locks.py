@@ -1,11 +1,11 @@
-"""Which submissions are under way on this machine, and which ended before they were through.
+"""Locks of submissions in progress on this machine.
 
 ::
 
     FOLDER/
-      CAMPAIGN/        one submission; removed when it is through
+      CAMPAIGN/        one submission; removed when it is complete
         lock           held by the submitter as long as it lives
-        rendered/      what its jobs need, until the batch systems have copied it
+        rendered/      inputs of its jobs, until the batch systems have copied them
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from treehammer.collectors.shared_files import hold_lock, is_locked
 from treehammer.errors import BatchError, TreehammerError
 from treehammer.submit.batch.staging import describe_os_error, is_disk_full
 
-#: A submission of which nothing is known here, being made elsewhere, has so long to queue its jobs.
+#: Seconds that a submission by an unknown process has to queue its jobs.
 SUBMITTER_GRACE_S = 120.0
 
 
 class SubmissionLocks:
-    """The submissions made from one data folder."""
+    """Submissions made from one data folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @contextmanager
     def hold(self, campaign_id: str) -> Iterator[Path]:
-        """Show that a submission is under way while the block runs; yields an empty folder for it.
+        """Hold the lock of a submission while the block runs; yields an empty folder for it.
 
         Raises:
-            BatchError: the folder cannot be made, or what goes there cannot be written.
+            BatchError: the folder cannot be created, or a file in it cannot be written.
         """
         mine = self.folder / campaign_id
         try:
@@ -45,7 +45,7 @@ class SubmissionLocks:
                     (mine / "rendered").mkdir()
                     yield mine / "rendered"
                 except BaseException:
-                    # The lock's file stays: it tells the others that this submission is over.
+                    # The lock file stays to show that this submission has ended.
                     shutil.rmtree(mine / "rendered", ignore_errors=True)
                     raise
                 shutil.rmtree(mine, ignore_errors=True)
@@ -64,12 +64,12 @@ class SubmissionLocks:
             ) from error
 
     def is_under_way(self, campaign_id: str) -> bool | None:
-        """Whether the campaign is being submitted; None where nothing is known of it here."""
+        """Whether the campaign is being submitted; None if this machine knows nothing of it."""
         mine = self.folder / campaign_id
         return is_locked(mine / "lock") if mine.is_dir() else None
 
     def _remove_stale(self) -> None:
-        """Remove what killed submitters left, once nobody needs to be told that they died."""
+        """Remove the folders of killed submitters once their grace period is over."""
         for entry in self.folder.glob("*"):
             try:
                 old = time.time() - entry.stat().st_mtime > SUBMITTER_GRACE_S

@@ -1,7 +1,7 @@
-"""Tracking: what batch systems know of a campaign, brought into the store.
+"""Campaign tracker: copies the state of jobs from batch systems into the store.
 
-Nothing here depends on who submitted or how often it is called: states are copied, records are
-added once by their identity, and what cannot be added stays on disk.
+The result does not depend on the caller or on how often it is called: states are copied, records
+are added once by their identity, and rejected files stay on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from treehammer.collectors.record.outcome import OUTCOME_COLUMNS
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import BatchSystem, UnknownBatchSystemError
+from treehammer.submit.batch.interface import BatchSystem, JobStatus, UnknownBatchSystemError
 from treehammer.submit.tracking.attempt_rows import (
     INVALID_RECORD,
     RecordedCounts,
@@ -44,16 +44,16 @@ from treehammer.submit.tracking.submission_locks import SUBMITTER_GRACE_S
 
 @dataclass(frozen=True)
 class TrackingProgress:
-    """How far a campaign is.
+    """Progress of a campaign.
 
     Attributes:
-        states: site -> state -> jobs.
-        done: planned measurements that are on record, or will never come.
-        planned: measurements that were planned.
-        failures: site -> class -> failed measurements, and jobs whose last attempt left too few;
-            what came back whole but cannot be true counts as ``implausible``.  Attempts that were
-            followed by another count for nothing.
-        remaining_s: expected seconds to the end at the pace so far, None while that is unknown.
+        states: site -> state -> number of jobs.
+        finished_measurements: planned measurements that are recorded or will never arrive.
+        planned_measurements: number of planned measurements.
+        failures: site -> class -> failed measurements, plus jobs whose last attempt lost some.
+            Implausible measurements count as ``implausible``.  Attempts that were followed by
+            another do not count.
+        remaining_s: expected seconds to the end at the pace so far, None while unknown.
     """
 
     states: Mapping[str, Mapping[str, int]]
@@ -64,11 +64,11 @@ class TrackingProgress:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every job is final."""
+        """Whether every job has ended."""
         return all(JobState(state).is_final for site in self.states.values() for state in site)
 
     def describe_jobs(self) -> str:
-        """One line for a progress bar."""
+        """Summarize the jobs in one line for a progress bar."""
         jobs: Counter[str] = Counter()
         for states in self.states.values():
             jobs.update(states)
@@ -78,16 +78,15 @@ class TrackingProgress:
 
 
 class CampaignTracker:
-    """Keeps the store's picture of campaigns up to date.
+    """Keeps campaigns in the store up to date.
 
     Args:
-        store: where campaigns, jobs and measurements are kept.
-        batch_system: name -> batch system.
-        now_us: microseconds since 1970 UTC.
-        under_way: whether the campaign of that identity is being submitted just now; None where
-            that cannot be told, which its age then decides.
-        tell: hands what is known of a campaign in to a results service; see
-            :meth:`.handing_in.HandingIn.tell`.
+        store: database of campaigns, jobs and measurements.
+        batch_system: opens a batch system by name.
+        now_us: clock, microseconds since 1970 UTC.
+        under_way: whether a campaign, by its id, is being submitted; None if unknown, then its age
+            decides.
+        upload: sends a campaign to the results service, see :meth:`.CampaignUploader.upload`.
     """
 
     def __init__(
@@ -96,29 +95,29 @@ class CampaignTracker:
         batch_system: Callable[[str], BatchSystem],
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         under_way: Callable[[str], bool | None] = lambda _: None,
-        tell: Callable[[Store, CampaignRow, bool], str] = lambda *_: "",
+        upload: Callable[[Store, CampaignRow, bool], str] = lambda *_: "",
     ) -> None:
         self.store = store
         self.batch_system = batch_system
         self.now_us = now_us
         self.under_way = under_way
-        self._tell = tell
+        self._upload = upload
         self._added: set[Path] = set()
-        self._told: list[str] = []
+        self._rejections: list[str] = []
         self._counted: dict[str, int] = {}
         self._unanswered: dict[str, BatchError] = {}
-        self._elsewhere: dict[str, str] = {}
+        self._unknown_systems: dict[str, str] = {}
 
     def refresh_jobs(self, campaign: CampaignRow) -> list[JobRow]:
-        """Bring job states and attempts up to date and return the jobs.
+        """Bring job states and attempts up to date and return all jobs.
 
-        Jobs that the store knows to be over are not asked for again.  Those of a batch system that
-        does not answer stay as they are, which :meth:`notes` tells.
+        Jobs that are final in the store are not queried.  Jobs of a batch system that does not
+        answer keep their state; :meth:`describe_obstacles` names it.
 
         Raises:
-            BatchError: no batch system that has anything to tell answers.
+            BatchError: none of the batch systems with open jobs answers.
         """
-        # Asked first: what a submission that ended meanwhile has queued is found below.
+        # Checked before the query: a submission that ends in between has queued its jobs by then.
         being_submitted = self._is_being_submitted(campaign)
         before = self.store.jobs(campaign.id)
         open_jobs = [job for job in before if _may_change(job)]
@@ -127,18 +126,7 @@ class CampaignTracker:
         attempts: list[AttemptRow] = []
         recorded = self.store.count_by_attempt(campaign.id) if open_jobs else {}
         for name, group in _group_by_batch_system(open_jobs):
-            try:
-                batch = self.find_batch_system(name, group)
-                if batch is None:
-                    continue
-                queued = _fill_batch_ids(group, batch)
-                statuses = batch.query(job.batch_id for job in queued if job.batch_id)
-            except BatchError as error:
-                self._unanswered[name] = error
-                continue
-            self._unanswered.pop(name, None)
-            for job in queued:
-                status = statuses.get(job.batch_id)
+            for job, status, batch in self._query_jobs(name, group):
                 now, rows = job, []
                 if status is not None:
                     now = _with_state(job, status.state.value)
@@ -148,75 +136,91 @@ class CampaignTracker:
                     rows = [row]
                 jobs[job.id], rows = clear_recovered_failures(now, rows, recorded)
                 attempts += rows
-        # Attempts first: a job that is stored as final is not looked at again.
+        # Attempts first: a job that is stored as final is not queried again.
         self.store.set_attempts(set(attempts) - set(stored.values()))
         self.store.set_jobs(set(jobs.values()) - set(before))
         if open_jobs and self._unanswered.keys() >= {job.batch_system for job in open_jobs}:
             raise next(iter(self._unanswered.values()))
         return list(jobs.values())
 
+    def _query_jobs(
+        self, name: str, jobs: Sequence[JobRow]
+    ) -> list[tuple[JobRow, JobStatus | None, BatchSystem]]:
+        """Return each job with its status, None if unknown; nothing if the batch system is silent."""
+        try:
+            batch = self.find_batch_system(name, jobs)
+            if batch is None:
+                return []
+            queued = _fill_batch_ids(jobs, batch)
+            statuses = batch.query(job.batch_id for job in queued if job.batch_id)
+        except BatchError as error:
+            self._unanswered[name] = error
+            return []
+        self._unanswered.pop(name, None)
+        return [(job, statuses.get(job.batch_id), batch) for job in queued]
+
     def _is_being_submitted(self, campaign: CampaignRow) -> bool:
-        """Whether jobs that no batch system knows may still be on their way."""
+        """Whether jobs unknown to the batch systems may still be submitted."""
         known = self.under_way(campaign.id)
         if known is not None:
             return known
         return (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
 
     def update(self, campaign: CampaignRow) -> TrackingProgress:
-        """Bring everything up to date, measurements included, and say how far the campaign is.
+        """Bring jobs, attempts and measurements up to date and return the progress.
 
         Raises:
-            StoreError: the store refuses; every record is still on disk.
+            StoreError: the store rejects the records; all are still on disk.
         """
         self.refresh_jobs(campaign)
         collected = self.collect_records(campaign, thorough=False)
-        self._told += collected.describe_rejections()
+        self._rejections += collected.describe_rejections()
         return self.compute_progress(campaign)
 
     def describe_obstacles(self, campaign: CampaignRow) -> list[str]:
-        """What a user should know: files that are no records, and why no job starts."""
+        """List problems for the user: rejected files, silent batch systems, reasons for waiting."""
         open_jobs = [job for job in self.store.jobs(campaign.id) if _may_change(job)]
-        told = list(self._told)
+        lines = list(self._rejections)
         for name, group in _group_by_batch_system(open_jobs):
             if name in self._unanswered:
-                told.append(str(self._unanswered[name]))
+                lines.append(str(self._unanswered[name]))
                 continue
             try:
                 if batch := self.find_batch_system(name, group):
-                    told += batch.explain_waiting(job.batch_id for job in group if job.batch_id)
+                    lines += batch.explain_waiting(job.batch_id for job in group if job.batch_id)
             except BatchError as error:
-                told.append(str(error))
-        return list(dict.fromkeys((*told, *self.describe_unknown_batch_systems())))
+                lines.append(str(error))
+        return list(dict.fromkeys((*lines, *self.describe_unknown_batch_systems())))
 
     def collect_records(self, campaign: CampaignRow, *, thorough: bool = True) -> CollectResult:
-        """Add the records of all jobs, running ones included, to the store.
+        """Add the records of all jobs, including running ones, to the store.
 
         Args:
-            campaign: whose.
-            thorough: read also the records of jobs that are over and of which the store has all.
+            campaign: the campaign.
+            thorough: also read records of ended jobs that the store has completely.
 
         Raises:
-            StoreError: the store refuses; every record is still on disk.
+            StoreError: the store rejects the records; all are still on disk.
         """
-        set_aside: list[RejectedFile] = []
+        rejected: list[RejectedFile] = []
         paths: list[Path] = []
 
-        def valid() -> Iterator[Measurement]:
+        def read_records() -> Iterator[Measurement]:
             for job in self._select_jobs_to_read(campaign, thorough):
                 for attempt, path in self._list_new_records(job):
-                    measurement = read_record(path, job, attempt, set_aside)
+                    measurement = read_record(path, job, attempt, rejected)
                     if measurement is not None:
                         paths.append(path)
                         yield measurement
 
         try:
-            added = self.store.add(valid())
+            added = self.store.add(read_records())
         finally:
-            # They are out of the way already: nobody will find them again.
-            self._fail_rejected_attempts(set_aside)
+            # Rejected files have been moved, so no later call would find them.
+            self._fail_rejected_attempts(rejected)
         self._added.update(paths)
         self._clear_recovered_failures(campaign)
-        return CollectResult(added.new, added.known, tuple(added.conflicting), tuple(set_aside))
+        return CollectResult(added.new, added.known, tuple(added.conflicting), tuple(rejected))
 
     def _select_jobs_to_read(self, campaign: CampaignRow, thorough: bool) -> list[JobRow]:
         jobs = self.store.jobs(campaign.id)
@@ -227,38 +231,38 @@ class CampaignTracker:
         recorded = _count_by_job(self.store.count_by_attempt(campaign.id))
 
         def is_whole(job: JobRow) -> bool:
-            # Of several attempts not only the last brings records.
+            # Earlier attempts may have records too.
             alone = starts[job.id] == 1 and JobState(job.state).is_final
             return alone and recorded[job.id] >= job.planned_measurements
 
         return [job for job in started if not is_whole(job)]
 
     def _clear_recovered_failures(self, campaign: CampaignRow) -> None:
-        """Do what new measurements call for, whether they came with the jobs or by the service."""
+        """Update attempts and replicas after new measurements arrived by either way."""
         recorded = self.store.count_by_attempt(campaign.id)
         count = sum(recorded.values())
         if count == self._counted.get(campaign.id, 0):
             return
         self._counted[campaign.id] = count
-        self.store.mark_bad_replicas()  # one that they read may have been found bad meanwhile
+        self.store.mark_bad_replicas()  # a replica may have been found bad after it was read
         jobs = {job.id: job for job in self.store.jobs(campaign.id)}
         attempts: dict[str, list[AttemptRow]] = defaultdict(list)
         for attempt in self.store.attempts(jobs):
             attempts[attempt.job_id].append(attempt)
-        mended: list[AttemptRow] = []
-        done: list[JobRow] = []
+        changed_attempts: list[AttemptRow] = []
+        changed_jobs: list[JobRow] = []
         for job_id, before in attempts.items():
             if JobState(jobs[job_id].state).is_final:
                 job, after = clear_recovered_failures(jobs[job_id], before, recorded)
-                mended += [row for row in after if row not in before]
-                done += [job] if job != jobs[job_id] else []
-        if mended or done:
-            self.store.set_attempts(mended)
-            self.store.set_jobs(done)
+                changed_attempts += [row for row in after if row not in before]
+                changed_jobs += [job] if job != jobs[job_id] else []
+        if changed_attempts or changed_jobs:
+            self.store.set_attempts(changed_attempts)
+            self.store.set_jobs(changed_jobs)
 
-    def _fail_rejected_attempts(self, set_aside: Sequence[RejectedFile]) -> None:
-        """Make attempts fail whose records did not come back whole."""
-        for item in set_aside:
+    def _fail_rejected_attempts(self, rejected: Sequence[RejectedFile]) -> None:
+        """Mark attempts with rejected records as failed."""
+        for item in rejected:
             for attempt in self.store.attempts([item.job_id]):
                 if attempt.number == item.attempt and not attempt.failure_class:
                     message = f"{INVALID_RECORD} ({item.reason}): {item.path}"
@@ -266,26 +270,26 @@ class CampaignTracker:
                     self.store.set_attempts([failed])
 
     def cancel(self, campaign: CampaignRow) -> int:
-        """Cancel the campaign's jobs that are not final and return how many were."""
+        """Cancel the campaign's jobs that are not final and return their number."""
         count = 0
         for name, group in _group_by_batch_system(self.refresh_jobs(campaign)):
-            # What is over may have been purged since.
+            # Ended jobs may have been purged.
             open_ids = [j.batch_id for j in group if j.batch_id and not JobState(j.state).is_final]
             count += self.batch_system(name).cancel(open_ids) if open_ids else 0
         self.refresh_jobs(campaign)
         return count
 
     def upload_campaign(self, campaign: CampaignRow, *, everything: bool = False) -> list[str]:
-        """Tell the results service, where one is set up, what is new of a campaign, or all again.
+        """Send changes of a campaign, or all of it, to the results service if one is configured.
 
         Returns:
-            lines for the user: where it could not be told.
+            A line for the user if the service could not be reached, else nothing.
         """
-        line = self._tell(self.store, campaign, everything)
+        line = self._upload(self.store, campaign, everything)
         return [line] if line else []
 
     def _list_new_records(self, job: JobRow) -> list[tuple[int, Path]]:
-        """Attempt and file of each record that this tracker has not added yet."""
+        """List attempt and file of each record that this tracker has not added yet."""
         if not job.batch_id:
             return []
         sandboxes = self.sandboxes(job)
@@ -295,39 +299,39 @@ class CampaignTracker:
         return [(number, path) for number, path in files if path not in self._added]
 
     def find_batch_system(self, name: str, jobs: Iterable[JobRow]) -> BatchSystem | None:
-        """The batch system of jobs; None where they are over and nothing here tells what it is.
+        """Open the batch system of some jobs; None if it is unknown and all of them have ended.
 
-        Then they came from another installation, and left nothing here.
+        Such jobs were submitted by another installation and left nothing on this one.
         """
         try:
             return self.batch_system(name)
         except UnknownBatchSystemError as error:
             if not all(JobState(job.state).is_final for job in jobs):
                 raise
-            self._elsewhere[name] = f"{error.message}: what its jobs left is not looked for"
+            self._unknown_systems[name] = f"{error.message}: the output of its jobs is not read"
             return None
 
     def sandboxes(self, job: JobRow) -> Mapping[int, Path]:
-        """Attempt -> folder with its output, as far as it came and is here."""
+        """Return attempt -> output folder of a job, as far as the output has arrived."""
         batch = self.find_batch_system(job.batch_system, [job])
         return batch.sandboxes(job.batch_id) if batch else {}
 
     def describe_unknown_batch_systems(self) -> list[str]:
-        """A line for each batch system of jobs that are over of which nothing here tells."""
-        return list(self._elsewhere.values())
+        """List the unknown batch systems of ended jobs, a line each."""
+        return list(self._unknown_systems.values())
 
     def compute_progress(self, campaign: CampaignRow) -> TrackingProgress:
-        """How far the campaign is, from the store and the sandboxes of running jobs."""
+        """Compute the campaign's progress from the store and the sandboxes of running jobs."""
         states: dict[str, Counter[str]] = defaultdict(Counter)
         failures: dict[str, Counter[str]] = defaultdict(Counter)
         jobs = {job.id: job for job in self.store.jobs(campaign.id)}
         last = load_last_attempts(self.store, jobs.values())
         recorded = self.store.count_by_attempt(campaign.id)
-        done = 0
+        finished = 0
         for job in jobs.values():
             states[job.site][job.state] += 1
             attempt = last.get(job.id)
-            done += self._count_finished(
+            finished += self._count_finished(
                 job, recorded.get((job.id, attempt.number), 0) if attempt else 0
             )
         for attempt in last.values():
@@ -338,25 +342,35 @@ class CampaignTracker:
             if is_from_last_attempt(row, last):
                 failures[str(row["site"])][name_failure(row)] += 1
         planned = sum(job.planned_measurements for job in jobs.values())
-        started = min((a.started_us for a in last.values() if a.started_us), default=0)
-        remaining = None
-        if started and 0 < done < planned:
-            remaining = (self.now_us() - started) / 1e6 / done * (planned - done)
-        return TrackingProgress(states, done, planned, failures, remaining)
+        started_us = min((a.started_us for a in last.values() if a.started_us), default=0)
+        return TrackingProgress(
+            states, finished, planned, failures, self._remaining_s(started_us, finished, planned)
+        )
+
+    def _remaining_s(self, started_us: int, finished: int, planned: int) -> float | None:
+        """Extrapolate the pace since the first start; None without a start or a measurement."""
+        if not started_us or not 0 < finished < planned:
+            return None
+        return (self.now_us() - started_us) / 1e6 / finished * (planned - finished)
 
     def _count_finished(self, job: JobRow, recorded: int) -> int:
-        """Of how many measurements no more is expected; ``recorded`` are those of its last attempt."""
+        """Count the measurements of a job that are complete or will never arrive.
+
+        Args:
+            job: the job.
+            recorded: measurements of its last attempt in the store.
+        """
         if JobState(job.state).is_final:
             return job.planned_measurements
         if job.state != JobState.RUNNING.value:
             return 0
         sandboxes = self.batch_system(job.batch_system).sandboxes(job.batch_id)
-        # What runs elsewhere has no sandbox here yet, but may have reported.
+        # A job on another machine has no sandbox here yet, but may have reported.
         return max(recorded, len(list_record_files(sandboxes[max(sandboxes)])) if sandboxes else 0)
 
 
 def _may_change(job: JobRow) -> bool:
-    """Whether its batch system may have news of a job."""
+    """Whether the batch system may know a newer state of a job than the store."""
     return not (job.is_external or (job.batch_id and JobState(job.state).is_final))
 
 
@@ -366,14 +380,14 @@ def _group_by_batch_system(jobs: Sequence[JobRow]) -> Iterator[tuple[str, list[J
 
 
 def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
-    """Fill in the batch ids that a killed submitter could not store."""
+    """Fill in batch ids that a killed submitter could not store."""
     missing = [job.id for job in jobs if not job.batch_id]
     found = batch.find(missing) if missing else {}
     return [replace(job, batch_id=found[job.id]) if job.id in found else job for job in jobs]
 
 
 def _count_by_job(recorded: RecordedCounts) -> Counter[str]:
-    """Job id -> how many of its measurements the store has, of all attempts."""
+    """Return job id -> number of its measurements in the store, over all attempts."""
     found: Counter[str] = Counter()
     for (job_id, _), count in recorded.items():
         found[job_id] += count
@@ -381,5 +395,5 @@ def _count_by_job(recorded: RecordedCounts) -> Counter[str]:
 
 
 def _with_state(job: JobRow, state: str) -> JobRow:
-    """The job; the same one where nothing has changed, as in most of ten thousand."""
+    """Return the job in a new state; the same object if unchanged, as for most of ten thousand."""
     return job if job.state == state else replace(job, state=state)

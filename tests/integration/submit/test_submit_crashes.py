@@ -171,7 +171,7 @@ def test_a_damaged_record_is_accounted_for_and_kept(local_user: LocalUser) -> No
     assert "1 × upload at local: not a record" in printed.output
     refused = local_user.invoke_command("purge", "last").exception
     assert isinstance(refused, ConfigError)
-    assert "records-refused" in str(refused)
+    assert "rejected-records" in str(refused)
     with Store.open(local_user.settings.database) as store:
         assert (
             sum(row.measurements for row in store.count_measurements(local_user.last_campaign_id()))

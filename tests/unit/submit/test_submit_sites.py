@@ -203,7 +203,7 @@ def test_what_is_over_elsewhere_needs_no_sites_file(
     assert (error.exit_code if error else done.exit_code) == code, done.exception
     assert says in f"{done.output}{error or ''}"
     # Who did submit it from here is told what is missing.
-    remark = "no sites file defines pool 'theirs': what its jobs left is not looked for"
+    remark = "no sites file defines pool 'theirs': the output of its jobs is not read"
     assert (remark in done.stderr) == (verb is not cancel)
 
 
