@@ -32,7 +32,7 @@ from treehammer.hctests.schema import definition_loader
 from treehammer.sql.core.rows import PairRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.submit.lifecycle import submission as campaigns
+from treehammer.submit.lifecycle import campaign_request, submission
 from treehammer.submit.tracking import campaign_polling
 from treehammer.terminal import progress_bar
 
@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
 class JobRecording:
     """Campaigns of A/A jobs in a queue and database of their own."""
 
-    request: campaigns.CampaignRequest
+    request: campaign_request.CampaignRequest
     settings: Settings
 
     @classmethod
@@ -125,7 +125,9 @@ class JobRecording:
             "database": f"sqlite:///{home}/results.db",
             "slots": options.slots,
         }
-        request = campaigns.CampaignRequest(str(_assemble_test(home)), axes, overrides, name="A/A")
+        request = campaign_request.CampaignRequest(
+            str(_assemble_test(home)), axes, overrides, name="A/A"
+        )
         return cls(request, config.load_settings(flags))
 
     def record_missing(self, known: set[str], wanted: int) -> None:
@@ -137,9 +139,13 @@ class JobRecording:
             if len(have) >= wanted:
                 return
             overrides = {**self.request.overrides, "repeats": str(wanted - len(have))}
-            asked = campaigns.CampaignRequest(**{**vars(self.request), "overrides": overrides})
-            plan = campaigns.plan_request(asked, self.settings, fetch=True, bars=progress_bar)
-            self._wait_for_campaign(campaigns.submit_plan(plan, self.settings).id)
+            asked = campaign_request.CampaignRequest(
+                **{**vars(self.request), "overrides": overrides}
+            )
+            plan = campaign_request.plan_request(
+                asked, self.settings, fetch=True, bars=progress_bar
+            )
+            self._wait_for_campaign(submission.submit_plan(plan, self.settings).id)
 
     def _unfinished_campaigns(self) -> list[str]:
         try:

@@ -1,10 +1,11 @@
-"""What follows a submission: ``treehammer status``, ``collect``, ``cancel``, ``resume``."""
+"""Commands for submitted campaigns: ``treehammer status``, ``collect``, ``cancel``, ``resume``."""
 
 from __future__ import annotations
 
 import textwrap
 import time
 from collections import Counter
+from collections.abc import Collection
 
 import click
 
@@ -29,19 +30,19 @@ from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
 from treehammer.terminal import TABLE, OutputColumn, on_interrupt, output_options, print_rows
 from treehammer.text_formatting import pluralize
 
-#: Kinds of trouble that are told on a terminal.
+#: Failure groups printed on a terminal.
 MAX_SHOWN_FAILURES = 5
 
 
 @click.command()
 @click.argument("campaign", required=False)
-@click.option("--follow", is_flag=True, help="Go on until every job is final.")
+@click.option("--follow", is_flag=True, help="Keep watching until every job has ended.")
 @output_options
 @click.pass_obj
 def status(settings: Settings, campaign: str | None, follow: bool, form: str) -> None:
-    """Show all campaigns, or how far one is (its id, name, a prefix, or 'last').
+    """Show all campaigns, or the progress of one (its id, name, a prefix, or 'last').
 
-    What the jobs of that one measured so far is taken into the database, as 'collect' does.
+    New measurements of that campaign are stored in the database, as with 'collect'.
 
     Example: treehammer status last --follow
     """
@@ -65,7 +66,7 @@ def _print_notice(line: str) -> None:
 
 
 def follow_on_terminal(tracker: CampaignTracker, campaign: CampaignRow) -> TrackingProgress:
-    """Show a campaign until every job is final."""
+    """Show a campaign until every job has ended."""
     with live_display(f"{campaign.name} ({campaign.id})", campaign.planned_measurements) as show:
         return campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
 
@@ -75,8 +76,8 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
     for campaign in store.campaigns():
         try:
             jobs = tracker.refresh_jobs(campaign)
-        except (BatchError, ConfigError) as error:  # the others can be shown
-            _print_notice(f"{campaign.id} is shown as it was last seen: {error}")
+        except (BatchError, ConfigError) as error:  # show the other campaigns
+            _print_notice(f"{campaign.id} may have changed since the last status: {error}")
             jobs = store.jobs(campaign.id)
         for line in tracker.upload_campaign(campaign):
             _print_notice(line)
@@ -92,7 +93,7 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
             }
         )
     if not rows:
-        raise NothingToDoError("there are no campaigns yet", hint="Start one: treehammer submit")
+        raise NothingToDoError("no campaigns yet", hint="Start one with treehammer submit.")
     columns = (
         OutputColumn("id", "campaign"),
         OutputColumn("name", "name"),
@@ -106,7 +107,7 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
 def print_progress(
     tracker: CampaignTracker, campaign: CampaignRow, progress: TrackingProgress, form: str
 ) -> None:
-    """Print how far a campaign is, what keeps it, and what went wrong."""
+    """Print a campaign's progress, its obstacles and its failures."""
     rows = [
         {"site": site, **{state.value: states.get(state.value, 0) for state in JobState}}
         | {"failures": dict(progress.failures.get(site, {}))}
@@ -128,31 +129,29 @@ def print_progress(
         _print_failures(summarize_failures(tracker.store, campaign))
 
 
-def _print_failures(found: list[FailureGroup]) -> None:
-    """What went wrong, each kind of trouble once, with the end of one of its logs."""
-    for trouble in found[:MAX_SHOWN_FAILURES]:
-        click.echo(f"\n{trouble.count} × {trouble.failure} at {trouble.site}: {trouble.message}")
-        if trouble.log:
-            click.echo(textwrap.indent(trouble.log.rstrip(), "  | "))
-    if len(found) > MAX_SHOWN_FAILURES:
-        click.echo(
-            f"\nand {len(found) - MAX_SHOWN_FAILURES} more kinds of trouble: see failure_message,"
-        )
-        click.echo("implausible_reasons and log_excerpt in what 'treehammer export' writes")
+def _print_failures(groups: list[FailureGroup]) -> None:
+    """Print the most frequent failures, each with the end of one log."""
+    for group in groups[:MAX_SHOWN_FAILURES]:
+        click.echo(f"\n{group.count} × {group.failure} at {group.site}: {group.message}")
+        if group.log:
+            click.echo(textwrap.indent(group.log.rstrip(), "  | "))
+    if len(groups) > MAX_SHOWN_FAILURES:
+        click.echo(f"\nand {len(groups) - MAX_SHOWN_FAILURES} more failures: see failure_message,")
+        click.echo("implausible_reasons and log_excerpt in the output of 'treehammer export'")
 
 
 @click.command()
 @click.argument("campaign", default="last")
 @click.pass_obj
 def collect(settings: Settings, campaign: str) -> None:
-    """Bring the measurements of a campaign into the database; again and again is harmless.
+    """Store the measurements of a campaign in the database. Repeating this is harmless.
 
     Example: treehammer collect last
     """
     with Store.open(settings.database, create=False) as store:
         tracker = campaign_polling.make_tracker(store, settings)
         row = store.campaign(campaign)
-        with on_interrupt("what was taken in stays, and the next collect takes in the rest"):
+        with on_interrupt("measurements stored so far are kept; the next collect stores the rest"):
             tracker.refresh_jobs(row)
             _print_collected(row, tracker.collect_records(row))
             lines = [
@@ -175,17 +174,17 @@ def _print_collected(campaign: CampaignRow, collected: CollectResult) -> None:
 @click.argument("campaign")
 @click.pass_obj
 def cancel(settings: Settings, campaign: str) -> None:
-    """End the jobs of a campaign; what they measured so far is kept.
+    """Cancel the jobs of a campaign. Their measurements so far are kept.
 
     Example: treehammer cancel last
     """
     with Store.open(settings.database, create=False) as store:
         tracker = campaign_polling.make_tracker(store, settings)
         row = store.campaign(campaign)
-        with on_interrupt(f"jobs may still be ending. Look: treehammer status {row.id}"):
+        with on_interrupt(f"jobs may still be ending; see treehammer status {row.id}"):
             count = tracker.cancel(row)
         if not count:
-            raise NothingToDoError("every job is final already", where=row.name)
+            raise NothingToDoError("all jobs have ended already", where=row.name)
         click.echo(f"{row.name}: {pluralize(count, 'job')} cancelled")
         _print_collected(row, tracker.collect_records(row))
         for line in tracker.upload_campaign(row):
@@ -207,59 +206,62 @@ def resume(
     credentials: JobCredentials,
     service: bool,
 ) -> None:
-    """Let held jobs go on, and queue those anew that were cut off, cancelled or lost.
+    """Release held jobs, and requeue jobs that were interrupted, cancelled or lost.
 
-    What was measured is kept; each job has nine attempts at most.  With --proxy or --token-file the
-    jobs are given these in place of what was sent before.
+    Existing measurements are kept; a job has at most nine attempts.  --proxy and --token-file replace
+    the credentials sent earlier.
 
     Example: treehammer resume last --sites SITE_A
     """
-    # They bring along all that plans, which looking does not need.
-    from treehammer.submit.lifecycle import campaign_resume as resuming
+    # Imported here: the planning modules are slow to load and the other commands do not need them.
+    from treehammer.submit.lifecycle import campaign_resume
     from treehammer.submit.reporting import job_reporting
 
     names = tuple(part.strip() for part in sites.split(",") if part.strip())
     with Store.open(settings.database, create=False) as store:
         tracker = campaign_polling.make_tracker(store, settings)
         row = store.campaign(campaign)
-        there = {job.site for job in store.jobs(row.id)}
-        for name in names:
-            if name not in there:
-                raise ConfigError(
-                    f"the campaign has no jobs at {name!r}",
-                    where="--sites",
-                    hint=f"{suggest_word(name, there)}It has: {', '.join(sorted(there))}.",
-                )
+        _check_sites(names, {job.site for job in store.jobs(row.id)})
         credentials.check_validity(time.time(), None)
-        reported = job_reporting.reporting_for_submission(
+        reporting = job_reporting.reporting_for_submission(
             settings, SubmissionOptions(use_service=service)
         )
         with on_interrupt(
-            f"type it again: nothing is queued twice. Look: treehammer status {row.id}"
+            f"repeat the command, nothing is queued twice; see treehammer status {row.id}"
         ):
-            done = resuming.resume_campaign(
+            result = campaign_resume.resume_campaign(
                 tracker,
                 row,
                 settings,
                 sites=names,
                 failed=failed,
                 inputs=credentials.sandbox_inputs(),
-                service=reported,
+                service=reporting,
             )
             for line in tracker.upload_campaign(row):
                 _print_notice(line)
-    if done.exhausted:
+    if result.exhausted:
         click.echo(
-            f"{pluralize(done.exhausted, 'job')} had {resuming.MAX_ATTEMPTS_IN_ALL} attempts",
+            f"{pluralize(result.exhausted, 'job')} had {campaign_resume.MAX_ATTEMPTS_IN_ALL} attempts",
             err=True,
         )
-    if done.unqueued:
+    if result.unqueued:
         click.echo(
-            f"{pluralize(done.unqueued, 'job')} cannot be queued anew: submit again", err=True
+            f"{pluralize(result.unqueued, 'job')} cannot be requeued; submit again", err=True
         )
-    if not done.released and not done.requeued:
-        raise NothingToDoError("no job is held or was cut off", where=row.name)
+    if not result.released and not result.requeued:
+        raise NothingToDoError("no job is held or was interrupted", where=row.name)
     click.echo(
-        f"{row.name}: {pluralize(done.released, 'job')} released, {done.requeued} queued anew"
+        f"{row.name}: {pluralize(result.released, 'job')} released, {result.requeued} requeued"
     )
     click.echo(f"  treehammer status {row.id} --follow")
+
+
+def _check_sites(names: Collection[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"the campaign has no jobs at {name!r}",
+                where="--sites",
+                hint=f"{suggest_word(name, known)}It has: {', '.join(sorted(known))}.",
+            )

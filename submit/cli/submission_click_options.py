@@ -1,4 +1,4 @@
-"""The options that say on which terms jobs go to the grid."""
+"""Command line options of submissions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
 
 
 def credential_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--proxy`` and ``--token-file``; the verb receives ``credentials``."""
+    """Add ``--proxy`` and ``--token-file``; the command receives ``credentials``."""
 
     @click.option(
         "--proxy",
@@ -45,37 +45,42 @@ def credential_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-#: Adds ``--no-service``; the verb receives ``service``.
+#: Adds ``--no-service``; the command receives ``service``.
 service_option = click.option(
     "--no-service",
     "service",
     is_flag=True,
     flag_value=False,
     default=True,
-    help="Do not let jobs report to the results service.",
+    help="Jobs do not report to the results service.",
 )
 
 
 def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all of them; the verb receives ``terms``."""
+    """Add all submission options; the command receives ``terms``."""
 
-    @click.option("--in-flight", type=int, help="Jobs of each door at a time [default: 1].")
-    @click.option("--spread", metavar="TIME", help="Spread job starts evenly, e.g. over 24h.")
-    @click.option("--ramp", help="Let so many more run at a time every so often, e.g. 5/10m.")
+    @click.option("--in-flight", type=int, help="Concurrent jobs per door [default: 1].")
     @click.option(
-        "--breaker", default="50%/10", show_default=True, help="Stop a site that fails, or 'off'."
+        "--spread", metavar="TIME", help="Spread the starts of jobs over this time, e.g. 24h."
+    )
+    @click.option("--ramp", help="Raise the number of concurrent jobs in steps, e.g. 5/10m.")
+    @click.option(
+        "--breaker",
+        default="50%/10",
+        show_default=True,
+        help="Stop a site where this share fails, of so many jobs at least; or 'off'.",
     )
     @click.option(
         "--replica-timeout",
         metavar="TIME",
-        help="Wait this long for sites without a good replica, e.g. 6h, before they are skipped "
-        "[default: skip at once].",
+        help="Wait at most this long for good replicas, e.g. 6h; sites without are skipped "
+        "[default: 0].",
     )
     @service_option
     @click.option(
         "--service-timeout",
         metavar="TIME",
-        help="Time that each job spends on a results service that does not respond [default: 60s].",
+        help="How long each job waits for the results service [default: 60s].",
     )
     @credential_options
     @functools.wraps(function)
@@ -108,12 +113,12 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
 
 def _parse_pace(in_flight: int | None, spread: str | None, ramp: str | None) -> Pace:
     if in_flight is not None and in_flight < 1:
-        raise ConfigError("at least one job runs at a time", where=f"--in-flight {in_flight}")
+        raise ConfigError("must be at least 1", where=f"--in-flight {in_flight}")
     if ramp is not None and in_flight is None:
         raise ConfigError(
-            "one job of each door at a time is no ramp",
+            "a ramp needs a final number of concurrent jobs",
             where=f"--ramp {ramp}",
-            hint="Say how many it leads to: --in-flight N.",
+            hint="Add --in-flight N.",
         )
     return Pace(
         1 if in_flight is None else in_flight,

@@ -1,4 +1,4 @@
-"""``treehammer submit`` and what follows it: ``status``, ``collect``, ``cancel``; ``render``."""
+"""Commands ``treehammer submit`` and ``treehammer render``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from treehammer.submit.cli.campaign_commands import (
     print_progress,
 )
 from treehammer.submit.cli.submission_click_options import submission_click_options
-from treehammer.submit.lifecycle import submission as campaigns
+from treehammer.submit.lifecycle import campaign_request, submission
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.rendering import preview
@@ -40,10 +40,12 @@ from treehammer.text_formatting import format_duration, pluralize
 
 
 def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument and options that say what to run; the verb receives ``request``."""
+    """Add the arguments that describe a campaign; the command receives ``request``."""
 
     @click.argument("spec")
-    @click.option("--sites", default="local", show_default=True, help="Sites, comma separated.")
+    @click.option(
+        "--sites", default="local", show_default=True, help="Names of sites, comma separated."
+    )
     @click.option("--name", default="", help="Display name of the campaign.")
     @definition_options
     @submission_click_options
@@ -60,8 +62,8 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         names = tuple(part.strip() for part in sites.split(",") if part.strip())
         if not names:
-            raise ConfigError("no site is named", where="--sites", hint="Try --sites local.")
-        request = campaigns.CampaignRequest(spec, axes, overrides, names, name, terms)
+            raise ConfigError("no site given", where="--sites", hint="Try --sites local.")
+        request = campaign_request.CampaignRequest(spec, axes, overrides, names, name, terms)
         return function(*args, request=request, **kwargs)
 
     return wrapper
@@ -69,29 +71,37 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @request_options
-@click.option("--dry-run", is_flag=True, help="Print the plan; fetch, store and submit nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the plan only; fetch, store and submit nothing."
+)
 @click.option("--wait", is_flag=True, help="Wait for the jobs and collect their measurements.")
 @output_options
 @click.pass_obj
 def submit(
-    settings: Settings, request: campaigns.CampaignRequest, dry_run: bool, wait: bool, form: str
+    settings: Settings,
+    request: campaign_request.CampaignRequest,
+    dry_run: bool,
+    wait: bool,
+    form: str,
 ) -> ExitCode:
-    """Run a test: plan its jobs, prepare what they need, and submit them.
+    """Run a test: plan its jobs, prepare their inputs, and submit them.
 
-    With --wait, leaves with 1 when anything failed or cannot be true.
+    With --wait the exit code is 1 if a measurement failed or is implausible.
 
     Example: treehammer submit ttree-read -P cache_mb=0,30 --wait
     """
     with on_interrupt("nothing was submitted"):
-        # Before anything is fetched for jobs that could not report.
+        # Check first: jobs that cannot report need no downloads.
         for line in job_reporting.check_service(settings, request.options):
             click.echo(line, err=True)
-        plan = campaigns.plan_request(request, settings, fetch=not dry_run, bars=progress_bar)
+        plan = campaign_request.plan_request(
+            request, settings, fetch=not dry_run, bars=progress_bar
+        )
         _print_plan_table(plan, settings, form)
         if dry_run:
             return ExitCode.DONE
-    with on_interrupt(lambda: campaigns.describe_interrupted_submission(plan, settings)):
-        campaign = campaigns.submit_plan(plan, settings)
+    with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
+        campaign = submission.submit_plan(plan, settings)
         if form == TABLE:
             click.echo(f"Submitted as {campaign.id} ({campaign.name})")
         if not wait:
@@ -111,7 +121,7 @@ def submit(
 
 
 def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
-    costs = campaigns.estimate_plan_costs(plan, settings)
+    costs = campaign_request.estimate_plan_costs(plan, settings)
     rows = [{"campaign": plan.campaign_id, "name": plan.campaign_name} | asdict(c) for c in costs]
     columns = (
         OutputColumn("site", "site"),
@@ -131,26 +141,26 @@ def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
 
 @click.command()
 @request_options
-@click.option("--full", is_flag=True, help="Print the job.json of each job too.")
+@click.option("--full", is_flag=True, help="Also print the job.json of each job.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write each job into a new folder instead, with all that would be sent.",
+    help="Write each job with all its inputs into a new folder instead.",
 )
 @click.pass_obj
 def render(
-    settings: Settings, request: campaigns.CampaignRequest, full: bool, output: Path | None
+    settings: Settings, request: campaign_request.CampaignRequest, full: bool, output: Path | None
 ) -> None:
     """Show exactly what would be sent to the batch system.
 
-    In a folder made with -o each job of this machine runs by itself:
-    cd FOLDER/1/inputs && python worker.pyz run job.json; jobs of an HTCondor pool lie beside what
-    condor_submit takes: FOLDER/POOL/CAMPAIGN/*/submit.txt
+    In a folder made with -o each local job runs by itself:
+    cd FOLDER/1/inputs && python worker.pyz run job.json; for an HTCondor pool use condor_submit with
+    FOLDER/POOL/CAMPAIGN/*/submit.txt
 
     Example: treehammer render ttree-read -o rendered
     """
-    plan = campaigns.plan_request(request, settings, fetch=False, bars=progress_bar)
+    plan = campaign_request.plan_request(request, settings, fetch=False, bars=progress_bar)
     for note in plan.notes:
         click.echo(note, err=True)
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:

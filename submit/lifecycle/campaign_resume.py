@@ -1,6 +1,6 @@
-"""Going on with a campaign: held jobs are released, jobs that were cut off are queued anew.
+"""Resumption of campaigns: held jobs are released, interrupted jobs are queued again.
 
-Every attempt so far is kept, and the next has the next number, so that nothing is counted twice.
+Attempts keep their numbers and the next one gets the next number, so that nothing counts twice.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from treehammer.submit.tracking.failure_summary import (
 )
 from treehammer.submit.tracking.tracker import CampaignTracker
 
-#: A job that has had so many attempts is not queued anew.
+#: Limit of attempts per job over all resumptions.
 MAX_ATTEMPTS_IN_ALL = 9
-#: Classes of failures that came from where a job ran, not from what it did.
+#: Failure classes that come from the infrastructure, not from the payload.
 INTERRUPTED_CLASSES = ("submission", "held", "evicted", "upload", "lost")
 
 
 @dataclass(frozen=True)
 class ResumeResult:
-    """What a resumption did, in jobs.
+    """Numbers of jobs affected by a resumption.
 
     Attributes:
-        released: held, and let go on.
-        again: queued anew.
-        spent: had too many attempts already.
-        unqueued: never came to a batch system that could queue them anew.
+        released: held jobs that continue.
+        requeued: queued again.
+        exhausted: not queued because they had too many attempts.
+        unqueued: not queued because no batch system has their inputs.
     """
 
     released: int
@@ -60,45 +60,45 @@ def resume_campaign(
     inputs: Mapping[str, Path] | None = None,
     service: JobReporting | None = None,
 ) -> ResumeResult:
-    """Release held jobs and queue those anew that ended without all their measurements.
+    """Release held jobs and requeue ended jobs that lack measurements.
 
-    Who does so twice at once, or again after being killed, queues nothing twice.
+    A second call, concurrent or after a crash, queues nothing twice.
 
     Args:
         tracker: of the store that has the campaign.
-        campaign: which.
+        campaign: the campaign.
         settings: all settings.
-        sites: only jobs of these; by default of all.
-        failed: also jobs whose payload failed.
-        inputs: name in the sandbox -> file in place of what was sent before, e.g. a new proxy.
-        service: the results service that the jobs report to, if they did before; None for none.
+        sites: restricts the jobs to these sites; default all.
+        failed: also requeue jobs whose payload failed.
+        inputs: name in the sandbox -> file that replaces the earlier input, e.g. a new proxy.
+        service: results service for jobs that reported to it before; None for none.
 
     Raises:
-        BatchError: a batch system does not answer or refuses; what it took before goes on.
+        BatchError: a batch system does not answer or refuses; jobs queued before continue.
     """
     with hold_lock(settings.resumptions_dir / campaign.id):
-        # Their records must be in before the jobs are known under another batch id.
+        # Collect the records before the jobs get another batch id.
         tracker.update(campaign)
         jobs = [j for j in tracker.store.jobs(campaign.id) if not sites or j.site in sites]
         released = _release_held_jobs(tracker, jobs)
         wanted = list(_select_jobs(tracker, campaign, jobs, failed=failed))
         last = load_last_attempts(tracker.store, wanted)
-        spent = [j for j in wanted if j.id in last and last[j.id].number >= MAX_ATTEMPTS_IN_ALL]
-        left = [job for job in wanted if job not in spent]
+        exhausted = [j for j in wanted if j.id in last and last[j.id].number >= MAX_ATTEMPTS_IN_ALL]
+        left = [job for job in wanted if job not in exhausted]
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
             walls_s = _wall_limits_s(campaign, left)
             renewal = TokenRenewal(service, Path(folder), campaign.id, walls_s)
-            again = _requeue_jobs(
+            requeued = _requeue_jobs(
                 tracker, left, last, lambda job, sent: {**renewal(job, sent), **(inputs or {})}
             )
-        return ResumeResult(released, again, len(spent), len(left) - again)
+        return ResumeResult(released, requeued, len(exhausted), len(left) - requeued)
 
 
 def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str, float]:
-    """Job id -> seconds after which its batch system ends it."""
+    """Return job id -> wall limit in seconds."""
     limit = float(json.loads(campaign.plan)["definition"]["wall_limit_s"])
     most = max((job.planned_measurements for job in jobs), default=0)
-    # Jobs that share a description share the longest limit.
+    # Jobs of one submit description share the longest limit.
     return {job.id: most * (limit + WALL_LIMIT_OVERHEAD_S) for job in jobs}
 
 
@@ -113,7 +113,7 @@ def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> in
 def _select_jobs(
     tracker: CampaignTracker, campaign: CampaignRow, jobs: Collection[JobRow], *, failed: bool
 ) -> Iterator[JobRow]:
-    """The jobs that are over and did not bring what they should."""
+    """Yield ended jobs with missing measurements."""
     last = load_last_attempts(tracker.store, jobs)
     bad: set[str] = set()
     if failed:
@@ -134,7 +134,7 @@ def _requeue_jobs(
     last: Mapping[str, AttemptRow],
     inputs: InputReplacement,
 ) -> int:
-    """Queue jobs anew and remember where; how many could be."""
+    """Requeue jobs, store their new batch ids and return their number."""
     count = 0
     for name in sorted({job.batch_system for job in jobs}):
         here = {job.batch_id: job for job in jobs if job.batch_system == name and job.batch_id}

@@ -1,4 +1,4 @@
-"""The command that runs a campaign again, from what is remembered of it."""
+"""Command line that repeats a stored campaign."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treehammer.hctests.matrix.definition import Scalar
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.submit.planning.pacing import BreakerThreshold
 
-#: Keys of [test] that can be replaced for one submission.
+#: Keys of [test] that ``-S`` can override.
 _KEYS = (
     "dataset",
     "tree",
@@ -25,10 +25,9 @@ _KEYS = (
 
 
 def rerun_command(campaign: CampaignRow, verb: str = "submit") -> str:
-    """The words to type for the same test at the same commit, variants, repeats and sites.
+    """Build the command for the same test, commit, variants, repeats and sites.
 
-    Every value is written out, also those that test.toml has anyway: which of them were given on the
-    command line is not remembered.
+    Every value is written out, because the plan does not record which ones came from test.toml.
     """
     return shlex.join(
         ["treehammer", verb, _test_spec(campaign), *_changed_options(json.loads(campaign.plan))]

@@ -1,7 +1,7 @@
-"""From what a batch system says of a job's attempts to the rows that the store keeps of them.
+"""Conversion of batch system statuses to the store's attempt rows.
 
-What counts is whether the measurements are there, in the store or in a sandbox: an attempt that the
-batch system lost, but whose measurements all came by the results service, has not failed.
+An attempt counts as complete if its measurements are in the store or in a sandbox, even if the batch
+system lost it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,30 @@ from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.submit.batch.interface import AttemptStatus, BatchSystem, JobStatus
 from treehammer.submit.tracking.record_files import list_record_files
 
-#: Characters of the worker's error output that a lost attempt is explained with.
+#: Characters of the worker's error output in the message of a lost attempt.
 MESSAGE_TAIL_CHARS = 500
 
-#: What the message of an attempt begins with where a file among its records is none.
+#: Start of the message of an attempt with an invalid record file.
 INVALID_RECORD = "not a record"
-#: What it begins with where the attempt went wrong and its measurements came all the same.
-ALL_MEASUREMENTS_STORED = "all its measurements came all the same"
+#: Start of the message of a failed attempt whose measurements are all stored.
+ALL_MEASUREMENTS_STORED = "all its measurements arrived"
 
-#: (Job id, number of the attempt) -> how many of its measurements the store has.
+#: (Job id, number of the attempt) -> number of its measurements in the store.
 RecordedCounts = Mapping[tuple[str, int], int]
 
 
 def make_lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow, AttemptRow]:
-    """A job that no batch system has, and the attempt that says why."""
+    """Return a lost job and the attempt that holds the reason."""
     lost = JobState.LOST.value
     attempt = AttemptRow(job.id, 1, lost, 0, 0, None, failure_class, message)
     return replace(job, state=lost), attempt
 
 
 def mark_job_gone(job: JobRow, last: AttemptRow | None) -> tuple[JobRow, AttemptRow]:
-    """A job that disappeared, or never arrived, and its last attempt."""
+    """Return a job that the batch system does not know as lost, with its last attempt."""
     if not job.batch_id:
         return make_lost_job(job, "submission", "the submission ended before this job was queued")
-    lost, attempt = make_lost_job(
-        job, "lost", f"{job.batch_system} does not know {job.batch_id} any more"
-    )
+    lost, attempt = make_lost_job(job, "lost", f"{job.batch_system} no longer knows {job.batch_id}")
     if last is not None:
         attempt = replace(attempt, number=last.number, started_us=last.started_us)
     return lost, attempt
@@ -51,32 +49,31 @@ def mark_job_gone(job: JobRow, last: AttemptRow | None) -> tuple[JobRow, Attempt
 def clear_recovered_failures(
     job: JobRow, attempts: Sequence[AttemptRow], recorded: RecordedCounts
 ) -> tuple[JobRow, list[AttemptRow]]:
-    """A job and its attempts, without the failures of attempts of which the store has everything.
+    """Clear the failures of attempts whose measurements are all in the store.
 
-    By whatever way the measurements came: nothing of such an attempt is lost.  A job whose last one
-    it is, is done.
+    A lost job becomes done if its last attempt is one of them.
 
     Args:
-        job: as its batch system left it.
-        attempts: all of it, by number.
-        recorded: what the store has.
+        job: as reported by its batch system.
+        attempts: all its attempts, by number.
+        recorded: numbers of stored measurements.
     """
-    found, whole = [], False
+    cleared, whole = [], False
     for attempt in attempts:
         here = recorded.get((job.id, attempt.number), 0) >= job.planned_measurements
-        # One that never began says nothing of those before it.
+        # An attempt that never started leaves the job as complete as the one before.
         whole = here or (whole and not attempt.started_us)
         if whole and attempt.failure_class and not attempt.message.startswith(INVALID_RECORD):
             message = f"{ALL_MEASUREMENTS_STORED}: {attempt.message}"
-            found.append(replace(attempt, failure_class="", message=message))
+            cleared.append(replace(attempt, failure_class="", message=message))
         else:
-            found.append(attempt)
+            cleared.append(attempt)
     lost = job.state == JobState.LOST.value
-    return (replace(job, state=JobState.DONE.value) if lost and whole else job), found
+    return (replace(job, state=JobState.DONE.value) if lost and whole else job), cleared
 
 
 def last_attempt_of(stored: Mapping[tuple[str, int], AttemptRow], job_id: str) -> AttemptRow | None:
-    """The last attempt of a job; None where none is stored."""
+    """Return the last stored attempt of a job, None if there is none."""
     mine = [attempt for (owner, _), attempt in stored.items() if owner == job_id]
     return max(mine, key=lambda attempt: attempt.number, default=None)
 
@@ -87,7 +84,7 @@ def build_attempt_rows(
     batch: BatchSystem,
     stored: Mapping[tuple[str, int], AttemptRow],
 ) -> list[AttemptRow]:
-    """The attempts of a job as the store keeps them; what it has of one without news stays."""
+    """Build the attempt rows of a job; stored rows without changes are reused."""
     known = [stored.get((job.id, item.number)) for item in status.attempts]
     if not status.state.is_final and all(map(_is_unchanged, status.attempts, known)):
         return [row for row in known if row is not None]
@@ -100,7 +97,7 @@ def build_attempt_rows(
 
 
 def _is_unchanged(attempt: AttemptStatus, row: AttemptRow | None) -> bool:
-    """Whether a batch system says nothing new of an attempt."""
+    """Whether the stored row still agrees with the batch system."""
     return row is not None and (row.state, row.started_us, row.ended_us, row.exit_code) == (
         attempt.state.value,
         attempt.started_us,
@@ -110,22 +107,18 @@ def _is_unchanged(attempt: AttemptStatus, row: AttemptRow | None) -> bool:
 
 
 def _build_attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> AttemptRow:
-    """An attempt as the store keeps it, with a failure where records alone do not tell of one."""
-    kind = message = ""
+    """Build the row of one attempt, with a failure if measurements are missing."""
+    failure_class = message = ""
     if attempt.state is JobState.CANCELLED:
         message = attempt.reason
     elif attempt.state.is_final:
-        came = len(list_record_files(sandbox)) if sandbox else 0
-        if attempt.state is JobState.LOST or came < job.planned_measurements:
-            stopped_by = _stop_signal(sandbox) if sandbox else ""
-            kind = "evicted" if stopped_by and attempt.state is JobState.DONE else "lost"
-            kind = "upload" if attempt.exit_code == RETRY_EXIT_CODE else kind
-            kind = attempt.failure_class or kind
-            why = attempt.reason or (
-                f"stopped by {stopped_by}" if stopped_by else _describe_exit(attempt, sandbox)
+        returned = len(list_record_files(sandbox)) if sandbox else 0
+        if attempt.state is JobState.LOST or returned < job.planned_measurements:
+            failure_class, reason = _classify_loss(attempt, sandbox)
+            host = f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
+            message = (
+                f"{returned} of {job.planned_measurements} measurements arrived{host}: {reason}"
             )
-            host = f" at {attempt.host}" if attempt.host and attempt.host not in why else ""
-            message = f"{came} of {job.planned_measurements} measurements came back{host}: {why}"
     return AttemptRow(
         job_id=job.id,
         number=attempt.number,
@@ -133,13 +126,28 @@ def _build_attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None
         started_us=attempt.started_us,
         ended_us=attempt.ended_us,
         exit_code=attempt.exit_code,
-        failure_class=kind,
+        failure_class=failure_class,
         message=message,
     )
 
 
-def _stop_signal(sandbox: Path) -> str:
-    """The signal on which the worker stopped, as it says itself; '' for none."""
+def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, str]:
+    """Return failure class and reason of an attempt that did not bring all its measurements."""
+    stopped_by = _stop_signal(sandbox)
+    if attempt.exit_code == RETRY_EXIT_CODE:
+        default_class = "upload"
+    elif stopped_by and attempt.state is JobState.DONE:
+        default_class = "evicted"
+    else:
+        default_class = "lost"
+    default_reason = f"stopped by {stopped_by}" if stopped_by else _describe_exit(attempt, sandbox)
+    return attempt.failure_class or default_class, attempt.reason or default_reason
+
+
+def _stop_signal(sandbox: Path | None) -> str:
+    """Return the signal that stopped the worker according to its attempt.json; '' for none."""
+    if sandbox is None:
+        return ""
     try:
         account = json.loads((sandbox / "attempt.json").read_text(encoding="utf-8"))
         return str(account["stopped_by"] or "")
@@ -150,8 +158,8 @@ def _stop_signal(sandbox: Path) -> str:
 def _describe_exit(attempt: AttemptStatus, sandbox: Path | None) -> str:
     code = "an unknown exit code" if attempt.exit_code is None else f"exit code {attempt.exit_code}"
     try:
-        said = (sandbox / "worker.err").read_text("utf-8", "replace").strip() if sandbox else ""
+        output = (sandbox / "worker.err").read_text("utf-8", "replace").strip() if sandbox else ""
     except OSError:
-        said = ""
-    said = said[-MESSAGE_TAIL_CHARS:].replace("\x00", "?")
-    return f"the worker left with {code}" + (f" and said: {said}" if said else "")
+        output = ""
+    output = output[-MESSAGE_TAIL_CHARS:].replace("\x00", "?")
+    return f"the worker ended with {code}" + (f": {output}" if output else "")

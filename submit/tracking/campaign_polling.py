@@ -1,4 +1,4 @@
-"""From a submission to its results: looking, following, waiting; needs nothing that plans."""
+"""Polling of submitted campaigns until all jobs have ended. Imports no planning code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from treehammer.submit.tracking import circuit_breaker
 from treehammer.submit.tracking.submission_locks import SubmissionLocks
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
 
-#: Seconds between two looks while waiting: the jobs measure meanwhile, and looking costs time.
+#: Seconds between two polls of local jobs; polling takes CPU time from the measurements.
 LOCAL_POLL_S = 2.0
-#: The same where others are asked, who have more to do than to answer us.
+#: Seconds between two polls of a shared batch system.
 GRID_POLL_S = 5.0
 
 #: Receives a line for the user.
@@ -28,51 +28,50 @@ Notify = Callable[[str], None]
 
 
 def _ignore_line(line: str) -> None:
-    """What programs do that need no lines."""
+    """Discard a message."""
 
 
 def describe_campaign_state(tracker: CampaignTracker, campaign: CampaignRow) -> str:
-    """What a user who stops watching is told."""
+    """Describe the state of a campaign to a user who stops watching it."""
     jobs = tracker.refresh_jobs(campaign)
     if not any(job.batch_id for job in jobs):
-        return f"none of the jobs of {campaign.id} was submitted. Submit again"
+        return f"none of the jobs of {campaign.id} was submitted; submit again"
     if all(JobState(job.state).is_final for job in jobs):
-        return f"every job is over. Take in what they measured: treehammer collect {campaign.id}"
+        return f"all jobs have ended; collect their measurements: treehammer collect {campaign.id}"
     return (
-        f"the jobs go on. Look: treehammer status {campaign.id}. "
-        f"End them: treehammer cancel {campaign.id}"
+        f"the jobs continue. Progress: treehammer status {campaign.id}. "
+        f"Cancel: treehammer cancel {campaign.id}"
     )
 
 
 def make_tracker(store: Store, settings: Settings) -> CampaignTracker:
-    """A tracker of the campaigns in a store."""
+    """Make a tracker for the campaigns in a store."""
     return CampaignTracker(
         store,
-        cache(lambda name: open_batch_system(name, settings)),  # asked for once a job
+        cache(lambda name: open_batch_system(name, settings)),  # called for every job
         under_way=SubmissionLocks(settings.submissions_dir).is_under_way,
         upload=CampaignUploader(settings).upload,
     )
 
 
 def poll_campaign(
-    tracker: CampaignTracker, campaign: CampaignRow, say: Notify = _ignore_line
+    tracker: CampaignTracker, campaign: CampaignRow, notify: Notify = _ignore_line
 ) -> TrackingProgress:
-    """Bring everything up to date, stop the sites that fail, and say how far the campaign is.
+    """Bring a campaign up to date, stop failing sites and return the progress.
 
     Args:
         tracker: of the store that has the campaign.
-        campaign: which.
-        say: receives a line for each site that was stopped, and where the results service could not
-            be told.
+        campaign: the campaign.
+        notify: receives a line for each stopped site and for a failed upload.
 
     Raises:
-        StoreError: the store refuses; every record is still on disk.
+        StoreError: the store rejects the records; all are still on disk.
         BatchError: a batch system does not answer.
     """
     progress = tracker.update(campaign)
     stopped = circuit_breaker.stop_failing_sites(tracker, campaign)
     for line in [*stopped, *tracker.upload_campaign(campaign)]:
-        say(line)
+        notify(line)
     return tracker.compute_progress(campaign) if stopped else progress
 
 
@@ -80,32 +79,32 @@ def follow_campaign(
     tracker: CampaignTracker,
     campaign: CampaignRow,
     show: Callable[[TrackingProgress], None],
-    say: Notify = _ignore_line,
+    notify: Notify = _ignore_line,
 ) -> TrackingProgress:
-    """Look and collect again and again until every job is final; each line is said once."""
-    said: set[str] = set()
+    """Poll until every job has ended; each message is passed to ``notify`` once."""
+    known: set[str] = set()
 
-    def once(line: str) -> None:
-        if line not in said:
-            said.add(line)
-            say(line)
+    def notify_once(line: str) -> None:
+        if line not in known:
+            known.add(line)
+            notify(line)
 
     jobs = tracker.store.jobs(campaign.id)
-    here = all(job.batch_system == LOCAL_BATCH for job in jobs)
+    is_local = all(job.batch_system == LOCAL_BATCH for job in jobs)
     while True:
-        progress = poll_campaign(tracker, campaign, once)
+        progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
         if progress.is_finished:
             for line in tracker.upload_campaign(campaign, everything=True):
-                once(line)
+                notify_once(line)
             return progress
-        time.sleep(LOCAL_POLL_S if here else GRID_POLL_S)
+        time.sleep(LOCAL_POLL_S if is_local else GRID_POLL_S)
 
 
 def wait_for_campaign(
     campaign: CampaignRow, settings: Settings, bars: ProgressFactory = no_progress
 ) -> TrackingProgress:
-    """Collect until every job of a campaign is final, showing how many measurements are done."""
+    """Collect until every job of a campaign has ended, with a progress bar."""
     with (
         Store.open(settings.database) as store,
         bars("Measuring", campaign.planned_measurements) as step,

@@ -135,7 +135,7 @@ def test_the_exit_code_and_the_words_tell_of_the_failures(
     submitted: subprocess.CompletedProcess[str],
 ) -> None:
     assert submitted.returncode == 1, submitted.stderr
-    assert f"{len(FAULTS)} of {len(FAULTS)} measurements are over" in submitted.stdout
+    assert f"{len(FAULTS)} of {len(FAULTS)} measured" in submitted.stdout
     told = [
         fault.said for fault in FAULTS.values() if fault.kind and fault.said in submitted.stdout
     ]

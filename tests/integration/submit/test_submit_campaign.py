@@ -20,14 +20,14 @@ from treehammer.errors import BatchError, ConfigError, DatasetError, NothingToDo
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local import job_processes
-from treehammer.submit.lifecycle import submission as campaigns
+from treehammer.submit.lifecycle import campaign_request, submission
 
 
 def test_submit_and_wait(local_user: LocalUser) -> None:
     result = local_user.invoke_command("submit", str(local_user.test), "--wait")
     assert result.exception is None, result.output
     assert result.return_value == 0
-    assert "4 of 4 measurements are over" in result.output
+    assert "4 of 4 measured" in result.output
     rows = local_user.read_measurements()
     assert len(rows) == 4
     assert {row["failure_class"] for row in rows} == {None}
@@ -50,9 +50,9 @@ def test_status_and_collect_from_another_shell(local_user: LocalUser) -> None:
 def test_killed_submitter_and_killed_runner_lose_and_double_nothing(local_user: LocalUser) -> None:
     local_user.write_payload(0.7)
     code = (
-        "from treehammer import config; from treehammer.submit.lifecycle import submission;"
+        "from treehammer import config; from treehammer.submit.lifecycle import campaign_request, submission;"
         f"s = config.load_settings({{'data_dir': {str(local_user.settings.data_dir)!r}}}, environ={{}});"
-        f"submission.run_campaign(submission.CampaignRequest({str(local_user.test)!r}), s)"
+        f"submission.run_campaign(campaign_request.CampaignRequest({str(local_user.test)!r}), s)"
     )
     submitter = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
@@ -194,8 +194,8 @@ def test_wrong_requests_are_one_clear_error(local_user: LocalUser) -> None:
 def test_two_releases_read_the_shipped_test(tmp_path: Path) -> None:
     settings = config.load_settings({"data_dir": tmp_path / "data"})
     axes = {"branches": ("0.02",), "cache_mb": ("30",)}
-    request = campaigns.CampaignRequest("ttree-read", axes, {"rounds": "1"})
-    campaign, progress = campaigns.run_campaign(request, settings)
+    request = campaign_request.CampaignRequest("ttree-read", axes, {"rounds": "1"})
+    campaign, progress = submission.run_campaign(request, settings)
     assert progress.is_finished
     assert not any(progress.failures.values())
     with Store.open(settings.database) as store:

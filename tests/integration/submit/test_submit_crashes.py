@@ -25,7 +25,7 @@ KILL_AT = """
 import os, signal, sys
 from treehammer import config
 from treehammer.submit.batch.local import local_batch, spool
-from treehammer.submit.lifecycle import submission
+from treehammer.submit.lifecycle import campaign_request, submission
 owner, name, calls = {owner}, {name!r}, []
 real = getattr(owner, name)
 def deadly(*args, **kwargs):
@@ -35,7 +35,7 @@ def deadly(*args, **kwargs):
     return real(*args, **kwargs)
 setattr(owner, name, deadly)
 settings = config.load_settings({{"data_dir": {data!r}}}, environ={{}})
-submission.run_campaign(submission.CampaignRequest({test!r}), settings)
+submission.run_campaign(campaign_request.CampaignRequest({test!r}), settings)
 """
 
 
@@ -49,7 +49,7 @@ def submit_and_die(desk: LocalUser, owner: str, name: str, call: int = 1) -> Non
 
 @pytest.mark.parametrize(
     "owner, name",
-    [("submission", "make_plan"), ("submission", "render_jobs")],
+    [("campaign_request", "make_plan"), ("submission", "render_jobs")],
     ids=["plan", "render"],
 )
 def test_submitter_killed_before_it_stored_anything(
@@ -143,7 +143,7 @@ def test_purge_gives_back_the_room_and_keeps_the_measurements(local_user: LocalU
     first = local_user.last_campaign_id()
     busy = local_user.invoke_command("purge", first).exception
     assert isinstance(busy, ConfigError)
-    assert "jobs are under way" in str(busy)
+    assert "jobs have not ended yet" in str(busy)
     local_user.invoke_command("status", "last", "--follow")
     assert isinstance(
         local_user.invoke_command("purge", "--older-than", "1").exception, NothingToDoError

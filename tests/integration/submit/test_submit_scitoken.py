@@ -64,7 +64,7 @@ def test_a_campaign_by_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None
     said = user.run_in_shell(
         "submit", str(user.test), "--sites", user.grid.box.sites[0], "-S", "repeats=1", "--wait"
     )
-    assert "2 of 2 measurements are over" in said, said
+    assert "2 of 2 measured" in said, said
     assert [row["failure_class"] for row in user.read_measurements()] == [None, None]
     mine = f'TreehammerSite == "{user.grid.box.sites[0]}" && Owner == "{SCITOKEN_USER}"'
     owned = user.grid.run_condor_command(

@@ -93,6 +93,6 @@ def test_an_ordinary_user_has_a_testbed_too(home: Path) -> None:
     doors = [row for row in said["checks"] if row["check"].startswith("door")]
     assert {"door root", "door http"} <= {row["check"] for row in doors}
     assert [row for row in said["checks"] if row["result"] != "ok"] == []
-    assert "4 of 4 measurements are over" in said["submitted"], said["submitted"]
+    assert "4 of 4 measured" in said["submitted"], said["submitted"]
     assert "failed" not in said["submitted"].splitlines()[-1]
     assert {"table": "measurement", "rows": 4} in said["stored"]

@@ -1,8 +1,9 @@
-"""The table of a campaign as it goes."""
+"""Live table of a running campaign."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -17,39 +18,36 @@ PROGRESS = TrackingProgress(
     failures={"SITE_A": {"open": 2}},
     remaining_s=600.0,
 )
+NOTHING_DONE = TrackingProgress({}, 0, 20, {}, None)
 
 
-def test_sites_by_states_with_failures_and_the_expected_end() -> None:
-    screen = Console(file=io.StringIO(), width=100)
-    screen.print(live_progress._progress_table("my campaign", PROGRESS))
-    assert isinstance(screen.file, io.StringIO)
-    lines = [line.split() for line in screen.file.getvalue().splitlines()]
+def test_table_shows_states_failures_and_summary() -> None:
+    output = io.StringIO()
+    Console(file=output, width=100).print(live_progress._progress_table("my campaign", PROGRESS))
+    lines = [line.split() for line in output.getvalue().splitlines()]
     assert lines[0] == ["my", "campaign"]
     assert lines[1] == ["site", "queued", "running", "done", "cancelled", "lost", "failed"]
     assert lines[2] == ["SITE_A", "0", "2", "3", "0", "0", "2", "open"]
     assert lines[3] == ["[red]SITE_B[/red]", "5", "0", "0", "0", "0", "–"]
-    assert lines[4][:5] == ["6", "of", "20", "measurements", "are"]
+    assert lines[4][:6] == ["6", "of", "20", "measured,", "2", "failed,"]
 
 
-def test_the_end_is_told_with_a_day_when_it_is_far() -> None:
-    near = live_progress.summarize_progress(PROGRESS, 1_800_000_000.0)
-    assert near.startswith("6 of 20 measurements are over, about 10 min to go at the pace so far: ")
-    far = TrackingProgress(PROGRESS.states, 6, 20, {}, 3 * 86400.0)
-    assert "2027-01-18" in live_progress.summarize_progress(far, 1_800_000_000.0)
-    assert (
-        live_progress.summarize_progress(TrackingProgress({}, 0, 20, {}, None))
-        == "0 of 20 measurements are over"
-    )
+def test_summary_names_day_of_distant_end() -> None:
+    now_s = 1_800_000_000.0
+    near = live_progress.summarize_progress(PROGRESS, now_s)
+    assert near.startswith("6 of 20 measured, 2 failed, about 10 min left, until ")
+    distant = replace(PROGRESS, remaining_s=3 * 86400.0)
+    assert "2027-01-18" in live_progress.summarize_progress(distant, now_s)
+    assert live_progress.summarize_progress(NOTHING_DONE) == "0 of 20 measured"
 
 
-def test_held_jobs_have_a_column_when_there_are_some() -> None:
+def test_held_column_appears_with_held_jobs() -> None:
     assert "held" not in live_progress.visible_states(PROGRESS)
-    assert "held" in live_progress.visible_states(
-        TrackingProgress({"A": {"held": 1}}, 0, 1, {}, None)
-    )
+    with_held = replace(NOTHING_DONE, states={"A": {"held": 1}})
+    assert "held" in live_progress.visible_states(with_held)
 
 
-def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_on_stdout_without_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with live_progress.live_display("c", 20) as show:
         show(PROGRESS)
     assert capsys.readouterr().out == ""

@@ -12,7 +12,7 @@ from plan_factory import READING_TEST, make_local_plan, make_settings, make_site
 
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.submit.lifecycle import submission as campaigns
+from treehammer.submit.lifecycle import campaign_request, submission
 from treehammer.submit.planning import ceiling_checks
 from treehammer.submit.sites.site_model import Ceilings, Site
 from treehammer.submit.sites.site_registry import MAX_LOCAL_JOBS, load_sites
@@ -70,14 +70,14 @@ def test_what_is_above_a_ceiling_is_refused_before_anything_is_stored(tmp_path: 
     made = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
     settings = make_settings(tmp_path)
     assert ceiling_checks.list_ceiling_violations(
-        made, campaigns.estimate_plan_costs(made, settings)
+        made, campaign_request.estimate_plan_costs(made, settings)
     ) == ["Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."]
     with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
-        campaigns.submit_plan(made, settings)
+        submission.submit_plan(made, settings)
     with pytest.raises(NothingToDoError):
         Store.open(settings.database, create=False)
     fits = make_local_plan(tmp_path / "test", READING_TEST, wide)
-    ceiling_checks.check_ceilings(fits, campaigns.estimate_plan_costs(fits, settings))
+    ceiling_checks.check_ceilings(fits, campaign_request.estimate_plan_costs(fits, settings))
 
 
 def test_this_machine_has_a_ceiling(tmp_path: Path) -> None:

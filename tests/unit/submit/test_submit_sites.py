@@ -191,7 +191,7 @@ def imported(tmp_path: Path) -> Settings:
     [
         (status, ExitCode.DONE, "name of campaign"),
         (collect, ExitCode.DONE, "0 new measurements, 0 known"),
-        (cancel, ExitCode.NOTHING, "every job is final already"),
+        (cancel, ExitCode.NOTHING, "all jobs have ended already"),
         (purge, ExitCode.NOTHING, "nothing to remove"),
     ],
 )
@@ -211,4 +211,4 @@ def test_other_campaigns_are_shown_beside_one_whose_pool_is_gone(campaign: Setti
     done = CliRunner().invoke(status, ["--json"], obj=campaign, catch_exceptions=False)
     assert done.exit_code == 0
     assert {row["id"] for row in json.loads(done.stdout)} == {"campaign", "other"}
-    assert "campaign is shown as it was last seen" in done.stderr
+    assert "campaign may have changed since the last status" in done.stderr

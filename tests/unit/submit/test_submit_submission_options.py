@@ -46,7 +46,7 @@ def test_all_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("--in-flight", "0"), "--in-flight 0: at least one"),
+        (("--in-flight", "0"), "--in-flight 0: must be at least 1"),
         (("--ramp", "3/10m"), "--in-flight N"),
         (("--spread", "soon"), "--spread: 'soon' is not a duration"),
         (("--breaker", "half"), "--breaker: 'half' is not a failure threshold"),

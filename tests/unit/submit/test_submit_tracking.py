@@ -100,7 +100,7 @@ def test_job_that_left_too_little_is_lost_with_its_reason(scene: TrackingHarness
     scene.tracker.refresh_jobs(scene.campaign)
     (row,) = scene.read_attempts(0)
     assert row.failure_class == "lost"
-    assert "1 of 2 measurements came back" in row.message
+    assert "1 of 2 measurements arrived" in row.message
     assert "exit code 2" in row.message
     assert "no job.json here?" in row.message
     assert scene.tracker.compute_progress(scene.campaign).failures == {"local": {"lost": 1}}

@@ -65,7 +65,7 @@ def test_a_lost_sandbox_loses_nothing_that_was_reported(
     assert failures(scene) == [""]
     assert not progress.failures
     assert scene.read_attempts(0)[0].message.startswith(ALL_MEASUREMENTS_STORED)
-    assert "0 of 2 measurements came back" in scene.read_attempts(0)[0].message
+    assert "0 of 2 measurements arrived" in scene.read_attempts(0)[0].message
 
 
 def test_a_job_that_its_batch_system_lost_is_done_when_all_of_it_is_there(

@@ -1,0 +1,186 @@
+"""Campaign requests and their plans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from treehammer.collectors.batch_names import LOCAL_BATCH
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.software import providers
+from treehammer.collectors.software_preparation import prepare_root
+from treehammer.config import Settings
+from treehammer.datasets.catalogues import folder_catalogue
+from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
+from treehammer.errors import ConfigError, DefinitionError, NothingToDoError
+from treehammer.hctests.cli.definition_options import load_pinned_test
+from treehammer.hctests.matrix.definition import TestDefinition
+from treehammer.progress import ProgressFactory, no_progress
+from treehammer.sql.write.store import Store
+from treehammer.submit.planning import ceiling_checks, cost_estimate
+from treehammer.submit.planning.cost_estimate import ExecutionCost, SiteCost
+from treehammer.submit.planning.pacing import Pace
+from treehammer.submit.planning.plan import Plan, make_plan, select_doors
+from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
+from treehammer.submit.replicas.rucio_placement import doors_with_rse, find_placement
+from treehammer.submit.sites.site_model import Site
+from treehammer.submit.sites.site_registry import select_sites
+from treehammer.submit.sites.site_software import resolve_site_software
+
+
+@dataclass(frozen=True)
+class CampaignRequest:
+    """Campaign as requested by a user.
+
+    Attributes:
+        test_spec: the test: ``URL@REF:path``, a folder, or the name of a shipped test.
+        axes: axis -> values as typed, in place of those in test.toml.
+        overrides: key of [test] -> value as typed.
+        sites: names of sites.
+        name: display name of the campaign; '' for a generated one.
+        options: submission options for sites with HTCondor.
+    """
+
+    test_spec: str
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    sites: tuple[str, ...] = (LOCAL_BATCH,)
+    name: str = ""
+    options: SubmissionOptions = DEFAULT_OPTIONS
+
+
+def plan_request(
+    request: CampaignRequest,
+    settings: Settings,
+    *,
+    fetch: bool,
+    bars: ProgressFactory = no_progress,
+) -> Plan:
+    """Pin the test, prepare its dataset and software, and plan the campaign.
+
+    Args:
+        request: the campaign to plan.
+        settings: all settings.
+        fetch: make missing datasets and fetch missing ROOT releases.  Otherwise nothing is fetched:
+            a missing dataset is an error, a missing release a note in the plan.
+        bars: opens progress bars.
+
+    Raises:
+        TreehammerError: the request is invalid, or a part of it is not available.
+    """
+    sites = select_sites(request.sites, settings)
+    pinned = load_pinned_test(request.test_spec, request.axes, request.overrides, settings)
+    definition = pinned.definition
+    releases = {
+        str(value): _parse_software_request(str(value), definition)
+        for value in _root_axis_values(definition)
+    }
+    site_software = resolve_site_software(sites, releases)
+    runs_here = any(site.batch == LOCAL_BATCH for site in sites)
+    _check_pacing(request.options.pace, sites)
+    notes: list[str] = []
+    if runs_here and fetch:
+        releases = {t: prepare_root(r, settings.software_dir, bars) for t, r in releases.items()}
+    elif runs_here:
+        releases = {
+            text: _locate_prepared_software(r, settings, notes) for text, r in releases.items()
+        }
+    names = (definition.dataset, *definition.twins.values()) if definition.dataset else ()
+    manifest_bars = bars if fetch else None
+    manifests = [_find_manifest(name, definition, sites, settings, manifest_bars) for name in names]
+    doors, _ = select_doors(definition, sites)
+    wait_s = request.options.replica_timeout_s if fetch else 0.0
+    placement = find_placement(manifests, doors, settings, wait_s=wait_s, bars=bars)
+    plan = make_plan(
+        pinned,
+        sites,
+        manifests[0] if manifests else None,
+        releases,
+        created_us=time.time_ns() // 1000,
+        name=request.name,
+        site_software=site_software,
+        options=request.options,
+        twins={one.name: one for one in manifests[1:]},
+        placement=placement,
+    )
+    violations = ceiling_checks.list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
+    bounds = ceiling_checks.list_concurrency_bounds(plan)
+    return replace(plan, notes=(*plan.notes, *notes, *bounds, *violations))
+
+
+def _find_manifest(
+    name: str,
+    definition: TestDefinition,
+    sites: Iterable[Site],
+    settings: Settings,
+    bars: ProgressFactory | None,
+) -> Manifest:
+    """Return a dataset's manifest from this machine, or from Rucio if all jobs read it there.
+
+    With ``bars`` a local dataset is verified, or made if missing.
+    """
+    catalogue = folder_catalogue.FolderCatalogue(settings.datasets_dir)
+    if not catalogue.has(name):
+        doors, _ = select_doors(definition, sites)
+        if doors and len(doors_with_rse(doors)) == len(doors):
+            return RucioCatalogue(settings).manifest(name)
+    if bars is None:
+        return catalogue.manifest(name)
+    return folder_catalogue.ensure_dataset(name, settings, bars)
+
+
+def _check_pacing(pace: Pace, sites: Iterable[Site]) -> None:
+    """Refuse a pace that a site's batch system cannot keep."""
+    for site in sites:
+        if site.batch == LOCAL_BATCH and pace != Pace():
+            raise ConfigError(
+                "the local queue does not support pacing",
+                where="--spread, --ramp, --in-flight",
+                hint="These options are for HTCondor sites; submit to 'local' separately. --slots sets the "
+                "number of concurrent local jobs.",
+            )
+        if site.grid_resource and (pace.spread_s or pace.ramp):
+            raise ConfigError(
+                f"the grid universe of site {site.name} does not support pacing of starts",
+                where="--spread, --ramp",
+                hint="Submit to this site separately, with --in-flight.",
+            )
+
+
+def _root_axis_values(definition: TestDefinition) -> Iterable[object]:
+    """List every value of the ``root`` axis, including values from [[include]] only."""
+    included = (rule["root"] for rule in definition.include if "root" in rule)
+    return dict.fromkeys((*definition.axes["root"], *included))
+
+
+def _parse_software_request(value: str, definition: TestDefinition) -> SoftwareRequest:
+    try:
+        return providers.parse_software_request(value)
+    except ValueError as error:
+        raise DefinitionError(str(error), where=f"{definition.name}: axis root") from error
+
+
+def _locate_prepared_software(
+    request: SoftwareRequest, settings: Settings, notes: list[str]
+) -> SoftwareRequest:
+    """Fill in the location of a prepared ROOT release."""
+    if request.provider != "wheel":
+        return request
+    folder = providers.list_prepared_releases(settings.software_dir).get(request.version, "")
+    if not folder:
+        notes.append(f"ROOT {request.version} is not installed yet; submit fetches it.")
+    return replace(request, location=folder)
+
+
+def estimate_plan_costs(plan: Plan, settings: Settings) -> list[SiteCost]:
+    """Estimate the plan's costs at each site, from earlier measurements if there are any."""
+    test_hash = str(plan.jobs[0].spec.executions[0].identity["test_hash"])
+    history: Mapping[str, ExecutionCost] = {}
+    try:
+        with Store.open(settings.database, create=False) as store:
+            history = cost_estimate.load_measured_costs(store, test_hash)
+    except NothingToDoError:
+        pass
+    return cost_estimate.estimate_site_costs(plan, history)
