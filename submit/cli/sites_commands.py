@@ -11,13 +11,12 @@ from typing import Any
 import click
 from rich.filesize import decimal
 
-from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.sites import cric, sites_file
+from treehammer.submit.sites import cric, sites_file, sites_schema
 from treehammer.submit.sites.site_model import Ceilings, Site
 from treehammer.submit.sites.site_probes import PROBE_FAILED, SiteProbeResult, probe_sites
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
@@ -116,7 +115,7 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
     print_rows(rows, columns, form=form)
     wrong = sum(trial.result == PROBE_FAILED for trial in trials)
     if form == TABLE:
-        if any(site.batch_kind != LOCAL_BATCH for site in chosen):
+        if any(not site.is_local for site in chosen):
             click.echo("The nodes' interpreter, CVMFS and software only a job can try.", err=True)
         click.echo(f"{wrong} of {pluralize(len(trials), 'check')} found something wrong", err=True)
     return ExitCode.REGRESSION if wrong else ExitCode.DONE
@@ -203,4 +202,4 @@ def schema() -> None:
 
     Example: treehammer sites schema > sites.schema.json
     """
-    click.echo(json.dumps(sites_file.build_json_schema(), indent=1, sort_keys=True))
+    click.echo(json.dumps(sites_schema.build_json_schema(), indent=1, sort_keys=True))

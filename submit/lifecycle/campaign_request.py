@@ -91,8 +91,8 @@ def plan_request(
     manifest_bars = bars if fetch else None
     manifests = [_find_manifest(name, definition, sites, settings, manifest_bars) for name in names]
     doors, _ = select_doors(definition, sites)
-    wait_s = request.options.replica_timeout_s if fetch else 0.0
-    placement = find_placement(manifests, doors, settings, wait_s=wait_s, bars=bars)
+    timeout_s = request.options.replica_timeout_s if fetch else 0.0
+    placement = find_placement(manifests, doors, settings, timeout_s=timeout_s, bars=bars)
     plan = make_plan(
         pinned,
         sites,

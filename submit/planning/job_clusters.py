@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.sites.site_model import Site
@@ -42,7 +41,7 @@ def plan_clusters(plan: Plan) -> list[JobCluster]:
     """Group a plan's jobs at sites with HTCondor into clusters."""
     jobs_by_door: dict[str, dict[str, list[tuple[PlannedJob, int]]]] = {}
     for job, count in plan.jobs.iterate_kinds():
-        if job.site.batch != LOCAL_BATCH:
+        if not job.site.is_local:
             site_jobs = jobs_by_door.setdefault(job.site.name, {})
             site_jobs.setdefault(job.spec.door, []).append((job, count))
     return [

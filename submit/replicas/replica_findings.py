@@ -1,4 +1,4 @@
-"""What doors gave of files, remembered: measurements that read a bad replica are marked."""
+"""Recording of verified replicas; measurements that read bad ones are flagged."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.replicas.replica_verification import ReplicaCheck
 
 
-def record_findings(manifest: Manifest, found: Iterable[ReplicaCheck], settings: Settings) -> int:
-    """Remember replicas that were read in full, good ones and bad ones.
+def record_findings(manifest: Manifest, checks: Iterable[ReplicaCheck], settings: Settings) -> int:
+    """Store the results of full reads, good and bad, and flag affected measurements.
 
     Args:
-        manifest: of the dataset.
-        found: what was found at doors.
-        settings: with the results database.
+        manifest: manifest of the dataset.
+        checks: results of the verification.
+        settings: settings with the results database.
 
     Returns:
-        How many measurements are marked that were not before.
+        Number of newly flagged measurements.
     """
     now_us = int(time.time() * 1e6)
     rows = [
@@ -31,15 +31,15 @@ def record_findings(manifest: Manifest, found: Iterable[ReplicaCheck], settings:
             found_us=now_us,
             dataset=manifest.name,
             dataset_hash=manifest.hash,
-            site=one.expected.site,
-            door=one.expected.door,
-            file=one.expected.file.name,
-            url=one.expected.url,
-            good=one.is_good,
-            message=one.message,
+            site=check.expected.site,
+            door=check.expected.door,
+            file=check.expected.file.name,
+            url=check.expected.url,
+            good=check.is_good,
+            message=check.message,
         )
-        for one in found
-        if one.is_proof
+        for check in checks
+        if check.is_proof
     ]
     if not rows:
         return 0

@@ -1,11 +1,10 @@
-"""Which replicas ``--sites`` means: at doors of the sites file, and at storage that Rucio knows."""
+"""Selection of replicas by ``--sites``: at doors of the sites file and at Rucio's storage."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.model.manifest import Manifest
@@ -18,18 +17,18 @@ from treehammer.submit.replicas.replica_verification import ExpectedReplica
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.site_registry import select_sites
 
-#: What only an RSE expression has.
+#: Characters that occur only in RSE expressions.
 _OPERATORS = re.compile(r"[=&|\\()<>*]")
-#: By which protocol a replica is looked at that no door leads to, the first that there is.
+#: Protocols for replicas without a door, in order of preference.
 _PROTOCOLS = ("root", "https", "http")
 
 
 def find_manifest(name: str, settings: Settings, catalogue: RucioCatalogue | None) -> Manifest:
-    """What a dataset is, from the folder catalogue or else from Rucio.
+    """Load the manifest of a dataset from the folder catalogue, or else from Rucio.
 
     Raises:
-        DatasetError: neither knows it.
-        CatalogueError: Rucio does not answer.
+        DatasetError: the dataset is unknown to both.
+        CatalogueError: Rucio does not respond.
     """
     folder = FolderCatalogue(settings.datasets_dir)
     if folder.has(name) or catalogue is None:
@@ -38,35 +37,35 @@ def find_manifest(name: str, settings: Settings, catalogue: RucioCatalogue | Non
 
 
 def open_rucio_catalogue(settings: Settings) -> RucioCatalogue | None:
-    """Rucio's catalogue, None where nobody has said which Rucio to ask."""
+    """Open Rucio's catalogue; return None if Rucio is not configured."""
     return RucioCatalogue(settings) if is_configured(settings) else None
 
 
 def select_storage(
     expression: str, settings: Settings, rucio: RucioClient | None
 ) -> tuple[Site | Rse, ...]:
-    """What ``--sites`` means: sites of the sites file, and storage that Rucio knows.
+    """Resolve ``--sites`` to sites of the sites file and storage in Rucio.
 
     Args:
         expression: names of sites, labels or ``all``, comma separated; or an RSE expression.
         settings: all settings.
-        rucio: whom to ask for what is not in the sites file, None for nobody.
+        rucio: client for names missing from the sites file; None if Rucio is not configured.
 
     Raises:
-        ConfigError: it means no site and no storage.
-        CatalogueError: Rucio does not answer.
+        ConfigError: no site or storage matches.
+        CatalogueError: Rucio does not respond.
     """
     if _OPERATORS.search(expression):
         if rucio is None:
             raise ConfigError(
-                f"{expression!r} is an RSE expression, and no Rucio is known",
+                f"{expression!r} is an RSE expression, but Rucio is not configured",
                 where="--sites",
                 hint="Name the client's rucio.cfg: rucio_config or TREEHAMMER_RUCIO_CONFIG.",
             )
         return rucio.find_rses(expression)
     words = [word.strip() for word in expression.split(",") if word.strip()]
-    found = [one for word in words for one in _select_word(word, settings, rucio)]
-    return tuple({one.name: one for one in found}.values())
+    selected = [item for word in words for item in _select_word(word, settings, rucio)]
+    return tuple({item.name: item for item in selected}.values())
 
 
 def _select_word(word: str, settings: Settings, rucio: RucioClient | None) -> Sequence[Site | Rse]:
@@ -82,25 +81,23 @@ def _select_word(word: str, settings: Settings, rucio: RucioClient | None) -> Se
 
 
 def select_rses(expression: str, settings: Settings, rucio: RucioClient) -> tuple[Rse, ...]:
-    """The storage on disk that ``--sites`` means: of a site, the RSEs that its doors lead to.
+    """Resolve ``--sites`` to storage on disk; a site stands for the RSEs of its doors.
 
     Raises:
-        ConfigError: it means no site, or no storage on disk.
-        CatalogueError: Rucio does not answer.
+        ConfigError: no site, or no storage on disk, matches.
+        CatalogueError: Rucio does not respond.
     """
-    found: list[Rse] = []
-    for one in select_storage(expression, settings, rucio):
-        if isinstance(one, Rse):
-            found.append(one)
+    selected: list[Rse] = []
+    for item in select_storage(expression, settings, rucio):
+        if isinstance(item, Rse):
+            selected.append(item)
             continue
-        named = [
-            rucio.fetch_rse(name) for name in dict.fromkeys(door.rse for door in one.doors) if name
-        ]
-        found += named or _select_site_rses(one.name, rucio)
-    on_disk = {rse.name: rse for rse in found if _is_disk_rse(rse)}
+        names = dict.fromkeys(door.rse for door in item.doors if door.rse)
+        selected += map(rucio.fetch_rse, names) if names else _select_site_rses(item.name, rucio)
+    on_disk = {rse.name: rse for rse in selected if _is_disk_rse(rse)}
     if not on_disk:
-        others = ", ".join(f"{rse.name} ({rse.kind})" for rse in found)
-        raise ConfigError(f"no storage on disk is meant: {others}", where=f"--sites {expression}")
+        others = ", ".join(f"{rse.name} ({rse.kind})" for rse in selected)
+        raise ConfigError(f"no storage on disk: {others}", where=f"--sites {expression}")
     return tuple(on_disk.values())
 
 
@@ -109,16 +106,16 @@ def _is_disk_rse(rse: Rse) -> bool:
 
 
 def _select_site_rses(site: str, rucio: RucioClient) -> Sequence[Rse]:
-    """The storage of a site that we may use; of several, the one with most room for us."""
+    """Return the usable storage of a site; of several, the one with the most free quota."""
     try:
-        found = rucio.find_rses(f"site={site}")
+        rses = rucio.find_rses(f"site={site}")
     except RseExpressionError as error:
         raise RseExpressionError(
-            f"Rucio knows no storage with site={site}", where="--sites"
+            f"Rucio has no storage with site={site}", where="--sites"
         ) from error
-    on_disk = [rse for rse in found if _is_disk_rse(rse)]
+    on_disk = [rse for rse in rses if _is_disk_rse(rse)]
     if len(on_disk) < 2:
-        return on_disk or found
+        return on_disk or rses
     quotas = rucio.list_quotas()
     return [max(on_disk, key=lambda rse: quotas.get(rse.name, AccountQuota(0, 0)).free)]
 
@@ -129,42 +126,42 @@ def list_expected_replicas(
     doors: Sequence[str],
     catalogue: RucioCatalogue | None,
 ) -> list[ExpectedReplica]:
-    """Where the files of a dataset are to be: at each door of sites, and at storage of Rucio's.
+    """List the expected replicas of a dataset at doors of sites and at Rucio's storage.
 
-    Storage of a site that has a replica, and no door, is looked at as well.
+    Includes storage of a site that has a replica but no door.
 
     Args:
-        manifest: of the dataset.
-        sites: from :func:`chosen`.
-        doors: names of those to look at; none for all.
-        catalogue: Rucio's, None where there is none.
+        manifest: manifest of the dataset.
+        sites: sites and storage from :func:`select_storage`.
+        doors: names of the doors to include; empty for all.
+        catalogue: Rucio's catalogue, None if Rucio is not configured.
 
     Raises:
-        ConfigError: there is no such door.
-        CatalogueError: Rucio does not answer.
+        ConfigError: no site has such a door, or no storage is on disk.
+        CatalogueError: Rucio does not respond.
     """
-    known = _RucioReplicas(manifest, catalogue)
-    found: list[ExpectedReplica] = []
-    for one in sites:
-        if isinstance(one, Rse):
-            if _is_disk_rse(one):
-                found += known.expected_at_rse(one.name, one.site)
+    replicas = _RucioReplicas(manifest, catalogue)
+    expected: list[ExpectedReplica] = []
+    for item in sites:
+        if isinstance(item, Rse):
+            if _is_disk_rse(item):
+                expected += replicas.expected_at_rse(item.name, item.site)
             continue
-        for door in one.doors:
+        for door in item.doors:
             if not doors or door.name in doors:
-                found += known.expected_at_door(one, door)
+                expected += replicas.expected_at_door(item, door)
         if not doors:
-            led_to = {door.rse for door in one.doors}
-            for rse in known.rses_of_site(one.name) - led_to:
-                found += known.expected_at_rse(rse, one.name)
-    if not found:
-        what = f"no site has a door {' or '.join(doors)}" if doors else "no storage is on disk"
-        raise ConfigError(what, where="--door" if doors else "--sites")
-    return found
+            for rse in replicas.rses_of_site(item.name) - {door.rse for door in item.doors}:
+                expected += replicas.expected_at_rse(rse, item.name)
+    if not expected:
+        if doors:
+            raise ConfigError(f"no site has a door {' or '.join(doors)}", where="--door")
+        raise ConfigError("no storage is on disk", where="--sites")
+    return expected
 
 
 class _RucioReplicas:
-    """The replicas of a dataset that Rucio has, by protocol."""
+    """Replicas of a dataset in Rucio, by protocol."""
 
     def __init__(self, manifest: Manifest, catalogue: RucioCatalogue | None) -> None:
         self._manifest = manifest
@@ -176,40 +173,44 @@ class _RucioReplicas:
             return ()
         if protocol not in self._by_protocol:
             try:
-                found = self._catalogue.replicas(self._manifest.name, protocol)
-            except DatasetError:  # Rucio knows no such dataset
-                found = ()
-            self._by_protocol[protocol] = found
+                replicas = self._catalogue.replicas(self._manifest.name, protocol)
+            except DatasetError:  # Rucio does not know the dataset.
+                replicas = ()
+            self._by_protocol[protocol] = replicas
         return self._by_protocol[protocol]
 
     def rses_of_site(self, site: str) -> set[str]:
-        """The RSEs of a site that have a replica."""
+        """Return the RSEs of a site that have a replica."""
         return {
-            one.rse for name in _PROTOCOLS for one in self._load_replicas(name) if one.site == site
+            replica.rse
+            for protocol in _PROTOCOLS
+            for replica in self._load_replicas(protocol)
+            if replica.site == site
         }
 
     def expected_at_rse(self, rse: str, site: str) -> Iterator[ExpectedReplica]:
-        """Where files are at an RSE that no door leads to."""
+        """Yield the expected replicas at an RSE without a door."""
+        # Later entries win, hence the reversed order of preference.
         urls = {
-            one.file: one.url
-            for name in reversed(_PROTOCOLS)
-            for one in reversed(self._load_replicas(name))
-            if one.rse == rse
+            replica.file: replica.url
+            for protocol in reversed(_PROTOCOLS)
+            for replica in reversed(self._load_replicas(protocol))
+            if replica.rse == rse
         }
         for file in self._manifest.files:
             yield ExpectedReplica(site, rse, file, urls.get(file.name, ""), rse)
 
     def expected_at_door(self, site: Site, door: Door) -> Iterator[ExpectedReplica]:
-        """Where files are at a door of a site."""
-        here = site.batch_kind == LOCAL_BATCH
-        urls: dict[str, str] = {}
-        for one in reversed(self._load_replicas(door.protocol) if door.rse else ()):
-            if one.rse == door.rse:
-                urls[one.file] = one.url_at_prefix(door.prefix) if door.prefix else one.url
+        """Yield the expected replicas at a door of a site."""
+        if door.rse:
+            urls = {
+                replica.file: replica.url_at_prefix(door.prefix) if door.prefix else replica.url
+                for replica in reversed(self._load_replicas(door.protocol))
+                if replica.rse == door.rse
+            }
+        else:
+            name = self._manifest.name
+            urls = {file.name: door.file_url(name, file.name) for file in self._manifest.files}
         for file in self._manifest.files:
-            url = (
-                urls.get(file.name, "")
-                if door.rse
-                else door.file_url(self._manifest.name, file.name)
-            )
-            yield ExpectedReplica(site.name, door.name, file, url, door.rse, here)
+            url = urls.get(file.name, "")
+            yield ExpectedReplica(site.name, door.name, file, url, door.rse, site.is_local)

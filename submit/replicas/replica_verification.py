@@ -1,7 +1,7 @@
-"""Replicas compared with the manifest at the doors through which jobs read them.
+"""Verification of replicas against the manifest, at the doors through which jobs read them.
 
-What a catalogue says is no proof.  By default a door is asked for size and adler32, which servers may
-remember from when the file was written; read in full, the bytes themselves are compared.
+A catalogue entry proves nothing.  By default, the door's size and adler32 are compared, which servers
+may have stored when the file was written.  A full check reads and compares every byte.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from treehammer.datasets.doors.file_observation import (
 from treehammer.datasets.model.manifest import Manifest, ManifestFile
 from treehammer.progress import ByteCallback, ProgressFactory, byte_progress, no_progress
 
-GOOD_STATE, WRONG_STATE, SIZE_ONLY_STATE, ABSENT_STATE = (
+GOOD_STATE, CORRUPT_STATE, SIZE_ONLY_STATE, ABSENT_STATE = (
     "good",
-    "wrong",
+    "corrupt",
     "size only",
     "not in catalogue",
 )
-#: From the worst to the best: what a door is said to be that has files of several kinds.
+#: States from worst to best.  A door takes the worst state of its files.
 WORST_FIRST = (
-    WRONG_STATE,
+    CORRUPT_STATE,
     MISSING,
     ABSENT_STATE,
     REFUSED,
@@ -44,21 +44,21 @@ WORST_FIRST = (
     GOOD_STATE,
 )
 
-#: Sites that are read from at a time; of each, one file at a time.
+#: Sites that are checked at a time, one file of each.
 MAX_PARALLEL_SITES = 4
 
 
 @dataclass(frozen=True)
 class ExpectedReplica:
-    """Where a file is to be: at a site's door.
+    """Expected location of a file at a site's door.
 
     Attributes:
-        site: its name, '' for storage that no site calls its own.
-        door: its name, or the RSE's where no door leads there.
-        file: of the manifest.
-        url: what ROOT opens, '' where the catalogue has no replica.
-        rse: Rucio's name of the storage, '' where Rucio knows nothing of it.
-        here: whether a path means a file of this machine.
+        site: name of the site, '' for storage without a site.
+        door: name of the door, or of the RSE if it has no door.
+        file: file of the manifest.
+        url: URL or path for ROOT, '' if the catalogue has no replica.
+        rse: name of the storage in Rucio, '' if Rucio does not know it.
+        is_local: whether a path refers to this machine.
     """
 
     site: str
@@ -71,15 +71,15 @@ class ExpectedReplica:
 
 @dataclass(frozen=True)
 class ReplicaCheck:
-    """What was found at a place.
+    """Result of checking a replica.
 
     Attributes:
-        place: where.
-        state: ``good``, ``wrong``, ``size only`` (the door tells no checksum), ``not in catalogue``,
-            or a trouble of :mod:`treehammer.datasets.doors.file_observation`.
-        message: what is wrong, '' when it is good.
-        reads: how often every byte was read.
-        wrong_reads: how often other bytes came than the manifest says.
+        expected: the expected replica.
+        state: ``good``, ``corrupt``, ``size only`` (the door provides no checksum), ``not in
+            catalogue``, or a failure of :mod:`treehammer.datasets.doors.file_observation`.
+        message: description of the problem, '' for a good replica.
+        reads: number of full reads.
+        wrong_reads: number of full reads whose content differed from the manifest.
     """
 
     expected: ExpectedReplica
@@ -90,81 +90,79 @@ class ReplicaCheck:
 
     @property
     def is_good(self) -> bool:
-        """Whether it is the dataset's file, as far as was asked."""
+        """Whether the replica matches the manifest, as far as it was checked."""
         return self.state == GOOD_STATE
 
     @property
     def is_proof(self) -> bool:
-        """Whether the bytes themselves have told: right once, or wrong twice."""
+        """Whether full reads prove the state: one that matched, or two that differed."""
         return bool(self.reads) and (self.is_good or self.wrong_reads > 1)
 
 
 def check_replicas(
     manifest: Manifest,
-    places: Sequence[ExpectedReplica],
+    replicas: Sequence[ExpectedReplica],
     *,
     full: bool = False,
     bars: ProgressFactory = no_progress,
 ) -> list[ReplicaCheck]:
-    """Compare replicas with the manifest, several sites at a time.
+    """Compare replicas with the manifest, several sites in parallel.
 
     Args:
-        manifest: of the dataset.
-        places: where its files are to be.
-        full: read every byte; what is wrong is read once more.
+        manifest: manifest of the dataset.
+        replicas: expected replicas.
+        full: read every byte, and read corrupt files twice.
         bars: opens progress bars.
 
     Returns:
-        What was found, in the order of ``places``.
+        Results in the order of ``replicas``.
     """
-    by_site: dict[str, list[int]] = defaultdict(list)
-    for index, place in enumerate(places):
-        by_site[place.site or place.rse].append(index)
-    found: dict[int, ReplicaCheck] = {}
+    indices_by_site: dict[str, list[int]] = defaultdict(list)
+    for index, replica in enumerate(replicas):
+        indices_by_site[replica.site or replica.rse].append(index)
+    results: dict[int, ReplicaCheck] = {}
     with (
-        _progress_bar(manifest, places, full, bars) as advance,
+        _progress_bar(manifest, replicas, full, bars) as advance,
         ThreadPoolExecutor(MAX_PARALLEL_SITES) as executor,
     ):
-        ended = Event()
+        cancelled = Event()
 
-        def block(count: int) -> None:
-            if ended.is_set():
+        def advance_or_stop(count: int) -> None:
+            if cancelled.is_set():
                 raise KeyboardInterrupt
             advance(count)
 
-        def of_site(indices: Sequence[int]) -> None:
+        def check_site(indices: Sequence[int]) -> None:
             for index in indices:
-                found[index] = (
-                    _check_by_reading(places[index], block)
-                    if full
-                    else check_by_stat(places[index])
-                )
-                if not full:
-                    block(1)
+                if full:
+                    results[index] = _check_by_reading(replicas[index], advance_or_stop)
+                else:
+                    results[index] = check_by_stat(replicas[index])
+                    advance_or_stop(1)
 
-        tasks = [executor.submit(of_site, indices) for indices in by_site.values()]
+        tasks = [executor.submit(check_site, indices) for indices in indices_by_site.values()]
         try:
             for task in as_completed(tasks):
                 task.result()
         except BaseException:
-            ended.set()
+            cancelled.set()
             executor.shutdown(cancel_futures=True)
             raise
-    return [found[index] for index in range(len(places))]
+    return [results[index] for index in range(len(replicas))]
 
 
 @contextmanager
 def _progress_bar(
-    manifest: Manifest, places: Sequence[ExpectedReplica], full: bool, bars: ProgressFactory
+    manifest: Manifest, replicas: Sequence[ExpectedReplica], full: bool, bars: ProgressFactory
 ) -> Iterator[ByteCallback]:
-    """A bar of bytes or of files, which several threads may move."""
+    """Open a progress bar of bytes or files that several threads can advance."""
     lock, done = Lock(), 0
     with ExitStack() as stack:
         if full:
-            total = sum(place.file.size for place in places if place.url)
+            total = sum(replica.file.size for replica in replicas if replica.url)
             move = stack.enter_context(byte_progress(bars, f"Reading {manifest.name}", total))
         else:
-            step = stack.enter_context(bars(f"Asking for {manifest.name}", len(places)))
+            step = stack.enter_context(bars(f"Checking {manifest.name}", len(replicas)))
 
         def advance(count: int) -> None:
             nonlocal done
@@ -178,51 +176,52 @@ def _progress_bar(
         yield advance
 
 
-def check_by_stat(place: ExpectedReplica) -> ReplicaCheck:
-    """What the door tells of a file, compared with the manifest."""
-    if not place.url:
-        return ReplicaCheck(place, ABSENT_STATE, "the catalogue has no replica there")
-    seen = doors.stat_file(place.url, here=place.is_local)
-    if seen.failure:
-        return ReplicaCheck(place, seen.failure, seen.message)
-    if difference := _describe_difference(place.file, seen):
-        return ReplicaCheck(place, WRONG_STATE, difference)
-    if not seen.adler32:
-        return ReplicaCheck(place, SIZE_ONLY_STATE, seen.message or "the door tells no checksum")
-    return ReplicaCheck(place, GOOD_STATE)
+def check_by_stat(replica: ExpectedReplica) -> ReplicaCheck:
+    """Compare size and checksum from the door with the manifest."""
+    if not replica.url:
+        return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
+    observed = doors.stat_file(replica.url, here=replica.is_local)
+    if observed.failure:
+        return ReplicaCheck(replica, observed.failure, observed.message)
+    if difference := _describe_difference(replica.file, observed):
+        return ReplicaCheck(replica, CORRUPT_STATE, difference)
+    if not observed.adler32:
+        message = observed.message or "the door provides no checksum"
+        return ReplicaCheck(replica, SIZE_ONLY_STATE, message)
+    return ReplicaCheck(replica, GOOD_STATE)
 
 
-def _check_by_reading(place: ExpectedReplica, advance: ByteCallback) -> ReplicaCheck:
-    """What comes when every byte is read; twice, if it is wrong at first."""
-    if not place.url:
-        return ReplicaCheck(place, ABSENT_STATE, "the catalogue has no replica there")
-    seen = doors.read_file(place.url, advance, here=place.is_local)
-    if seen.failure:
-        return ReplicaCheck(place, seen.failure, seen.message)
-    difference = _describe_difference(place.file, seen)
-    if not difference:
-        return ReplicaCheck(place, GOOD_STATE, reads=1)
-    again = doors.read_file(place.url, here=place.is_local)
-    if again.failure:
-        why = f"{difference}; when read again: {again.message}"
-        return ReplicaCheck(place, WRONG_STATE, why, reads=1, wrong_reads=1)
-    if not (still := _describe_difference(place.file, again)):
-        why = f"{difference}; it was right when read again"
-        return ReplicaCheck(place, WRONG_STATE, why, reads=2, wrong_reads=1)
-    return ReplicaCheck(place, WRONG_STATE, f"{still}, twice", reads=2, wrong_reads=2)
+def _check_by_reading(replica: ExpectedReplica, advance: ByteCallback) -> ReplicaCheck:
+    """Read a file and compare its content with the manifest; repeat the read if it differs."""
+    if not replica.url:
+        return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
+    observed = doors.read_file(replica.url, advance, here=replica.is_local)
+    if observed.failure:
+        return ReplicaCheck(replica, observed.failure, observed.message)
+    first = _describe_difference(replica.file, observed)
+    if not first:
+        return ReplicaCheck(replica, GOOD_STATE, reads=1)
+    repeated = doors.read_file(replica.url, here=replica.is_local)
+    if repeated.failure:
+        message = f"{first}; the second read failed: {repeated.message}"
+        return ReplicaCheck(replica, CORRUPT_STATE, message, reads=1, wrong_reads=1)
+    if second := _describe_difference(replica.file, repeated):
+        return ReplicaCheck(replica, CORRUPT_STATE, f"{second}, twice", reads=2, wrong_reads=2)
+    message = f"{first}; the second read was correct"
+    return ReplicaCheck(replica, CORRUPT_STATE, message, reads=2, wrong_reads=1)
 
 
-def _describe_difference(file: ManifestFile, seen: FileObservation) -> str:
-    """How a file differs from the manifest's, '' when it does not as far as is seen."""
-    if seen.size != file.size:
-        return f"{seen.size} bytes instead of {file.size}"
+def _describe_difference(file: ManifestFile, observed: FileObservation) -> str:
+    """Describe how an observed file differs from the manifest's; '' if it does not."""
+    if observed.size != file.size:
+        return f"{observed.size} bytes instead of {file.size}"
     for kind in ("adler32", "sha256"):
-        found, expected = getattr(seen, kind), getattr(file, kind)
-        if found and found != expected:
-            return f"{kind} {found} instead of {expected}"
+        value, expected = getattr(observed, kind), getattr(file, kind)
+        if value and value != expected:
+            return f"{kind} {value} instead of {expected}"
     return ""
 
 
-def worst_check(found: Iterable[ReplicaCheck]) -> ReplicaCheck:
-    """What is to be said of a door: the worst of its files."""
-    return min(found, key=lambda one: WORST_FIRST.index(one.state))
+def worst_check(checks: Iterable[ReplicaCheck]) -> ReplicaCheck:
+    """Return the result with the worst state."""
+    return min(checks, key=lambda check: WORST_FIRST.index(check.state))

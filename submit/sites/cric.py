@@ -1,10 +1,10 @@
-"""Sites from the JSON that CRIC publishes, the experiments' catalogue of computing resources.
+"""Import of sites from CRIC, the experiments' catalogue of computing resources.
 
-Four of its documents are understood, told apart by what their entries hold:
+Four of its JSON documents are supported, distinguished by the keys of their entries:
 
 - ``api/atlas/ddmendpoint/query/?json``: storage areas and, by activity, the protocols of each;
 - ``api/atlas/pandaqueue/query/?json``: queues and their compute elements;
-- ``api/atlas/site/query/?json`` and the like of CMS and of ``api/core``: cloud, tier and state;
+- ``api/atlas/site/query/?json`` and its counterparts of CMS and ``api/core``: cloud, tier, state;
 - ``api/core/service/query/?json&type=SE``: storage services, their protocols and versions.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -26,7 +26,7 @@ from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.sites_file import is_valid_name
 
 ACTIVE_STATE = "ACTIVE"
-#: CRIC's schemes -> protocol of a door and the scheme that ROOT knows.
+#: Scheme in CRIC -> protocol of the door and scheme of ROOT.
 PROTOCOL_AND_SCHEME: Mapping[str, tuple[str, str]] = {
     "root": ("root", "root"),
     "roots": ("root", "roots"),
@@ -36,9 +36,9 @@ PROTOCOL_AND_SCHEME: Mapping[str, tuple[str, str]] = {
     "http": ("http", "http"),
     "dav": ("http", "http"),
 }
-#: Activities whose protocols jobs read by, the best first.
+#: Activities whose protocols jobs use for reading, the best first.
 READ_ACTIVITIES = ("read_lan", "read_wan", "r")
-#: Kinds of compute element -> its grid_resource.
+#: Kind of compute element -> format of its grid_resource.
 GRID_RESOURCE_BY_FLAVOUR: Mapping[str, str] = {
     "HTCONDOR-CE": "condor {host} {host}:{port}",
     "ARC-CE": "arc https://{host}:{port}/arex",
@@ -49,7 +49,7 @@ _Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else st
 
 
 class _CricEntry(BaseModel):
-    """An entry of which only these keys are of interest; each may be missing or null."""
+    """Base of entries: other keys are ignored, and values may be null."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -111,24 +111,24 @@ class _CricSite(_CricEntry):
 
 @dataclass(frozen=True)
 class CricOptions:
-    """What to make of CRIC's documents.
+    """Options of an import.
 
     Attributes:
-        pool: whose jobs the sites take.
-        requirements: of each site, in which ``{site}`` stands for its name; '' for none.
-        kind: type of storage area, e.g. ``DATADISK``; '' for any on disk.
-        below: folder below each area in which datasets lie.
+        pool: HTCondor pool of the sites.
+        requirements: requirements of each site, with ``{site}`` for its name; '' for none.
+        storage_type: type of storage area, e.g. ``DATADISK``; '' for any on disk.
+        path_prefix: folder of datasets within each storage area.
     """
 
     pool: str
     requirements: str = ""
-    kind: str = "DATADISK"
-    below: str = ""
+    storage_type: str = "DATADISK"
+    path_prefix: str = ""
 
 
 @dataclass
 class CricImport:
-    """The sites, and what could not be taken and why, a line each."""
+    """Imported sites, and a line for each entry that was skipped."""
 
     sites: list[Site] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -136,7 +136,7 @@ class CricImport:
 
 @dataclass
 class _CricDocuments:
-    """The entries of all documents by name."""
+    """Entries of all documents by name."""
 
     storages: dict[str, _CricStorage] = field(default_factory=dict)
     queues: dict[str, _CricQueue] = field(default_factory=dict)
@@ -144,52 +144,160 @@ class _CricDocuments:
     sites: dict[str, _CricSite] = field(default_factory=dict)
 
 
-def import_sites(files: Sequence[Path], wanted: CricOptions) -> CricImport:
-    """The sites in CRIC's documents; one that has no door that ROOT can open is left out.
+#: Key that identifies a kind of entry -> its model and its place in :class:`_CricDocuments`.
+_ENTRY_KINDS: Mapping[str, tuple[type[_CricEntry], str]] = {
+    "arprotocols": (_CricStorage, "storages"),
+    "queues": (_CricQueue, "queues"),
+    "rcsite": (_CricService, "services"),
+    "name": (_CricSite, "sites"),
+}
+
+
+def import_sites(files: Sequence[Path], options: CricOptions) -> CricImport:
+    """Import the sites of CRIC documents, except those without a door that ROOT can open.
 
     Raises:
-        ConfigError: a file cannot be read, or is none of the documents.
+        ConfigError: a file cannot be read, or is not one of the supported documents.
     """
-    found = CricImport()
-    documents = _CricDocuments()
-    for file in files:
-        _add_document(documents, file, found)
-    doors = _build_doors(documents, wanted, found)
-    names = sorted({*doors, *documents.sites, *_compute_elements_by_site(documents)})
-    for name in names:
-        if not is_valid_name(name):
-            found.skipped.append(f"{name}: no name for a site")
-        elif name not in doors:
-            found.skipped.append(f"{name}: no door that ROOT can open")
+    return _CricImporter(options).import_sites(files)
+
+
+class _CricImporter:
+    """Collects entries of documents and converts them to sites."""
+
+    def __init__(self, options: CricOptions) -> None:
+        self._options = options
+        self._documents = _CricDocuments()
+        self._result = CricImport()
+
+    def import_sites(self, files: Iterable[Path]) -> CricImport:
+        for file in files:
+            for name, entry in _read_entries(file):
+                self._add_entry(name, entry)
+        doors = {name: listed for name, listed in self._collect_doors().items() if listed}
+        elements = self._compute_elements_by_site()
+        for name in sorted({*doors, *self._documents.sites, *elements}):
+            if not is_valid_name(name):
+                self._skip(name, "not a valid site name")
+            elif name not in doors:
+                self._skip(name, "no door that ROOT can open")
+            else:
+                self._result.sites.append(self._build_site(name, doors[name], elements[name]))
+        return self._result
+
+    def _skip(self, subject: str, reason: str) -> None:
+        self._result.skipped.append(f"{subject}: {reason}")
+
+    def _add_entry(self, name: str, entry: Mapping[str, Any]) -> None:
+        key = next((key for key in _ENTRY_KINDS if key in entry), None)
+        if key is None:
+            self._skip(name, "unknown kind of entry")
+            return
+        model, collection = _ENTRY_KINDS[key]
+        try:
+            getattr(self._documents, collection)[name] = model.model_validate(entry)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            self._skip(name, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+
+    # Doors
+
+    def _collect_doors(self) -> Mapping[str, list[Door]]:
+        """Collect the doors of each site from storage areas, or from services if there are none."""
+        doors: dict[str, list[Door]] = defaultdict(list)
+        if self._documents.storages:
+            self._add_storage_doors(doors)
         else:
-            found.sites.append(_build_site(name, doors[name], documents, wanted, found))
-    return found
+            self._add_service_doors(doors)
+        return {
+            name: [_with_server_version(door, self._documents) for door in listed]
+            for name, listed in doors.items()
+        }
 
-
-def _add_document(documents: _CricDocuments, file: Path, found: CricImport) -> None:
-    for name, entry in _read_entries(file):
-        kinds: tuple[tuple[str, type[_CricEntry], dict[str, Any]], ...] = (
-            ("arprotocols", _CricStorage, documents.storages),
-            ("queues", _CricQueue, documents.queues),
-            ("rcsite", _CricService, documents.services),
-            ("name", _CricSite, documents.sites),
-        )
-        for key, model, into in kinds:
-            if key not in entry:
+    def _add_storage_doors(self, doors: Mapping[str, list[Door]]) -> None:
+        for name, storage in self._documents.storages.items():
+            if reason := _unsuitable_reason(storage, self._options):
+                self._skip(name, reason)
                 continue
-            try:
-                into[name] = model.model_validate(entry)
-            except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                place = ".".join(map(str, first["loc"]))
-                found.skipped.append(f"{name}: {place}: {first['msg']}")
-            break
-        else:
-            found.skipped.append(f"{name}: of a kind that is not known")
+            listed = doors[storage.site or storage.rc_site]
+            for protocol in _read_protocols(storage):
+                self._add_door(listed, name, protocol, storage.se_flavour)
+
+    def _add_service_doors(self, doors: Mapping[str, list[Door]]) -> None:
+        for name, service in self._documents.services.items():
+            for protocol in service.protocols.values():
+                is_active = service.state == protocol.state == ACTIVE_STATE
+                if is_active and service.rcsite:
+                    implementation = service.impl or protocol.impl
+                    self._add_door(doors[service.rcsite], name, protocol, implementation)
+                else:
+                    self._skip(name, f"{protocol.endpoint}: not active, or without a site")
+
+    def _add_door(
+        self, doors: list[Door], area: str, protocol: _CricProtocol, middleware: str
+    ) -> None:
+        parts = urlsplit(protocol.endpoint)
+        if parts.scheme not in PROTOCOL_AND_SCHEME or not parts.hostname:
+            self._skip(area, f"{protocol.endpoint or 'empty endpoint'}: not supported by ROOT")
+            return
+        kind, scheme = PROTOCOL_AND_SCHEME[parts.scheme]
+        folders = (parts.path, protocol.path, self._options.path_prefix)
+        path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
+        slashes = "//" if kind == "root" else "/"
+        prefix = f"{scheme}://{parts.netloc}{slashes}{path}"
+        if any(door.prefix == prefix for door in doors):
+            return
+        used = [door.name for door in doors]
+        candidates = (kind, *(f"{kind}-{number}" for number in range(2, 99)))
+        name = next(candidate for candidate in candidates if candidate not in used)
+        doors.append(Door(name, kind, prefix, middleware))
+
+    # Batch selectors
+
+    def _compute_elements_by_site(self) -> defaultdict[str, list[_CricComputeElement]]:
+        elements = defaultdict[str, list[_CricComputeElement]](list)
+        for queue in self._documents.queues.values():
+            if queue.state == ACTIVE_STATE and (queue.atlas_site or queue.site):
+                elements[queue.atlas_site or queue.site] += queue.queues
+        return elements
+
+    def _build_site(
+        self, name: str, doors: Sequence[Door], elements: Iterable[_CricComputeElement]
+    ) -> Site:
+        requirements = self._options.requirements.replace("{site}", name)
+        grid_resource = "" if requirements else self._find_grid_resource(name, elements)
+        if not requirements and not grid_resource:
+            self._skip(name, "imported without a batch selector; add requirements or grid_resource")
+        return Site(
+            name=name,
+            batch=f"{HTCONDOR_PREFIX}{self._options.pool}",
+            doors=tuple(doors),
+            storage=next((door.middleware for door in doors if door.middleware), ""),
+            requirements=requirements,
+            grid_resource=grid_resource,
+            labels=_site_labels(self._documents.sites.get(name, _CricSite(name=name))),
+        )
+
+    def _find_grid_resource(self, name: str, elements: Iterable[_CricComputeElement]) -> str:
+        """Return the resource of the site's first active compute element of a known kind."""
+        resources: dict[str, None] = {}
+        for element in elements:
+            if resource := _grid_resource(element):
+                resources[resource] = None
+            else:
+                kind = element.ce_flavour or "compute element"
+                self._skip(name, f"{kind} {element.ce_endpoint}".strip() + f" ({element.ce_state})")
+        first, *others = resources or [""]
+        for resource in others:
+            self._skip(name, f"further compute element {resource}")
+        return first
 
 
 def _read_entries(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of each entry; CRIC writes an object of them, AGIS before it wrote a list."""
+    """Yield name and content of each entry.
+
+    CRIC publishes an object of entries; its predecessor AGIS published a list.
+    """
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -201,145 +309,58 @@ def _read_entries(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     entries = document if isinstance(document, dict) else {}
     if not entries or not all(isinstance(entry, dict) for entry in entries.values()):
         raise ConfigError(
-            "is no document of CRIC that is known",
+            "not a supported CRIC document",
             where=str(file),
             hint="Fetch ddmendpoint, pandaqueue, site or core/service with ?json.",
         )
     yield from entries.items()
 
 
-def _build_doors(
-    documents: _CricDocuments, wanted: CricOptions, found: CricImport
-) -> Mapping[str, list[Door]]:
-    """Doors of each site: of its storage areas, or without a document of these of its services."""
-    doors: dict[str, list[Door]] = defaultdict(list)
-    for name, storage in documents.storages.items():
-        why = _unsuitable_reason(storage, wanted)
-        if why:
-            found.skipped.append(f"{name}: {why}")
-            continue
-        here = doors[storage.site or storage.rc_site]
-        for protocol in _read_protocols(storage):
-            _add_door(here, name, protocol, storage.se_flavour, wanted, found)
-    for name, service in documents.services.items() if not documents.storages else ():
-        for protocol in service.protocols.values():
-            if service.state == ACTIVE_STATE and protocol.state == ACTIVE_STATE and service.rcsite:
-                here = doors[service.rcsite]
-                _add_door(here, name, protocol, service.impl or protocol.impl, wanted, found)
-            else:
-                found.skipped.append(f"{name}: {protocol.endpoint}: not in use, or of no site")
-    return {
-        name: [_with_server_version(door, documents) for door in listed]
-        for name, listed in doors.items()
-        if listed
-    }
-
-
-def _unsuitable_reason(storage: _CricStorage, wanted: CricOptions) -> str:
+def _unsuitable_reason(storage: _CricStorage, options: CricOptions) -> str:
     if storage.state != ACTIVE_STATE:
         return f"is {storage.state}"
     if storage.is_tape:
         return "is on tape"
-    if wanted.kind and storage.type != wanted.kind:
-        return f"is a {storage.type or 'nameless type'}, not {wanted.kind}"
-    return "" if storage.site or storage.rc_site else "names no site"
+    if options.storage_type and storage.type != options.storage_type:
+        return f"has type {storage.type or '(none)'}, not {options.storage_type}"
+    return "" if storage.site or storage.rc_site else "has no site"
 
 
 def _read_protocols(storage: _CricStorage) -> Iterable[_CricProtocol]:
-    """Protocols by which it is read, those of jobs at the site first, each endpoint once."""
+    """Return the protocols for reading without duplicate endpoints, local access first."""
     listed = (p for activity in READ_ACTIVITIES for p in storage.arprotocols.get(activity, ()))
     return {(protocol.endpoint, protocol.path): protocol for protocol in listed}.values()
 
 
-def _add_door(
-    doors: list[Door],
-    area: str,
-    protocol: _CricProtocol,
-    middleware: str,
-    wanted: CricOptions,
-    found: CricImport,
-) -> None:
-    parts = urlsplit(protocol.endpoint)
-    if parts.scheme not in PROTOCOL_AND_SCHEME or not parts.hostname:
-        found.skipped.append(f"{area}: {protocol.endpoint or 'an empty endpoint'}: not for ROOT")
-        return
-    kind, scheme = PROTOCOL_AND_SCHEME[parts.scheme]
-    folders = (part.strip("/") for part in (parts.path, protocol.path, wanted.below))
-    path = "/".join(filter(None, folders))
-    slashes = "//" if kind == "root" else "/"
-    prefix = f"{scheme}://{parts.netloc}{slashes}{path}"
-    taken = [door.name for door in doors]
-    name = next(n for n in (kind, *(f"{kind}-{i}" for i in range(2, 99))) if n not in taken)
-    if all(door.prefix != prefix for door in doors):
-        doors.append(Door(name, kind, prefix, middleware))
-
-
 def _with_server_version(door: Door, documents: _CricDocuments) -> Door:
-    """The door with its server's version, where a service document tells of that host."""
+    """Add the version of the door's server, if a service document has that host."""
     host = urlsplit(door.prefix).hostname
     for service in documents.services.values():
         for protocol in service.protocols.values():
             version = protocol.version or service.version
             if version and urlsplit(protocol.endpoint).hostname == host:
                 middleware = door.middleware or protocol.impl or service.impl
-                return Door(door.name, door.protocol, door.prefix, middleware, version)
+                return replace(door, middleware=middleware, version=version)
     return door
 
 
-def _compute_elements_by_site(documents: _CricDocuments) -> Mapping[str, list[_CricComputeElement]]:
-    """Compute elements of each site."""
-    elements: dict[str, list[_CricComputeElement]] = defaultdict(list)
-    for queue in documents.queues.values():
-        if queue.state == ACTIVE_STATE and (queue.atlas_site or queue.site):
-            elements[queue.atlas_site or queue.site] += queue.queues
-    return elements
+def _site_labels(site: _CricSite) -> tuple[str, ...]:
+    values = {
+        "cloud": site.cloud or site.country_code,
+        "tier": site.tier_level,
+        "state": site.state,
+    }
+    labels = (f"{kind}-{value}" for kind, value in values.items() if value)
+    return tuple(dict.fromkeys(label for label in labels if is_valid_name(label)))
 
 
-def _build_site(
-    name: str,
-    doors: Sequence[Door],
-    documents: _CricDocuments,
-    wanted: CricOptions,
-    found: CricImport,
-) -> Site:
-    place = documents.sites.get(name, _CricSite(name=name))
-    tier = f"tier-{place.tier_level}" if place.tier_level else ""
-    cloud, state = place.cloud or place.country_code, place.state
-    labels = (f"cloud-{cloud}" if cloud else "", tier, f"state-{state}" if state else "")
-    grid_resource = "" if wanted.requirements else _find_grid_resource(name, documents, found)
-    requirements = wanted.requirements.replace("{site}", name)
-    if not requirements and not grid_resource:
-        found.skipped.append(
-            f"{name}: taken without a batch selector; add requirements or grid_resource"
-        )
-    return Site(
-        name=name,
-        batch=f"{HTCONDOR_PREFIX}{wanted.pool}",
-        doors=tuple(doors),
-        storage=next((door.middleware for door in doors if door.middleware), ""),
-        requirements=requirements,
-        grid_resource=grid_resource,
-        labels=tuple(dict.fromkeys(label for label in labels if is_valid_name(label))),
-    )
-
-
-def _find_grid_resource(name: str, documents: _CricDocuments, found: CricImport) -> str:
-    """Of the site's first compute element that is in use and of a known kind."""
-    resources = []
-    for element in _compute_elements_by_site(documents).get(name, ()):
-        endpoint = element.ce_endpoint
-        parts = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
-        flavour = element.ce_flavour.upper()
-        if (
-            element.ce_state != ACTIVE_STATE
-            or flavour not in GRID_RESOURCE_BY_FLAVOUR
-            or not parts.hostname
-        ):
-            what = f"{element.ce_flavour or 'compute element'} {endpoint}".strip()
-            found.skipped.append(f"{name}: {what} ({element.ce_state})")
-            continue
-        port = parts.port or DEFAULT_PORTS[flavour]
-        resources.append(GRID_RESOURCE_BY_FLAVOUR[flavour].format(host=parts.hostname, port=port))
-    resources = list(dict.fromkeys(resources))
-    found.skipped += [f"{name}: further compute element {text}" for text in resources[1:]]
-    return resources[0] if resources else ""
+def _grid_resource(element: _CricComputeElement) -> str:
+    """Return the grid resource of a compute element, '' if it is inactive or of another kind."""
+    endpoint = element.ce_endpoint
+    parts = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+    flavour = element.ce_flavour.upper()
+    known = flavour in GRID_RESOURCE_BY_FLAVOUR
+    if element.ce_state != ACTIVE_STATE or not known or not parts.hostname:
+        return ""
+    port = parts.port or DEFAULT_PORTS[flavour]
+    return GRID_RESOURCE_BY_FLAVOUR[flavour].format(host=parts.hostname, port=port)

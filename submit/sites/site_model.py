@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from treehammer.collectors.batch_names import HTCONDOR_PREFIX, LOCAL_BATCH
+
 
 @dataclass(frozen=True)
 class Door:
@@ -83,9 +85,14 @@ class Site:
     labels: tuple[str, ...] = ()
 
     @property
-    def batch_kind(self) -> str:
-        """Kind of its batch system: ``local`` or ``htcondor``."""
-        return self.batch.partition("@")[0]
+    def is_local(self) -> bool:
+        """Whether its jobs run on this machine."""
+        return self.batch == LOCAL_BATCH
+
+    @property
+    def pool(self) -> str:
+        """Name of its HTCondor pool; '' for a local site."""
+        return "" if self.is_local else self.batch.removeprefix(HTCONDOR_PREFIX)
 
     def find_door(self, name: str) -> Door | None:
         """Return the door with this name, or None."""

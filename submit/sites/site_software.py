@@ -1,69 +1,70 @@
-"""Which ROOT a value of the ``root`` axis is at a site: what was asked for, or what the site has."""
+"""Resolution of the ``root`` axis at sites: the test's value, or the site's own software."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Site
 
-#: Stands in a site's software for every release that it does not name.
+#: Key of a site's software for all releases without a key of their own.
 ANY_RELEASE = "*"
 
 
 def resolve_site_software(
     sites: Iterable[Site], releases: Mapping[str, SoftwareRequest]
 ) -> dict[tuple[str, str], SoftwareRequest]:
-    """(Site, value of the root axis) -> what sets it up there, for all sites beside this machine.
+    """Resolve the values of the root axis at each site other than this machine.
 
     Args:
-        sites: where jobs will run.
-        releases: value of the root axis -> as parsed.
+        sites: sites of the campaign.
+        releases: value of the root axis -> parsed software request.
+
+    Returns:
+        (site, value of the root axis) -> software request at that site.
 
     Raises:
-        ConfigError: a site lacks a release, or says of one what cannot be understood.
+        ConfigError: a site lacks a release, or its entry for one is invalid.
     """
     return {
-        (site.name, text): _resolve_at_site(site, text, request)
+        (site.name, value): _resolve_at_site(site, value, request)
         for site in sites
-        if site.batch != LOCAL_BATCH
-        for text, request in releases.items()
+        if not site.is_local
+        for value, request in releases.items()
     }
 
 
-def _resolve_at_site(site: Site, text: str, request: SoftwareRequest) -> SoftwareRequest:
-    plain = request.version if request.provider == "wheel" else text
-    wanted = site.software.get(text) or site.software.get(plain)
-    if wanted is None and request.provider == "wheel":
-        wanted = site.software.get(ANY_RELEASE)
-    if wanted is None:
-        if request.provider == "wheel":
-            raise _missing_software_error(site, text)
+def _resolve_at_site(site: Site, value: str, request: SoftwareRequest) -> SoftwareRequest:
+    is_wheel = request.provider == "wheel"
+    names = (value, request.version, ANY_RELEASE) if is_wheel else (value,)
+    entry = next((site.software[name] for name in names if name in site.software), None)
+    if entry is None and not is_wheel:
         return request
+    if entry is None:
+        raise _missing_software_error(site, value)
     where = f"site {site.name}: software"
     try:
-        found = providers.parse_software_request(wanted.replace("{version}", request.version))
+        resolved = providers.parse_software_request(entry.replace("{version}", request.version))
     except ValueError as error:
         raise ConfigError(str(error), where=where) from error
-    if found.provider == "wheel":
-        raise _missing_software_error(site, text)
-    if request.version and found.version not in ("", request.version):
+    if resolved.provider == "wheel":
+        raise _missing_software_error(site, value)
+    if request.version and resolved.version not in ("", request.version):
         raise ConfigError(
-            f"{wanted!r} stands for ROOT {request.version}, but is {found.version}", where=where
+            f"{entry!r} is ROOT {resolved.version}, but stands for {request.version}", where=where
         )
-    # What it reports must be what was asked for, also where the site's word names no version.
-    return replace(found, version=found.version or request.version)
+    # Measurements report the requested version even if the site's entry names none.
+    return replace(resolved, version=resolved.version or request.version)
 
 
-def _missing_software_error(site: Site, text: str) -> ConfigError:
+def _missing_software_error(site: Site, value: str) -> ConfigError:
     return ConfigError(
-        f"site {site.name} does not say where it has ROOT {text}",
+        f"site {site.name} does not define its installation of ROOT {value}",
         where="axis root",
-        hint="Nothing downloads software inside a grid job. Tell Treehammer what the site has, e.g. "
+        hint="Grid jobs never download software. Define the site's installation, e.g. "
         f'[sites.{site.name}.software] "*" = "cvmfs:ROOT/{{version}}/PLATFORM", '
-        "or ask for it directly: -P root=cvmfs:ROOT/VERSION/PLATFORM.",
+        "or request it directly: -P root=cvmfs:ROOT/VERSION/PLATFORM.",
     )

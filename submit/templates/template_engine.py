@@ -10,7 +10,6 @@ from typing import Any
 
 import jinja2
 
-from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.templates import quoting
@@ -83,7 +82,7 @@ def render_template(
 
 def fingerprint_template(site: Site) -> str:
     """Identify the template of a site's jobs by name, origin and the start of its SHA-256."""
-    name = LOCAL_TEMPLATE if site.batch == LOCAL_BATCH else HTCONDOR_TEMPLATE
+    name = LOCAL_TEMPLATE if site.is_local else HTCONDOR_TEMPLATE
     folder = SHIPPED_TEMPLATES if name == LOCAL_TEMPLATE else site.templates or SHIPPED_TEMPLATES
     try:
         digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()[:12]

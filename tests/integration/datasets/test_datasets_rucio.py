@@ -127,7 +127,7 @@ def test_a_corrupted_replica_is_found_repaired_and_verified_again(
     words = ("verify", placed, "--sites", "site=SITE_B", "--full", "--declare")
     found = {row["file"]: row for row in hammer.datasets_rows(*words, code=1)}
     assert {name: row["state"] for name, row in found.items()} == {
-        "one.root": "wrong",
+        "one.root": "corrupt",
         "two.root": "good",
     }
     assert found["one.root"]["wrong_reads"] == 2

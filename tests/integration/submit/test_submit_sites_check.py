@@ -67,7 +67,7 @@ def test_all_of_a_testbed_is_well(grid: Grid, tmp_path: Path) -> None:
     doors = [row for row in rows if row["check"].startswith("door")]
     assert all("XRootD v" in row["server"] or "XrootD v" in row["server"] for row in doors)
     assert all(row["rtt_s"] > 0 for row in doors)
-    assert all(row["found"].startswith("read ") for row in doors)
+    assert all(row["finding"].startswith("read ") for row in doors)
     far = next(row for row in doors if row["site"] == grid.box.sites[-1])
     assert far["rtt_s"] > 0.005
 
@@ -149,10 +149,10 @@ def test_a_collector_that_is_not_there_is_told(
 @pytest.mark.parametrize(
     ("claims", "words"),
     [
-        (None, "there is no token"),
-        ({}, "has no end"),
+        (None, "no token in"),
+        ({}, "does not expire"),
         ({"exp": -100}, "expired at"),
-        ({"exp": +3600}, "holds until"),
+        ({"exp": +3600}, "valid until"),
     ],
 )
 def test_a_token_of_somebody_else_is_told(
@@ -176,9 +176,11 @@ def test_a_token_of_somebody_else_is_told(
     )
     assert done.returncode == ExitCode.REGRESSION
     found = {row["check"]: row for row in json.loads(done.stdout)}
-    assert words in next(row["found"] for check, row in found.items() if check.startswith("token"))
+    assert words in next(
+        row["finding"] for check, row in found.items() if check.startswith("token")
+    )
     assert found["collector"]["result"] == PROBE_FAILED
-    assert "does not let us in" in found["collector"]["found"]
+    assert "does not let us in" in found["collector"]["finding"]
     assert "token_dir" in found["collector"]["remedy"]
 
 
@@ -196,7 +198,7 @@ def _first(known: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
     """A site without doors to try, and its pool."""
     site = next(iter(known.sites.values()))
     door = dataclasses.replace(site.doors[0], protocol="file", prefix="/nowhere")
-    pool = known.pools[site.batch.partition("@")[2]]
+    pool = known.pools[site.pool]
     return dataclasses.replace(site, doors=(door,)), pool
 
 

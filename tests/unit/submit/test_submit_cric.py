@@ -20,8 +20,8 @@ GRID = cric.CricOptions("grid")
 PNFS = "pnfs/example.org/data/atlas/atlasdatadisk/rucio"
 
 
-def found(*names: str, wanted: cric.CricOptions = GRID) -> cric.CricImport:
-    return cric.import_sites([DATA / f"{name}.json" for name in names], wanted)
+def found(*names: str, options: cric.CricOptions = GRID) -> cric.CricImport:
+    return cric.import_sites([DATA / f"{name}.json" for name in names], options)
 
 
 def test_all_documents_together_make_whole_sites() -> None:
@@ -63,12 +63,12 @@ def test_what_could_not_be_taken_is_told() -> None:
     told = "\n".join(cric.import_sites(ALL, GRID).skipped)
     for line in (
         "EXAMPLE-BROKEN_DATADISK: arprotocols: Input should be a valid dictionary",
-        "EXAMPLE-T1_DATADISK: srm://dcache.example.org:8443/srm/managerv2?SFN=: not for ROOT",
+        "EXAMPLE-T1_DATADISK: srm://dcache.example.org:8443/srm/managerv2?SFN=: not supported by ROOT",
         "EXAMPLE-T1_DATATAPE: is on tape",
-        "EXAMPLE-T1_SCRATCHDISK: is a SCRATCHDISK, not DATADISK",
+        "EXAMPLE-T1_SCRATCHDISK: has type SCRATCHDISK, not DATADISK",
         "EXAMPLE-OLD_DATADISK: is DISABLED",
-        "EXAMPLE-T3_DATADISK: s3://objects.example.com:443/: not for ROOT",
-        "EXAMPLE CLOUD: no name for a site",
+        "EXAMPLE-T3_DATADISK: s3://objects.example.com:443/: not supported by ROOT",
+        "EXAMPLE CLOUD: not a valid site name",
         "EXAMPLE-T1: HTCONDOR-CE old.example.org:9619 (DISABLED)",
         "EXAMPLE-T1: further compute element condor ce2.example.org ce2.example.org:9619",
     ):
@@ -88,12 +88,14 @@ def test_requirements_select_machines_in_place_of_compute_elements() -> None:
 
 
 def test_a_site_without_a_selector_is_taken_and_told() -> None:
-    assert "EXAMPLE-T2: taken without a batch selector" in "\n".join(found("ddmendpoint").skipped)
+    assert "EXAMPLE-T2: imported without a batch selector" in "\n".join(
+        found("ddmendpoint").skipped
+    )
 
 
 def test_other_areas_and_a_folder_in_them_can_be_asked_for() -> None:
     site = found(
-        "ddmendpoint", wanted=cric.CricOptions("p", "x", "SCRATCHDISK", "/treehammer/")
+        "ddmendpoint", options=cric.CricOptions("p", "x", "SCRATCHDISK", "/treehammer/")
     ).sites[0]
     assert site.doors[0].prefix.endswith("/atlasscratchdisk/rucio/treehammer")
 
@@ -119,10 +121,10 @@ def test_the_list_of_the_catalogue_before_cric_is_understood(tmp_path: Path) -> 
     ("text", "words"),
     [
         ("<html>", "is not JSON"),
-        ("[]", "no document of CRIC"),
-        ("{}", "no document of CRIC"),
-        ('{"a": 1}', "no document of CRIC"),
-        ("3", "no document of CRIC"),
+        ("[]", "not a supported CRIC document"),
+        ("{}", "not a supported CRIC document"),
+        ('{"a": 1}', "not a supported CRIC document"),
+        ("3", "not a supported CRIC document"),
     ],
 )
 def test_what_is_no_document_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -140,7 +142,7 @@ def test_an_absent_file_is_told(tmp_path: Path) -> None:
 def test_entries_of_unknown_kinds_are_told(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text('{"a": {"b": 1}}')
-    assert cric.import_sites([file], GRID).skipped == ["a: of a kind that is not known"]
+    assert cric.import_sites([file], GRID).skipped == ["a: unknown kind of entry"]
 
 
 def test_the_verb_writes_a_file_that_reads_the_same(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_second_best_stands_in(manifest: Manifest) -> None:
     assert [file.url for file in found.files["A", "root", "tiny"]] == [second]
 
 
-@pytest.mark.parametrize("state", ["missing", "no answer", "wrong", "error", "refused"])
+@pytest.mark.parametrize("state", ["missing", "no answer", "corrupt", "error", "refused"])
 def test_what_the_door_does_not_confirm_is_refused(manifest: Manifest, state: str) -> None:
     found = look(manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT))
     assert found.lacking["A", "root"] == f"tiny.root: {A}: {state}, why"
@@ -114,7 +114,7 @@ def test_a_door_that_tells_no_more_is_believed(manifest: Manifest, state: str) -
 def test_another_dataset_of_that_name_is_refused(manifest: Manifest) -> None:
     (file,) = manifest.files
     other = replace(manifest, files=(replace(file, sha256="1" * 64),))
-    with pytest.raises(DatasetError, match="another dataset in Rucio"):
+    with pytest.raises(DatasetError, match="differs between Rucio"):
         look(manifest, {"A_DISK": [A]}, {}, ("A", ROOT), other=other)
 
 
@@ -153,7 +153,7 @@ def test_sites_that_lack_a_replica_are_waited_for_as_long_as_asked(
     monkeypatch.setattr(rucio_placement, "REPLICA_POLL_S", 0.01)
     site = Site("A", "htcondor@p", (ROOT,))
     settings: Any = None
-    found = find_placement([manifest], [(site, ROOT)], settings, wait_s=wait_s)
+    found = find_placement([manifest], [(site, ROOT)], settings, timeout_s=wait_s)
     assert len(found.lacking) == lacking
     assert len(asked) <= looks
     assert len(asked) == looks or never

@@ -30,9 +30,9 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.replicas import replica_findings
 from treehammer.submit.replicas.replica_selection import list_expected_replicas, select_storage
 from treehammer.submit.replicas.replica_verification import (
+    CORRUPT_STATE,
     GOOD_STATE,
     SIZE_ONLY_STATE,
-    WRONG_STATE,
     ExpectedReplica,
     ReplicaCheck,
     check_replicas,
@@ -132,7 +132,7 @@ def test_other_bytes_are_wrong_when_they_came_twice(
     assert states(check_replicas(manifest, wanted)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
     bad, good = check_replicas(manifest, wanted, full=True)
     assert (bad.state, bad.wrong_reads, bad.is_proof, good.state) == (
-        WRONG_STATE,
+        CORRUPT_STATE,
         2,
         True,
         GOOD_STATE,
@@ -147,7 +147,7 @@ def test_sizes_tell_without_reading(
     (storage / "made" / "two.root").unlink()
     for door in ("file", "http"):
         found = check_replicas(manifest, at(settings, manifest, "NEAR", door))
-        assert states(found) == [WRONG_STATE, MISSING]
+        assert states(found) == [CORRUPT_STATE, MISSING]
         assert found[0].message == "5 bytes instead of 100000"
 
 
@@ -167,7 +167,7 @@ def test_what_was_wrong_once_is_no_proof(
         left = iter(answers)
         monkeypatch.setattr(doors, "read_file", lambda *_, left=left, **__: next(left))
         (found,) = check_replicas(manifest, [place], full=True)
-        assert (found.state, found.is_proof) == (WRONG_STATE, proof)
+        assert (found.state, found.is_proof) == (CORRUPT_STATE, proof)
     monkeypatch.setattr(doors, "read_file", lambda *_, **__: silent)
     (found,) = check_replicas(manifest, [place], full=True)
     assert (found.state, found.is_proof) == (NO_RESPONSE, False)
@@ -185,7 +185,7 @@ def test_a_door_that_no_site_has_is_told(settings: config.Settings, manifest: Ma
 
 
 def test_an_rse_expression_needs_rucio(settings: config.Settings) -> None:
-    with pytest.raises(ConfigError, match="no Rucio is known"):
+    with pytest.raises(ConfigError, match="Rucio is not configured"):
         select_storage("tier=2", settings, None)
 
 
@@ -196,7 +196,7 @@ def test_proofs_alone_are_remembered(settings: config.Settings, manifest: Manife
     )
     assert not (settings.data_dir / "results.db").exists()
     found = check_replicas(manifest, wanted, full=True)
-    bad = replace(found[0], state=WRONG_STATE, wrong_reads=2, message="other")
+    bad = replace(found[0], state=CORRUPT_STATE, wrong_reads=2, message="other")
     assert replica_findings.record_findings(manifest, [bad, found[1]], settings) == 0
     with Store.open(settings.database) as store:
         assert store.mark_bad_replicas() == 0  # there are no measurements, and it is asked for them

@@ -17,7 +17,7 @@ from plan_factory import make_settings
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDoError
 from treehammer.submit.cli.sites_commands import sites
-from treehammer.submit.sites import sites_file
+from treehammer.submit.sites import sites_schema
 
 FILE = """
 [sites.DESK]
@@ -68,7 +68,7 @@ def test_a_check_tells_what_is_wrong_and_leaves_with_1(settings: Settings) -> No
     assert done.return_value == ExitCode.REGRESSION
     good, gone = json.loads(done.stdout)
     assert (good["result"], good["finding"]) == ("ok", "read 1024 bytes of f.root")
-    assert (gone["result"], gone["check"]) == ("wrong", "door gone")
+    assert (gone["result"], gone["check"]) == ("failed", "door gone")
     assert gone["finding"].startswith("there is no ")
     assert "Correct the prefix" in gone["remedy"]
     shown = run(settings, "check", "label:mine")
@@ -92,7 +92,7 @@ def test_what_cannot_be_checked_is_told(settings: Settings) -> None:
 
 
 def test_the_schema_is_printed(settings: Settings) -> None:
-    assert json.loads(run(settings, "schema").stdout) == sites_file.build_json_schema()
+    assert json.loads(run(settings, "schema").stdout) == sites_schema.build_json_schema()
 
 
 def test_a_wrong_sites_file_leaves_with_2_and_no_traceback(settings: Settings) -> None:

@@ -42,8 +42,8 @@ def test_what_names_a_place_of_its_own_is_left_alone(text: str) -> None:
 def test_nothing_is_downloaded_in_a_grid_job(mapping: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         _at("6.40.00", **mapping)
-    assert "site SITE_A does not say where it has ROOT 6.40.00" in str(caught.value)
-    assert "Nothing downloads software inside a grid job" in str(caught.value)
+    assert "site SITE_A does not define its installation of ROOT 6.40.00" in str(caught.value)
+    assert "Grid jobs never download software" in str(caught.value)
 
 
 @pytest.mark.parametrize("word, said", [("cvfms:x", "cvmfs"), ("cvmfs:ROOT/6.38.00/P", "6.38.00")])

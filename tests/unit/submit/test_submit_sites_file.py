@@ -15,7 +15,7 @@ from sites_file_mistakes import BROKEN_SITES, SITES_MISTAKES
 from treehammer import submit
 from treehammer.errors import ExitCode, SitesError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.sites import sites_file
+from treehammer.submit.sites import sites_file, sites_schema
 from treehammer.submit.sites.site_model import Ceilings, Door, Site
 
 PUBLISHED = Path(submit.__file__).parent / "sites" / "sites.schema.json"
@@ -163,8 +163,8 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes | Non
 
 def test_the_published_schema_is_the_one_of_the_models() -> None:
     published = json.loads(PUBLISHED.read_text())
-    assert published == sites_file.build_json_schema(), (
-        "run: treehammer sites schema > submit/sites.schema.json"
+    assert published == sites_schema.build_json_schema(), (
+        "run: treehammer sites schema > submit/sites/sites.schema.json"
     )
     jsonschema.Draft202012Validator.check_schema(published)
     jsonschema.validate(tomllib.loads(EVERYTHING), published)
@@ -182,13 +182,13 @@ def test_the_published_schema_is_the_one_of_the_models() -> None:
 )
 def test_an_editor_flags_what_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(tomllib.loads(text), sites_file.build_json_schema())
+        jsonschema.validate(tomllib.loads(text), sites_schema.build_json_schema())
     with pytest.raises(SitesError):
         read(tmp_path, text)
 
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(
-    lambda name: name not in sites_file.RESERVED_NAMES
+    lambda name: name not in sites_schema.RESERVED_NAMES
 )
 lines = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs"))).filter(
     lambda text: text == text.strip() and text.isprintable()
@@ -245,6 +245,6 @@ def test_what_is_written_reads_the_same(
 
 def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
     path = tmp_path / "sites.toml"
-    with pytest.raises(SitesError, match="means this machine"):
+    with pytest.raises(SitesError, match="reserved for this machine"):
         sites_file.write_sites_file([Site("local", "local", (Door("f", "file", "/"),))], [], path)
     assert not path.exists()

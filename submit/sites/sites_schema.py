@@ -1,0 +1,170 @@
+"""Schema of ``sites.toml``, published as ``sites.schema.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
+
+from treehammer.hctests.schema import document_problems, toml_positions
+from treehammer.hctests.schema.document_problems import NAME_PATTERN, DocumentTables, StrictModel
+from treehammer.submit.sites import field_validators as checks
+
+#: Site names that ``--sites`` interprets itself, with their meaning.
+RESERVED_NAMES: Mapping[str, str] = {
+    "local": "this machine, which is always a site",
+    "all": "every site of this file",
+}
+
+_Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+_Line = Annotated[str, StringConstraints(max_length=1000), AfterValidator(checks.validate_line)]
+_Path = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000), AfterValidator(checks.validate_line)
+]
+_NodePath = Annotated[_Path, AfterValidator(checks.validate_absolute_path)]
+_Bytes = Annotated[
+    int,
+    PlainValidator(checks.parse_bytes),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+]
+_SubmitValue = Annotated[
+    str,
+    PlainValidator(checks.validate_submit_value),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+
+
+class PoolTable(StrictModel):
+    """An HTCondor pool; an empty table means HTCondor's default configuration."""
+
+    config: _Path | None = Field(None, description="Configuration file (CONDOR_CONFIG).")
+    collector: _Line = Field("", description="host:port; taken from the configuration by default.")
+    schedd: _Line = Field("", description="Name of the schedd; the one on this machine by default.")
+    token_dir: _Path | None = Field(
+        None, description="Folder with the IDTOKENS to authenticate with."
+    )
+    scitoken_file: _Path | None = Field(
+        None, description="File with a SciToken to authenticate with instead."
+    )
+    spool: bool = Field(
+        False,
+        description="Send inputs to the schedd and fetch outputs from it, as a remote schedd requires.",
+    )
+    submit_dir: _Path | None = Field(
+        None,
+        description="Folder for the inputs and outputs of jobs that are not spooled, readable and "
+        "writable by the user under whom the schedd runs shadows; below data_dir by default.",
+    )
+
+
+class CeilingsTable(StrictModel):
+    """Limits of a site for one campaign; 0 means unlimited."""
+
+    jobs: int = Field(0, ge=0, lt=2**63, description="Number of jobs.")
+    in_flight: int = Field(0, ge=0, lt=2**63, description="Jobs queued or running at a time.")
+    bytes_per_day: _Bytes = Field(
+        0, description='Bytes read per day, as a number or text such as "10 TB".'
+    )
+    mb_per_s: float = Field(
+        0.0, ge=0, lt=1e12, description="Megabytes (10⁶ bytes) per second through its doors."
+    )
+
+
+class DoorTable(StrictModel):
+    """A storage endpoint; tests that name no door use the first."""
+
+    name: _Name = Field(description='Value of the door axis, e.g. "root".')
+    protocol: Literal["file", "root", "https", "http"] = Field(
+        description="Protocol by which ROOT reads."
+    )
+    prefix: _Path = Field(
+        "",
+        description="Without an rse, files are located at prefix/DATASET/FILE; with one, it replaces the "
+        "prefix that Rucio knows. A URL as ROOT opens it, with two slashes after the host for root; "
+        "a path for file.",
+    )
+    rse: _Line = Field(
+        "", description="Rucio storage element, from which Rucio derives the location of files."
+    )
+    middleware: _Line = Field("", description='Middleware, e.g. "dCache" or "EOS"; informative.')
+    version: _Line = Field("", description="Version of the middleware; informative.")
+
+
+class SiteTable(StrictModel):
+    """A place where jobs run."""
+
+    pool: _Name | None = Field(
+        None,
+        description="Name of the pool in [pools] that runs its jobs; without one, jobs run on this machine.",
+    )
+    requirements: _Line = Field(
+        "", description="ClassAd expression that selects its machines in the pool."
+    )
+    grid_resource: Annotated[_Line, AfterValidator(checks.validate_grid_resource)] = Field(
+        "",
+        description='Resource of the grid universe, e.g. "condor ce.example.org ce.example.org:9619".',
+    )
+    storage: _Line = Field("", description='Kind of storage, e.g. "EOS"; informative.')
+    cvmfs: _NodePath | None = Field(
+        None, description="Mount point of CVMFS on its nodes; /cvmfs by default."
+    )
+    python: _NodePath = Field(
+        "/usr/bin/python3", description="Python interpreter that starts the worker on its nodes."
+    )
+    labels: list[_Name] = Field(
+        default_factory=list, description="Words that select the site: --sites label:WORD."
+    )
+    software: dict[_Line, Annotated[_Line, AfterValidator(checks.validate_software)]] = Field(
+        default_factory=dict,
+        description="ROOT release -> value of the root axis at this site, with {version} for the release; "
+        '"*" stands for all other releases. Empty: the values of the test.',
+    )
+    submit: dict[str, _SubmitValue] = Field(
+        default_factory=dict, description="Additional submit commands, e.g. accounting_group."
+    )
+    templates: _Path | None = Field(
+        None, description="Folder with templates that replace the shipped ones."
+    )
+    ceilings: CeilingsTable = Field(
+        default_factory=lambda: CeilingsTable.model_validate({}),
+        description="Limits for one campaign.",
+    )
+    doors: list[DoorTable] = Field(
+        json_schema_extra={"minItems": 1}, description="Storage endpoints, at least one."
+    )
+
+
+class SitesDocument(StrictModel):
+    """The document sites.toml; relative paths are relative to the file."""
+
+    pools: dict[_Name, PoolTable] = Field(
+        default_factory=dict, description="HTCondor pools by name."
+    )
+    sites: dict[_Name, SiteTable] = Field(default_factory=dict, description="Sites by name.")
+
+
+def _table_name(path: toml_positions.KeyPath) -> str:
+    """Name the kind of table that contains a key."""
+    match [key for key in path if isinstance(key, str)]:
+        case [kind, _, _] | [_, _, kind, _, *_]:
+            return kind
+    return ""
+
+
+#: Keys of each table, for hints on misplaced keys.
+SITES_TABLES = DocumentTables(
+    {
+        "": tuple(SitesDocument.model_fields),
+        "pools": tuple(PoolTable.model_fields),
+        "sites": tuple(SiteTable.model_fields),
+        "doors": tuple(DoorTable.model_fields),
+        "ceilings": tuple(CeilingsTable.model_fields),
+    },
+    _table_name,
+)
+
+
+def build_json_schema() -> dict[str, Any]:
+    """Build the JSON Schema (2020-12) of sites.toml, for editors."""
+    return document_problems.build_document_schema(SitesDocument, "sites.toml")
