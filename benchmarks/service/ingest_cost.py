@@ -198,10 +198,12 @@ def _wait_for_service(port: int) -> None:
 def _serve_process(url: str, listening: int, kind: str) -> None:
     logging.getLogger("treehammer").setLevel(logging.WARNING)
     database = LiveDatabase(url)
-    doorkeeper = AccessControl(database.load_access, MASTER_KEY)
+    access_control = AccessControl(database.load_access, MASTER_KEY)
     store = _NullStore() if kind == STORE_OFF else database
     app = create_app(
-        store, doorkeeper, mark=None if kind == STORE_OFF else database.mark_bad_replicas
+        store,
+        access_control,
+        mark_bad_replicas=None if kind == STORE_OFF else database.mark_bad_replicas,
     )
     config = uvicorn.Config(
         app, http=BoundedHttpProtocol, log_config=None, access_log=False, ws="none", lifespan="on"

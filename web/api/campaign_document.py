@@ -1,7 +1,7 @@
-"""What a submitter hands in of a campaign, as JSON: strictly checked, and described for programs.
+"""Strict models of an uploaded campaign, generated from the row classes.
 
-The models have the fields of :mod:`treehammer.sql.core.rows`, but nested: a job is of the campaign, and an
-attempt of the job, that it stands in.
+The models have the fields of :mod:`treehammer.sql.core.rows`, nested: a job belongs to the document's
+campaign, and an attempt to the job that contains it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload
 
-#: The year 9999 ends before this, in microseconds since 1970 UTC.
+#: End of the year 9999, in microseconds since 1970 UTC.
 _END_US = 2_932_897 * 86_400_000_000
 _STATES = tuple(state.value for state in JobState)
 
 
 class CampaignDocumentError(Exception):
-    """What was handed in is not right; ``reasons`` are all that were found."""
+    """An invalid campaign document, with all reasons."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("; ".join(reasons))
@@ -47,12 +47,12 @@ class _StrictModel(BaseModel):
 
 
 class _OpenModel(BaseModel):
-    # Another version may have asked for more: that is kept, and read by nobody.
+    # Submitters of other versions may add members, which are kept and ignored.
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
 class TestDefinitionModel(_OpenModel):
-    """What pages show of a test's definition, and the command that runs it again repeats."""
+    """The parts of a test's definition that pages show and the command line repeats."""
 
     dataset: str = ""
     axes: dict[str, list[Scalar]] = {}
@@ -61,7 +61,7 @@ class TestDefinitionModel(_OpenModel):
 
 
 class CampaignPlanModel(_OpenModel):
-    """What was asked for: definition with overrides, sites, breaker, templates by site."""
+    """The plan: definition with overrides, sites, circuit breaker, templates by site."""
 
     definition: TestDefinitionModel = TestDefinitionModel()
     sites: list[str] = []
@@ -76,7 +76,7 @@ def _require_storable(text: str) -> str:
 
 
 def _field_type(table: str, name: str, hint: Any) -> Any:
-    """The type of a field: what its column holds and its meaning allows."""
+    """Derive a field's type from its column and its meaning."""
     if name == "state":
         return Literal[_STATES]
     if name == "failure_class":
@@ -86,35 +86,36 @@ def _field_type(table: str, name: str, hint: Any) -> Any:
     if hint is str:
         limit = getattr(metadata.tables[table].c[name].type, "length", None) or MAX_LONG_TEXT
         limit -= len(EXTERNAL_PREFIX) if name == "batch_system" else 0
-        shape: Any = {"pattern": "^[^\\u0000]*$"}
-        bounds = Field(max_length=limit, min_length=int(name == "id"), json_schema_extra=shape)
+        pattern: Any = {"pattern": "^[^\\u0000]*$"}
+        bounds = Field(max_length=limit, min_length=int(name == "id"), json_schema_extra=pattern)
         return Annotated[str, bounds, AfterValidator(_require_storable)]
-    least = {"number": 1, "exit_code": -INT64_LIMIT}.get(name, 0)
-    most = _END_US - 1 if name.endswith("_us") else INT64_LIMIT - 1
-    number = Annotated[int, Field(ge=least, le=most)]
+    minimum = {"number": 1, "exit_code": -INT64_LIMIT}.get(name, 0)
+    maximum = _END_US - 1 if name.endswith("_us") else INT64_LIMIT - 1
+    number = Annotated[int, Field(ge=minimum, le=maximum)]
     return number if hint is int else number | None
 
 
-def _row_model(name: str, kind: type, without: str = "", **others: Any) -> type[BaseModel]:
-    """The model of the rows of a table, ``others`` in place of or beside its own fields."""
-    hints = get_type_hints(kind)
-    names = [one.name for one in fields(kind) if one.name not in (without, *others)]
-    own: dict[str, Any] = {one: (_field_type(name.lower(), one, hints[one]), ...) for one in names}
+def _row_model(name: str, row_class: type, omit: str = "", **others: Any) -> type[BaseModel]:
+    """Build the model of a table's rows, with ``others`` replacing or extending its fields."""
+    hints = get_type_hints(row_class)
+    names = [field.name for field in fields(row_class) if field.name not in (omit, *others)]
+    own: dict[str, Any] = {
+        field: (_field_type(name.lower(), field, hints[field]), ...) for field in names
+    }
     return create_model(name, __base__=_StrictModel, **own, **others)
 
 
 def _list_of(model: type[BaseModel]) -> Any:
-    return (list[model], ...)  # type: ignore[valid-type]  # made above
+    return (list[model], ...)  # type: ignore[valid-type]  # created at run time
 
 
 _ATTEMPT = _row_model("Attempt", AttemptRow, "job_id")
 _JOB = _row_model("Job", JobRow, "campaign_id", attempts=_list_of(_ATTEMPT))
 _CAMPAIGN = _row_model("Campaign", CampaignRow, plan=(CampaignPlanModel, ...))
 _REPLICA = _row_model("Replica", ReplicaRow)
-#: Name of the schema of what is handed in.
-DOCUMENT_NAME = "HandedIn"
-_DOCUMENT = create_model(
-    DOCUMENT_NAME,
+#: Model of the request body; its name is that of the schema in the OpenAPI description.
+CampaignDocument = create_model(
+    "CampaignUpload",
     __base__=_StrictModel,
     campaign=(_CAMPAIGN, ...),
     jobs=_list_of(_JOB),
@@ -122,36 +123,25 @@ _DOCUMENT = create_model(
 )
 
 
-def document_schemas() -> dict[str, Any]:
-    """JSON Schemas by name, :data:`DOCUMENT` and what it refers to, for an OpenAPI description."""
-    schema = _DOCUMENT.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {**schema.pop("$defs"), DOCUMENT_NAME: schema}
-
-
 def count_rows(document: Any) -> int:
-    """How many rows a document has at least; 0 when it is none."""
-    parts = document if isinstance(document, dict) else {}
-    jobs, replicas = (parts.get(name) for name in ("jobs", "replicas"))
-    attempts = [one.get("attempts") for one in _as_list(jobs) if isinstance(one, dict)]
-    return (
-        len(_as_list(jobs))
-        + len(_as_list(replicas))
-        + sum(len(_as_list(some)) for some in attempts)
-    )
+    """Count jobs, attempts and replicas of a document that may be invalid."""
+    jobs, replicas = (_get_list(document, name) for name in ("jobs", "replicas"))
+    return len(jobs) + len(replicas) + sum(len(_get_list(job, "attempts")) for job in jobs)
 
 
-def _as_list(value: Any) -> list[Any]:
+def _get_list(document: Any, name: str) -> list[Any]:
+    value = document.get(name) if isinstance(document, dict) else None
     return value if isinstance(value, list) else []
 
 
 def parse_campaign_document(document: Any) -> CampaignUpload:
-    """The rows of a document.
+    """Validate a document and convert it to rows.
 
     Raises:
-        Mistakes: it is not right.
+        CampaignDocumentError: the document is invalid.
     """
     try:
-        _DOCUMENT.model_validate(document)
+        CampaignDocument.model_validate(document)
     except ValidationError as error:
         raise CampaignDocumentError(
             [_describe_error(one) for one in error.errors(include_url=False)]
@@ -163,25 +153,25 @@ def parse_campaign_document(document: Any) -> CampaignUpload:
         jobs.append(JobRow(campaign_id=campaign["id"], **own))
         attempts += [AttemptRow(job_id=own["id"], **one) for one in values["attempts"]]
     replicas = [ReplicaRow(**one) for one in document["replicas"]]
-    twice = [
-        *_require_unique("job", (job.id for job in jobs)),
-        *_require_unique("attempt", ((one.job_id, one.number) for one in attempts)),
-        *_require_unique("replica", (one.id for one in replicas)),
+    duplicates = [
+        *_find_duplicates("job", (job.id for job in jobs)),
+        *_find_duplicates("attempt", ((one.job_id, one.number) for one in attempts)),
+        *_find_duplicates("replica", (one.id for one in replicas)),
     ]
-    if twice:
-        raise CampaignDocumentError(twice)
+    if duplicates:
+        raise CampaignDocumentError(duplicates)
     return CampaignUpload(CampaignRow(**campaign), jobs, attempts, replicas)
 
 
 def _canonical_plan(plan: Any) -> str:
-    """Canonical JSON, as a submitter keeps it."""
+    """Serialize a plan as canonical JSON, the form that submitters store."""
     try:
         text = json.dumps(plan, sort_keys=True, allow_nan=False)
         json.dumps(plan, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise CampaignDocumentError(["campaign.plan must not contain lone surrogates"]) from None
     except ValueError:
-        raise CampaignDocumentError(["campaign.plan must hold finite numbers only"]) from None
+        raise CampaignDocumentError(["campaign.plan must contain finite numbers only"]) from None
     except RecursionError:
         raise CampaignDocumentError(["campaign.plan is nested too deeply"]) from None
     if len(text) > MAX_LONG_TEXT:
@@ -189,16 +179,16 @@ def _canonical_plan(plan: Any) -> str:
     return text
 
 
-def _require_unique(what: str, keys: Iterable[Hashable]) -> Iterator[str]:
+def _find_duplicates(kind: str, keys: Iterable[Hashable]) -> Iterator[str]:
     seen: set[Hashable] = set()
     for key in keys:
         if key in seen:
-            yield f"{what} {key} stands twice"
+            yield f"duplicate {kind} {key}"
         seen.add(key)
 
 
 def _describe_error(error: Any) -> str:
-    """One mistake in one line, without what was sent."""
+    """Describe a validation error in one line, without the invalid value."""
     where = ".".join(map(str, error["loc"]))
-    said = str(error["msg"]).removeprefix("Value error, ")
-    return f"{where or 'the body'}: {said[:1].lower()}{said[1:]}"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{where or 'the body'}: {message[:1].lower()}{message[1:]}"

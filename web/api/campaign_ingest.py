@@ -1,9 +1,9 @@
-"""``POST /api/v1/campaigns``: submitters tell of their campaigns, jobs and attempts."""
+"""``POST /api/v1/campaigns``: upload of campaigns, jobs and attempts by their submitters."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +15,7 @@ from treehammer.web.api.campaign_document import (
     count_rows,
     parse_campaign_document,
 )
+from treehammer.web.api.response_models import CampaignStored
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.request_bodies import BodyBudget, RequestLimits, parse_json, read_body
 from treehammer.web.core.responses import (
@@ -23,77 +24,71 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 
-#: Rows of one request, and the bytes of all unpacked bodies that wait.
+#: Rows per request, and bytes of all decompressed bodies in progress.
 MAX_ROWS, MAX_WAITING_BYTES = 2000, 64_000_000
-#: Reasons, and characters of one, that an answer tells.
-MAX_REASONS_AND_CHARS = (20, 300)
+#: Reasons per response, and characters per reason.
+MAX_REASONS, MAX_REASON_CHARS = 20, 300
 
 
 class CampaignIngest:
     """The endpoint.
 
     Args:
-        doorkeeper: tells what a token may do.
-        write: stores what was handed in; when it returns that is safe.  Called in a thread.
+        access_control: authorizes tokens.
+        write: stores an upload, durably when it returns; called in a thread.
         limits: of requests.
     """
 
     def __init__(
         self,
-        doorkeeper: AccessControl,
+        access_control: AccessControl,
         write: Callable[[CampaignUpload], UploadResult],
         limits: RequestLimits,
     ) -> None:
-        self._doorkeeper = doorkeeper
+        self._access_control = access_control
         self._write = write
         self._limits = limits
-        self._room = BodyBudget(MAX_WAITING_BYTES)
+        self._budget = BodyBudget(MAX_WAITING_BYTES)
         self._one_at_a_time = asyncio.Lock()
 
     async def post_campaign(self, request: Request) -> Response:
-        """Take in what is told of a campaign; the answer says what became of it."""
-        grant = await self._doorkeeper.require_submitter(request)
+        """Store an uploaded campaign and respond with the outcome."""
+        grant = await self._access_control.require_submitter(request)
         if grant.job_id is not None:
-            raise RequestRefusedError(403, "a job's token is for its measurements alone")
-        with self._room.open_lease() as lease:
+            raise RequestRefusedError(403, "the token of a job permits only its measurements")
+        with self._budget.open_lease() as lease:
             body = await read_body(request, self._limits, lease)
             try:
-                async with asyncio.timeout(self._limits.response_s):
-                    async with self._one_at_a_time:
-                        handed, taken = await asyncio.to_thread(self._store_document, body)
+                async with asyncio.timeout(self._limits.response_s), self._one_at_a_time:
+                    upload, result = await asyncio.to_thread(self._store_document, body)
             except TimeoutError:
                 raise service_unavailable(
-                    "the database has taken too long; send the same again"
+                    "the database took too long; repeat the same request"
                 ) from None
         request.state.note = (
-            f"{handed.row_count} rows of campaign {handed.campaign.id} of {grant.name}"
+            f"{upload.row_count} rows of campaign {upload.campaign.id} from {grant.name}"
         )
-        return AsciiJSONResponse({"new": taken.new, "changed": taken.changed, "known": taken.known})
+        stored = CampaignStored(new=result.new, changed=result.changed, known=result.known)
+        return AsciiJSONResponse(stored.model_dump())
 
     def _store_document(self, body: bytes) -> tuple[CampaignUpload, UploadResult]:
         document = parse_json(body, self._limits.json_marks)
         if (rows := count_rows(document)) > MAX_ROWS:
-            raise RequestRefusedError(
-                413, f"these are {rows} rows; send at most {MAX_ROWS} at a time"
-            )
+            raise RequestRefusedError(413, f"{rows} rows in one request; send at most {MAX_ROWS}")
         try:
-            handed = parse_campaign_document(document)
-            return handed, self._write(handed)
+            upload = parse_campaign_document(document)
+            return upload, self._write(upload)
         except CampaignDocumentError as error:
-            raise _invalid_campaign(
-                [
-                    reason[: MAX_REASONS_AND_CHARS[1]]
-                    for reason in error.reasons[: MAX_REASONS_AND_CHARS[0]]
-                ]
-            ) from None
+            raise _invalid_campaign(error.reasons[:MAX_REASONS]) from None
         except UnstorableContentError as error:
-            raise _invalid_campaign([error.message[: MAX_REASONS_AND_CHARS[1]]]) from None
+            raise _invalid_campaign([error.message]) from None
         except StoreError:
             raise service_unavailable(
-                "the database cannot be written now; send the same again"
+                "the database cannot be written to now; repeat the same request"
             ) from None
 
 
-def _invalid_campaign(reasons: list[str]) -> RequestRefusedError:
-    sentence = f"the campaign cannot be taken, and nothing of this request was stored: {reasons[0]}"
-    return RequestRefusedError(422, sentence, reasons=reasons)
+def _invalid_campaign(reasons: Sequence[str]) -> RequestRefusedError:
+    short = [reason[:MAX_REASON_CHARS] for reason in reasons]
+    sentence = f"the campaign is invalid and nothing of this request was stored: {short[0]}"
+    return RequestRefusedError(422, sentence, reasons=short)

@@ -1,4 +1,4 @@
-"""``POST /api/v1/measurements``: measurements come in, and are answered once they are safe."""
+"""``POST /api/v1/measurements``: upload of measurements, acknowledged once they are stored."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from treehammer.collectors.record.measurement_record import Measurement, RecordE
 from treehammer.sql.auth.tokens import AccessGrant
 from treehammer.sql.write.record_consistency import require_consistent
 from treehammer.sql.write.recording import AddResult
+from treehammer.web.api.response_models import MeasurementsStored
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.measurement_writer import (
     MeasurementWriter,
@@ -28,43 +29,53 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 
-#: Bodies above so many bytes are looked at in a thread, so that others need not wait for them.
+#: Bodies above this size are parsed in a thread, one at a time, to keep the event loop free.
 LARGE_BODY_BYTES = 200_000
-#: Wrong measurements, reasons of each and characters of a reason that an answer tells.
-MAX_ERRORS_REASONS_AND_CHARS = (100, 20, 300)
+#: Invalid measurements per response, reasons per measurement, characters per reason.
+MAX_ERRORS, MAX_REASONS, MAX_REASON_CHARS = 100, 20, 300
 
-_DATABASE_UNAVAILABLE = "the database cannot be written now; nothing of this request was stored"
+#: Response to a failure of the writer, the first that matches.
+_UNAVAILABLE: tuple[tuple[type[Exception], str], ...] = (
+    (WriterClosedError, "the service is stopping; repeat the request when it is back"),
+    (WriterFullError, "too many measurements are waiting to be written; try again later"),
+    (WriteFailedError, "the database cannot be written to now; nothing of this request was stored"),
+    (
+        TimeoutError,
+        "the database took too long; send the same again to learn whether it is stored",
+    ),
+)
 
 
 class MeasurementIngest:
     """The endpoint.
 
     Args:
-        doorkeeper: tells what a token may do.
-        writer: has measurements written.
+        access_control: authorizes tokens.
+        writer: writes measurements.
         limits: of one request and of all.
     """
 
     def __init__(
-        self, doorkeeper: AccessControl, writer: MeasurementWriter, limits: RequestLimits
+        self, access_control: AccessControl, writer: MeasurementWriter, limits: RequestLimits
     ) -> None:
-        self._doorkeeper = doorkeeper
+        self._access_control = access_control
         self._writer = writer
         self._limits = limits
-        self._room = BodyBudget(limits.waiting_bytes)
+        self._budget = BodyBudget(limits.waiting_bytes)
         self._one_at_a_time = asyncio.Lock()
 
     async def post_measurements(self, request: Request) -> Response:
-        """Take measurements in; the answer says what became of them."""
-        grant = await self._doorkeeper.require_submitter(request)
-        with self._room.open_lease() as lease:
+        """Store uploaded measurements and respond with the outcome."""
+        grant = await self._access_control.require_submitter(request)
+        with self._budget.open_lease() as lease:
             body = await read_body(request, self._limits, lease)
             measurements = await self._parse_body(body, grant)
-            request.state.note = f"{len(measurements)} measurements of {grant.name}"
+            request.state.note = f"{len(measurements)} measurements from {grant.name}"
             added = await self._write(measurements) if measurements else AddResult(0, 0)
-        return AsciiJSONResponse(
-            {"new": added.new, "known": added.known, "conflicting": list(added.conflicting)}
+        stored = MeasurementsStored(
+            new=added.new, known=added.known, conflicting=list(added.conflicting)
         )
+        return AsciiJSONResponse(stored.model_dump())
 
     async def _parse_body(self, body: bytes, grant: AccessGrant) -> Sequence[Measurement]:
         if len(body) <= LARGE_BODY_BYTES:
@@ -74,35 +85,26 @@ class MeasurementIngest:
 
     async def _write(self, measurements: Sequence[Measurement]) -> AddResult:
         try:
-            answer = self._writer.submit(measurements)
-            # What is not waited for any more is written nevertheless; sent again, it is known.
+            result = self._writer.submit(measurements)
+            # After a timeout the writer goes on; the repeated measurements are known then.
             async with asyncio.timeout(self._limits.response_s):
-                return await answer
-        except WriterClosedError:
-            raise service_unavailable("the service stops; try again when it is back") from None
-        except WriterFullError:
-            raise service_unavailable(
-                "too many measurements wait to be written; try again later"
-            ) from None
-        except WriteFailedError:
-            raise service_unavailable(_DATABASE_UNAVAILABLE) from None
-        except TimeoutError:
-            raise service_unavailable(
-                "the database has taken too long; send the same again to learn whether it is stored"
-            ) from None
+                return await result
         except UnwritableError as error:
-            reason = f"the database cannot hold it: {error}"[: MAX_ERRORS_REASONS_AND_CHARS[2]]
-            beside = "" if len(measurements) == 1 else " (it or another one of this request)"
+            suspect = "" if len(measurements) == 1 else " (this or another one of the request)"
+            reason = f"the database cannot store it: {error}"[:MAX_REASON_CHARS] + suspect
             raise _invalid_measurements(
-                [{"index": i, "reasons": [reason + beside]} for i in range(len(measurements))]
+                [{"index": i, "reasons": [reason]} for i in range(len(measurements))]
             ) from None
+        except tuple(kind for kind, _ in _UNAVAILABLE) as error:
+            sentence = next(text for kind, text in _UNAVAILABLE if isinstance(error, kind))
+            raise service_unavailable(sentence) from None
 
 
 def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -> list[Measurement]:
-    """The measurements of a body, all of them valid and the bearer's to hand in.
+    """Parse a body into measurements that are valid and that the token's holder may upload.
 
     Raises:
-        Refusal: they are not; nothing of the request is to be stored.
+        RequestRefusedError: some measurement is invalid or belongs to another job.
     """
     document = parse_json(body, limits.json_marks)
     items = document.get("measurements") if isinstance(document, dict) else None
@@ -110,10 +112,9 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
         raise RequestRefusedError(
             422, "the body must be an object with exactly 'measurements', a list", errors=[]
         )
-    most = limits.measurements
-    if len(items) > most:
+    if len(items) > limits.measurements:
         raise RequestRefusedError(
-            413, f"these are {len(items)} measurements; send at most {most} at a time"
+            413, f"{len(items)} measurements in one request; send at most {limits.measurements}"
         )
     measurements: list[Measurement] = []
     errors: list[dict[str, Any]] = []
@@ -123,14 +124,10 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
             _require_own_campaign(measurement, grant, index)
             measurements.append(measurement)
         except RecordError as error:
-            if len(errors) < MAX_ERRORS_REASONS_AND_CHARS[0]:
-                reasons = [
-                    reason[: MAX_ERRORS_REASONS_AND_CHARS[2]]
-                    for reason in error.problems[: MAX_ERRORS_REASONS_AND_CHARS[1]]
-                ]
-                errors.append({"index": index, "reasons": reasons})
+            reasons = [reason[:MAX_REASON_CHARS] for reason in error.problems[:MAX_REASONS]]
+            errors.append({"index": index, "reasons": reasons})
     if errors:
-        raise _invalid_measurements(errors)
+        raise _invalid_measurements(errors[:MAX_ERRORS])
     return measurements
 
 
@@ -146,12 +143,12 @@ def _require_own_campaign(measurement: Measurement, grant: AccessGrant, index: i
     owner = (measurement.values["campaign_id"], measurement.values["job_id"])
     if owner != (grant.campaign_id, grant.job_id):
         raise RequestRefusedError(
-            403, f"measurement {index} is not of the job that this token is for"
+            403, f"measurement {index} does not belong to the job of this token"
         )
 
 
 def _invalid_measurements(errors: Sequence[dict[str, Any]]) -> RequestRefusedError:
-    count = "a measurement" if len(errors) == 1 else "measurements"
+    count = "one measurement is" if len(errors) == 1 else "some measurements are"
     return RequestRefusedError(
-        422, f"{count} cannot be taken; nothing of this request was stored", errors=list(errors)
+        422, f"{count} invalid; nothing of this request was stored", errors=list(errors)
     )

@@ -1,14 +1,18 @@
-"""The OpenAPI description of the service, generated from the catalogue."""
+"""OpenAPI description of the service, generated from the metric catalogue and the models."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from pydantic.json_schema import models_json_schema
 
 from treehammer.collectors.record.measurement_record import build_record_schema
 from treehammer.collectors.service_spec import API_PREFIX, CAMPAIGNS_PATH, MEASUREMENTS_PATH
 from treehammer.sql.write.record_consistency import build_json_schema
 from treehammer.version import __version__
-from treehammer.web.api.campaign_document import DOCUMENT_NAME, document_schemas
+from treehammer.web.api import response_models as models
+from treehammer.web.api.campaign_document import CampaignDocument
 from treehammer.web.api.campaign_ingest import MAX_ROWS
 from treehammer.web.api.operations import (
     DESCRIPTION_PATH,
@@ -23,303 +27,218 @@ from treehammer.web.api.operations import (
 from treehammer.web.core.request_bodies import RequestLimits
 
 #: Raised with every change of the interface: the first number when clients must change.
-API_VERSION = "1.3.0"
+API_VERSION = "2.0.0"
 
-_TEXT_SCHEMA = {"type": "string"}
-_COUNT_SCHEMA = {"type": "integer", "minimum": 0}
+_REFERENCE = "#/components/schemas/{model}"
+_TOKEN: list[dict[str, list[str]]] = [{"token": []}]
+_TOKEN_OR_PUBLIC = [*_TOKEN, {}]
+_CHALLENGE = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+_RETRY = {
+    "Retry-After": {
+        "description": "Seconds to wait before the next attempt.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+}
+#: Refusals by HTTP status: description and response headers.
+_REFUSALS: dict[int, tuple[str, dict[str, Any]]] = {
+    400: ("The request is malformed.", {}),
+    401: ("The token is missing or invalid.", _CHALLENGE),
+    403: ("The token does not permit this.", {}),
+    404: ("Not found.", {}),
+    408: ("The body did not arrive in time.", {}),
+    413: ("The body is too large.", {}),
+    415: ("The body is not JSON in UTF-8, or has an encoding other than gzip.", {}),
+    503: ("The service is overloaded or stopping, or has no database.", _RETRY),
+}
+_READ_REFUSALS = (400, 401, 403, 404, 503)
+_UPLOAD_REFUSALS = (400, 401, 403, 408, 413, 415, 503)
 
 
 def build_description(limits: RequestLimits) -> dict[str, Any]:
-    """The description, as one JSON object of OpenAPI 3.1."""
-    record = _measurement_schema()
+    """Build the OpenAPI 3.1 document."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Treehammer results service",
             "version": API_VERSION,
-            "description": "Takes measurements in and answers once they are safe; tells what pages show. "
+            "description": "Stores measurements and serves the content of the pages. "
             f"Treehammer {__version__}.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "paths": {
-            MEASUREMENTS_PATH: {"post": _post_measurements(limits)},
-            MEASUREMENT_PATH: {"get": _get_measurement()},
-            TOKEN_PATH: {"get": _get_token()},
-            HEALTH_PATH: {"get": _get_health()},
-            DESCRIPTION_PATH: {"get": _get_description()},
-            **_page_data_paths(limits),
-        },
+        "paths": _build_paths(limits),
         "components": {
             "securitySchemes": {
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "A job's token, or a key as 'treehammer token create' prints it.",
+                    "description": "A job's token, or a key from 'treehammer token create'.",
                 }
             },
-            "schemas": {
-                "Record": record,
-                "StoredRecord": _stored_record_schema(record),
-                "Error": _error_schema(),
-                "Invalid": _error_schema(
-                    errors={
-                        "type": "array",
-                        "items": _object_schema(
-                            index=_COUNT_SCHEMA, reasons={"type": "array", "items": _TEXT_SCHEMA}
-                        ),
-                    }
-                ),
-                **document_schemas(),
-                "InvalidCampaign": _error_schema(reasons={"type": "array", "items": _TEXT_SCHEMA}),
-                "Taken": _object_schema(
-                    new=_COUNT_SCHEMA, changed=_COUNT_SCHEMA, known=_COUNT_SCHEMA
-                ),
-                "Outcome": _object_schema(
-                    new=_COUNT_SCHEMA,
-                    known=_COUNT_SCHEMA,
-                    conflicting={"type": "array", "items": _TEXT_SCHEMA},
-                ),
-                "Token": _token_schema(),
-                "Health": _object_schema(
-                    status={"enum": ["ok", "unavailable"]},
-                    version=_TEXT_SCHEMA,
-                    time_us=_COUNT_SCHEMA,
-                ),
-            },
+            "schemas": _build_schemas(),
         },
     }
 
 
-def _measurement_schema() -> dict[str, Any]:
+def _build_schemas() -> dict[str, Any]:
     record = build_record_schema()
     del record["$schema"]
     values = record["properties"]["values"]
     values["properties"] = build_json_schema(values["properties"])
-    return record
-
-
-def _post_measurements(limits: RequestLimits) -> dict[str, Any]:
-    body = _object_schema(
-        measurements={
-            "type": "array",
-            "description": f"At most {limits.measurements}.",
-            "items": {"$ref": "#/components/schemas/Record"},
-        }
+    # Empty text is not stored, so that any field may be absent from a stored record.
+    optional = {name: member for name, member in values.items() if name != "required"}
+    stored = {**record, "properties": {**record["properties"], "values": optional}}
+    _, schemas = models_json_schema(
+        [*models.RESPONSE_MODELS, (CampaignDocument, "validation")], ref_template=_REFERENCE
     )
+    return {"Record": record, "StoredRecord": stored, **schemas["$defs"]}
+
+
+def _build_paths(limits: RequestLimits) -> dict[str, Any]:
+    pages = {f"{API_PREFIX}{one.path}": {"get": _describe_page(one)} for one in OPERATIONS}
+    pages[CAMPAIGNS_PATH]["post"] = _describe_campaign_upload(limits)
+    id_schema = {**NO_NUL, "minLength": 1, "maxLength": 128}
+    id_ = {"name": "measurement_id", "in": "path", "required": True, "schema": id_schema}
+    unavailable = {**_describe_refusal(503), **_json_response("Not ready.", "Health")}
+    return {
+        MEASUREMENTS_PATH: {"post": _describe_measurement_upload(limits)},
+        MEASUREMENT_PATH: {
+            "get": {
+                "operationId": "getMeasurement",
+                "summary": "One stored measurement",
+                "security": _TOKEN_OR_PUBLIC,
+                "parameters": [id_],
+                "responses": {
+                    "200": _json_response("The measurement.", "StoredRecord"),
+                    **_describe_refusals(_READ_REFUSALS),
+                },
+            }
+        },
+        TOKEN_PATH: {
+            "get": {
+                "operationId": "getToken",
+                "summary": "Permissions of the request's token",
+                "security": _TOKEN,
+                "responses": {
+                    "200": _json_response("The token is valid.", "Token"),
+                    **_describe_refusals((401, 503)),
+                },
+            }
+        },
+        HEALTH_PATH: {
+            "get": {
+                "operationId": "getHealth",
+                "summary": "Whether the service can store measurements",
+                "responses": {"200": _json_response("Ready.", "Health"), "503": unavailable},
+            }
+        },
+        DESCRIPTION_PATH: {
+            "get": {
+                "operationId": "getDescription",
+                "summary": "This description",
+                "responses": {"200": _json_response("OpenAPI 3.1.", {"type": "object"})},
+            }
+        },
+        **pages,
+    }
+
+
+def _describe_measurement_upload(limits: RequestLimits) -> dict[str, Any]:
+    body = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["measurements"],
+        "properties": {"measurements": {"type": "array", "items": _reference("Record")}},
+    }
     return {
         "operationId": "addMeasurements",
-        "summary": "Hand in measurements",
-        "description": "All or none are stored. What was handed in before is known, and harmless; of "
-        "one identity with other content the first stays. After 503, 408 or no answer, send the same "
-        f"again. At most {limits.measurements} measurements and {limits.packed_bytes} bytes "
-        f"({limits.unpacked_bytes} unpacked, with Content-Encoding: gzip), and {limits.json_marks} commas, "
-        "colons and brackets; measurement_id must be that of job_id, attempt, round and position, day that of started_us; whole numbers are written without a fraction.",
-        "security": [{"token": []}],
+        "summary": "Upload measurements",
+        "description": "Stores all measurements or none. A measurement stored before with the same "
+        "content is known; with other content the first stays. Repeat the request after 503, 408 or "
+        f"no response. Limits: {limits.measurements} measurements; {limits.packed_bytes} bytes, "
+        f"{limits.unpacked_bytes} after decompression (Content-Encoding: gzip); {limits.json_marks} "
+        "commas, colons and brackets. measurement_id must be derived from job_id, attempt, round "
+        "and position, and day from started_us. Integers are written without a fraction.",
+        **_describe_upload(
+            body, "MeasurementsStored", "InvalidMeasurements", "Some measurements are invalid"
+        ),
+    }
+
+
+def _describe_campaign_upload(limits: RequestLimits) -> dict[str, Any]:
+    return {
+        "operationId": "uploadCampaign",
+        "summary": "Upload a campaign, its jobs and their attempts",
+        "description": "For the submitter, with a key of the role submit. Uploaded rows replace "
+        "earlier ones; other rows stay. Jobs that the service's own installation tracks are not "
+        f"changed. Stores all rows or none. Limits: {MAX_ROWS} jobs, attempts and replicas in total, "
+        f"without duplicates; {limits.packed_bytes} bytes, {limits.unpacked_bytes} after "
+        "decompression.",
+        **_describe_upload(
+            _reference("CampaignUpload"),
+            "CampaignStored",
+            "InvalidCampaign",
+            "The campaign is invalid",
+        ),
+    }
+
+
+def _describe_upload(body: dict[str, Any], stored: str, invalid: str, why: str) -> dict[str, Any]:
+    return {
+        "security": _TOKEN,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {
-            "200": _response("They are safe.", "Outcome"),
-            **_body_error_responses(),
-            "422": _response("Measurements are not valid; none was stored.", "Invalid"),
+            "200": _json_response("The rows are stored.", stored),
+            **_describe_refusals(_UPLOAD_REFUSALS),
+            "422": _json_response(f"{why}; nothing was stored.", invalid),
         },
     }
 
 
-def _body_error_responses() -> dict[str, Any]:
-    """Answers to what cannot be taken in, whatever it is."""
-    return {
-        "400": _response("The body is damaged or not strict JSON.", "Error"),
-        "401": _unauthorized_response(),
-        "403": _response("The token is for something else.", "Error"),
-        "408": _response("The body did not arrive in time.", "Error"),
-        "413": _response("Too much at once.", "Error"),
-        "415": _response("Not JSON in UTF-8, or packed otherwise than with gzip.", "Error"),
-        "503": _unavailable_response(),
-    }
-
-
-def _page_data_paths(limits: RequestLimits) -> dict[str, Any]:
-    """What pages show, for programs; campaigns are also handed in."""
-    paths = {f"{API_PREFIX}{one.path}": {"get": _get_page_data(one)} for one in OPERATIONS}
-    paths[CAMPAIGNS_PATH]["post"] = _post_campaign(limits)
-    return paths
-
-
-def _post_campaign(limits: RequestLimits) -> dict[str, Any]:
-    reference = {"$ref": f"#/components/schemas/{DOCUMENT_NAME}"}
-    return {
-        "operationId": "handInCampaign",
-        "summary": "Tell of a campaign, its jobs and their attempts",
-        "description": "For who submitted it, with a key of the role submit. What is told later stands "
-        "in place of what was told before; what is not told stays. Jobs that the service's own "
-        f"installation follows are left to it. All or nothing is stored. At most {MAX_ROWS} jobs, attempts "
-        f"and replicas together and {limits.packed_bytes} bytes ({limits.unpacked_bytes} unpacked); none may "
-        "stand twice.",
-        "security": [{"token": []}],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
-        "responses": {
-            "200": _response("It is safe: rows that are new, changed, or as they were.", "Taken"),
-            **_body_error_responses(),
-            "422": _response("It is not valid; nothing was stored.", "InvalidCampaign"),
-        },
-    }
-
-
-def _get_measurement() -> dict[str, Any]:
-    return {
-        "operationId": "getMeasurement",
-        "summary": "One measurement as it was stored",
-        "security": [{"token": []}, {}],
-        "parameters": [
-            {
-                "name": "measurement_id",
-                "in": "path",
-                "required": True,
-                "schema": {**NO_NUL, "minLength": 1, "maxLength": 128},
-            }
-        ],
-        "responses": {
-            "200": _response("The measurement.", "StoredRecord"),
-            "400": _response("There is a NUL in the address.", "Error"),
-            "401": _unauthorized_response(),
-            "403": _response("The token may not read.", "Error"),
-            "404": _response("There is none of this identity.", "Error"),
-            "503": _unavailable_response(),
-        },
-    }
-
-
-def _get_token() -> dict[str, Any]:
-    return {
-        "operationId": "getToken",
-        "summary": "What the token may do that is shown",
-        "security": [{"token": []}],
-        "responses": {
-            "200": _response("It counts.", "Token"),
-            "401": _unauthorized_response(),
-            "503": _unavailable_response(),
-        },
-    }
-
-
-def _get_health() -> dict[str, Any]:
-    return {
-        "operationId": "getHealth",
-        "summary": "Whether measurements can be taken in now",
-        "responses": {
-            "200": _response("They can.", "Health"),
-            "503": _unavailable_response("Health"),
-        },
-    }
-
-
-def _get_description() -> dict[str, Any]:
-    return {
-        "operationId": "getDescription",
-        "summary": "This description",
-        "responses": {
-            "200": {
-                "description": "OpenAPI 3.1.",
-                "content": {"application/json": {"schema": {"type": "object"}}},
-            }
-        },
-    }
-
-
-def _get_page_data(operation: Operation) -> dict[str, Any]:
-    """One that answers what a page shows, as tables."""
-    rows = {"type": "array", "items": {"type": "object"}}
-    tables = {
+def _describe_page(operation: Operation) -> dict[str, Any]:
+    """Describe an operation that answers with the tables of a page."""
+    body = models.PageData.model_json_schema()
+    rows = body["properties"]["tables"]["additionalProperties"]
+    body["properties"]["tables"]["properties"] = {
         name: {**rows, "description": f"{meaning[0].upper()}{meaning[1:]}."}
         for name, meaning in operation.tables.items()
     }
-    body = _object_schema(
-        title={"type": "string", "description": "What the page is called."},
-        tables={"type": "object", "additionalProperties": rows, "properties": tables},
-        about={
-            "type": "object",
-            "description": "What the page tells beside its tables.",
-            "required": list(operation.about) if operation.always_about else [],
-        },
-    )
-    content = {
-        "application/json": {"schema": body},
-        "text/csv": {"schema": {"type": "string"}},
-    }
+    if operation.always_about:
+        body["properties"]["about"]["required"] = list(operation.about)
+    answer = _json_response("The content of the page.", body)
+    answer["content"]["text/csv"] = {"schema": {"type": "string"}}
     return {
         "operationId": operation.name,
         "summary": operation.summary,
-        "security": [{"token": []}, {}],
-        "parameters": [_parameter_object(one) for one in operation.all_parameters],
-        "responses": {
-            "200": {"description": "What the page shows.", "content": content},
-            "400": _response("A parameter asks for what there is not.", "Error"),
-            "401": _unauthorized_response(),
-            "403": _response("The token may not read.", "Error"),
-            "404": _response("There is no such thing.", "Error"),
-            "503": _unavailable_response(),
-        },
+        "security": _TOKEN_OR_PUBLIC,
+        "parameters": [_describe_parameter(one) for one in operation.all_parameters],
+        "responses": {"200": answer, **_describe_refusals(_READ_REFUSALS)},
     }
 
 
-def _parameter_object(one: Parameter) -> dict[str, Any]:
-    schema = {"type": "array", "items": one.schema} if one.repeatable else one.schema
+def _describe_parameter(one: Parameter) -> dict[str, Any]:
     return {
         "name": one.name,
         "in": "path" if one.in_path else "query",
         "required": one.in_path or one.required,
         "description": one.description,
-        "schema": schema,
+        "schema": {"type": "array", "items": one.schema} if one.repeatable else one.schema,
     }
 
 
-def _token_schema() -> dict[str, Any]:
-    nothing_or_text = {"type": ["string", "null"]}
-    return _object_schema(
-        role={"enum": ["read", "submit", "admin"]},
-        key=_TEXT_SCHEMA,
-        name=_TEXT_SCHEMA,
-        expires_us={"type": ["integer", "null"]},
-        campaign_id=nothing_or_text,
-        job_id=nothing_or_text,
-    )
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": _REFERENCE.format(model=name)}
 
 
-def _stored_record_schema(record: dict[str, Any]) -> dict[str, Any]:
-    """A record as it comes back: text that was empty is absent."""
-    values = {**record["properties"]["values"]}
-    del values["required"]
-    return {**record, "properties": {**record["properties"], "values": values}}
+def _json_response(description: str, schema: str | dict[str, Any]) -> dict[str, Any]:
+    named = _reference(schema) if isinstance(schema, str) else schema
+    return {"description": description, "content": {"application/json": {"schema": named}}}
 
 
-def _object_schema(**properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": list(properties),
-        "properties": properties,
-    }
+def _describe_refusal(status: int) -> dict[str, Any]:
+    description, headers = _REFUSALS[status]
+    return {**_json_response(description, "Error"), "headers": headers}
 
 
-def _error_schema(**beside: Any) -> dict[str, Any]:
-    return _object_schema(error={"type": "string", "description": "One sentence."}, **beside)
-
-
-def _response(meaning: str, schema: str) -> dict[str, Any]:
-    content = {"schema": {"$ref": f"#/components/schemas/{schema}"}}
-    return {"description": meaning, "content": {"application/json": content}}
-
-
-def _unauthorized_response() -> dict[str, Any]:
-    return {
-        **_response("The token is missing or does not count, and why.", "Error"),
-        "headers": {"WWW-Authenticate": {"schema": _TEXT_SCHEMA}},
-    }
-
-
-def _unavailable_response(schema: str = "Error") -> dict[str, Any]:
-    seconds = {"description": "Seconds until trying again makes sense.", "schema": _COUNT_SCHEMA}
-    return {
-        **_response("Not now: too much to do, the database away, or stopping.", schema),
-        "headers": {"Retry-After": seconds},
-    }
+def _describe_refusals(statuses: Iterable[int]) -> dict[str, Any]:
+    return {str(status): _describe_refusal(status) for status in statuses}

@@ -1,6 +1,6 @@
-"""What programs may ask of what the pages show: addresses, parameters, tables.
+"""API operations that return the content of pages: paths, parameters, tables.
 
-:mod:`treehammer.web.api.openapi` describes it, :mod:`treehammer.web.api.page_data` answers it.
+:mod:`treehammer.web.api.openapi` describes them, :mod:`treehammer.web.api.page_data` serves them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from treehammer.collectors.record.outcome import BAD_OUTCOME_LABELS
 from treehammer.collectors.service_spec import API_PREFIX, MEASUREMENTS_PATH
 from treehammer.sql.core.schema import ROLLUP_METRICS
 
-#: Addresses of which no page is another form; the others begin as ``OPERATIONS`` say.
+#: Paths of operations that correspond to no page.
 MEASUREMENT_PATH = f"{MEASUREMENTS_PATH}/{{measurement_id}}"
 TOKEN_PATH, HEALTH_PATH, DESCRIPTION_PATH = (
     f"{API_PREFIX}/token",
@@ -26,12 +26,12 @@ TOKEN_PATH, HEALTH_PATH, DESCRIPTION_PATH = (
     f"{API_PREFIX}/openapi.json",
 )
 
-#: Characters of a value.
+#: Maximum length of a parameter value, in characters.
 MAX_VALUE_CHARS = 500
-#: Text as addresses may hold it.
+#: Text as an address may contain it.
 NO_NUL: Mapping[str, Any] = {"type": "string", "pattern": "^[^\\u0000]*$"}
 _TEXT: Mapping[str, Any] = {**NO_NUL, "minLength": 1, "maxLength": MAX_VALUE_CHARS}
-#: A condition: a column and a value of it, as long as those of a filter.
+#: A condition COLUMN=VALUE; the value may be as long as that of a filter.
 _CONDITION: Mapping[str, Any] = {
     **_TEXT,
     "maxLength": MAX_TEXT + max(len(f"{metric.name}!=") for metric in CATALOGUE),
@@ -47,10 +47,7 @@ _PAGE: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1_000_00
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: after '?', or where ``path``, a part of the address; ``many`` may be repeated.
-
-    Without one that is ``required`` nothing is answered.
-    """
+    """A query parameter, or with ``in_path`` a part of the path."""
 
     name: str
     description: str
@@ -60,7 +57,7 @@ class Parameter:
     required: bool = False
 
     def allows(self, value: str) -> bool:
-        """Whether a value after '?' is as the schema says; whether a day is one, who reads it tells."""
+        """Return whether a query value matches the schema, except for the format of days."""
         schema = self.schema
         if "anyOf" in schema:
             return any(replace(self, schema=one).allows(value) for one in schema["anyOf"])
@@ -69,32 +66,30 @@ class Parameter:
         if "enum" in schema:
             return value in map(str, schema["enum"])
         if schema["type"] == "integer":
-            # No sign and no zeros before it, as JSON writes numbers.
+            # No sign and no leading zeros, as in JSON.
             whole = value.isascii() and value.isdigit() and len(value) < 16 and value[0] != "0"
             return whole and schema["minimum"] <= int(value) <= schema["maximum"]
         if schema["type"] == "number":
-            told = re.fullmatch(r"\d+(\.\d+)?([eE][+-]?\d+)?", value, re.ASCII)
-            return (
-                bool(told)
-                and schema["exclusiveMinimum"] < float(value) < schema["exclusiveMaximum"]
-            )
+            number = re.fullmatch(r"\d+(\.\d+)?([eE][+-]?\d+)?", value, re.ASCII)
+            low, high = schema["exclusiveMinimum"], schema["exclusiveMaximum"]
+            return bool(number) and low < float(value) < high
         return bool(value) and len(value) <= schema.get("maxLength", MAX_VALUE_CHARS)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One address.
+    """An operation that returns the tables of a page.
 
     Attributes:
-        address: beneath :data:`~treehammer.collectors.service_spec.API_PREFIX`, as OpenAPI writes it.
-        name: of the operation.
-        page: name of the route of the page that shows the same.
+        path: below :data:`~treehammer.collectors.service_spec.API_PREFIX`, in OpenAPI notation.
+        name: the operationId.
+        page_route: name of the route of the page with the same content.
         summary: one line.
-        tables: name -> what its rows are.
-        parameters: those of its own.
-        about: what the page tells beside its tables.
-        always: whether it tells all of that whatever is asked.
-        filters: columns by whose values measurements are chosen.
+        tables: description of the rows by name of the table.
+        parameters: of this operation alone.
+        about: names of the values that the response holds beside its tables.
+        always_about: whether every response holds all of them.
+        filters: parameters that select measurements by the value of a column.
     """
 
     path: str
@@ -109,62 +104,59 @@ class Operation:
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
-        """Those that are named, and filters."""
+        """Return named parameters and filters."""
         return (*self.named_parameters, *self.filters)
 
     @property
     def named_parameters(self) -> tuple[Parameter, ...]:
-        """Its own, and those that all have."""
+        """Return the operation's own parameters and the common ones."""
         return (
             *self.parameters,
             Parameter("table", "Only this table.", {"enum": list(self.tables)}),
-            Parameter("format", "CSV is one table, the first when none is named.", _FORMAT),
+            Parameter("format", "CSV contains one table, by default the first.", _FORMAT),
         )
 
 
 def _window_parameters(many: tuple[int, ...]) -> tuple[Parameter, ...]:
     days = {"type": "integer", "enum": list(many)}
     return (
-        Parameter("until", "The last day (UTC); today when it is not said.", _DAY),
-        Parameter("days", "How many days.", days),
+        Parameter("until", "Last day (UTC), by default today.", _DAY),
+        Parameter("days", "Number of days.", days),
     )
 
 
 _COMPARISON_TABLES = {
     "pooled": "variants over all sites",
     "by_site": "variants by site",
-    "missing": "what is on one side only",
+    "missing": "variants measured on one side only",
 }
-#: What it is of, where a slowdown points, what to know.
 _COMPARISON_ABOUT = ("asked_of", "attribution", "notes")
 _EXPLORE_TABLES = {
-    "figure": "groups of measurements with their numbers; of read latencies their bins",
-    "quantiles": "the read latencies below which shares of the reads lie; empty of other views",
+    "figure": "groups of measurements with their statistics, or the bins of read latencies",
+    "quantiles": "quantiles of the read latency; empty in other views",
 }
-_ANY_OF_SEVERAL = "of several of these for one column any one."
+_ANY_OF_SEVERAL = "several on one column match any of them."
 _EXPLORE_PARAMETERS = (
-    Parameter("metric", "A number of the catalogue, or extra_NAME.", _TEXT),
-    Parameter("by", "The column along the horizontal axis.", _TEXT),
-    Parameter("colour", "A second column that makes groups; empty for none.", _TEXT_OR_NONE),
-    Parameter("panels", "A third one; empty for none.", _TEXT_OR_NONE),
+    Parameter("metric", "A numeric metric of the catalogue, or extra_NAME.", _TEXT),
+    Parameter("by", "Column on the horizontal axis.", _TEXT),
+    Parameter("colour", "Second grouping column; empty for none.", _TEXT_OR_NONE),
+    Parameter("panels", "Third grouping column; empty for none.", _TEXT_OR_NONE),
     Parameter(
         "view",
         "Means, distributions, or histograms of read latency.",
         {"enum": ["means", "distribution", "latency"]},
     ),
-    Parameter("bars", "What the spread is.", {"enum": ["rms", "interval", "none"]}),
-    Parameter("scale", "Of the axis of pictures.", {"enum": ["linear", "log"]}),
+    Parameter("bars", "Kind of error bars.", {"enum": ["rms", "interval", "none"]}),
+    Parameter("scale", "Scale of the vertical axis of images.", {"enum": ["linear", "log"]}),
+    Parameter("kind", "Kind of execution; empty for all.", {"enum": ["", *EXECUTION_KINDS]}),
     Parameter(
-        "kind", "What kind of execution; empty for all kinds.", {"enum": ["", *EXECUTION_KINDS]}
+        "campaign", "Only measurements of this campaign; may be repeated.", _TEXT, repeatable=True
     ),
-    Parameter("campaign", "Only of this campaign.", _TEXT, repeatable=True),
     Parameter(
         "where", f"A condition, as COLUMN=VALUE; {_ANY_OF_SEVERAL}", _CONDITION, repeatable=True
     ),
-    Parameter(
-        "from", "The first day (UTC); empty for all days, without it the last 30.", _DAY_OR_NONE
-    ),
-    Parameter("to", "The last day (UTC); empty for no bound.", _DAY_OR_NONE),
+    Parameter("from", "First day (UTC); empty for no bound, by default 30 days ago.", _DAY_OR_NONE),
+    Parameter("to", "Last day (UTC); empty for no bound.", _DAY_OR_NONE),
 )
 
 
@@ -204,10 +196,10 @@ OPERATIONS = (
         "/overview",
         "getOverview",
         "overview",
-        "What runs now, the latest verdicts, sites by day",
+        "Running campaigns, latest verdicts, sites by day",
         {
             "site_days": "sites and days",
-            "running": "campaigns with jobs that are not over",
+            "running": "campaigns with unfinished jobs",
             "verdicts": "the latest comparisons",
         },
         _window_parameters((7, 14, 30, 60)),
@@ -217,15 +209,17 @@ OPERATIONS = (
         "/days/{day}",
         "getDay",
         "day",
-        "What a site measured on a day, and what failed",
+        "Measurements and failures of a site on a day",
         {
-            "measured": "what was measured",
+            "measured": "measurements by test, variant and door",
             "failing": "failures",
-            "jobs": "jobs that measured, with their campaigns",
+            "jobs": "jobs with measurements, and their campaigns",
         },
         (
-            Parameter("day", "The day (UTC).", _DAY, in_path=True),
-            Parameter("site", "The site; empty for none.", _TEXT_OR_NONE, required=True),
+            Parameter("day", "Day (UTC).", _DAY, in_path=True),
+            Parameter(
+                "site", "Site; empty for measurements without a site.", _TEXT_OR_NONE, required=True
+            ),
         ),
         ("status", "counts", "classes"),
     ),
@@ -233,31 +227,31 @@ OPERATIONS = (
         "/campaigns",
         "listCampaigns",
         "campaigns",
-        "Campaigns, the newest first, 20 on a page",
+        "Campaigns, newest first, 20 per page",
         {"campaigns": "campaigns"},
-        (Parameter("page", "Which page.", _PAGE),),
+        (Parameter("page", "Page number.", _PAGE),),
         ("page", "pages", "count"),
     ),
     Operation(
         "/campaigns/{campaign_id}",
         "getCampaign",
         "campaign",
-        "A campaign: progress, failures, jobs, exactly what runs",
+        "A campaign: progress, failures, jobs, submitted command",
         {
             "jobs": "selected jobs",
             "sites": "jobs by site and state",
             "failures": "failures by class and site",
-            "unsupported": "what a release or set-up does not support, by site",
-            "messages": "what was said",
+            "unsupported": "tests that a release or setup does not support, by site",
+            "messages": "error messages",
         },
         (
-            Parameter("campaign_id", "Its identity.", _TEXT, in_path=True),
+            Parameter("campaign_id", "Identity.", _TEXT, in_path=True),
             Parameter("site", "Only jobs of this site.", _TEXT),
             Parameter(
                 "state", "Only jobs in this state.", {"enum": [state.value for state in JobState]}
             ),
-            Parameter("failure", "Only jobs that failed so.", {"enum": list(BAD_OUTCOME_LABELS)}),
-            Parameter("page", "Which page of the jobs.", _PAGE),
+            Parameter("failure", "Only jobs with this failure.", {"enum": list(BAD_OUTCOME_LABELS)}),
+            Parameter("page", "Page number of the jobs.", _PAGE),
         ),
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
     ),
@@ -267,31 +261,29 @@ OPERATIONS = (
         "job",
         "A job: its attempts and measurements",
         {"measurements": "measurements", "attempts": "attempts"},
-        (Parameter("job_id", "Its identity.", _TEXT, in_path=True),),
+        (Parameter("job_id", "Identity.", _TEXT, in_path=True),),
         ("facts", "command_line"),
     ),
     Operation(
-        "/sites", "listSites", "sites", "Every site and its last 30 days", {"sites": "sites"}
+        "/sites", "listSites", "sites", "All sites and their last 30 days", {"sites": "sites"}
     ),
     Operation(
         "/sites/{site}",
         "getSite",
         "site",
-        "A site beside the median of similar ones, and what changed there",
+        "A site compared with the median of similar sites, and its changes",
         {
             "series": "the site and the median of similar sites, by day or week",
-            "state": "what its doors, releases and nodes are",
-            "changes": "on which day one of them changed",
-            "outcomes": "what came back, by day",
-            "work": "what was ever measured",
+            "state": "doors, releases and nodes",
+            "changes": "changes of doors, releases and nodes, by day",
+            "outcomes": "outcomes by day",
+            "work": "tests and variants ever measured",
         },
         (
-            Parameter("site", "Its name.", _TEXT, in_path=True),
-            Parameter(
-                "metric", "A metric that is rolled up by day.", {"enum": list(ROLLUP_METRICS)}
-            ),
+            Parameter("site", "Name of the site.", _TEXT, in_path=True),
+            Parameter("metric", "A metric with daily roll-ups.", {"enum": list(ROLLUP_METRICS)}),
             Parameter("test", "Only this test.", _TEXT),
-            Parameter("variant", "Only this variant, of any release: JSON of its axes.", _TEXT),
+            Parameter("variant", "Only this variant, for any release: its axes as JSON.", _TEXT),
             Parameter("root", "Only this release.", _TEXT),
             Parameter("protocol", "Only doors of this protocol.", _TEXT),
             *_window_parameters((14, 30, 90, 180)),
@@ -301,31 +293,36 @@ OPERATIONS = (
         "/comparisons",
         "listComparisons",
         "compare",
-        "Comparisons that were made, the newest first, 20 on a page",
+        "Stored comparisons, newest first, 20 per page",
         {"comparisons": "comparisons"},
-        (Parameter("page", "Which page.", _PAGE),),
+        (Parameter("page", "Page number.", _PAGE),),
         ("page", "pages", "count"),
     ),
     Operation(
         "/comparisons/{comparison}",
         "getComparison",
         "comparison",
-        "A comparison that was made, with the pairs that it rests on",
+        "A stored comparison with its pairs of jobs",
         {**_COMPARISON_TABLES, "pairs": "pairs of jobs"},
-        (Parameter("comparison", "Its identity.", _TEXT, in_path=True),),
+        (Parameter("comparison", "Identity.", _TEXT, in_path=True),),
         _COMPARISON_ABOUT,
     ),
     Operation(
         "/compare",
+        "compareSelections",
         "compare",
-        "compare",
-        "Two releases, or any two selections; one that was made, else made now",
+        "Comparison of two releases or selections, stored or computed",
         _COMPARISON_TABLES,
         (
-            Parameter("a", "The value of the axis that is compared with.", _TEXT),
-            Parameter("b", "The value that is compared.", _TEXT),
-            Parameter("axis", "The axis; root when it is not said, or selection.", _TEXT),
-            Parameter("campaign", "Only of this campaign.", _TEXT, repeatable=True),
+            Parameter("a", "Value of the axis on side A, the reference.", _TEXT),
+            Parameter("b", "Value of the axis on side B.", _TEXT),
+            Parameter("axis", "Axis, by default root; or selection.", _TEXT),
+            Parameter(
+                "campaign",
+                "Only measurements of this campaign; may be repeated.",
+                _TEXT,
+                repeatable=True,
+            ),
             Parameter(
                 "where",
                 f"A condition on both sides, as COLUMN=VALUE; {_ANY_OF_SEVERAL}",
@@ -340,20 +337,20 @@ OPERATIONS = (
             ),
             Parameter(
                 "delta",
-                "Effects within this count as none, in ln; 0.02 when it is not said.",
+                "Relevance limit in ln, by default 0.02: smaller effects count as none.",
                 _SHARE,
             ),
-            Parameter("now", "Make it anew in any case.", {"enum": ["1"]}),
+            Parameter("now", "Compute the comparison again even if it is stored.", {"enum": ["1"]}),
         ),
         _COMPARISON_ABOUT,
-        # Without a question it is the list of comparisons.
+        # Without parameters the page lists the stored comparisons.
         always_about=False,
     ),
     Operation(
         "/explore",
+        "exploreMeasurements",
         "explore",
-        "explore",
-        "Any metric by any columns",
+        "A metric grouped by columns",
         _EXPLORE_TABLES,
         _EXPLORE_PARAMETERS,
         _EXPLORE_ABOUT,

@@ -1,4 +1,4 @@
-"""What the pages show, for programs: the same questions at addresses that have a version."""
+"""Content of pages for programs, under versioned paths."""
 
 from __future__ import annotations
 
@@ -24,69 +24,69 @@ from treehammer.web.views.shared.page_context import (
 )
 
 
-def routes(context: PageContext, asks: Mapping[str, PageQuery]) -> list[BaseRoute]:
-    """An address for each operation; ``asks`` are the questions of pages by name of the route."""
+def routes(context: PageContext, queries: Mapping[str, PageQuery]) -> list[BaseRoute]:
+    """Return a route for each operation; ``queries`` are those of the pages, by route name."""
     return [
         context.page_route(
             API_PREFIX + allow_any_text(one.path),
-            _page_data(asks[one.page_route], one),
+            _page_data(queries[one.page_route], one),
             f"api-{one.name}",
         )
         for one in OPERATIONS
     ]
 
 
-def _page_data(ask: PageQuery, operation: Operation) -> PageQuery:
+def _page_data(query: PageQuery, operation: Operation) -> PageQuery:
     def answer(store: Store, request: Request) -> Response:
         _check_parameters(request, operation)
-        wanted = CSV if request.query_params.get("format") == CSV else JSON
-        view = ask(store, _as_table_request(request, wanted))
+        form = CSV if request.query_params.get("format") == CSV else JSON
+        view = query(store, _as_table_request(request, form))
         assert isinstance(view, PageView)
-        return tables_response(view, request, wanted, about=_about_values(view, operation))
+        return tables_response(view, request, form, about=_about_values(view, operation))
 
     return answer
 
 
-def _as_table_request(request: Request, wanted: str) -> Request:
-    """The request as a page gets it that is asked for tables: then some tell more."""
+def _as_table_request(request: Request, form: str) -> Request:
+    """Add ``format`` to a request, since some pages return more to programs."""
     query = request.scope["query_string"]
     if "format" not in request.query_params:
-        query = b"&".join(part for part in (query, f"format={wanted}".encode()) if part)
+        query = b"&".join(part for part in (query, f"format={form}".encode()) if part)
     return Request({**request.scope, "query_string": query}, request.receive)
 
 
 def _check_parameters(request: Request, operation: Operation) -> None:
-    """Hold the address against the description: a word that is spelt wrong would change the answer.
+    """Check the query against the description, as a misspelt name would change the result.
 
     Raises:
-        ConfigError: it has a parameter that there is not, one twice, or another value than is described.
+        ConfigError: a parameter is unknown, repeated or has a value outside its schema.
     """
     known = {one.name: one for one in operation.all_parameters if not one.in_path}
-    sent = request.query_params
-    for name, value in sent.multi_items():
-        one = known.get(name)
-        if one is None:
+    query = request.query_params
+    for name, value in query.multi_items():
+        parameter = known.get(name)
+        if parameter is None:
             words = [one.name for one in operation.named_parameters if not one.in_path]
             words += ["any column of the catalogue"] if operation.filters else []
-            hint = f"{suggest_word(name, known)}It has {', '.join(words)}."
-            raise ConfigError(f"there is no parameter {name[:40]!r}", hint=hint)
-        if len(sent.getlist(name)) > 1 and not one.repeatable:
-            raise ConfigError(f"{name} is said more than once")
-        if not one.allows(value):
-            raise ConfigError(f"{name} cannot be {value[:40]!r}", hint=one.description)
+            hint = f"{suggest_word(name, known)}Known parameters: {', '.join(words)}."
+            raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
+        if len(query.getlist(name)) > 1 and not parameter.repeatable:
+            raise ConfigError(f"{name} may not be repeated")
+        if not parameter.allows(value):
+            raise ConfigError(f"{name} cannot be {value[:40]!r}", hint=parameter.description)
 
 
 def _about_values(view: PageView, operation: Operation) -> dict[str, Any]:
-    """What the page tells beside its tables.
+    """Return the values that the page shows outside its tables.
 
     Raises:
-        ConfigError: it has not been asked anything.
+        ConfigError: the request selects nothing to compare.
     """
     if not view.values.keys() >= set(operation.about):
-        # Compare without a question is the list of comparisons, which has an address of its own.
+        # Without a selection the compare page lists comparisons, which have their own operation.
         raise ConfigError(
-            "nothing is compared",
-            hint="Give a and b, or axis=selection with where_a and where_b; what was compared is "
+            "the request compares nothing",
+            hint="Give a and b, or axis=selection with where_a and where_b. Stored comparisons are "
             f"at {API_PREFIX}/comparisons.",
         )
     about = {name: view.values[name] for name in operation.about}

@@ -1,4 +1,4 @@
-"""``/metrics``: what a monitoring system watches, in the text format of Prometheus."""
+"""``/metrics``: figures for monitoring in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _OPEN_STATES = [state.value for state in JobState if not state.is_final]
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """The route; whoever may read may read this."""
+    """Return the route, which requires read access."""
     return [context.page_route("/metrics", metrics_view, "metrics")]
 
 
 def metrics_view(store: Store, _request: Request) -> Response:
-    """The metrics as they are now."""
+    """Respond with the current metrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_MetricsCollector(list(_metric_families(store))))
     return Response(
@@ -44,7 +44,7 @@ class _MetricsCollector(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """What was found."""
+        """Return the metric families."""
         return self._families
 
 
@@ -56,25 +56,25 @@ def _metric_families(store: Store) -> Iterable[Metric]:
     yield _status_families(store)
     jobs = GaugeMetricFamily(
         "treehammer_jobs",
-        "Jobs that are not over, as their batch systems were last seen.",
+        "Unfinished jobs, by the last known state in their batch system.",
         labels=["state"],
     )
-    found = overview_queries.count_jobs_by_state(store, _OPEN_STATES)
+    counts = overview_queries.count_jobs_by_state(store, _OPEN_STATES)
     for state in _OPEN_STATES:
-        jobs.add_metric([state], found.get(state, 0))
+        jobs.add_metric([state], counts.get(state, 0))
     yield jobs
 
 
 def _measurement_families(store: Store) -> Iterable[Metric]:
     measurements = CounterMetricFamily(
         "treehammer_measurements",
-        "Measurements in the database: good, implausible, or the class of the failure; "
-        "what is not supported is counted apart.",
+        "Measurements in the database, by site and outcome: good, implausible, a failure class, "
+        "or not supported.",
         labels=["site", "outcome"],
     )
     last = GaugeMetricFamily(
         "treehammer_last_measured_day_seconds",
-        "Beginning of the last day (UTC) on which the site measured something, since 1970.",
+        "Start of the last day (UTC) with measurements at the site, in seconds since 1970.",
         labels=["site"],
     )
     latest: dict[str, int] = {}
@@ -87,22 +87,22 @@ def _measurement_families(store: Store) -> Iterable[Metric]:
 
 
 def _status_families(store: Store) -> Metric:
-    """What today is at each site so far, or yesterday where nothing was measured today."""
+    """Return each site's status of today, or of yesterday where nothing was measured today."""
     today = calendar_days.today()
     status = GaugeMetricFamily(
         "treehammer_site_status",
-        "1 for the status of the site's last measured day, of today and yesterday (UTC).",
+        "1 for the status of the site's latest day with measurements, today or yesterday (UTC).",
         labels=["site", "status"],
     )
     first = calendar_days.day_number(today - timedelta(days=1))
-    # They come by site and day, so that the later day stays.
-    found = {
+    # Rows are ordered by site and day, so that the later day wins.
+    latest = {
         one.site: one
         for one in overview_queries.list_site_days(store, first, calendar_days.day_number(today))
     }
-    for site, one in found.items():
-        mine = DayOutcomes.from_outcomes(one.outcomes).status
+    for site, one in latest.items():
+        current = DayOutcomes.from_outcomes(one.outcomes).status
         for known in DayStatus:
             if known is not DayStatus.NO_DATA:
-                status.add_metric([site, known.value], float(known is mine))
+                status.add_metric([site, known.value], float(known is current))
     return status

@@ -1,4 +1,4 @@
-"""The verb ``report``."""
+"""Command ``report``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treehammer.terminal import on_interrupt
 
 @click.command("report")
 @click.option(
-    "--campaign", default="last", show_default=True, metavar="ID|last", help="What to report."
+    "--campaign", default="last", show_default=True, metavar="ID|last", help="Campaign to report."
 )
 @click.option(
     "-o",
@@ -28,7 +28,7 @@ from treehammer.terminal import on_interrupt
     help="The file to write.",
 )
 @click.pass_obj
-@on_interrupt("nothing half-made was written")
+@on_interrupt("no report was written")
 def report_command(settings: Settings, campaign: str, output: Path) -> None:
     """Write one campaign as one self-contained HTML page.
 
@@ -42,23 +42,23 @@ def write_report(database: str, campaign: str, output: Path) -> None:
     """Write the report of a campaign (identity, name or ``last``) to ``output``.
 
     Raises:
-        NothingToDo: the campaign has no measurements yet.
-        ConfigError: no or several campaigns are meant, or the file cannot be written.
+        NothingToDoError: the campaign has no measurements yet.
+        ConfigError: the campaign is unknown or ambiguous, or the file cannot be written.
     """
-    # matplotlib and scipy take a second to load: only this verb waits for them.
+    # Imported here because matplotlib and scipy take a second to load.
     from treehammer.web.report.campaign_report import REPORT_COLUMNS, build_report
     from treehammer.web.report.report_rendering import render_report
 
     with Store.open(database, create=False) as store:
-        asked = store.campaign(campaign)
-        rows = list(store.measurements(Selection(campaigns=(asked.id,)), REPORT_COLUMNS))
-    if not rows:
+        row = store.campaign(campaign)
+        measurements = list(store.measurements(Selection(campaigns=(row.id,)), REPORT_COLUMNS))
+    if not measurements:
         raise NothingToDoError(
             "this campaign has no measurements yet",
-            where=asked.name,
+            where=row.name,
             hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
         )
-    page = render_report(build_report(asked, rows, made_us=time.time_ns() // 1000))
+    page = render_report(build_report(row, measurements, made_us=time.time_ns() // 1000))
     try:
         write_atomically(output, page)
     except OSError as error:

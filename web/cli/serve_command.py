@@ -1,4 +1,4 @@
-"""The verb ``serve``."""
+"""Command ``serve``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from treehammer.terminal import on_interrupt
 
 
 @click.command("serve")
-@click.option("--host", help="Address to listen at; 0.0.0.0 for every one [setting serve_host].")
-@click.option("--port", type=int, help="Port to listen at [setting serve_port].")
+@click.option("--host", help="Address to listen on; 0.0.0.0 for all [setting serve_host].")
+@click.option("--port", type=int, help="Port to listen on [setting serve_port].")
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path),
@@ -30,24 +30,24 @@ from treehammer.terminal import on_interrupt
     "--behind-proxy",
     is_flag=True,
     default=None,
-    help="Speak plain HTTP, as a proxy in front speaks TLS [setting serve_behind_proxy].",
+    help="Serve plain HTTP behind a proxy that terminates TLS [setting serve_behind_proxy].",
 )
 @click.option(
     "--read-access",
     type=click.Choice([config.PUBLIC, config.KEYS]),
-    help="Who may read results: everybody, or keys that may [setting serve_read_access].",
+    help="Readers of results: the public, or holders of keys [setting serve_read_access].",
 )
-@click.option("--quiet", is_flag=True, help="Log troubles only, not every request.")
+@click.option("--quiet", is_flag=True, help="Log only warnings and errors, not every request.")
 @click.pass_obj
-@on_interrupt("what was acknowledged is in the database")
+@on_interrupt("all acknowledged measurements are in the database")
 def serve_command(settings: Settings, /, quiet: bool, **flags: Any) -> None:
-    """Take in the measurements of jobs everywhere, over HTTPS, until stopped.
+    """Run the results service: receive measurements over HTTPS and show results.
 
-    Jobs need a token: make a key for whoever submits with 'treehammer token create'.
+    Submitters need a key: create it with 'treehammer token create'.
 
     Example: treehammer serve --host 0.0.0.0 --certificate chain.pem --certificate-key key.pem
     """
-    # uvicorn and SQLAlchemy take half a second to load, which 'serve --help' need not wait for.
+    # Imported here because uvicorn and SQLAlchemy take half a second to load.
     from treehammer.web.service.service_process import log_to_stderr, serve
 
     log_to_stderr(logging.WARNING if quiet else logging.INFO)

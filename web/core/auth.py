@@ -1,4 +1,4 @@
-"""Who is let in: keys and revocations as the database has them, never older than a few seconds."""
+"""Access control by tokens, with keys and revocations refreshed every few seconds."""
 
 from __future__ import annotations
 
@@ -15,87 +15,87 @@ from treehammer.web.core.responses import RequestRefusedError, service_unavailab
 
 _LOG = logging.getLogger("treehammer.service")
 
-#: Seconds between two looks at keys and revocations.
+#: Seconds between two refreshes of keys and revocations.
 REFRESH_INTERVAL_S = 2.0
-#: Seconds after which what was seen counts no more.
+#: Seconds after which keys and revocations are too old to decide by.
 MAX_AGE_S = 20.0
-#: The cookie in which browsers keep a token for reading.
+#: Cookie in which browsers keep a token for reading.
 READER_COOKIE = "treehammer_reader"
-#: Seconds between two looks for keys that are not known yet.
+#: Minimum seconds between two refreshes requested for unknown keys.
 UNKNOWN_KEY_RETRY_S = 0.2
-#: Tokens whose signature is remembered as checked.
+#: Maximum number of cached verified tokens.
 MAX_VERIFIED_TOKENS = 20_000
 
 
 class AccessControl:
-    """Lets requests in by their tokens.
+    """Authorizes requests by their tokens.
 
     Args:
-        look: reads keys and revocations from the database; runs in a thread.
+        load_access: reads keys and revocations from the database; called in a thread.
         master: the service's master key.
-        reading_open: whether everybody may read.
-        reader_header: header by which a proxy in front names who reads, '' for none; what has it
-            may read, so that nobody else may be able to send it.
-        now_us: the time, in microseconds since 1970 UTC.
+        reading_open: whether reading requires no token.
+        user_header: header with the user's name, set by a trusted proxy, '' for none. A request with
+            it may read; clients must not be able to send it themselves.
+        now_us: returns the time in microseconds since 1970 UTC.
     """
 
     def __init__(
         self,
-        look: Callable[[], AccessList],
+        load_access: Callable[[], AccessList],
         master: bytes,
         *,
         reading_open: bool = False,
-        reader_header: str = "",
+        user_header: str = "",
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.reading_open = reading_open
-        self._reader_header = reader_header
-        self._look = look
+        self._user_header = user_header
+        self._load_access = load_access
         self._master = master
         self._now_us = now_us
         self._access = AccessList({})
-        # A signature is checked once: a job shows the same token again and again.
+        # A job sends the same token many times, so that its signature is verified only once.
         self._verified: dict[str, AccessGrant] = {}
-        self._looked_s = -MAX_AGE_S
+        self._refreshed_s = -MAX_AGE_S
         self._tried_s = -MAX_AGE_S
         self._failure: StoreError | None = None
-        self._looking = asyncio.Lock()
+        self._refreshing = asyncio.Lock()
 
     @property
     def is_fresh(self) -> bool:
-        """Whether what the doorkeeper knows is fresh enough to decide by."""
-        return time.monotonic() - self._looked_s < MAX_AGE_S
+        """Whether keys and revocations are recent enough to decide by."""
+        return time.monotonic() - self._refreshed_s < MAX_AGE_S
 
     async def refresh_forever(self) -> None:
-        """Look again and again, until cancelled."""
-        told = ""
+        """Refresh keys and revocations periodically until cancelled."""
+        logged = ""
         while True:
             try:
                 await self.refresh()
-                if told:
+                if logged:
                     _LOG.info("keys can be read again")
-                told = ""
+                logged = ""
             except StoreError as error:
-                if error.message != told:
+                if error.message != logged:
                     _LOG.warning("keys cannot be read: %s", error)
-                told = error.message
+                logged = error.message
             except Exception:
-                # Whatever it was: without looking, nobody would be let in any more.
-                _LOG.exception("keys cannot be read, which is our fault")
+                # The loop must survive any bug: without refreshes every token would be refused.
+                _LOG.exception("keys cannot be read because of a bug")
             await asyncio.sleep(REFRESH_INTERVAL_S)
 
     async def refresh(self) -> None:
-        """Know what holds now.
+        """Read keys and revocations.
 
-        However many ask, the database is asked five times a second at most, whether it answers or
-        not; who waits for one look shares what comes of it.
+        Concurrent calls share one query and its outcome; the database gets at most five queries per
+        second, whether or not it answers.
 
         Raises:
-            StoreError: the database refuses.
+            StoreError: the database cannot be read.
         """
-        asked_s = time.monotonic()
-        async with self._looking:
-            if self._tried_s < asked_s:
+        called_s = time.monotonic()
+        async with self._refreshing:
+            if self._tried_s < called_s:
                 await asyncio.sleep(self._tried_s + UNKNOWN_KEY_RETRY_S - time.monotonic())
                 await self._try_refresh()
             if self._failure:
@@ -104,37 +104,38 @@ class AccessControl:
     async def _try_refresh(self) -> None:
         self._tried_s = time.monotonic()
         try:
-            access = await asyncio.to_thread(self._look)
+            access = await asyncio.to_thread(self._load_access)
         except StoreError as error:
             self._failure = error
             return
         if access != self._access:
             self._access = access
             self._verified.clear()
-        self._looked_s, self._failure = self._tried_s, None
+        self._refreshed_s, self._failure = self._tried_s, None
 
     async def authenticate(self, request: Request) -> AccessGrant:
-        """What the bearer of the request's token may do.
+        """Verify the request's token.
 
         Raises:
-            Refusal: there is no token, it does not count, or that cannot be told now.
+            RequestRefusedError: the token is missing or invalid, or keys cannot be read now.
         """
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise _unauthorized(
-                "a token is needed: Authorization: Bearer TOKEN. "
-                "Who runs the service makes one: treehammer token create"
+                "a token is required: Authorization: Bearer TOKEN. "
+                "The service's administrator creates one: treehammer token create"
             )
         return await self.grant_for_token(token.strip())
 
     async def grant_for_token(self, token: str) -> AccessGrant:
-        """What whoever has a token may do.
+        """Verify a token, after a refresh if its key is unknown.
 
         Raises:
-            Refusal: the token does not count, or that cannot be told now.
+            RequestRefusedError: the token is invalid, or keys cannot be read now.
         """
+        unavailable = "keys cannot be checked now: the database does not answer"
         if not self.is_fresh:
-            raise service_unavailable("keys cannot be checked now: the database does not answer")
+            raise service_unavailable(unavailable)
         try:
             return self._verify_token(token)
         except TokenError as error:
@@ -146,9 +147,7 @@ class AccessControl:
         except TokenError as error:
             raise _unauthorized(error.message) from None
         except StoreError:
-            raise service_unavailable(
-                "keys cannot be checked now: the database does not answer"
-            ) from None
+            raise service_unavailable(unavailable) from None
 
     def _verify_token(self, token: str) -> AccessGrant:
         now_us = self._now_us()
@@ -162,27 +161,25 @@ class AccessControl:
         return grant
 
     async def require_submitter(self, request: Request) -> AccessGrant:
-        """Who hands in measurements.
+        """Verify that the request's token permits uploads.
 
         Raises:
-            Refusal: the bearer may not.
+            RequestRefusedError: it does not.
         """
         grant = await self.authenticate(request)
         if not grant.may_submit:
-            raise RequestRefusedError(
-                403, f"a token of the role '{grant.role}' may not hand in measurements"
-            )
+            raise RequestRefusedError(403, f"a token of the role '{grant.role}' may not upload")
         return grant
 
     async def require_reader(self, request: Request) -> AccessGrant | None:
-        """Who reads; None for anybody where reading is open, and for whom the proxy names.
+        """Verify that a request may read; return None where that requires no token.
 
-        A browser that has signed in shows its token in a cookie, which counts for nothing but reading.
+        A signed-in browser sends its token in a cookie, which permits nothing but reading.
 
         Raises:
-            Refusal: the bearer may not.
+            RequestRefusedError: it may not.
         """
-        if self.reading_open or (self._reader_header and request.headers.get(self._reader_header)):
+        if self.reading_open or (self._user_header and request.headers.get(self._user_header)):
             return None
         if "authorization" in request.headers or READER_COOKIE not in request.cookies:
             return require_read_grant(await self.authenticate(request))
@@ -190,16 +187,16 @@ class AccessControl:
 
 
 def require_read_grant(grant: AccessGrant) -> AccessGrant:
-    """The grant, if it lets read.
+    """Return the grant if it permits reading.
 
     Raises:
-        Refusal: it does not.
+        RequestRefusedError: it does not.
     """
     if not grant.may_read:
         raise RequestRefusedError(
             403,
             f"a token of the role '{grant.role}' may not read results. "
-            "Who runs the service makes one that may: treehammer token create --role read",
+            "The service's administrator creates one that may: treehammer token create --role read",
         )
     return grant
 

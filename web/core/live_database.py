@@ -1,4 +1,4 @@
-"""The results database as a service holds it: for months, through whatever happens to it."""
+"""Long-lived access to the results database that recovers from its failures."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 from treehammer.web.core.responses import RequestRefusedError
 
-#: Errors of what was asked: the database itself is well.
+#: Errors caused by a request, after which the connection stays usable.
 _REQUEST_ERRORS = (UnstorableContentError, ConfigError, NothingToDoError, RequestRefusedError)
 
 
 class LiveDatabase:
-    """Opens the database when it is needed, and anew after every trouble; for any thread.
+    """Database that is opened on demand and reopened after every failure; thread-safe.
 
-    A file that was put in the place of an SQLite database, or taken away, is noticed: what is written
-    to the old one would be lost.  Every method raises :class:`~treehammer.errors.StoreError` when the
-    database refuses.
+    An SQLite file that was replaced or removed is noticed, since rows written to the old file would be
+    lost. Every method raises :class:`~treehammer.errors.StoreError` if the database fails.
 
     Args:
-        url: of a database that exists.
+        url: of an existing database.
     """
 
     def __init__(self, url: str) -> None:
@@ -48,7 +47,7 @@ class LiveDatabase:
         self._opened: tuple[int, int] | None = None
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close all connections."""
         with self._lock:
             self._dispose_engine()
 
@@ -57,27 +56,27 @@ class LiveDatabase:
         with self._use_engine() as engine:
             return Store(engine).add(measurements)
 
-    def apply_upload(self, handed: CampaignUpload) -> UploadResult:
-        """Write what is told of a campaign, and mark what read a replica that is told to be bad."""
+    def apply_upload(self, upload: CampaignUpload) -> UploadResult:
+        """Write an uploaded campaign, and mark measurements that read its bad replicas."""
         with self._use_engine() as engine:
             store = Store(engine)
-            taken = store.apply_upload(handed)
-            if any(not finding.good for finding in handed.replicas):
+            result = store.apply_upload(upload)
+            if any(not finding.good for finding in upload.replicas):
                 store.mark_bad_replicas()
-            return taken
+            return result
 
     def mark_bad_replicas(self) -> int:
-        """Mark what read bad replicas; see :meth:`~treehammer.sql.write.store.Store.mark_bad_replicas`."""
+        """Mark measurements of bad replicas; see :meth:`~treehammer.sql.write.store.Store.mark_bad_replicas`."""
         with self._use_engine() as engine:
             return Store(engine).mark_bad_replicas()
 
     def load_access(self) -> AccessList:
-        """Keys and revocations."""
+        """Read keys and revocations."""
         with self._use_engine() as engine:
             return Keyring(engine).load_access()
 
     def find_measurement(self, id_: str) -> dict[str, Any] | None:
-        """What is known of one measurement, as a record's ``values`` and ``extras``; None if nothing."""
+        """Read a measurement as the ``values`` and ``extras`` of its record; None if unknown."""
         selection = Selection(conditions=(Condition("measurement_id", "=", id_),))
         with self._use_engine() as engine, Store(engine).snapshot() as snapshot:
             for row in snapshot.measurements(selection):
@@ -89,7 +88,7 @@ class LiveDatabase:
 
     @contextmanager
     def open_store(self) -> Iterator[Store]:
-        """The store, for questions that belong together; it is not to be closed."""
+        """Yield the store for related queries; the caller must not close it."""
         with self._use_engine() as engine:
             yield Store(engine)
 
@@ -118,8 +117,8 @@ class LiveDatabase:
                 raise StoreError(
                     "the database is gone",
                     where=self._where,
-                    hint="Put it back, from a backup if need be; "
-                    "a new one is laid when the service starts.",
+                    hint="Put it back, or restore a backup. "
+                    "The service creates a new database when it starts.",
                 ) from error
             self._opened = opened
         return self._engine
@@ -131,9 +130,9 @@ class LiveDatabase:
 
 
 def _file_identity(file: Path | None) -> tuple[int, int] | None:
-    """What tells a file from another of the same name; None when there is none."""
+    """Return device and inode of a file; None if there is no file."""
     try:
-        found = file.stat() if file else None
+        status = file.stat() if file else None
     except OSError:
         return None
-    return (found.st_dev, found.st_ino) if found else None
+    return (status.st_dev, status.st_ino) if status else None

@@ -1,4 +1,4 @@
-"""The one thread that writes: it commits what many requests have brought in one transaction."""
+"""Thread that writes the measurements of many requests in shared transactions."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
 
 _LOG = logging.getLogger("treehammer.service")
 
-#: Measurements that may wait to be written.
+#: Maximum number of measurements in the queue.
 MAX_WAITING = 10 * BATCH_MEASUREMENTS
-#: Seconds between two looks: for measurements that read a replica which was found bad, and in
-#: trouble whether the database takes in again.
+#: Seconds between two periodic checks, which mark measurements of bad replicas and, after a failure,
+#: try whether the database can be written to again.
 CHECK_INTERVAL_S = 5.0
-#: Seconds after which one trouble of the database is told again.
+#: Seconds after which the same database error is logged again.
 REPEAT_LOG_S = 60.0
 
 
 class MeasurementSink(Protocol):
-    """Where measurements go: a :class:`~treehammer.sql.write.store.Store`, or what stands for one."""
+    """Destination of measurements, such as :class:`~treehammer.sql.write.store.Store`."""
 
     def add(self, measurements: Iterable[Measurement]) -> AddResult:
-        """Write them in one transaction; when this returns they are safe."""
+        """Write measurements in one transaction; they are durable when this returns."""
         ...
 
 
 class WriterFullError(Exception):
-    """Nothing more can be taken now."""
+    """The queue is full."""
 
 
 class WriterClosedError(WriterFullError):
-    """Nothing more is taken: the service stops."""
+    """The service is stopping."""
 
 
 class WriteFailedError(Exception):
-    """The database refused for now; nothing of the request was written."""
+    """The database failed; nothing of the request was written."""
 
 
 class UnwritableError(Exception):
-    """The database cannot hold a measurement of the request; nothing of it was written."""
+    """The database cannot store a measurement of the request; nothing of it was written."""
 
 
 @dataclass(frozen=True)
@@ -58,47 +58,48 @@ class _WriteRequest:
 
 
 class MeasurementWriter:
-    """Writes what requests bring, in the order in which it came.
+    """Writes the measurements of requests, in order of arrival.
 
     Args:
-        store: where to; used by the writer's thread alone.
-        mark: is called now and then after something new was written; marks what read bad replicas.
-        waiting: measurements that may wait to be written.
+        store: destination, used by the writer's thread alone.
+        mark_bad_replicas: marks measurements of bad replicas; called periodically after new
+            measurements were written.
+        max_waiting: maximum number of measurements in the queue.
     """
 
     def __init__(
         self,
         store: MeasurementSink,
         *,
-        mark: Callable[[], object] | None = None,
-        waiting: int = MAX_WAITING,
+        mark_bad_replicas: Callable[[], object] | None = None,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         self._store = store
-        self._mark = mark
-        self._limit = waiting
+        self._mark_bad_replicas = mark_bad_replicas
+        self._max_waiting = max_waiting
         self._queue: deque[_WriteRequest] = deque()
         self._waiting = 0
         self._changed = threading.Condition()
         self._closing = False
-        self._to_look = mark is not None
-        self._looked_s = -CHECK_INTERVAL_S
-        # Of a request that was refused.  That they can be written shows that the trouble is over, as
-        # no look does; what was never acknowledged does no harm: it comes again, and is known then.
-        self._refused: Sequence[Measurement] = ()
-        self._told = ("", 0.0)
-        # Should the process have to end without it, nobody was told that what it held is safe.
+        self._check_due = mark_bad_replicas is not None
+        self._checked_s = -CHECK_INTERVAL_S
+        # Measurements of a failed request. Writing them proves that the database works again, which
+        # a query does not. They were not acknowledged: the client repeats them, and they are known.
+        self._failed: Sequence[Measurement] = ()
+        self._logged = ("", 0.0)
+        # A daemon, since nothing in its queue has been acknowledged yet.
         self._thread = threading.Thread(target=self._write_forever, name="writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Why the last attempt to write failed, '' when it did not.
-        self.trouble = ""
+        #: Reason of the last write's failure, '' after a success.
+        self.failure = ""
 
     def start(self) -> None:
-        """Begin to write; call it from the event loop."""
+        """Start the thread; call it from the event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     def close(self) -> None:
-        """Write what waits, take nothing more, and end.  Harmless when done twice."""
+        """Write the queue, accept nothing more, and end the thread; may be called twice."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -106,30 +107,31 @@ class MeasurementWriter:
             self._thread.join()
 
     def submit(self, measurements: Sequence[Measurement]) -> asyncio.Future[AddResult]:
-        """Have measurements of one request written, all or none; call it from the event loop.
+        """Queue the measurements of one request, to write all or none; call it from the event loop.
 
         Returns:
-            what is done when they are safe; it fails with :class:`NotWritten` or
-            :class:`Unwritable`.
+            A future that completes when they are durable, or fails with :class:`WriteFailedError` or
+            :class:`UnwritableError`.
 
         Raises:
-            Full: too much waits already, or the service stops (:class:`Closed`).
+            WriterFullError: the queue is full.
+            WriterClosedError: the service is stopping.
         """
-        answer: asyncio.Future[AddResult] = asyncio.get_running_loop().create_future()
-        # A request that is answered before has nobody who asks for the outcome.
-        answer.add_done_callback(_retrieve_exception)
+        result: asyncio.Future[AddResult] = asyncio.get_running_loop().create_future()
+        # A request that timed out leaves a future whose exception would be logged as unretrieved.
+        result.add_done_callback(_retrieve_exception)
         ids = frozenset(item.id for item in measurements)
         with self._changed:
             if self._closing:
                 raise WriterClosedError
-            if self._queue and self._waiting + len(measurements) > self._limit:
+            if self._queue and self._waiting + len(measurements) > self._max_waiting:
                 raise WriterFullError
-            self._queue.append(_WriteRequest(measurements, ids, answer))
+            self._queue.append(_WriteRequest(measurements, ids, result))
             self._waiting += len(measurements)
             self._changed.notify()
-        return answer
+        return result
 
-    # The thread
+    # Methods of the thread
 
     def _write_forever(self) -> None:
         while True:
@@ -146,22 +148,22 @@ class MeasurementWriter:
                 return
 
     def _take_batch(self) -> list[_WriteRequest]:
-        """The next requests, as many as one transaction takes.
+        """Take the next requests, as many as fit into one transaction.
 
-        Of two that hold the same measurement the second waits: so each learns what became of its own.
+        A request waits if the batch has one of its measurements, so that each gets its own outcome.
         """
-        taken: list[_WriteRequest] = []
+        batch: list[_WriteRequest] = []
         ids: set[str] = set()
         count = 0
         while self._queue:
             following = self._queue[0]
             count += len(following.measurements)
-            if taken and (count > BATCH_MEASUREMENTS or not ids.isdisjoint(following.ids)):
+            if batch and (count > BATCH_MEASUREMENTS or not ids.isdisjoint(following.ids)):
                 break
             ids |= following.ids
-            taken.append(self._queue.popleft())
+            batch.append(self._queue.popleft())
             self._waiting -= len(following.measurements)
-        return taken
+        return batch
 
     def _write_batch(self, requests: Sequence[_WriteRequest]) -> None:
         try:
@@ -169,20 +171,20 @@ class MeasurementWriter:
         except UnstorableContentError as error:
             self._write_one_by_one(requests, error)
         except StoreError as error:
-            self._refused = requests[0].measurements
-            self._looked_s = time.monotonic()
-            self._mark_failing(error)
+            self._failed = requests[0].measurements
+            self._checked_s = time.monotonic()
+            self._record_failure(error)
             self._resolve_all(requests, WriteFailedError())
         except Exception as error:
             self._write_one_by_one(requests, error)
         else:
-            self._refused = ()
-            self._mark_recovered()
-            self._to_look |= self._mark is not None and added.new > 0
+            self._failed = ()
+            self._record_recovery()
+            self._check_due |= self._mark_bad_replicas is not None and added.new > 0
             self._resolve([(request, _result_of(request, added)) for request in requests])
 
     def _write_one_by_one(self, requests: Sequence[_WriteRequest], error: Exception) -> None:
-        """One request at a time: what is wrong with one must not fail the others."""
+        """Write each request alone, so that one bad request does not fail the others."""
         if len(requests) > 1:
             for request in requests:
                 self._write_batch([request])
@@ -193,7 +195,7 @@ class MeasurementWriter:
             self._resolve([(requests[0], error)])
 
     def _resolve_all(self, requests: Sequence[_WriteRequest], outcome: Exception) -> None:
-        # Those behind would meet the same: they are told now, and come again.
+        # Queued requests would fail the same way, and their clients repeat them.
         with self._changed:
             requests = [*requests, *self._queue]
             self._queue.clear()
@@ -205,60 +207,58 @@ class MeasurementWriter:
         try:
             self._loop.call_soon_threadsafe(_set_results, outcomes)
         except RuntimeError:
-            _LOG.warning("nobody is left to be told what was written")
+            _LOG.warning("the event loop ended before requests got their outcome")
 
-    def _mark_recovered(self) -> None:
-        if self.trouble:
-            _LOG.info("the database answers again")
-        self.trouble = ""
+    def _record_recovery(self) -> None:
+        if self.failure:
+            _LOG.info("the database can be written to again")
+        self.failure = ""
 
-    def _mark_failing(self, error: StoreError) -> None:
-        self.trouble = error.message
-        # Whoever balances load sends nothing to a service in trouble: it looks by itself.
-        self._to_look = True
-        what, when = self._told
-        if what != error.message or time.monotonic() - when > REPEAT_LOG_S:
-            _LOG.error("nothing can be written: %s", error)
-            self._told = (error.message, time.monotonic())
-
-    # Looks
+    def _record_failure(self, error: StoreError) -> None:
+        self.failure = error.message
+        # A load balancer sends no requests to an unhealthy service, which therefore checks by itself.
+        self._check_due = True
+        message, when = self._logged
+        if message != error.message or time.monotonic() - when > REPEAT_LOG_S:
+            _LOG.error("the database cannot be written to: %s", error)
+            self._logged = (error.message, time.monotonic())
 
     def _seconds_until_check(self) -> float | None:
-        """Seconds until the next look is due; None when nothing has come since the last."""
-        if not self._to_look:
+        """Return the seconds until the next check; None if no check is due."""
+        if not self._check_due:
             return None
-        return max(0.0, self._looked_s + CHECK_INTERVAL_S - time.monotonic())
+        return max(0.0, self._checked_s + CHECK_INTERVAL_S - time.monotonic())
 
     def _check_periodically(self, at_last: bool) -> None:
-        if not self._to_look or (self._seconds_until_check() and not at_last):
+        if not self._check_due or (self._seconds_until_check() and not at_last):
             return
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         try:
-            self._retry_refused()
-            if self._mark is not None:
-                self._mark()
-            self._to_look = False
-            self._mark_recovered()
+            self._retry_failed()
+            if self._mark_bad_replicas is not None:
+                self._mark_bad_replicas()
+            self._check_due = False
+            self._record_recovery()
         except StoreError as error:
-            self._mark_failing(error)
+            self._record_failure(error)
         except Exception:
-            _LOG.exception("what is done now and then failed, which is our fault")
+            _LOG.exception("a periodic check failed because of a bug")
 
-    def _retry_refused(self) -> None:
-        refused, self._refused = self._refused, ()
-        if not refused:
+    def _retry_failed(self) -> None:
+        failed, self._failed = self._failed, ()
+        if not failed:
             return
         try:
-            self._store.add(refused)
+            self._store.add(failed)
         except UnstorableContentError:
-            pass  # whoever sends them again is told
+            pass  # The client gets the reason when it repeats the request.
         except StoreError:
-            self._refused = refused
+            self._failed = failed
             raise
 
 
 def _result_of(request: _WriteRequest, added: AddResult) -> AddResult:
-    """What became of a request's own measurements."""
+    """Select the outcome of a request's own measurements."""
     known = tuple(id_ for id_ in added.known_ids if id_ in request.ids)
     conflicting = tuple(id_ for id_ in added.conflicting if id_ in request.ids)
     new = len(request.measurements) - len(known) - len(conflicting)
@@ -275,6 +275,6 @@ def _set_results(outcomes: Sequence[tuple[_WriteRequest, AddResult | Exception]]
             request.result.set_exception(outcome)
 
 
-def _retrieve_exception(answer: asyncio.Future[AddResult]) -> None:
-    if not answer.cancelled():
-        answer.exception()
+def _retrieve_exception(result: asyncio.Future[AddResult]) -> None:
+    if not result.cancelled():
+        result.exception()

@@ -1,4 +1,4 @@
-"""Bodies of requests, read within limits: unpacked, and strictly JSON."""
+"""Request bodies: bounded reading, decompression and strict JSON."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What one request, and all at once, may take.
+    """Limits on one request, and on all requests together.
 
     Attributes:
-        packed_bytes: of a body as it was sent.
-        unpacked_bytes: of a body as it was meant; the largest record is 16 MB.
-        measurements: of one request.
-        marks: commas, colons and brackets of a body, which tell before it is parsed how many values
-            there are at most: each takes up to 120 bytes, however short it was.
-        waiting_bytes: of all unpacked bodies that are not answered yet.
-        body_s: seconds until a body has arrived.
-        answer_s: seconds until a request is answered, written or not.
+        packed_bytes: of a body as sent.
+        unpacked_bytes: of a body after decompression; the largest record has 16 MB.
+        measurements: per request.
+        json_marks: commas, colons and brackets of a body. They bound the number of values before the
+            body is parsed; each value takes up to 120 bytes in memory.
+        waiting_bytes: of all decompressed bodies without a response yet.
+        body_s: seconds for a body to arrive.
+        response_s: seconds until the response, whether or not the rows are written.
     """
 
     packed_bytes: int = 16_000_000
@@ -42,50 +42,50 @@ class RequestLimits:
 
 
 class BodyBudget:
-    """The bytes of bodies that may wait at once."""
+    """Budget of bytes for all bodies in progress."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.taken = 0
+        self._used = 0
 
     @contextmanager
     def open_lease(self) -> Iterator[BodyLease]:
-        """Room for one body, given back at the end."""
+        """Yield a lease for one body, returned to the budget at the end."""
         lease = BodyLease(self)
         try:
             yield lease
         finally:
-            self.taken -= lease.taken
+            self._used -= lease.used
 
-    def take(self, count: int) -> None:
-        """Take some bytes.
+    def reserve(self, count: int) -> None:
+        """Reserve bytes.
 
         Raises:
-            Refusal: there are not so many left.
+            RequestRefusedError: fewer bytes are left.
         """
-        if self.taken + count > self._limit:
-            raise service_unavailable("the service holds as much as it can; try again later")
-        self.taken += count
+        if self._used + count > self._limit:
+            raise service_unavailable("the service's memory for requests is full; try again later")
+        self._used += count
 
 
 class BodyLease:
-    """What one body takes of a :class:`Room`."""
+    """Bytes of a :class:`BodyBudget` reserved for one body."""
 
-    def __init__(self, room: BodyBudget) -> None:
-        self._room = room
-        self.taken = 0
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self.used = 0
 
-    def take(self, count: int) -> None:
-        """Take more; see :meth:`Room.take`."""
-        self._room.take(count)
-        self.taken += count
+    def reserve(self, count: int) -> None:
+        """Reserve more bytes; see :meth:`BodyBudget.reserve`."""
+        self._budget.reserve(count)
+        self.used += count
 
 
 async def read_body(request: Request, limits: RequestLimits, lease: BodyLease) -> bytes:
-    """The unpacked body.
+    """Read and decompress the body of a request.
 
     Raises:
-        Refusal: it is of the wrong type, too large, damaged or too slow.
+        RequestRefusedError: the body has the wrong type, is too large, damaged or too slow.
     """
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
@@ -95,7 +95,7 @@ async def read_body(request: Request, limits: RequestLimits, lease: BodyLease) -
     if coding not in ("identity", "gzip"):
         raise RequestRefusedError(
             415,
-            "the body may be packed with gzip or not at all",
+            "the body must be compressed with gzip or not at all",
             headers={"Accept-Encoding": "gzip, identity"},
         )
     length = request.headers.get("content-length", "")
@@ -110,8 +110,9 @@ async def read_body(request: Request, limits: RequestLimits, lease: BodyLease) -
             408, f"the body did not arrive within {limits.body_s:.0f} s"
         ) from None
     except ClientDisconnect:
-        # Nobody reads it.
-        raise RequestRefusedError(400, "the connection ended before the body did") from None
+        raise RequestRefusedError(
+            400, "the connection closed before the body was complete"
+        ) from None
 
 
 async def _read_chunks(
@@ -126,7 +127,7 @@ async def _read_chunks(
         for piece in unpacker.feed(chunk) if unpacker else (chunk,):
             if len(body) + len(piece) > limits.unpacked_bytes:
                 raise _body_too_large(f"{limits.unpacked_bytes} bytes")
-            lease.take(len(piece))
+            lease.reserve(len(piece))
             body += piece
     if unpacker:
         unpacker.finish()
@@ -134,7 +135,7 @@ async def _read_chunks(
 
 
 class _GzipUnpacker:
-    """One gzip member, unpacked piece by piece: no more is ever unpacked than was asked for."""
+    """Decompressor of one gzip member, in pieces of bounded size."""
 
     PIECE = 65536
 
@@ -145,19 +146,19 @@ class _GzipUnpacker:
         full = False
         while chunk or full:
             if self._unpacker.eof and chunk:
-                raise RequestRefusedError(400, "something follows the end of the gzip data")
+                raise RequestRefusedError(400, "data follows the end of the gzip data")
             try:
                 piece = self._unpacker.decompress(chunk, self.PIECE)
             except zlib.error:
-                raise RequestRefusedError(400, "the body is no gzip data, or damaged") from None
+                raise RequestRefusedError(400, "the body is not gzip data, or is damaged") from None
             yield piece
-            # With all of the chunk taken, some of what it meant may still be to come.
+            # A full piece may leave more output pending although the chunk is consumed.
             full = len(piece) == self.PIECE
             chunk = self._unpacker.unconsumed_tail or self._unpacker.unused_data
 
     def finish(self) -> None:
         if not self._unpacker.eof:
-            raise RequestRefusedError(400, "the gzip data end too early")
+            raise RequestRefusedError(400, "the gzip data is truncated")
 
 
 def _body_too_large(limit: str) -> RequestRefusedError:
@@ -167,44 +168,44 @@ def _body_too_large(limit: str) -> RequestRefusedError:
 
 
 class _StrictJSONError(ValueError):
-    """JSON that says something twice, or what is no number."""
+    """JSON with a duplicate key, NaN or Infinity."""
 
 
-def parse_json(body: bytes, most: int) -> Any:
-    """Read strict JSON, with so many commas, colons and brackets at most.
+def parse_json(body: bytes, max_marks: int) -> Any:
+    """Parse strict JSON in UTF-8 with at most ``max_marks`` commas, colons and brackets.
 
     Raises:
-        Refusal: it has more, or is none: not UTF-8, a key that stands twice, NaN or Infinity, nested
-            too deeply.
+        RequestRefusedError: there are more, or the body is invalid: duplicate keys, NaN, Infinity and
+            deep nesting are refused, too.
     """
-    if sum(map(body.count, (b",", b":", b"{", b"["))) > most:
-        raise _body_too_large(f"{most} commas, colons and brackets")
+    if sum(map(body.count, (b",", b":", b"{", b"["))) > max_marks:
+        raise _body_too_large(f"{max_marks} commas, colons and brackets")
     try:
         return _DECODER.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:
-        why = f"not UTF-8 at byte {error.start}"
+        reason = f"not UTF-8 at byte {error.start}"
     except json.JSONDecodeError as error:
-        why = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        reason = f"{error.msg} at line {error.lineno}, column {error.colno}"
     except RecursionError:
-        why = "nested too deeply"
+        reason = "nested too deeply"
     except _StrictJSONError as error:
-        why = str(error)
+        reason = str(error)
     except ValueError:
-        why = "a number has too many digits"
-    raise RequestRefusedError(400, f"the body is not JSON: {why}")
+        reason = "a number has too many digits"
+    raise RequestRefusedError(400, f"the body is not valid JSON: {reason}")
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise _StrictJSONError(f"the key {twice[:100]!r} stands twice in one object")
+        duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise _StrictJSONError(f"duplicate key {duplicate[:100]!r} in one object")
     return members
 
 
 def _reject_constant(word: str) -> NoReturn:
-    raise _StrictJSONError(f"{word} is no number of JSON")
+    raise _StrictJSONError(f"{word} is not a JSON number")
 
 
 _DECODER = json.JSONDecoder(

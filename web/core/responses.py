@@ -1,4 +1,4 @@
-"""What the service answers: JSON, and for whatever is refused one sentence why."""
+"""JSON responses, and refusals that give the reason in one sentence."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-#: Seconds after which a refused client may try again: between these, so that not all come at once.
+#: Range of the seconds after which a refused client may try again, random to spread the load.
 RETRY_AFTER_S = (5, 15)
 
 _STATUS_MESSAGES = {
     404: "there is nothing at this address",
-    405: "this address knows no such method",
+    405: "this address does not support the method",
 }
 
 
 class AsciiJSONResponse(Response):
-    """JSON in ASCII: what was sent to us and is repeated may hold any character."""
+    """JSON in ASCII, since repeated input may contain any character."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The body."""
+        """Serialize the body."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 class RequestRefusedError(Exception):
-    """A request that is not done.
+    """A refused request.
 
     Args:
-        status: of HTTP.
-        sentence: why.
-        headers: of the answer.
-        beside: more members of its body.
+        status: HTTP status of the response.
+        sentence: the reason.
+        headers: of the response.
+        details: further members of its body.
     """
 
     def __init__(
@@ -46,33 +46,33 @@ class RequestRefusedError(Exception):
         sentence: str,
         *,
         headers: Mapping[str, str] | None = None,
-        **beside: Any,
+        **details: Any,
     ) -> None:
         super().__init__(sentence)
         self.status = status
         self.headers = dict(headers or {})
-        self.body = {"error": sentence, **beside}
+        self.body = {"error": sentence, **details}
 
 
 def service_unavailable(sentence: str) -> RequestRefusedError:
-    """Cannot be done now: the client is to try again."""
-    # Spread, so that thousands of jobs do not come back in the same second; not for secrets.
+    """Build a refusal that asks the client to try again later."""
+    # Random, so that thousands of jobs do not return in the same second.
     seconds = random.randint(*RETRY_AFTER_S)  # noqa: S311
     return RequestRefusedError(503, sentence, headers={"Retry-After": str(seconds)})
 
 
-#: Answers a request that is not done.
+#: Builds the response to a refused request.
 RefusalRenderer = Callable[[Request, RequestRefusedError], Response]
 
 
-def handle_refusal(say: RefusalRenderer, request: Request, error: Exception) -> Response:
-    """The answer to a :class:`Refusal`."""
+def handle_refusal(render: RefusalRenderer, request: Request, error: Exception) -> Response:
+    """Respond to a refused request; an exception handler for Starlette."""
     assert isinstance(error, RequestRefusedError)
-    return say(request, error)
+    return render(request, error)
 
 
-def handle_http_error(say: RefusalRenderer, request: Request, error: Exception) -> Response:
-    """The answer to what Starlette refuses: unknown addresses and methods."""
+def handle_http_error(render: RefusalRenderer, request: Request, error: Exception) -> Response:
+    """Respond to Starlette's own refusals: unknown addresses and methods."""
     assert isinstance(error, HTTPException)
     sentence = _STATUS_MESSAGES.get(error.status_code, error.detail)
-    return say(request, RequestRefusedError(error.status_code, sentence, headers=error.headers))
+    return render(request, RequestRefusedError(error.status_code, sentence, headers=error.headers))

@@ -1,4 +1,4 @@
-"""Addresses whose parts may be any text, as names of sites are; but for NUL, which no database can hold."""
+"""Route paths whose parts may be any text, such as names of sites, except NUL."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from treehammer.web.core.responses import RefusalRenderer, RequestRefusedError
 
 
 class TextConvertor(PathConvertor):
-    """Any text, with slashes and line breaks; Starlette's own stops at one of them."""
+    """Any text with slashes and line breaks, at which Starlette's own convertors stop."""
 
     regex = "(?s:.*)"
 
 
 class NonEmptyTextConvertor(TextConvertor):
-    """Any text but none at all."""
+    """Any text of at least one character."""
 
     regex = "(?s:.+)"
 
@@ -28,32 +28,32 @@ register_url_convertor("some", NonEmptyTextConvertor())
 
 
 def allow_any_text(path: str) -> str:
-    """A path for a route, in which every part in braces may be any text."""
+    """Return a path for a route in which every part in braces may be any text."""
     return re.sub(r"\{(\w+)\}", r"{\1:text}", path)
 
 
 def require_text(path: str) -> str:
-    """The same where a part may not be empty, so that without it the address is another one's."""
+    """Return a path as :func:`allow_any_text`, whose parts may not be empty."""
     return re.sub(r"\{(\w+)\}", r"{\1:some}", path)
 
 
 class RejectNulMiddleware:
-    """Refuses addresses with NUL: SQLite would find nothing, PostgreSQL calls them a mistake.
+    """Refuses addresses with NUL, for which databases fail in different ways.
 
     Args:
-        app: that handles all others.
-        say: answers a request that is not done.
+        app: handles all other requests.
+        render: builds the response to a refused request.
     """
 
-    def __init__(self, app: ASGIApp, say: RefusalRenderer) -> None:
+    def __init__(self, app: ASGIApp, render: RefusalRenderer) -> None:
         self._app = app
-        self._say = say
+        self._render = render
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection."""
         app = self._app
         if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
-            app = self._say(
-                Request(scope), RequestRefusedError(400, "an address cannot hold NUL (%00)")
+            app = self._render(
+                Request(scope), RequestRefusedError(400, "an address cannot contain NUL (%00)")
             )
         await app(scope, receive, send)

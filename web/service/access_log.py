@@ -1,7 +1,6 @@
-"""One line of log for each request: who, what, how it ended and how long it took; never a token.
+"""Access log: one line per request with client, path, status and duration, never a token.
 
-How long it took until the answer began is told in the answer, too, as browsers' tools show it.
-Mistakes of ours are logged with their traceback, and answered.
+The middleware also answers unhandled exceptions with status 500 and logs their traceback.
 """
 
 from __future__ import annotations
@@ -18,51 +17,49 @@ from treehammer.web.core.responses import RefusalRenderer, RequestRefusedError
 _ACCESS = logging.getLogger("treehammer.access")
 _LOG = logging.getLogger("treehammer.service")
 
-#: Characters of an address that are logged.
+#: Maximum number of logged characters of a path.
 _MAX_PATH_CHARS = 200
 
 
 class AccessLog:
-    """Logs requests at the level INFO; addresses without what follows '?'.
+    """Logs requests without their query at the level INFO, and sets ``Server-Timing``.
 
-    ``Server-Timing`` of an answer holds the milliseconds until its first byte: of a page, all it took.
+    ``Server-Timing`` holds the milliseconds until the first byte of the response, which browsers show.
 
     Args:
-        app: that handles them.
-        say: answers where the application made a mistake.
+        app: handles the requests.
+        render: builds the response to an unhandled exception.
     """
 
-    def __init__(self, app: ASGIApp, say: RefusalRenderer) -> None:
+    def __init__(self, app: ASGIApp, render: RefusalRenderer) -> None:
         self._app = app
-        self._say = say
+        self._render = render
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.monotonic()
+        start = time.monotonic()
         status = 0
 
-        async def noting(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                took = f"total;dur={1000 * (time.monotonic() - began):.1f}"
-                MutableHeaders(scope=message)["Server-Timing"] = took
+                duration = f"total;dur={1000 * (time.monotonic() - start):.1f}"
+                MutableHeaders(scope=message)["Server-Timing"] = duration
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send_and_record)
         except Exception:
-            _LOG.exception("a request failed, which is our fault")
+            _LOG.exception("a request failed because of a bug")
             if not status:
-                mistake = RequestRefusedError(
-                    500, "the service has made a mistake; its log says more"
-                )
-                await self._say(Request(scope), mistake)(scope, receive, noting)
+                refusal = RequestRefusedError(500, "internal error; see the log of the service")
+                await self._render(Request(scope), refusal)(scope, receive, send_and_record)
         if _ACCESS.isEnabledFor(logging.INFO):
-            _log_request(scope, status, time.monotonic() - began)
+            _log_request(scope, status, time.monotonic() - start)
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The service as an ASGI application, which pages can be added to."""
+"""ASGI application of the results service: API routes, pages and middleware."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from treehammer.web.api.operations import (
     MEASUREMENT_PATH,
     TOKEN_PATH,
 )
+from treehammer.web.api.response_models import Health, Token
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
 from treehammer.web.core.request_bodies import RequestLimits
@@ -43,133 +44,126 @@ from treehammer.web.core.responses import (
 from treehammer.web.core.route_paths import RejectNulMiddleware, allow_any_text
 from treehammer.web.service.access_log import AccessLog
 
-#: The longest identity of a measurement.
+#: Maximum length of a measurement's identity.
 MAX_ID = 128
 
 
 class PageProvider(Protocol):
-    """Pages for people."""
+    """HTML pages."""
 
     @property
     def routes(self) -> Sequence[BaseRoute]:
-        """Where they are."""
+        """Routes of the pages."""
         ...
 
     def render_refusal(
         self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
     ) -> Response:
-        """The answer to a request that is not done."""
+        """Respond to a refused request."""
         ...
 
 
 def create_app(
     store: MeasurementSink,
-    doorkeeper: AccessControl,
+    access_control: AccessControl,
     *,
-    find: Callable[[str], dict[str, Any] | None] = lambda _: None,
-    mark: Callable[[], object] | None = None,
-    hand_in: Callable[[CampaignUpload], UploadResult] | None = None,
+    find_measurement: Callable[[str], dict[str, Any] | None] = lambda _: None,
+    mark_bad_replicas: Callable[[], object] | None = None,
+    upload_campaign: Callable[[CampaignUpload], UploadResult] | None = None,
     limits: RequestLimits | None = None,
     pages: PageProvider | None = None,
 ) -> Starlette:
-    """The application of one process.
+    """Create the application.
 
     Args:
-        store: where measurements go; used by one thread of the application's own.
-        doorkeeper: tells who may do what; its watch is kept while the application runs.
-        find: gives a stored measurement by its identity, as ``values`` and ``extras``.
-        mark: see :class:`~treehammer.web.core.measurement_writer.MeasurementWriter`.
-        hand_in: stores what submitters tell of their campaigns; without it they cannot.
+        store: destination of measurements, used by one thread of the application.
+        access_control: authorizes requests; refreshed while the application runs.
+        find_measurement: reads a measurement by its identity, as ``values`` and ``extras``.
+        mark_bad_replicas: see :class:`~treehammer.web.core.measurement_writer.MeasurementWriter`.
+        upload_campaign: stores an uploaded campaign; without it that route is missing.
         limits: of requests.
-        pages: served beside the interface; without them whatever is refused is told in JSON.
+        pages: served beside the API; without them all refusals are JSON.
     """
     limits = limits or RequestLimits()
-    writer = MeasurementWriter(store, mark=mark)
-    ingest = MeasurementIngest(doorkeeper, writer, limits)
-    answers = _ApiEndpoints(
-        doorkeeper, writer, find, bytes(AsciiJSONResponse(build_description(limits)).body)
-    )
-    say = partial(_render_refusal, pages)
+    writer = MeasurementWriter(store, mark_bad_replicas=mark_bad_replicas)
+    ingest = MeasurementIngest(access_control, writer, limits)
+    description = bytes(AsciiJSONResponse(build_description(limits)).body)
+    endpoints = _ApiEndpoints(access_control, writer, find_measurement, description)
+    routes: list[BaseRoute] = [
+        Route(MEASUREMENTS_PATH, ingest.post_measurements, methods=["POST"]),
+        Route(allow_any_text(MEASUREMENT_PATH), endpoints.get_measurement, name="measurement"),
+        Route(TOKEN_PATH, endpoints.get_token),
+        Route(HEALTH_PATH, endpoints.get_health),
+        Route(DESCRIPTION_PATH, endpoints.get_description, name="openapi"),
+    ]
+    if upload_campaign:
+        campaigns = CampaignIngest(access_control, upload_campaign, limits)
+        routes.append(Route(CAMPAIGNS_PATH, campaigns.post_campaign, methods=["POST"]))
+    render = partial(_render_refusal, pages)
     return Starlette(
-        routes=[
-            Route(MEASUREMENTS_PATH, ingest.post_measurements, methods=["POST"]),
-            Route(allow_any_text(MEASUREMENT_PATH), answers.measurement, name="measurement"),
-            *(
-                [
-                    Route(
-                        CAMPAIGNS_PATH,
-                        CampaignIngest(doorkeeper, hand_in, limits).post_campaign,
-                        methods=["POST"],
-                    )
-                ]
-                if hand_in
-                else ()
-            ),
-            Route(TOKEN_PATH, answers.token),
-            Route(HEALTH_PATH, answers.health),
-            Route(DESCRIPTION_PATH, answers.openapi, name="openapi"),
-            *(pages.routes if pages else ()),
+        routes=[*routes, *(pages.routes if pages else ())],
+        middleware=[
+            Middleware(AccessLog, render=render),
+            Middleware(RejectNulMiddleware, render=render),
         ],
-        middleware=[Middleware(AccessLog, say=say), Middleware(RejectNulMiddleware, say=say)],
         exception_handlers={
-            RequestRefusedError: partial(handle_refusal, say),
-            HTTPException: partial(handle_http_error, say),
+            RequestRefusedError: partial(handle_refusal, render),
+            HTTPException: partial(handle_http_error, render),
         },
-        lifespan=lambda _app: _run_lifespan(doorkeeper, writer),
+        lifespan=lambda _app: _run_lifespan(access_control, writer),
     )
 
 
 @dataclass(frozen=True)
 class _ApiEndpoints:
-    """What the interface tells beside what it takes in and what pages show."""
+    """Endpoints of the API without a corresponding page."""
 
     access_control: AccessControl
     writer: MeasurementWriter
     find_measurement: Callable[[str], dict[str, Any] | None]
     description: bytes
 
-    async def openapi(self, _request: Request) -> Response:
+    async def get_description(self, _request: Request) -> Response:
         return Response(self.description, media_type="application/json")
 
-    async def health(self, _request: Request) -> Response:
-        well = self.access_control.is_fresh and not self.writer.trouble
-        status = "ok" if well else "unavailable"
-        body = {"status": status, "version": __version__, "time_us": time.time_ns() // 1000}
-        if well:
-            return AsciiJSONResponse(body)
-        return AsciiJSONResponse(body, 503, service_unavailable("").headers)
+    async def get_health(self, _request: Request) -> Response:
+        now_us = time.time_ns() // 1000
+        if self.access_control.is_fresh and not self.writer.failure:
+            ready = Health(status="ok", version=__version__, time_us=now_us)
+            return AsciiJSONResponse(ready.model_dump())
+        health = Health(status="unavailable", version=__version__, time_us=now_us)
+        return AsciiJSONResponse(health.model_dump(), 503, service_unavailable("").headers)
 
-    async def token(self, request: Request) -> Response:
+    async def get_token(self, request: Request) -> Response:
         grant = await self.access_control.authenticate(request)
-        return AsciiJSONResponse(
-            {
-                "role": grant.role,
-                "key": grant.kid,
-                "name": grant.name,
-                "expires_us": grant.expires_us,
-                "campaign_id": grant.campaign_id,
-                "job_id": grant.job_id,
-            }
+        token = Token(
+            role=grant.role,
+            key_id=grant.kid,
+            name=grant.name,
+            expires_us=grant.expires_us,
+            campaign_id=grant.campaign_id,
+            job_id=grant.job_id,
         )
+        return AsciiJSONResponse(token.model_dump())
 
-    async def measurement(self, request: Request) -> Response:
+    async def get_measurement(self, request: Request) -> Response:
         await self.access_control.require_reader(request)
         id_ = str(request.path_params["measurement_id"])
+        record = None
         try:
-            found = (
-                await asyncio.to_thread(self.find_measurement, id_) if len(id_) <= MAX_ID else None
-            )
+            if len(id_) <= MAX_ID:
+                record = await asyncio.to_thread(self.find_measurement, id_)
         except StoreError:
             raise service_unavailable("the database cannot be read now") from None
-        if found is None:
-            raise RequestRefusedError(404, "there is no measurement of this identity")
-        return AsciiJSONResponse(found)
+        if record is None:
+            raise RequestRefusedError(404, "there is no measurement with this identity")
+        return AsciiJSONResponse(record)
 
 
 def _render_refusal(
     pages: PageProvider | None, request: Request, refusal: RequestRefusedError
 ) -> Response:
-    """A refusal as a page where there are pages; one that tells more than a sentence stays JSON."""
+    """Respond to a refused request with a page, or with JSON if it has details or pages are missing."""
     if pages is None or refusal.body.keys() > {"error"}:
         return AsciiJSONResponse(refusal.body, refusal.status, refusal.headers)
     return pages.render_refusal(request, refusal.status, refusal.body["error"], refusal.headers)
@@ -177,12 +171,12 @@ def _render_refusal(
 
 @asynccontextmanager
 async def _run_lifespan(
-    doorkeeper: AccessControl, writer: MeasurementWriter
+    access_control: AccessControl, writer: MeasurementWriter
 ) -> AsyncIterator[None]:
-    """While the application runs: keys are looked after, measurements are written."""
-    with suppress(StoreError):  # the watch tells of it
-        await doorkeeper.refresh()
-    watch = asyncio.create_task(doorkeeper.refresh_forever())
+    """Refresh keys and write measurements while the application runs."""
+    with suppress(StoreError):  # The periodic refresh logs it.
+        await access_control.refresh()
+    watch = asyncio.create_task(access_control.refresh_forever())
     writer.start()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A client's connection, bounded before anybody has shown a token: headers in size, waiting in time."""
+"""HTTP connections with limits on header size and waiting time, which apply before authentication."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-#: Bytes of a request's line and headers, and of what follows a body in chunks.
+#: Maximum bytes of a request line with headers, and of the trailers of a chunked body.
 MAX_HEADER_BYTES = 65_536
-#: Seconds until the headers of a request are there: of the first one, since the connection is.
+#: Seconds for the headers of a request to arrive; for the first request from the connection on.
 HEADER_TIMEOUT_S = 10.0
-#: Seconds that a client has to send the rest of a request that was refused before it was read.
+#: Seconds for a client to send the rest of a request that was refused before it was read.
 REFUSED_BODY_TIMEOUT_S = 60.0
-#: Seconds that a client has to say goodbye, which TLS asks for.
+#: Seconds for a client to close a TLS connection.
 CLOSE_TIMEOUT_S = 1.0
 
 _TOO_LARGE_BODY = json.dumps(
@@ -27,31 +27,30 @@ _HEADERS_TOO_LARGE_RESPONSE = (
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's, which by itself would keep headers of any size and wait for them for ever."""
+    """uvicorn's protocol with limits; by itself it buffers headers of any size and waits forever."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        #: Whether headers are awaited or arrive, how many bytes of them there are, and of how many
-        #: the piece is that the parser looks at.
+        #: Whether headers are expected, bytes of them received, and bytes of the current piece.
         self._in_head = True
         self._head_bytes = 0
         self._piece_bytes = 0
         self._until: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody has come."""
+        """Start the header timeout of a new connection."""
         super().connection_made(transport)
         self._close_after(HEADER_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """They are gone."""
+        """Cancel the timeout of a closed connection."""
         self._cancel_timeout()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what came; of headers no more than there may be."""
+        """Parse received bytes, and refuse headers above the size limit."""
         if self._head_bytes >= MAX_HEADER_BYTES:
-            return  # refused
+            return  # Already refused.
         while data and self._head_bytes < MAX_HEADER_BYTES and not self.transport.is_closing():
             size = MAX_HEADER_BYTES - self._head_bytes if self._in_head else len(data)
             piece, data = data[:size], data[size:]
@@ -65,13 +64,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether no request is being handled."""
+        """Whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     def _refuse_headers(self) -> None:
         if self._is_idle:
             self.transport.write(_HEADERS_TOO_LARGE_RESPONSE)
-        # Nothing more is taken in: a connection that is closed would, while TLS says goodbye.
+        # A closing TLS connection would go on reading.
         self.transport.pause_reading()
         self._cancel_timeout()
         self._until = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
@@ -86,7 +85,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._until = None
 
     def _close(self) -> None:
-        """Close the connection; over TLS, who says no goodbye would keep it for half a minute."""
+        """Close the connection; abort it if a TLS client does not close its side."""
         self._cancel_timeout()
         if not self.transport.is_closing():
             self.transport.close()
@@ -99,44 +98,44 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """The service stops: nobody is waited for who has not asked anything."""
+        """Close idle connections when the service stops."""
         if self._is_idle:
             self._close()
         else:
             super().shutdown()
 
     def on_response_complete(self) -> None:
-        """A request is answered, which may have been the last one."""
+        """Close the connection after its last response."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._close()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing more has been asked for."""
+        """Close an idle connection."""
         self._close()
 
-    # What the parser tells.
+    # Callbacks of the parser.
 
     def on_headers_complete(self) -> None:
-        """The headers of a request are there."""
+        """End the header timeout when the headers are complete."""
         self._in_head = False
         self._cancel_timeout()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Bytes of its body."""
+        """Receive bytes of the body."""
         self._in_head = False
         super().on_body(body)
 
     def on_chunk_header(self) -> None:
-        """Either a chunk of its body follows or, after the last one, more headers."""
+        """Expect a chunk of the body or, after the last one, trailers."""
         self._expect_headers()
 
     def on_message_complete(self) -> None:
-        """All of it is there."""
+        """Expect the headers of the next request."""
         self._expect_headers()
         super().on_message_complete()
 
     def _expect_headers(self) -> None:
-        # What came before in this piece is none of it.
+        # Earlier bytes of this piece do not belong to these headers.
         self._in_head, self._head_bytes = True, -self._piece_bytes

@@ -1,4 +1,4 @@
-"""The pages: one module each, all on one :class:`~treehammer.web.views.shared.page_context.PageContext`."""
+"""Routes of all pages, their API operations and static files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from treehammer.web.views.shared.static_assets import StaticAssets
 
 STATIC_DIR = Path(__file__).parents[1] / "static"
 
-#: Name of the route -> title, of the pages that every page leads to, in their order.
+#: Titles of the pages in the menu by name of the route, in order.
 MENU = {
     "overview": "Overview",
     "explore": "Explore",
@@ -45,21 +45,24 @@ MENU = {
 
 
 class PageRoutes:
-    """All pages, and the answer to whatever is refused.
+    """All pages, and the response to a refused request.
 
     Args:
-        reads: the database; only read.
-        doorkeeper: tells who may read.
-        settings: where the cache is; by default as it is set for this process.
+        database: only read.
+        access_control: authorizes readers.
+        settings: locates the cache; by default the settings of this process.
     """
 
     def __init__(
-        self, reads: LiveDatabase, doorkeeper: AccessControl, settings: Settings | None = None
+        self,
+        database: LiveDatabase,
+        access_control: AccessControl,
+        settings: Settings | None = None,
     ) -> None:
         settings = settings or load_settings()
         exports = RootExports.in_cache(settings.cache_dir, settings.software_dir)
         assets = StaticAssets(STATIC_DIR)
-        self._context = PageContext(reads, doorkeeper, build_environment(), assets, MENU)
+        self._context = PageContext(database, access_control, build_environment(), assets, MENU)
         self.routes: list[BaseRoute] = [
             *overview_page.routes(self._context),
             *explore_page.routes(self._context),
@@ -80,5 +83,5 @@ class PageRoutes:
     def render_refusal(
         self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
     ) -> Response:
-        """The answer to a request that is not done: a page for people, JSON for programs."""
+        """Respond to a refused request with a page for browsers and JSON for programs."""
         return error_pages.error_response(self._context, request, status, sentence, headers)

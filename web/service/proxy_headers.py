@@ -1,4 +1,4 @@
-"""What a proxy in front tells of a request, and nobody else may."""
+"""Trust in forwarded headers, restricted to configured proxies."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class TrustedProxyMiddleware:
-    """Believes headers that only a proxy may set when they come from one, and drops them otherwise.
+    """Trusts forwarded headers only from configured proxies, and drops the user header otherwise.
 
     Args:
-        app: that handles requests.
-        proxies: addresses or networks of proxies.
-        reader_header: header that names who reads, '' for none.
+        app: handles the requests.
+        proxies: addresses or networks of trusted proxies.
+        user_header: header with the user's name, '' for none.
     """
 
-    def __init__(self, app: ASGIApp, proxies: Iterable[str], reader_header: str) -> None:
-        known = [part.strip() for part in proxies]
+    def __init__(self, app: ASGIApp, proxies: Iterable[str], user_header: str) -> None:
+        trusted = [part.strip() for part in proxies]
         self._plain = app
-        # It sets scheme and client by X-Forwarded-Proto and -For.
-        self._proxied = ProxyHeadersMiddleware(app, trusted_hosts=known)  # type: ignore[arg-type]
-        self._networks = [ipaddress.ip_network(part) for part in known]
-        self._header = reader_header.lower().encode()
+        # Sets scheme and client from X-Forwarded-Proto and X-Forwarded-For.
+        self._proxied = ProxyHeadersMiddleware(app, trusted_hosts=trusted)  # type: ignore[arg-type]
+        self._networks = [ipaddress.ip_network(part) for part in trusted]
+        self._header = user_header.lower().encode()
 
     @classmethod
     def from_settings(cls, app: ASGIApp, settings: Settings) -> TrustedProxyMiddleware:
-        """As the settings say: without a proxy in front nobody is believed."""
+        """Build the middleware from the settings; without a proxy it trusts no client."""
         proxies = settings.serve_trusted_proxies.split(",") if settings.serve_behind_proxy else ()
         return cls(app, proxies, settings.serve_user_header)
 

@@ -1,4 +1,4 @@
-"""The results service as one process: what it listens at, what it holds, how it ends."""
+"""The results service as a process: listening socket, server, logging and shutdown."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from treehammer.web.service.tls import ServerCertificate
 
 _LOG = logging.getLogger("treehammer.service")
 
-#: Seconds that requests may take to end when the service stops.
+#: Seconds for requests to finish when the service stops.
 SHUTDOWN_TIMEOUT_S = 60
-#: New objects, and rounds of younger ones, after which garbage is searched for.
+#: Thresholds of the garbage collector's three generations.
 GC_THRESHOLDS = (50_000, 20, 20)
-#: Seconds that a connection may be idle after an answer.
+#: Seconds for which a connection may be idle after a response.
 KEEP_ALIVE_S = 30
 
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """Where the service listens: address and port, and the certificate, None for plain HTTP."""
+    """Address and port to listen on, with the certificate or None for plain HTTP."""
 
     host: str
     port: int
@@ -54,94 +54,94 @@ class ListenAddress:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ListenAddress:
-        """As the settings say.
+        """Build the address from the settings.
 
         Raises:
-            ConfigError: tokens would travel for all to read, or the certificate cannot be used.
+            ConfigError: tokens would travel unencrypted, or the certificate cannot be used.
         """
         chain, key = settings.serve_certificate, settings.serve_certificate_key
         certificate = ServerCertificate(chain, key) if chain and key else None
         if certificate is None and (chain or key):
             missing = "serve_certificate_key" if chain else "serve_certificate"
-            raise ConfigError(f"{missing} is missing: the two go together")
+            raise ConfigError(f"{missing} is missing: certificate and key are needed together")
         if certificate and settings.serve_behind_proxy:
             raise ConfigError(
-                "a certificate and serve_behind_proxy exclude each other: one of both speaks TLS"
+                "a certificate and serve_behind_proxy are mutually exclusive: TLS terminates in one place"
             )
         if settings.serve_user_header and not settings.serve_behind_proxy:
             raise ConfigError(
-                f"everybody could send {settings.serve_user_header}: it counts only behind a proxy",
+                f"without a proxy every client could send {settings.serve_user_header}",
                 where="serve_user_header",
-                hint="Say with --behind-proxy that there is one, and take the header from requests "
-                "that it passes on.",
+                hint="Give --behind-proxy, and configure the proxy to remove the header from the "
+                "requests of clients.",
             )
         if not (certificate or settings.serve_behind_proxy or is_loopback(settings.serve_host)):
             raise ConfigError(
-                f"without a certificate, tokens would travel to {settings.serve_host} for all to read",
+                f"without a certificate, tokens would travel unencrypted to {settings.serve_host}",
                 where="serve_host",
-                hint="Give serve_certificate and serve_certificate_key, or say with "
-                "--behind-proxy that a proxy in front speaks TLS.",
+                hint="Give serve_certificate and serve_certificate_key, or --behind-proxy if a proxy "
+                "in front terminates TLS.",
             )
         host, port = settings.serve_host, settings.serve_port
         return cls(host, port, certificate)
 
     @property
     def url(self) -> str:
-        """The address for people."""
+        """The base URL of the service."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.certificate else 'http'}://{host}:{self.port}"
 
     def open_socket(self) -> socket.socket:
-        """A socket that listens.
+        """Open the listening socket.
 
         Raises:
-            ConfigError: the address cannot be had.
+            ConfigError: the address is not available.
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
             return socket.create_server((self.host, self.port), family=family, backlog=2048)
         except OSError as error:
             raise ConfigError(
-                f"cannot listen at {self.host}, port {self.port} ({error.strerror or error})",
+                f"cannot listen on {self.host}, port {self.port} ({error.strerror or error})",
                 where="serve_host, serve_port",
-                hint="Another service may be there already: give another port.",
+                hint="Another service may use the port: give another one.",
             ) from error
 
 
 @contextmanager
 def open_service_app(settings: Settings) -> Iterator[Starlette]:
-    """The application on the database of the settings; laid first, where there is none.
+    """Yield the application on the settings' database, which is created if missing.
 
     Raises:
         ConfigError: the master key cannot be used.
-        StoreError: the database cannot, or is not of this version; the message says what to do.
+        StoreError: the database cannot be used or has another version.
     """
     master = load_master_key(settings.master_key_file)
     Store.open(settings.database).close()
-    # Two, so that whoever asks does not wait for whoever writes.
+    # Two engines, so that reads do not wait for writes.
     writing, reading = LiveDatabase(settings.database), LiveDatabase(settings.database)
     try:
         keys = reading.load_access().keys.values()
-        strange = [key for key in keys if key.made_with != fingerprint_master_key(master)]
-        if strange:
+        foreign = [key for key in keys if key.made_with != fingerprint_master_key(master)]
+        if foreign:
             _LOG.warning(
-                "%s made with another master key than %s: refused",
-                pluralize(len(strange), "key"),
+                "refusing %s created with another master key than %s",
+                pluralize(len(foreign), "key"),
                 settings.master_key_file,
             )
-        doorkeeper = AccessControl(
+        access_control = AccessControl(
             reading.load_access,
             master,
             reading_open=settings.serve_read_access == PUBLIC,
-            reader_header=settings.serve_user_header,
+            user_header=settings.serve_user_header,
         )
         yield create_app(
             writing,
-            doorkeeper,
-            find=reading.find_measurement,
-            mark=writing.mark_bad_replicas,
-            hand_in=writing.apply_upload,
-            pages=PageRoutes(reading, doorkeeper, settings),
+            access_control,
+            find_measurement=reading.find_measurement,
+            mark_bad_replicas=writing.mark_bad_replicas,
+            upload_campaign=writing.apply_upload,
+            pages=PageRoutes(reading, access_control, settings),
         )
     finally:
         writing.close()
@@ -149,34 +149,34 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or Ctrl-C; what was received until then is written and answered.
+    """Serve until SIGTERM or Ctrl-C, then write and acknowledge the requests received so far.
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting is invalid.
         StoreError: the database cannot be used when the service starts.
     """
-    doors = ListenAddress.from_settings(settings)
-    with open_service_app(settings) as app, doors.open_socket() as listening:
+    address = ListenAddress.from_settings(settings)
+    with open_service_app(settings) as app, address.open_socket() as listening:
         _raise_open_file_limit()
-        behind = TrustedProxyMiddleware.from_settings(app, settings)
+        trusting = TrustedProxyMiddleware.from_settings(app, settings)
         _tune_garbage_collector()
-        server = _ServiceServer(_uvicorn_config(behind, doors), doors.certificate)
-        _LOG.info("serving at %s", doors.url)
+        server = _ServiceServer(_uvicorn_config(trusting, address), address.certificate)
+        _LOG.info("serving at %s", address.url)
         _LOG.info("database: %s", display_url(parse_url(settings.database)))
-        _LOG.info("reading is %s; nobody writes without a token", _describe_reading(settings))
+        _LOG.info("%s; uploads require a token", _describe_read_access(settings))
         server.run(sockets=[listening])
-    _LOG.info("stopped; everything that was acknowledged is in the database")
+    _LOG.info("stopped; all acknowledged measurements are in the database")
 
 
 class _ServiceServer(uvicorn.Server):
-    """Ends when asked to, and takes up renewed certificates."""
+    """uvicorn server that stops gracefully and reloads a renewed certificate."""
 
     def __init__(self, config: uvicorn.Config, certificate: ServerCertificate | None) -> None:
         super().__init__(config)
         self._certificate = certificate
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Finish what is under way, and end; at once when Ctrl-C is pressed again."""
+        """Finish requests and stop; stop at once on a second Ctrl-C."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
@@ -189,15 +189,15 @@ class _ServiceServer(uvicorn.Server):
                 watch.cancel()
 
 
-def _describe_reading(settings: Settings) -> str:
+def _describe_read_access(settings: Settings) -> str:
     if settings.serve_read_access == PUBLIC:
-        return "open to everybody"
+        return "reading is public"
     if settings.serve_user_header:
-        return f"for keys that may, and for whom the proxy names in {settings.serve_user_header}"
-    return "for keys that may"
+        return f"reading requires a key, or {settings.serve_user_header} from the proxy"
+    return "reading requires a key"
 
 
-def _uvicorn_config(app: ASGIApp, doors: ListenAddress) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp, address: ListenAddress) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http=BoundedHttpProtocol,
@@ -211,16 +211,16 @@ def _uvicorn_config(app: ASGIApp, doors: ListenAddress) -> uvicorn.Config:
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
     )
     config.load()
-    if doors.certificate:
-        config.ssl = doors.certificate.context
+    if address.certificate:
+        config.ssl = address.certificate.context
     return config
 
 
 def _tune_garbage_collector() -> None:
-    """Have the search for garbage come less often, and pass by what was loaded to stay.
+    """Collect garbage less often, and exclude the loaded modules.
 
-    A page makes some hundred thousand objects, and hardly any in circles; now and then a search
-    would hold one up for as long as it takes.
+    A page creates hundreds of thousands of objects with few reference cycles, so that frequent
+    collections would only delay it.
     """
     gc.collect()
     gc.freeze()
@@ -228,14 +228,14 @@ def _tune_garbage_collector() -> None:
 
 
 def _raise_open_file_limit() -> None:
-    """As many connections as the system lets one process have."""
+    """Raise the limit of open files, and with it of connections, to the maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """Log in lines that begin with the time (UTC)."""
+    """Log to standard error in lines that start with the time (UTC)."""
     handler = logging.StreamHandler()
     form = logging.Formatter("%(asctime)sZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
     form.converter = time.gmtime
@@ -245,5 +245,5 @@ def log_to_stderr(level: int = logging.INFO) -> None:
         logger.handlers[:] = [handler]
         logger.setLevel(level)
         logger.propagate = False
-    # It tells of starting and stopping in its own words: ours are enough.
+    # uvicorn's messages on start and stop repeat those of the service.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Certificates of the service: checked before it starts, taken up anew when they are renewed."""
+"""TLS certificate of the service, checked at the start and reloaded when it is renewed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treehammer.errors import ConfigError
 
 _LOG = logging.getLogger("treehammer.service")
 
-#: Seconds between two looks whether the files have changed.
+#: Seconds between two checks for changed files.
 CHECK_INTERVAL_S = 30.0
 
 
@@ -19,12 +19,12 @@ class ServerCertificate:
     """A certificate with its chain and its private key, in PEM files.
 
     Raises:
-        ConfigError: one cannot be read or does not fit the other.
+        ConfigError: a file cannot be read, or the key does not match the certificate.
     """
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate, self._key = certificate, key
-        self._seen = self._modification_times()
+        self._loaded_times = self._modification_times()
         _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -37,27 +37,27 @@ class ServerCertificate:
             return ()
 
     def reload_if_changed(self) -> bool:
-        """Take up changed files for new connections; a wrong pair is told, and changes nothing.
+        """Reload changed files for new connections; log an invalid pair and keep the current one.
 
         Returns:
-            whether a new certificate is in use.
+            Whether a new certificate is in use.
         """
-        now = self._modification_times()
-        if not now or now == self._seen:
+        times = self._modification_times()
+        if not times or times == self._loaded_times:
             return False
-        self._seen = now
+        self._loaded_times = times
         try:
-            # Tried apart first: half of a pair would spoil the one that is in use.
+            # Tested in a context of its own: a failed load would break the one in use.
             _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._certificate, self._key)
             _load_chain(self.context, self._certificate, self._key)
         except ConfigError as error:
-            _LOG.error("the changed certificate is not taken up: %s", error)
+            _LOG.error("the renewed certificate is not used: %s", error)
             return False
-        _LOG.info("the changed certificate is in use: %s", self._certificate)
+        _LOG.info("the renewed certificate is in use: %s", self._certificate)
         return True
 
     async def watch_files(self) -> None:
-        """Look for changed files again and again, until cancelled."""
+        """Reload changed files periodically until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             self.reload_if_changed()
@@ -66,9 +66,9 @@ class ServerCertificate:
 def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     def no_passphrase() -> str:
         raise ConfigError(
-            "the private key wants a passphrase",
+            "the private key has a passphrase",
             where=f"serve_certificate_key {key}",
-            hint=f"Take it off: openssl pkey -in {key} -out NEW.pem",
+            hint=f"Remove it: openssl pkey -in {key} -out NEW.pem",
         )
 
     for name, path in (("serve_certificate", certificate), ("serve_certificate_key", key)):
@@ -83,9 +83,9 @@ def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     except ssl.SSLError as error:
         mismatch = "KEY_VALUES_MISMATCH" in str(error)
         raise ConfigError(
-            "the private key is not that of the certificate"
+            "the private key does not match the certificate"
             if mismatch
-            else f"certificate or key is not what OpenSSL can read ({error.reason or error})",
+            else f"OpenSSL cannot read the certificate or the key ({error.reason or error})",
             where=f"{certificate}, {key}",
-            hint="Both are PEM files; the certificate's has its chain behind it.",
+            hint="Both must be PEM files; the certificate is followed by its chain.",
         ) from error

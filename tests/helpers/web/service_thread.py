@@ -106,7 +106,7 @@ def run_service(
     store: MeasurementSink | None = None,
     *,
     reading_open: bool = False,
-    reader_header: str = "",
+    user_header: str = "",
     limits: RequestLimits | None = None,
     url: str = "",
 ) -> Iterator[ServiceThread]:
@@ -115,21 +115,21 @@ def run_service(
     open_engine(url, create=True).dispose()
     clock = [1_800_000_000_000_000]
     database = LiveDatabase(url)
-    keeper = AccessControl(
+    access_control = AccessControl(
         database.load_access,
         MASTER_KEY,
         reading_open=reading_open,
-        reader_header=reader_header,
+        user_header=user_header,
         now_us=lambda: clock[0],
     )
     app = create_app(
         store or database,
-        keeper,
-        find=database.find_measurement,
-        mark=None if store else database.mark_bad_replicas,
-        hand_in=database.apply_upload,
+        access_control,
+        find_measurement=database.find_measurement,
+        mark_bad_replicas=None if store else database.mark_bad_replicas,
+        upload_campaign=database.apply_upload,
         limits=limits,
-        pages=PageRoutes(database, keeper),
+        pages=PageRoutes(database, access_control),
     )
     with _serve_app(app) as client:
         yield ServiceThread(url, client, clock)

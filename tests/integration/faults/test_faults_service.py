@@ -84,7 +84,7 @@ def test_stopped_as_an_administrator_does(
         crowd.wait_for_acknowledgments(20)
     service.stop()
     said = service.log.read_text()
-    assert said.count("stopped; everything that was acknowledged is in the database") == 4
+    assert said.count("stopped; all acknowledged measurements are in the database") == 4
     assert "Traceback" not in said
     check_acknowledged_rows(database, crowd)
 
@@ -140,7 +140,7 @@ def test_the_database_server_restarts(
     service.stop()
     sentences = {document["error"] for _, document in crowd.refusals}
     assert any("nothing of this request was stored" in sentence for sentence in sentences)
-    assert "nothing can be written" in service.log.read_text()
+    assert "the database cannot be written to" in service.log.read_text()
     check_acknowledged_rows(url, crowd)
 
 
@@ -191,7 +191,7 @@ def see_through_a_full_disk(
             revive()
             crowd.wait_for_acknowledgments(100)
     service.stop()
-    assert "nothing can be written" in service.log.read_text()
+    assert "the database cannot be written to" in service.log.read_text()
     assert "no room left" in service.log.read_text()
     check_acknowledged_rows(service.database, crowd)
 

@@ -130,7 +130,7 @@ def test_from_a_key_to_a_stored_measurement(administrator: Administrator) -> Non
     assert code == 0
     assert said.count("POST /api/v1/measurements 200") == 2
     assert "1 measurements of a" in said
-    assert "everything that was acknowledged is in the database" in said
+    assert "all acknowledged measurements are in the database" in said
     for secret in (token, token.split(".")[2], key.secret, "not-here"):
         assert secret not in said
     with Store.open(administrator.database) as store:
@@ -212,7 +212,7 @@ def test_keys_of_another_master_key_are_told(administrator: Administrator) -> No
         stderr=subprocess.PIPE, text=True, env=clean_environment(), cwd=administrator.folder,
     )  # fmt: skip
     assert done.stderr is not None
-    assert "1 key made with another master key" in done.stderr.readline()
+    assert "1 key created with another master key" in done.stderr.readline()
     assert "serving at" in done.stderr.readline()
     administrator.ends(done, signal.SIGTERM)
     assert load_master_key(administrator.folder / "data" / "service.key")

@@ -32,7 +32,7 @@ PARTS = {
 PAGES = {
     "getOverview": "/",
     "getDay": "/days/{day}",
-    "explore": "/explore",
+    "exploreMeasurements": "/explore",
     "getFigureS0": "/figures/s0",
     "listComparisons": "/compare",
     "getComparison": "/compare/{comparison}",
@@ -48,7 +48,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
 
 
 @pytest.mark.parametrize(
-    "operation", [one for one in OPERATIONS if one.name != "compare"], ids=lambda one: one.name
+    "operation",
+    [one for one in OPERATIONS if one.name != "compareSelections"],
+    ids=lambda one: one.name,
 )
 def test_it_is_what_the_page_shows(filled: ServiceThread, operation: Operation) -> None:
     address = f"{API_PREFIX}{operation.path.format(**PARTS)}"
@@ -96,7 +98,7 @@ def test_exactly_what_runs_is_told(filled: ServiceThread) -> None:
     [
         ("/sites/SITE_A?metrik=eff_job", 400, "Did you mean 'metric'"),
         ("/sites/SITE_A?metric=host", 400, "metric cannot be"),
-        ("/sites/SITE_A?days=30&days=90", 400, "more than once"),
+        ("/sites/SITE_A?days=30&days=90", 400, "days may not be repeated"),
         ("/sites/SITE_A?table=none", 400, "table cannot be"),
         ("/sites/SITE_A?format=html", 400, "format cannot be"),
         ("/sites/SITE_A?until=today", 400, "until must be a day"),
@@ -104,7 +106,7 @@ def test_exactly_what_runs_is_told(filled: ServiceThread) -> None:
         ("/campaigns?page=0", 400, "page cannot be"),
         ("/campaigns?page=1", 200, ""),
         ("/explore?where=site%3DSITE_A&where=host~*", 200, ""),
-        ("/compare", 400, "nothing is compared"),
+        ("/compare", 400, "compares nothing"),
         ("/compare?a=6.38.00&b=6.40.00&delta=5", 400, "delta cannot be"),
         ("/compare?a=6.38.00&b=6.40.00&delta=x", 400, "delta cannot be"),
         ("/sites/nowhere", 404, "no site"),
@@ -187,7 +189,7 @@ def test_a_filter_takes_as_much_as_its_column(filled: ServiceThread, before: str
         ("sitte=A", "any column of the catalogue"),
         ("site=", "site cannot be"),
         ("retries=many", "a whole number"),
-        ("read_latency_hist=1", "no parameter"),
+        ("read_latency_hist=1", "unknown parameter"),
     ],
 )
 def test_filters_that_cannot_be_are_refused(filled: ServiceThread, query: str, said: str) -> None:

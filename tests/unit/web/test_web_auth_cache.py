@@ -1,4 +1,4 @@
-"""How often the doorkeeper looks at the database."""
+"""How often the access_control looks at the database."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_many_unknown_keys_are_one_look(answers: bool) -> None:
         return AccessList({})
 
     async def work() -> None:
-        doorkeeper = AccessControl(look, b"x" * 32)
-        asked = [doorkeeper.refresh() for _ in range(200)]
+        access_control = AccessControl(look, b"x" * 32)
+        asked = [access_control.refresh() for _ in range(200)]
         told = await asyncio.gather(*asked, return_exceptions=True)
         assert {str(each) for each in told} == ({"None"} if answers else {"no answer"})
         assert len(looks) <= 2
-        assert doorkeeper.is_fresh is answers
+        assert access_control.is_fresh is answers
 
     asyncio.run(asyncio.wait_for(work(), 30))
 
@@ -46,13 +46,13 @@ def test_after_a_failed_look_there_is_another() -> None:
         return answer
 
     async def work() -> None:
-        doorkeeper = AccessControl(look, b"x" * 32)
+        access_control = AccessControl(look, b"x" * 32)
         with pytest.raises(StoreError):
-            await doorkeeper.refresh()
-        await doorkeeper.refresh()
-        assert doorkeeper.is_fresh
+            await access_control.refresh()
+        await access_control.refresh()
+        assert access_control.is_fresh
         with pytest.raises(StoreError):
-            await doorkeeper.refresh()
-        assert doorkeeper.is_fresh, "what was seen just now counts still"
+            await access_control.refresh()
+        assert access_control.is_fresh, "what was seen just now counts still"
 
     asyncio.run(asyncio.wait_for(work(), 30))

@@ -158,7 +158,7 @@ def changed(part: str, **values: Any) -> Any:
 @pytest.mark.parametrize(
     ("content", "status", "word"),
     [
-        (b"{", 400, "not JSON"),
+        (b"{", 400, "not valid JSON"),
         ([], 422, "the body: input should be"),
         ({}, 422, "campaign: field required"),
         (changed("", more=1), 422, "more: extra inputs"),
@@ -193,8 +193,8 @@ def changed(part: str, **values: Any) -> Any:
         (changed("attempt", failure_class="bad luck"), 422, "failure_class: "),
         (changed("attempt", message="x" * 1_000_001), 422, "message: "),
         (changed("replica", good=None), 422, "replicas.0.good: "),
-        ({**document(), "jobs": document(JOB)["jobs"] * 2}, 422, "job j1 stands twice"),
-        (changed("job", attempts=document(JOB, ATTEMPT)["jobs"][0]["attempts"] * 2), 422, "twice"),
+        ({**document(), "jobs": document(JOB)["jobs"] * 2}, 422, "duplicate job j1"),
+        (changed("job", attempts=document(JOB, ATTEMPT)["jobs"][0]["attempts"] * 2), 422, "duplicate attempt"),
         ({**document(), "jobs": [{}] * (MAX_ROWS + 1)}, 413, "at most"),
         (changed("job", attempts=[{}] * (MAX_ROWS + 1)), 413, "at most"),
     ],

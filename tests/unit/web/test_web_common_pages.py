@@ -264,7 +264,7 @@ def test_a_wrong_key_is_no_way_in(start_service: StartService, body: bytes, stat
 
 
 def test_a_reader_whom_the_proxy_names(start_service: StartService) -> None:
-    with start_service(reader_header="X-Remote-User") as service:
+    with start_service(user_header="X-Remote-User") as service:
         assert service.client.get("/", headers={"X-Remote-User": "me"}).status_code == 200
         assert service.client.get("/", headers={"X-Remote-User": ""}).status_code == 401
 
@@ -406,7 +406,7 @@ def test_a_mistake_of_ours_is_admitted(
     monkeypatch.setattr(overview_queries, "list_sites", broken)
     page = filled.client.get("/sites", headers=PEOPLE)
     assert page.status_code == 500
-    assert "The service has made a mistake; its log says more." in page.text
+    assert "Internal error; see the log of the service." in page.text
     assert "Tell who runs this service" in page.text
     assert "secret" not in page.text
     assert set(filled.client.get("/sites").json()) == {"error"}

@@ -77,15 +77,15 @@ def changed(**values: Any) -> Any:
         pytest.param(content, status, word, id=f"{status}-{word}-{number}")
         for number, (content, status, word) in enumerate(
             [
-                (b"", 400, "not JSON"),
+                (b"", 400, "not valid JSON"),
                 (b"{", 400, "line 1, column 2"),
-                (b"\xef\xbb\xbf{}", 400, "not JSON"),
+                (b"\xef\xbb\xbf{}", 400, "not valid JSON"),
                 (b'{"measurements": ["\xff"]}', 400, "UTF-8"),
                 (b'{"measurements": [NaN]}', 400, "NaN"),
                 (b'{"measurements": [-Infinity]}', 400, "-Infinity"),
                 (b'{"measurements": [1%s]}' % (b"0" * 5000), 400, "digits"),
-                (b'{"measurements": [], "measurements": []}', 400, "'measurements' stands twice"),
-                (b'{"a": {"b\\ud800": 1, "b\\ud800": 2}}', 400, "stands twice"),
+                (b'{"measurements": [], "measurements": []}', 400, "duplicate key 'measurements'"),
+                (b'{"a": {"b\\ud800": 1, "b\\ud800": 2}}', 400, "duplicate key"),
                 (b"[" * 200_000, 400, "deep"),
                 (b'{"a":' * 50_000, 400, "deep"),
                 (b"[]", 422, "exactly 'measurements'"),
@@ -133,7 +133,11 @@ def changed(**values: Any) -> Any:
                     "a must be a finite",
                 ),
                 (GOOD.replace(b'"extras": {}', b'"extras": {"a-b": 1}'), 422, "not a name"),
-                (GOOD.replace(b'"extras": {}', b'"extras": {"a": 1, "a": 1}'), 400, "'a' stands"),
+                (
+                    GOOD.replace(b'"extras": {}', b'"extras": {"a": 1, "a": 1}'),
+                    400,
+                    "duplicate key 'a'",
+                ),
             ]
         )
     ],
@@ -180,7 +184,7 @@ def test_the_answer_stays_short(shared_service: ServiceThread, shared_key: str) 
         ({"Content_Type": "application/json; charset=latin-1"}, 415, "UTF-8"),
         ({"Content_Encoding": "br"}, 415, "gzip"),
         ({"Content_Encoding": "gzip, gzip"}, 415, "gzip"),
-        ({"Content_Encoding": "gzip"}, 400, "no gzip data"),
+        ({"Content_Encoding": "gzip"}, 400, "not gzip data"),
     ],
 )
 def test_headers(
@@ -196,13 +200,13 @@ def test_damaged_gzip_data(shared_service: ServiceThread, shared_key: str) -> No
     spoiled = bytearray(packed)
     spoiled[len(packed) // 2] ^= 0xFF
     for data, word in (
-        (packed[:-1], "end too early"),
-        (packed[:10], "end too early"),
-        (b"", "end too early"),
+        (packed[:-1], "truncated"),
+        (packed[:10], "truncated"),
+        (b"", "truncated"),
         (bytes(spoiled), "damaged"),
         (packed + packed, "follows the end"),
         (packed + b"\x00", "follows the end"),
-        (zlib.compress(GOOD), "no gzip data"),
+        (zlib.compress(GOOD), "not gzip data"),
     ):
         answer = shared_service.post_document(data, shared_key, Content_Encoding="gzip")
         assert answer.status_code == 400
@@ -287,7 +291,7 @@ def test_there_is_room_for_so_much_at_once(start_service: StartService) -> None:
 def test_nobody_writes_without_a_token(service: ServiceThread) -> None:
     reader = service.make_key("read").text
     for token, status, word in (
-        ("", 401, "a token is needed"),
+        ("", 401, "a token is required"),
         ("nonsense", 401, "is no token"),
         ("th1.ffffffffffff." + "x" * 43, 401, "knows no such key"),
         (reader, 403, "role 'read'"),
@@ -312,7 +316,7 @@ def test_a_job_hands_in_its_own_alone(service: ServiceThread) -> None:
         mixed = make_body([make_sent_measurement(position=3), other])
         answer = service.post_document(mixed, token)
         assert answer.status_code == 403
-        assert "measurement 1 is not of the job" in answer.json()["error"]
+        assert "measurement 1 does not belong to the job" in answer.json()["error"]
     assert stored(service) == 1
     said = service.get_path("/api/v1/token", token).json()
     assert (said["role"], said["campaign_id"], said["job_id"]) == ("submit", "campaign", "job")
@@ -450,7 +454,7 @@ def test_what_the_database_cannot_hold_is_the_clients_fault(start_service: Start
         answer = service.post_document(make_body([make_sent_measurement()]), key)
         assert answer.status_code == 422
         assert answer.json()["errors"] == [
-            {"index": 0, "reasons": ["the database cannot hold it: too long a name"]}
+            {"index": 0, "reasons": ["the database cannot store it: too long a name"]}
         ]
         assert service.get_path("/api/v1/health").status_code == 200
 

@@ -41,16 +41,16 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         check=True,
     )
     mistakes: list[tuple[dict[str, Any], str]] = [
-        ({"host": "0.0.0.0"}, "without a certificate, tokens would travel to 0.0.0.0"),
+        ({"host": "0.0.0.0"}, "without a certificate, tokens would travel unencrypted to 0.0.0.0"),
         ({"certificate": certificate}, "serve_certificate_key is missing"),
         ({"certificate_key": key}, "serve_certificate is missing"),
-        ({"certificate": certificate, "certificate_key": other}, "not that of the certificate"),
-        ({"certificate": empty, "certificate_key": key}, "OpenSSL can read"),
+        ({"certificate": certificate, "certificate_key": other}, "does not match the certificate"),
+        ({"certificate": empty, "certificate_key": key}, "OpenSSL cannot read"),
         ({"certificate": "nowhere", "certificate_key": key}, "cannot be read (No such file"),
-        ({"certificate": certificate, "certificate_key": locked}, "wants a passphrase"),
+        ({"certificate": certificate, "certificate_key": locked}, "has a passphrase"),
         (
             {"behind_proxy": True, "certificate": certificate, "certificate_key": key},
-            "exclude each other",
+            "mutually exclusive",
         ),
     ]
     for flags, said in mistakes:
@@ -62,7 +62,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 def test_an_address_that_cannot_be_had(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1, port {port}"):
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1, port {port}"):
             doors(tmp_path, port=port).open_socket()
-    with pytest.raises(ConfigError, match=r"cannot listen at 192\.0\.2\.1"):
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
         doors(tmp_path, host="192.0.2.1", behind_proxy=True).open_socket()

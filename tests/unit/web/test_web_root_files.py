@@ -105,7 +105,7 @@ def test_readers_are_not_told_where_the_database_is(
         key = files.content_key(store, selection, fingerprint_selection(store, selection))
         with pytest.raises(RequestRefusedError) as refused:
             files.get_file(store, selection, key)
-    assert str(refused.value) == "the file cannot be made: No space left on device"
+    assert str(refused.value) == "the export failed: No space left on device"
 
 
 def test_too_many_are_refused(filled: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_file_is_kept_and_read_in_parts(filled: ServiceThread) -> None:
         key = files.content_key(store, chosen, fingerprint_selection(store, chosen))
         other = files.content_key(store, chosen, SelectionFingerprint(1, 0, 0))
     address = f"/root-file/{key}.root?campaign=nightly"
-    assert filled.client.get(address).status_code == 503, "there is no ROOT"
+    assert filled.client.get(address).status_code == 503, "ROOT is not installed"
     assert filled.client.get(address.replace(key, other)).status_code == 404
     assert filled.client.get(address.replace(key, "../results")).status_code == 404
     files.folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def test_what_is_kept_too_long_is_made_anew(filled: ServiceThread) -> None:
         (file := files.folder / f"{key}.root").write_bytes(b"root")
         assert files.get_file(store, chosen, key) == file
         os.utime(file, (time.time() - KEEP_FILES_S - 1,) * 2)
-        with pytest.raises(RequestRefusedError, match="there is no ROOT"):
+        with pytest.raises(RequestRefusedError, match="ROOT is not installed"):
             files.get_file(store, chosen, key)
 
 

@@ -55,7 +55,7 @@ def test_a_renewed_certificate_is_used(tmp_path: Path, caplog: pytest.LogCapture
     kept = files[1].read_bytes()
     files[1].write_text("half")
     assert not certificate.reload_if_changed()
-    assert "not taken up" in caplog.text
+    assert "is not used" in caplog.text
     assert served(certificate, authority.ca) == second
     files[1].unlink()
     assert not certificate.reload_if_changed()
@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     certificate, key = CertificateAuthority(tmp_path).issue_server_certificate()
     with pytest.raises(ConfigError, match=r"serve_certificate .*none\.pem: cannot be read"):
         ServerCertificate(tmp_path / "none.pem", key)
-    with pytest.raises(ConfigError, match="not that of the certificate"):
+    with pytest.raises(ConfigError, match="does not match the certificate"):
         ServerCertificate(
             certificate, CertificateAuthority(tmp_path / "other").issue_server_certificate()[1]
         )

@@ -140,7 +140,7 @@ def test_a_key_under_another_master_key_is_warned_of(settings: config.Settings) 
         (("create", "--role", "read", "--name", " "), "--name"),
         (("create", "--role", "read", "--name", "a\nb"), "printable"),
         (("create", "--role", "read", "--name", "x" * 201), "200"),
-        (("create", "--role", "read", "--name", "a", "--expires", "soon"), "no duration"),
+        (("create", "--role", "read", "--name", "a", "--expires", "soon"), "not a duration"),
         (("revoke", "nope"), "treehammer token list"),
         (("revoke", "\udcff"), "treehammer token list"),
         (("revoke", "--campaign", "\udcff"), "there is no such campaign"),

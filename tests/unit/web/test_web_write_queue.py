@@ -134,10 +134,10 @@ def test_when_the_database_is_away_nobody_waits_for_it() -> None:
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert {type(answer) for answer in answers} == {WriteFailedError}
         assert len(gate.batches) <= 2, "one attempt tells enough"
-        assert writer.trouble == "no answer"
+        assert writer.failure == "no answer"
         gate.refuses.clear()
         assert await writer.submit(some(1)) == AddResult(1, 0)
-        assert writer.trouble == ""
+        assert writer.failure == ""
         await closed(writer)
 
     run(work())
@@ -155,16 +155,18 @@ def test_trouble_is_over_when_something_was_written(
         gate = Gate()
         gate.open.set()
         gate.refuses = {"x": StoreError("no room left")}
-        writer = MeasurementWriter(gate, mark=(lambda: marked.append(0)) if marks else None)
+        writer = MeasurementWriter(
+            gate, mark_bad_replicas=(lambda: marked.append(0)) if marks else None
+        )
         writer.start()
         with pytest.raises(WriteFailedError):
             await writer.submit(some(3))
         tries = len(gate.batches)
         while len(gate.batches) < tries + 3:
-            assert writer.trouble == "no room left"
+            assert writer.failure == "no room left"
             await asyncio.sleep(0.01)
         gate.refuses.clear()
-        while writer.trouble:
+        while writer.failure:
             await asyncio.sleep(0.01)
         tries = len(gate.batches)
         await asyncio.sleep(0.2)
@@ -174,7 +176,10 @@ def test_trouble_is_over_when_something_was_written(
     with caplog.at_level("INFO", "treehammer.service"):
         run(work())
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["nothing can be written: no room left", "the database answers again"]
+    assert told == [
+        "the database cannot be written to: no room left",
+        "the database can be written to again",
+    ]
 
 
 @pytest.mark.parametrize("fault", [UnstorableContentError("too long"), RuntimeError("bug")])
@@ -192,7 +197,7 @@ def test_what_was_refused_is_not_tried_for_ever(
         with pytest.raises(WriteFailedError):
             await writer.submit(some(1))
         gate.refuses = {"x": fault}
-        while writer.trouble:
+        while writer.failure:
             await asyncio.sleep(0.01)
         await closed(writer)
 
@@ -202,7 +207,7 @@ def test_what_was_refused_is_not_tried_for_ever(
 def test_only_so_much_waits() -> None:
     async def work() -> None:
         gate = Gate()
-        writer = MeasurementWriter(gate, waiting=1000)
+        writer = MeasurementWriter(gate, max_waiting=1000)
         writer.start()
         asked = [writer.submit(some(1, "plug"))]
         await asyncio.sleep(0.05)
@@ -248,7 +253,7 @@ def test_marks_follow_new_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         gate = Gate()
         gate.open.set()
-        writer = MeasurementWriter(gate, mark=mark)
+        writer = MeasurementWriter(gate, mark_bad_replicas=mark)
         writer.start()
         while len(marked) < 3:
             await asyncio.sleep(0.01)

@@ -95,7 +95,7 @@ class PageContext:
 
     Attributes:
         reads: the database, which pages only read.
-        doorkeeper: tells who may read.
+        access_control: authorizes readers.
         templates: see :func:`treehammer.web.display.template_environment.build_environment`.
         assets: styles and scripts.
         menu: name of the route -> title, of the pages that every page leads to.
