@@ -250,7 +250,9 @@ OPERATIONS = (
             Parameter(
                 "state", "Only jobs in this state.", {"enum": [state.value for state in JobState]}
             ),
-            Parameter("failure", "Only jobs with this failure.", {"enum": list(BAD_OUTCOME_LABELS)}),
+            Parameter(
+                "failure", "Only jobs with this failure.", {"enum": list(BAD_OUTCOME_LABELS)}
+            ),
             Parameter("page", "Page number of the jobs.", _PAGE),
         ),
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
