@@ -1,4 +1,4 @@
-"""``-P`` and ``-S``, shared by every verb that takes a test."""
+"""Options ``-P/--axis`` and ``-S/--set`` of every command that takes a test."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ R = TypeVar("R")
 def definition_options(function: Callable[P, R]) -> Callable[P, R]:
     """Add ``-P axis=v1,v2`` and ``-S key=value``.
 
-    The verb receives ``axes`` (axis -> values as typed) and ``overrides`` (key -> value as typed),
-    both for :func:`load_pinned`.
+    The command receives ``axes`` (axis -> values as typed) and ``overrides`` (key -> value as
+    typed), both for :func:`load_pinned_test`.
     """
 
     @click.option(
         "-P",
+        "--axis",
         "parameters",
         multiple=True,
         metavar="AXIS=V1,V2",
-        help="Replace the values of an axis (or 'bundle'). A comma inside a value is written '\\,'; "
-        "-P given again for the same axis adds values.",
+        help="Replace the values of an axis (or 'bundle'). Write a comma inside a value as '\\,'; "
+        "repeat the option for the same axis to add values.",
     )
     @click.option(
         "-S",
+        "--set",
         "assignments",
         multiple=True,
         metavar="KEY=VALUE",
@@ -47,30 +49,29 @@ def definition_options(function: Callable[P, R]) -> Callable[P, R]:
     ) -> Any:
         axes = parse_axis_options(parameters)
         overrides = dict(_split_option(text, "-S", "KEY=VALUE") for text in assignments)
-        return function(*args, axes=axes, overrides=overrides, **kwargs)  # type: ignore[arg-type]  # click names them
+        return function(*args, axes=axes, overrides=overrides, **kwargs)  # type: ignore[arg-type]  # by click
 
-    return wrapper  # type: ignore[return-value]  # other parameters, which click fills in
+    return wrapper  # type: ignore[return-value]  # click supplies the parameters
 
 
 def parse_axis_options(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """``axis=v1,v2`` texts to axis -> values; ``\\,`` is a comma inside a value.
+    """Parse ``axis=v1,v2`` texts to axis -> values; ``\\,`` is a comma inside a value.
 
     Raises:
-        click.UsageError: a text has no ``=`` or no name before it.
+        click.UsageError: a text without ``=`` or without a name.
     """
     axes: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, values = _split_option(text, "-P", "AXIS=V1,V2")
         parts = re.split(r"(?<!\\),", values) if values else []
-        found = tuple(part.replace("\\,", ",").strip() for part in parts)
-        axes[name] = axes.get(name, ()) + found
+        axes[name] = axes.get(name, ()) + tuple(part.replace("\\,", ",").strip() for part in parts)
     return axes
 
 
 def _split_option(text: str, option: str, form: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise click.UsageError(f"{option} {text!r}: {option} {form} is expected.")
+        raise click.UsageError(f"{option} {text!r}: expected {option} {form}.")
     return name.strip(), value.strip()
 
 
@@ -80,8 +81,8 @@ def load_pinned_test(
     """Pin a test (see :func:`treehammer.hctests.git.pinned_tests.pin_test`) and apply ``-P`` and ``-S``.
 
     Raises:
-        treehammer.errors.SourceError: it cannot be had.
-        treehammer.errors.DefinitionError: it, or what replaces parts of it, has mistakes.
+        treehammer.errors.SourceError: the test cannot be fetched.
+        treehammer.errors.DefinitionError: the test or an override has mistakes.
     """
     pinned = pinned_tests.pin_test(spec, config)
     if not axes and not overrides:

@@ -23,7 +23,7 @@ _VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 @click.group()
 def tests() -> None:
-    """Tests: what there is, what it would run, whether it is right."""
+    """List, show and check tests."""
 
 
 @tests.command("list")
@@ -42,9 +42,9 @@ def list_tests(settings: Settings, where: tuple[str, ...], form: str) -> None:
     ]
     if not rows:
         raise NothingToDoError(
-            "no test.toml there",
+            "no test.toml found",
             where=", ".join(mask_credentials(place) for place in where),
-            hint="A test is a folder that holds test.toml.",
+            hint="A test is a folder that contains test.toml.",
         )
     columns = [
         OutputColumn("test", "test"),
@@ -57,7 +57,7 @@ def list_tests(settings: Settings, where: tuple[str, ...], form: str) -> None:
 
 
 def _describe_test(spec: str, settings: Settings) -> dict[str, Any]:
-    """One row; a test with mistakes stands in the list and says so."""
+    """Build a test's row; a test with mistakes is listed with them."""
     row: dict[str, Any] = {"test": mask_credentials(spec)}
     empty = dict.fromkeys(("name", "variants", "dataset"))
     try:
@@ -78,7 +78,7 @@ def _describe_test(spec: str, settings: Settings) -> dict[str, Any]:
 
 
 def _display_doors(definition: TestDefinition) -> tuple[str, ...]:
-    """The doors a test names; without names any door gives the same variants."""
+    """Return the doors that a test names; without names all doors have the same variants."""
     return tuple(str(door) for door in definition.axes.get("door", ("any",)))
 
 
@@ -94,7 +94,7 @@ def show(
     overrides: dict[str, str],
     form: str,
 ) -> None:
-    """Show the variants of a test, which of them share a job, and in which orders.
+    """Show a test's variants, their grouping into jobs and their order of execution.
 
     Example: treehammer tests show ttree-read -P cache_mb=0,30 -S repeats=6
     """
@@ -113,10 +113,10 @@ def show(
     print_rows(rows, columns, form=form)
     if form == TABLE:
         click.echo()
-        orders_shown = [{**one, "orders": ", ".join(one["orders"])} for one in orders]
+        orders_shown = [{**row, "orders": ", ".join(row["orders"])} for row in orders]
         names = [
             OutputColumn("job", "job", align_right=True),
-            OutputColumn("orders", "orders, drawn anew for each job"),
+            OutputColumn("orders", "orders, drawn again for each job"),
         ]
         print_rows(orders_shown, names)
 
@@ -131,7 +131,7 @@ def _displayed_axes(definition: TestDefinition) -> tuple[str, ...]:
 def _build_variant_rows(
     definition: TestDefinition,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A row per variant, and per group of variants that share a job the orders of its rounds."""
+    """Build a row for each variant, and for each job a row with the orders of its rounds."""
     rows: list[dict[str, Any]] = []
     orders: list[dict[str, Any]] = []
     for door in _display_doors(definition):
@@ -191,7 +191,7 @@ def _collect_facts(pinned: PinnedTest, variants: int, groups: int) -> dict[str, 
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    state = ", the working tree differs" if facts["dirty"] else ""
+    state = ", modified in the working tree" if facts["dirty"] else ""
     commit = f"commit {facts['commit'][:12]}{state}" if facts["commit"] else "not in Git"
     lines = {
         "test": f"{facts['name']}  {facts['description']}".rstrip(),
@@ -213,9 +213,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
 @click.pass_obj
 @click.pass_context
 def check(context: click.Context, settings: Settings, specs: tuple[str, ...]) -> None:
-    """Name every mistake in tests: file, line, key and what was expected.
+    """Report all mistakes in tests with file, line, key and the expected value.
 
-    Leaves with 2 when there is one.
+    Exits with code 2 if there are any.
 
     Example: treehammer tests check my-test ./tests/another
     """
@@ -230,7 +230,7 @@ def check(context: click.Context, settings: Settings, specs: tuple[str, ...]) ->
             click.echo(str(error))
             worst = max(worst, error.exit_code)
         else:
-            dirty = ", the working tree differs" if pinned.dirty else ""
+            dirty = ", modified in the working tree" if pinned.dirty else ""
             at = f" at {pinned.commit[:12]}{dirty}" if pinned.commit else ""
             click.echo(f"ok {mask_credentials(spec)}: {pinned.definition.name}{at}")
     context.exit(worst)

@@ -1,6 +1,6 @@
-"""Tests from Git: ``URL@REF:path`` to a :class:`PinnedTest`.
+"""Tests from Git: resolution of ``URL@REF:path`` to a :class:`PinnedTest`.
 
-A bare path means the working tree, a bare name a shipped test.
+A bare path is a working tree, a bare name a shipped test.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from treehammer.hctests.schema import definition_loader
 
 SHIPPED_TESTS_FOLDER = Path(__file__).resolve().parents[1]
 
-#: A test travels with each of its jobs; a folder above this many bytes is a slip.
+#: Maximum bytes of a test's folder, which is sent with each job.
 MAX_TEST_BYTES = 100_000_000
 
-#: The last @ that is followed by a ref and a colon parts the repository from the rest.
+#: The last @ that is followed by a ref and a colon separates the repository from the rest.
 _SPEC_PATTERN = re.compile(r"(?P<url>.+)@(?P<ref>[^@:]+):(?P<path>.*)", re.DOTALL)
 
 
@@ -46,10 +46,10 @@ def pin_test(spec: str, settings: Settings) -> PinnedTest:
         spec: ``URL@REF:path`` (https, http, ssh, ``user@host:``, file, or the path of a local
             repository; any branch, tag, full or short commit), the path of a folder, or the name of
             a shipped test.
-        settings: ``git_dir`` keeps mirrors and the files of pinned tests.
+        settings: ``git_dir`` contains mirrors and the files of pinned tests.
 
     Raises:
-        SourceError: the repository, ref or path cannot be had.
+        SourceError: the repository, ref or path is missing or cannot be fetched.
         treehammer.errors.DefinitionError: the test has mistakes.
     """
     folder = _find_existing_folder(spec)
@@ -61,28 +61,28 @@ def pin_test(spec: str, settings: Settings) -> PinnedTest:
     if spec in list_shipped_tests():
         return _pin_working_tree(SHIPPED_TESTS_FOLDER / spec)
     raise SourceError(
-        "there is neither such a folder nor such a shipped test",
+        "no folder or shipped test of this name",
         where=mask_credentials(spec),
         hint=(
             suggest_word(spec, list_shipped_tests())
             or f"Shipped: {', '.join(list_shipped_tests())}. "
         )
-        + "A test in a repository is written URL@REF:path.",
+        + "Name a test in a repository as URL@REF:path.",
     )
 
 
 def list_shipped_tests() -> tuple[str, ...]:
-    """Names of the tests that come with Treehammer."""
+    """List the names of the tests that come with Treehammer."""
     return tuple(
         sorted(path.parent.name for path in SHIPPED_TESTS_FOLDER.glob(f"*/{TEST_FILE_NAME}"))
     )
 
 
 def find_tests(where: str, settings: Settings) -> tuple[str, ...]:
-    """The spec of every test in a folder, or in a repository given as ``URL@REF:`` or with a folder.
+    """List the specs of all tests in a folder, or in a repository given as ``URL@REF:[FOLDER]``.
 
     Raises:
-        SourceError: the folder, repository or ref cannot be had.
+        SourceError: the folder, repository or ref is missing or cannot be fetched.
     """
     folder = _find_existing_folder(where)
     if folder:
@@ -90,7 +90,7 @@ def find_tests(where: str, settings: Settings) -> tuple[str, ...]:
     match = _SPEC_PATTERN.fullmatch(where)
     if not match:
         raise SourceError(
-            "is neither a folder nor URL@REF:",
+            "neither a folder nor URL@REF:",
             where=mask_credentials(where),
             hint="Example: .@HEAD:",
         )
@@ -110,7 +110,7 @@ def _find_existing_folder(spec: str) -> Path | None:
         if path.name == TEST_FILE_NAME and path.is_file():
             return path.resolve().parent
         return path.resolve() if path.is_dir() else None
-    except OSError:  # too long, or a NUL: no path at all
+    except OSError:  # not a path: too long, or with a NUL
         return None
 
 
@@ -122,7 +122,7 @@ def _find_test_folders(folder: Path) -> Iterator[Path]:
 
 
 def _pin_working_tree(folder: Path) -> PinnedTest:
-    """The test in a folder as it is now."""
+    """Pin the test in a folder in its present state."""
     definition = definition_loader.load_definition(folder)
     contents = {name: (folder / name).read_bytes() for name in definition.files}
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
@@ -142,12 +142,12 @@ def _pin_working_tree(folder: Path) -> PinnedTest:
 def _differs_from_commit(
     repository: Repository, commit: str, path: str, folder: Path, contents: Mapping[str, bytes]
 ) -> bool:
-    """Whether any file of the test is not what the commit has; other files play no part."""
+    """Whether any file of the test differs from the commit; other files are ignored."""
     if not commit:
         return True
     try:
         entries = {entry.name: entry for entry in _list_test_files(repository, commit, path)}
-    except SourceError:  # the folder is in no commit yet
+    except SourceError:  # the folder is not committed yet
         return True
     return any(
         name not in entries
@@ -177,9 +177,9 @@ def _open_repository(url: str, ref: str, git_dir: Path) -> tuple[Repository, str
     address = RepositoryAddress.from_url(url)
     if address is None or address.url.startswith("-"):
         raise SourceError(
-            "there is no such repository",
+            "no such repository",
             where=mask_credentials(url),
-            hint="A test in a repository is written URL@REF:path, e.g. .@HEAD:hctests/ttree-read.",
+            hint="Name a test in a repository as URL@REF:path, e.g. .@HEAD:hctests/ttree-read.",
         )
     return update_mirror(address, ref, git_dir)
 
@@ -188,24 +188,24 @@ def _check_inside_repository(path: str, where: str) -> str:
     pure = PurePosixPath(path or ".")
     if pure.is_absolute() or ".." in pure.parts or not path.isprintable():
         raise SourceError(
-            "the path leaves the repository", where=where, hint="Give it from the repository's top."
+            "the path leaves the repository", where=where, hint="Name it from the repository's top."
         )
     return str(pure.parent if pure.name == TEST_FILE_NAME else pure)
 
 
 def _export_folder(repository: Repository, commit: str, path: str, git_dir: Path) -> Path:
-    """A read-only copy of a folder of a commit, made once and checked at each use."""
+    """Export a folder of a commit as a read-only copy, verified at each use."""
     entries = _list_test_files(repository, commit, path)
     where = f"{repository.shown}@{commit[:12]}:{path}"
     if not any(entry.name == TEST_FILE_NAME for entry in entries):
         hint = repository.suggest_tests(commit, path)
-        raise SourceError(f"that folder holds no {TEST_FILE_NAME}", where=where, hint=hint)
+        raise SourceError(f"that folder contains no {TEST_FILE_NAME}", where=where, hint=hint)
     size = sum(entry.size for entry in entries)
     if size > MAX_TEST_BYTES:
         raise SourceError(
-            f"the test's folder holds {size / 1e6:.0f} MB; each job would carry it",
+            f"the test's folder contains {size / 1e6:.0f} MB, which are sent with each job",
             where=where,
-            hint=f"Keep it below {MAX_TEST_BYTES / 1e6:.0f} MB: data belong into a dataset.",
+            hint=f"Keep it below {MAX_TEST_BYTES / 1e6:.0f} MB: move data to a dataset.",
         )
     name = f"{commit}-{hashlib.sha256(path.encode()).hexdigest()[:12]}"
     home = git_dir / "tests" / name
@@ -228,31 +228,41 @@ def _export_folder(repository: Repository, commit: str, path: str, git_dir: Path
 
 
 def _list_test_files(repository: Repository, commit: str, path: str) -> tuple[GitFile, ...]:
-    """The files of a test's folder; a link to a file of a test beside it stands for that file."""
+    """List the files of a test's folder; links to files of a test beside it are followed."""
     entries = repository.list_files(commit, path)
-    outer: dict[str, str] = {}
+    targets = _find_outer_links(repository, entries, path)
+    if not targets:
+        return entries
+    parent = PurePosixPath(path).parent
+    files = {
+        str(parent / entry.name): entry for entry in repository.list_files(commit, str(parent))
+    }
+
+    def follow(entry: GitFile) -> GitFile:
+        target = PurePosixPath(targets.get(entry.name, ""))
+        file = files.get(str(target))
+        if file is None or file.mode == LINK_MODE:
+            return entry
+        neighbor = parent / target.relative_to(parent).parts[0] / TEST_FILE_NAME
+        return replace(file, name=entry.name) if str(neighbor) in files else entry
+
+    return tuple(follow(entry) for entry in entries)
+
+
+def _find_outer_links(
+    repository: Repository, entries: Sequence[GitFile], path: str
+) -> dict[str, str]:
+    """Find links out of a test's folder: name -> target in the repository."""
+    if path == ".":
+        return {}
+    targets: dict[str, str] = {}
     for entry in entries:
-        if entry.mode == LINK_MODE and path != ".":
+        if entry.mode == LINK_MODE:
             text = os.fsdecode(repository.read_content(entry))
             target = posixpath.normpath(posixpath.join(path, posixpath.dirname(entry.name), text))
             if not PurePosixPath(target).is_relative_to(path):
-                outer[entry.name] = target
-    if not outer:
-        return entries
-    beside = PurePosixPath(path).parent
-    there = {
-        str(beside / entry.name): entry for entry in repository.list_files(commit, str(beside))
-    }
-
-    def followed(entry: GitFile) -> GitFile:
-        target = PurePosixPath(outer.get(entry.name, ""))
-        found = there.get(str(target))
-        if found is None or found.mode == LINK_MODE:
-            return entry
-        neighbour = beside / target.relative_to(beside).parts[0] / TEST_FILE_NAME
-        return replace(found, name=entry.name) if str(neighbour) in there else entry
-
-    return tuple(followed(entry) for entry in entries)
+                targets[entry.name] = target
+    return targets
 
 
 def _write_files(
@@ -266,7 +276,7 @@ def _write_files(
         if entry.mode != LINK_MODE:
             target.write_bytes(repository.read_content(entry))
             target.chmod(0o555 if entry.mode == EXECUTABLE_MODE else 0o444)
-    # Links come last, so that none of them is written through.
+    # Links come last, so that no file is written through one.
     for entry in links:
         (folder / entry.name).symlink_to(os.fsdecode(repository.read_content(entry)))
     for entry in links:
@@ -274,18 +284,18 @@ def _write_files(
             raise SourceError(
                 f"the link {entry.name!r} leads out of the test's folder",
                 where=where,
-                hint="It may lead to a file of a test beside this one; else put a copy here.",
+                hint="Link to a file of a test beside this one, or copy the file.",
             )
 
 
 def _is_intact(folder: Path, entries: Sequence[GitFile]) -> bool:
-    """Whether the copy holds exactly the commit's files."""
-    there = {
+    """Whether the copy contains exactly the commit's files."""
+    names = {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
         if path.is_symlink() or not path.is_dir()
     }
-    return there == {entry.name for entry in entries} and all(
+    return names == {entry.name for entry in entries} and all(
         _matches_entry(folder / entry.name, entry) for entry in entries
     )
 

@@ -1,7 +1,7 @@
-"""The one module that talks to Git: finds repositories, pins refs, reads trees and blobs.
+"""Access to Git, the only module that runs it: repositories, refs, trees and blobs.
 
-Nothing is ever checked out: files are read from Git's objects, so that no filter, hook, attribute or
-link of a foreign repository has a say.
+Nothing is checked out: files are read from Git's objects, so that filters, hooks, attributes and
+links of a foreign repository have no effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-# Without this a machine that lacks Git could not even print the help of any verb.
+# Otherwise importing git fails without the command, which would break even --help.
 os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
 
 import git
@@ -28,7 +28,7 @@ from treehammer.hctests.git.repository_address import (
     mask_credentials,
 )
 
-#: Seconds until a download is given up.
+#: Seconds after which a download fails.
 FETCH_TIMEOUT_S = 1800
 
 _FULL_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -38,7 +38,7 @@ LINK_MODE, SUBMODULE_MODE, EXECUTABLE_MODE = "120000", "160000", "100755"
 
 @dataclass(frozen=True)
 class GitFile:
-    """One file of a commit: ``name`` relative to the folder asked for, Git's mode and object id."""
+    """One file of a commit: name relative to the listed folder, Git's mode, object id and size."""
 
     name: str
     mode: str
@@ -47,17 +47,17 @@ class GitFile:
 
 
 def compute_object_id(content: bytes, like: str) -> str:
-    """Git's id of a blob, by the hash (SHA-1 or SHA-256) that the id ``like`` was made with."""
+    """Compute Git's id of a blob with the hash algorithm (SHA-1 or SHA-256) of the id ``like``."""
     algorithm = "sha1" if len(like) == 40 else "sha256"
     return hashlib.new(algorithm, b"blob %d\0" % len(content) + content).hexdigest()
 
 
 class Repository:
-    """A repository on this machine: someone's own, or our mirror of a remote one.
+    """A repository on this machine: a user's own, or the mirror of a remote one.
 
     Args:
         directory: the Git directory.
-        shown: what messages and measurements call it; holds no credentials.
+        shown: name in messages and measurements, without credentials.
     """
 
     def __init__(self, directory: Path, shown: str) -> None:
@@ -67,26 +67,26 @@ class Repository:
 
     @classmethod
     def open_local(cls, path: Path) -> Repository:
-        """The repository that a folder is, or lies in.
+        """Open the repository that contains a folder.
 
         Raises:
-            SourceError: there is none.
+            SourceError: the folder is in no repository.
         """
         try:
             with git.Repo(path, search_parent_directories=True) as repo:
                 return cls(Path(repo.git_dir), str(repo.working_tree_dir or repo.git_dir))
         except (GitError, OSError) as error:
             raise SourceError(
-                "is no Git repository",
+                "not a Git repository",
                 where=str(path),
-                hint="A test in a repository is written URL@REF:path, one outside Git as its folder.",
+                hint="Name a test in a repository as URL@REF:path, one outside Git as its folder.",
             ) from error
 
     def resolve_commit(self, ref: str) -> str:
-        """Full hash of the commit that a branch, tag, full or short hash means.
+        """Resolve a branch, tag, full or short hash to the full hash of its commit.
 
         Raises:
-            SourceError: there is no such commit, or more than one.
+            SourceError: no such commit, or an ambiguous short hash.
         """
         try:
             return self._run_git("rev-parse", "--verify", f"{_is_valid_ref(ref)}^{{commit}}")
@@ -101,17 +101,17 @@ class Repository:
             raise _unknown_ref_error(ref, names, self.shown) from error
 
     def head_commit(self) -> str:
-        """Full hash of HEAD; '' where nothing was committed yet."""
+        """Return the full hash of HEAD; '' without any commit."""
         try:
             return self._run_git("rev-parse", "--verify", "HEAD^{commit}")
         except GitCommandError:
             return ""
 
     def list_files(self, commit: str, path: str) -> tuple[GitFile, ...]:
-        """Every file below a folder of a commit.
+        """List every file below a folder of a commit.
 
         Raises:
-            SourceError: there is no such folder, or it cannot be taken out of the repository.
+            SourceError: the folder is missing, or contains a submodule or an unsafe name.
         """
         where = f"{self.shown}@{commit[:12]}:{path}"
         self._require_folder(commit, path, where)
@@ -122,31 +122,33 @@ class Repository:
         for entry in entries:
             if entry.mode == SUBMODULE_MODE:
                 raise SourceError(
-                    f"holds a submodule ({entry.name}); its files are in another repository",
+                    f"contains a submodule ({entry.name}); its files are in another repository",
                     where=where,
                     hint="Put the files into the test's folder.",
                 )
             parts = entry.name.split("/")
             if any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
-                raise SourceError(f"holds a file with the unsafe name {entry.name!r}", where=where)
+                raise SourceError(
+                    f"contains a file with the unsafe name {entry.name!r}", where=where
+                )
         return entries
 
     def list_tests(self, commit: str) -> tuple[str, ...]:
-        """The folders of a commit that hold a test.toml."""
+        """List the folders of a commit that contain a test.toml."""
         names = self._read_git("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
-        found = (PurePosixPath(name) for name in names.split("\0"))
-        return tuple(sorted(str(name.parent) for name in found if name.name == "test.toml"))
+        paths = (PurePosixPath(name) for name in names.split("\0"))
+        return tuple(sorted(str(path.parent) for path in paths if path.name == "test.toml"))
 
     def suggest_tests(self, commit: str, path: str) -> str:
-        """A sentence that lists the tests of a commit, those with similar paths first."""
+        """Write a sentence that lists the tests of a commit, similar paths first."""
         tests = self.list_tests(commit)
         near = difflib.get_close_matches(path, tests, n=3)
         listed = [*near, *(test for test in tests if test not in near)]
         more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
-        return f"Tests there: {', '.join(listed[:10])}{more}." if listed else "It holds no test."
+        return f"Tests there: {', '.join(listed[:10])}{more}." if listed else "It contains no test."
 
     def read_content(self, entry: GitFile) -> bytes:
-        """The content of a file; for a link, where it leads."""
+        """Read the content of a file; for a link, its target."""
         try:
             content: bytes = self._git.cat_file(
                 "blob",
@@ -160,7 +162,7 @@ class Repository:
         return content
 
     def ignores(self, path: Path) -> bool:
-        """Whether the working tree's .gitignore names the path and no commit holds it."""
+        """Whether the working tree ignores the path, by .gitignore and not committed."""
         try:
             self._run_git("check-ignore", "--quiet", str(path), GIT_WORK_TREE=self.shown)
         except GitCommandError:
@@ -176,19 +178,19 @@ class Repository:
             if kind == "tree":
                 continue
             reason = {
-                "": "there is no such folder in that commit",
+                "": "no such folder in that commit",
                 "commit": f"{prefix} is a submodule: name its own repository",
             }.get(kind, f"{prefix} is a file, not a folder")
             if mode == LINK_MODE:
-                reason = f"{prefix} is a symbolic link: give the folder it leads to"
+                reason = f"{prefix} is a symbolic link: name its target instead"
             raise SourceError(reason, where=where, hint=self.suggest_tests(commit, path))
 
     def _git_environment(self, **more: str) -> dict[str, str]:
-        # Inside a Git hook GIT_DIR names another repository.
+        # In a Git hook GIT_DIR names another repository.
         return {"GIT_DIR": str(self.directory), **more}
 
     def _run_git(self, *arguments: str, timeout: float | None = None, **environment: str) -> str:
-        """What Git prints; a GitCommandError where it fails is for the caller to explain."""
+        """Run Git and return its output; callers handle GitCommandError."""
         try:
             printed = self._git.execute(
                 ["git", *arguments],
@@ -200,18 +202,17 @@ class Repository:
         return str(printed)
 
     def _read_git(self, *arguments: str) -> str:
-        """What Git prints where only a damaged repository makes it fail."""
+        """Run a Git command that fails only in a damaged repository, and return its output."""
         try:
             return self._run_git(*arguments)
         except GitCommandError as error:
             raise self._damage_error(error) from error
 
     def _damage_error(self, error: GitCommandError) -> SourceError:
-        why = _extract_reason(error)
         return SourceError(
-            f"Git cannot read the repository: {why}",
+            f"Git cannot read the repository: {_extract_reason(error)}",
             where=self.shown,
-            hint=f"'git fsck' in {self.directory} tells more.",
+            hint=f"Run 'git fsck' in {self.directory} for details.",
         )
 
     def _has_commit(self, commit: str) -> bool:
@@ -228,14 +229,15 @@ class Repository:
 
 
 def update_mirror(address: RepositoryAddress, ref: str, git_dir: Path) -> tuple[Repository, str]:
-    """Our mirror of a remote repository, brought up to date for ``ref``, and the commit it means.
+    """Update the mirror of a remote repository for ``ref``; return it and the commit.
 
-    A full hash that the mirror already holds needs no connection; everything else asks the remote.
-    A tag wins over a branch of the same name, as in Git; ``refs/heads/NAME`` means the branch.
+    A full hash that the mirror already contains needs no connection; anything else is looked up at
+    the remote.  As in Git, a tag takes precedence over a branch of the same name;
+    ``refs/heads/NAME`` selects the branch.
 
     Raises:
-        SourceUnreachable: the remote does not answer or does not let us in.
-        SourceError: it has no such ref.
+        SourceUnreachableError: the remote does not answer or denies access.
+        SourceError: the remote has no such ref.
     """
     _is_valid_ref(ref)
     name = hashlib.sha256(address.url.encode()).hexdigest()[:24]
@@ -243,7 +245,7 @@ def update_mirror(address: RepositoryAddress, ref: str, git_dir: Path) -> tuple[
     with hold_lock(directory.with_suffix(".lock")):
         directory.mkdir(parents=True, exist_ok=True)
         repository = Repository(directory, address.url)
-        # Naming a work tree, of which nothing is made, overrules one that a Git hook names.
+        # An explicit work tree, which is never filled, overrides the one set by a Git hook.
         repository._run_git("init", "--quiet", GIT_WORK_TREE=str(directory))
         if _FULL_HASH.fullmatch(ref) and repository._has_commit(ref):
             return repository, ref
@@ -262,7 +264,7 @@ def _fetch_ref(repository: Repository, address: RepositoryAddress, ref: str) -> 
                 repository._fetch(address, f"+{full}:refs/pinned/{commit}")
             return repository.resolve_commit(commit)
     if _FULL_HASH.fullmatch(ref):
-        # Reachable from no branch, perhaps, but most servers hand out any commit by its full hash.
+        # Most servers provide any commit by its full hash, even one that no branch contains.
         try:
             repository._fetch(address, f"+{ref}:refs/pinned/{ref}")
         except GitCommandError:
@@ -280,7 +282,7 @@ def _fetch_ref(repository: Repository, address: RepositoryAddress, ref: str) -> 
 def _list_remote_refs(
     repository: Repository, address: RepositoryAddress, ref: str
 ) -> Mapping[str, str]:
-    """What the remote says: full name -> object id; ``NAME^{}`` is the commit of a tag."""
+    """List the remote's refs: full name -> object id; ``NAME^{}`` is the commit of a tag."""
     patterns = ["HEAD", "refs/heads/*", "refs/tags/*"]
     patterns += [ref] if ref.startswith("refs/") else []
     text = repository._run_git(
@@ -296,7 +298,7 @@ def _list_remote_refs(
 
 def _is_valid_ref(ref: str) -> str:
     if not ref or ref.startswith("-") or not ref.isprintable() or " " in ref:
-        raise SourceError(f"{ref!r} is no ref", hint="Give a branch, a tag or a commit.")
+        raise SourceError(f"{ref!r} is not a ref", hint="Name a branch, a tag or a commit.")
     return ref
 
 
@@ -307,7 +309,7 @@ def _find_repository_root(path: str) -> str:
 def _parse_entry(line: str) -> GitFile:
     facts, _, name = line.partition("\t")
     mode, _, id_, size = facts.split()
-    # A submodule has no size, nor has an object that is missing: reading that one tells.
+    # Submodules and missing objects have no size; reading the latter fails later.
     return GitFile(name, mode, id_, int(size) if size.isdigit() else 0)
 
 
@@ -315,14 +317,14 @@ def _unknown_ref_error(ref: str, names: Iterable[str], shown: str) -> SourceErro
     short = (re.sub(r"^refs/(mirror/)?(heads|tags|remotes)/", "", name) for name in names)
     known = sorted({name for name in short if not name.startswith("refs/") and "^{}" not in name})
     near = difflib.get_close_matches(ref, known, n=3) or known[:10]
-    listed = f"Near names: {', '.join(near)}." if near else "It has no branches or tags."
-    return SourceError(f"there is no branch, tag or commit {ref!r}", where=shown, hint=listed)
+    listed = f"Similar names: {', '.join(near)}." if near else "It has no branches or tags."
+    return SourceError(f"no branch, tag or commit {ref!r}", where=shown, hint=listed)
 
 
 def _extract_reason(error: GitCommandError) -> str:
-    """The line of what Git said that tells the reason."""
-    said = mask_credentials(str(error.stderr)).strip().removeprefix("stderr:").strip(" '\n")
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    """Extract the line with the reason from Git's error output."""
+    output = mask_credentials(str(error.stderr)).strip().removeprefix("stderr:").strip(" '\n")
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return next(
         (line for line in lines if re.match(r"(fatal|error|ssh):", line)), "".join(lines[-1:])
     )
@@ -331,12 +333,12 @@ def _extract_reason(error: GitCommandError) -> str:
 def _unreachable_error(
     error: GitCommandError, address: RepositoryAddress, directory: Path
 ) -> SourceError:
-    said, why = str(error.stderr), _extract_reason(error)
+    output, reason = str(error.stderr), _extract_reason(error)
     hint = "Check the address and the network; a commit fetched before works by its full hash."
-    if "Timeout:" in said:
-        why = "no answer in time"
-    elif re.search(r"uthenticat|ermission denied|could not read (User|Pass)|40[13]", said):
-        hint = "Nobody is asked for a password: give access by an SSH key or a credential helper."
-    elif ".lock" in said:
+    if "Timeout:" in output:
+        reason = "no answer in time"
+    elif re.search(r"uthenticat|ermission denied|could not read (User|Pass)|40[13]", output):
+        hint = "Passwords are never asked for: configure an SSH key or a credential helper."
+    elif ".lock" in output:
         hint = f"If no other Git runs there, remove {directory} and try again."
-    return SourceUnreachableError(f"cannot be fetched: {why}", where=address.url, hint=hint)
+    return SourceUnreachableError(f"cannot be fetched: {reason}", where=address.url, hint=hint)

@@ -1,4 +1,4 @@
-"""Addresses of remote repositories: what may be shown of them, and what only Git may see."""
+"""Addresses of remote repositories, with credentials separated from the parts that may be shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from treehammer.errors import SourceError
 
-#: Seconds until a remote that does not answer, or a transfer that stalls, is given up.
+#: Seconds after which an unresponsive remote or a stalled transfer fails.
 RESPONSE_TIMEOUT_S = 60
 
 _KNOWN_SCHEMES = ("https", "http", "ssh", "file")
@@ -18,17 +18,17 @@ _SCP_ADDRESS = re.compile(r"(?:[\w.-]+@)?[\w.-]+:(?!:|//)\S+")
 
 
 def mask_credentials(text: str) -> str:
-    """The text without the credentials of any URL in it."""
+    """Remove the credentials of any URL in a text."""
     return re.sub(r"://[^/\s]*@", "://***@", text)
 
 
 @dataclass(frozen=True)
 class RepositoryAddress:
-    """Where a remote repository is.
+    """Address of a remote repository.
 
     Attributes:
-        url: without credentials; the only form that is shown, stored or put on a command line.
-        secret: value of the HTTP Authorization header, handed to Git in its environment.
+        url: URL without credentials, the only form shown, stored or used on a command line.
+        authorization: HTTP Authorization header, passed to Git in its environment.
     """
 
     url: str
@@ -36,28 +36,28 @@ class RepositoryAddress:
 
     @classmethod
     def from_url(cls, url: str) -> RepositoryAddress | None:
-        """The address in a URL or ``user@host:path``; None for anything else.
+        """Parse a URL or ``user@host:path``; None for anything else.
 
         Raises:
-            SourceError: a URL of a kind that is not supported.
+            SourceError: an invalid URL, or one with an unsupported scheme.
         """
         if "://" not in url:
             return cls(url) if _SCP_ADDRESS.fullmatch(url) else None
         try:
             parts = urlsplit(url)
-            parts.port  # noqa: B018  (a part of a password taken for a port is found here)
+            parts.port  # noqa: B018  (detects a password that was parsed as a port)
         except ValueError:
-            # Nothing after the scheme is shown: who knows which part of it is the password.
+            # Show nothing after the scheme, since any part may be the password.
             raise SourceError(
-                "is no valid URL",
+                "not a valid URL",
                 where=url.partition("://")[0] + "://…",
-                hint="Characters such as / and @ in a password are written %2F and %40.",
+                hint="Write characters such as / and @ in a password as %2F and %40.",
             ) from None
         if parts.scheme not in _KNOWN_SCHEMES:
             raise SourceError(
-                f"repositories are not read over {parts.scheme!r}",
+                f"unsupported scheme {parts.scheme!r}",
                 where=mask_credentials(url),
-                hint=f"Known: {', '.join(_KNOWN_SCHEMES)}, user@host:path and local paths.",
+                hint=f"Supported: {', '.join(_KNOWN_SCHEMES)}, user@host:path and local paths.",
             )
         user_info, _, host = parts.netloc.rpartition("@")
         user, _, password = user_info.partition(":")
@@ -70,7 +70,7 @@ class RepositoryAddress:
         return cls(clean, f"Authorization: Basic {base64.b64encode(pair).decode()}")
 
     def git_environment(self) -> dict[str, str]:
-        """Variables for Git: it never asks anybody, gives up stalled transfers, knows the secret."""
+        """Build variables for Git: no prompts, a limit for stalled transfers, the credentials."""
         options = {
             "http.lowSpeedLimit": "100",
             "http.lowSpeedTime": str(RESPONSE_TIMEOUT_S),
@@ -88,8 +88,8 @@ class RepositoryAddress:
         for number, (key, value) in enumerate(options.items(), first):
             variables[f"GIT_CONFIG_KEY_{number}"] = key
             variables[f"GIT_CONFIG_VALUE_{number}"] = value
-        # A program that answers for people (GIT_ASKPASS) is kept; a window that asks them is not.
+        # Keep a configured GIT_ASKPASS program, but prevent Git's default dialogs.
         variables["GIT_ASKPASS"] = os.environ.get("GIT_ASKPASS", "")
-        patience = f"ssh -o BatchMode=yes -o ConnectTimeout={RESPONSE_TIMEOUT_S}"
-        variables["GIT_SSH_COMMAND"] = os.environ.get("GIT_SSH_COMMAND", patience)
+        default_ssh = f"ssh -o BatchMode=yes -o ConnectTimeout={RESPONSE_TIMEOUT_S}"
+        variables["GIT_SSH_COMMAND"] = os.environ.get("GIT_SSH_COMMAND", default_ssh)
         return variables

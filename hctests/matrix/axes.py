@@ -1,6 +1,6 @@
-"""The axes of a matrix: which values each takes, its default, and its values as typed text.
+"""Axes of a matrix: valid values, defaults, and parsing of typed text.
 
-Values are normalised, so that ``1`` and ``1.0`` are one fraction and one series.
+Values are normalized, so that ``1`` and ``1.0`` are one fraction and one series.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar
 AXIS_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,29}$"
 MAX_AXIS_TEXT = 1000
 
-#: Axes that no job can run interleaved, and why.
+#: Axes that cannot run interleaved in one job -> reason.
 NEVER_BUNDLED_AXES: Mapping[str, str] = {
     "door": "a job reads through one door",
-    "access": "the copy of a staged execution warms the caches that the next one reads through",
-    "cache": "a warm execution leaves the server's cache warm for the cold one after it",
+    "access": "the copy of a staged execution warms the caches that the next one uses",
+    "cache": "a warm execution leaves the server's cache warm for the next, cold one",
 }
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis may hold.
+    """Definition of an axis.
 
-    ``read`` returns the normalised value, or raises ValueError saying what is wrong; ``schema`` is
-    the JSON Schema of one value; ``numeric`` tells whether typed text is read as a number when it
-    is one.
+    ``normalize`` returns the normalized value, or raises ValueError with the reason; ``schema`` is
+    the JSON Schema of one value; ``numeric`` is whether typed text is parsed as a number if possible.
     """
 
     default: tuple[Scalar, ...]
@@ -43,10 +42,10 @@ class Axis:
 
 
 def check_text(value: Any) -> str:
-    """A value that must be text: one line, without control characters.
+    """Check that a value is one line of text without control characters.
 
     Raises:
-        ValueError: it is not.
+        ValueError: any other value.
     """
     if not isinstance(value, str):
         raise ValueError(f"{_format_value(value)} is not text in quotes")
@@ -54,7 +53,7 @@ def check_text(value: Any) -> str:
         raise ValueError(f"{value!r} is empty or has spaces around it")
     if not value.isprintable() or len(value) > MAX_AXIS_TEXT:
         raise ValueError(
-            f"{value[:40]!r} holds control characters or more than {MAX_AXIS_TEXT} characters"
+            f"{value[:40]!r} contains control characters or more than {MAX_AXIS_TEXT} characters"
         )
     return value
 
@@ -65,13 +64,13 @@ def _format_value(value: Any) -> str:
 
 def _check_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not is_number(value):
-        why = "does not fit 64 bits" if type(value) is int else "is not a number"
-        raise ValueError(f"{_format_value(value)} {why}")
+        reason = "does not fit 64 bits" if type(value) is int else "is not a number"
+        raise ValueError(f"{_format_value(value)} {reason}")
     return value
 
 
 def _normalize_number(value: Any) -> int | float:
-    """A number, whole where it can be: 30.0 and 30 are one value."""
+    """Convert to a whole number if possible: 30.0 and 30 are one value."""
     number = _check_number(value)
     whole = int(number)
     return whole if whole == number and is_number(whole) else number
@@ -117,7 +116,7 @@ def _normalize_door(value: Any) -> Scalar:
 def _make_choice_reader(*known: str) -> Callable[[Any], Scalar]:
     def read(value: Any) -> Scalar:
         if not isinstance(value, str) or value not in known:
-            raise ValueError(f"{_format_value(value)} is not known")
+            raise ValueError(f"unknown value {_format_value(value)}")
         return value
 
     return read
@@ -173,7 +172,7 @@ AXES_BY_NAME: Mapping[str, Axis] = {
 }
 assert tuple(AXES_BY_NAME) == CATALOGUE_AXES
 
-#: No column of its own: a test that does not name it reads TTrees, and its series stay as they were.
+#: Without a column of its own: tests without this axis read TTrees, and their series are unaffected.
 FORMAT_AXIS_TYPE = Axis(
     (),
     '"ttree" or "rntuple"',
@@ -190,12 +189,12 @@ CUSTOM_AXIS_TYPE = Axis(
 
 
 def find_axis(name: str) -> Axis:
-    """The axis of that name; every name that is not known is a test's own axis."""
+    """Find an axis by name; unknown names are custom axes."""
     return FORMAT_AXIS_TYPE if name == FORMAT_AXIS else AXES_BY_NAME.get(name, CUSTOM_AXIS_TYPE)
 
 
 def have_same_kind(values: Sequence[Scalar]) -> bool:
-    """Whether all values of a test's own axis are text, all numbers, or all true and false."""
+    """Whether all values of a custom axis are text, all numbers, or all booleans."""
     return len({_value_kind(value) for value in values}) <= 1
 
 
@@ -204,12 +203,12 @@ def _value_kind(value: Scalar) -> str:
 
 
 def parse_axis_text(name: str, typed: str, declared: Sequence[Scalar]) -> Any:
-    """What someone typed for an axis, as a TOML value of the axis' type (not yet checked).
+    """Parse a typed value to a TOML value of the axis' type, without checking it.
 
     Args:
-        name: of the axis.
-        typed: e.g. ``0.02`` or ``Muon_*``.
-        declared: the values test.toml gives; they tell the type of a test's own axis.
+        name: name of the axis.
+        typed: typed text, such as ``0.02`` or ``Muon_*``.
+        declared: values in test.toml, which determine the type of a custom axis.
     """
     kind = "number" if find_axis(name).numeric else "text"
     if name not in AXES_BY_NAME and declared:

@@ -1,8 +1,8 @@
-"""A test, its axes and its variants, as plain values.
+"""Plain dataclasses for a test, its axes and its variants.
 
-:mod:`treehammer.hctests.schema.definition_loader` makes a :class:`TestDefinition` from ``test.toml``,
+:mod:`treehammer.hctests.schema.definition_loader` loads a :class:`TestDefinition` from ``test.toml``,
 :mod:`treehammer.hctests.git.pinned_tests` a :class:`PinnedTest` from a Git repository, and
-:mod:`treehammer.hctests.matrix.variant_expansion` the :class:`VariantGroup` objects that a plan multiplies out.
+:mod:`treehammer.hctests.matrix.variant_expansion` groups variants for planning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Scalar = str | int | float | bool
 #: The file in a test's folder that defines the test.
 TEST_FILE_NAME: Final = "test.toml"
 
-#: The axis whose values are the formats in which one content is read.
+#: The axis whose values are formats of the same content.
 FORMAT_AXIS = "format"
 
 #: Suffix of a payload -> its kind; every other payload is an executable.
@@ -33,16 +33,16 @@ PAYLOAD_KIND_BY_SUFFIX: Mapping[str, str] = {
 
 
 def detect_payload_kind(payload: str) -> str:
-    """``python``, ``macro`` or ``executable``, told by the file's suffix."""
+    """Return ``python``, ``macro`` or ``executable``, by the file's suffix."""
     return PAYLOAD_KIND_BY_SUFFIX.get(PurePosixPath(payload).suffix, "executable")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One point of the matrix: every axis but ``door`` and its value, in the order of test.toml.
+    """One point of the matrix: all axes except ``door`` with their values, in test.toml's order.
 
-    The door is a column of its own in every measurement, so that a test that names its doors and
-    one that takes what a site offers measure the same series.
+    Measurements store the door in a column of its own, so that a test that names its doors and one
+    that uses a site's doors measure the same series.
     """
 
     values: tuple[tuple[str, Scalar], ...]
@@ -52,11 +52,11 @@ class Variant:
 
     @cached_property
     def canonical_json(self) -> str:
-        """Canonical JSON: the identity of the variant."""
+        """The variant as canonical JSON, its identity."""
         return json.dumps(dict(self.values), sort_keys=True, separators=(",", ":"))
 
     def label(self, axes: tuple[str, ...]) -> str:
-        """Display name made of the given axes, e.g. ``branches=2% cache_mb=30 root=6.40.00``."""
+        """Format the given axes for display, e.g. ``branches=2% cache_mb=30 root=6.40.00``."""
         return (
             " ".join(f"{axis}={_format_axis_value(axis, self[axis])}" for axis in axes) or "default"
         )
@@ -86,13 +86,13 @@ class MetricDeclaration:
 
 @dataclass(frozen=True)
 class TestDefinition:
-    """``test.toml``, validated and with every default filled in.
+    """A validated ``test.toml`` with every default filled in.
 
-    ``axes`` maps each axis to its values in order; all of
-    :data:`treehammer.collectors.record.metric_catalogue.CATALOGUE_AXES` except ``door`` are always present (``door``
-    only when test.toml names it: otherwise every site's first door is used).
+    ``axes`` maps each axis to its values in order.  All of
+    :data:`treehammer.collectors.record.metric_catalogue.CATALOGUE_AXES` are present; ``door`` only if
+    test.toml names it, otherwise every site's first door is used.
     ``files`` are relative to the test's folder and include ``test.toml`` and the payload.
-    ``twins`` maps values of the axis ``format`` to datasets of the same content as ``dataset``,
+    ``twins`` maps values of the axis ``format`` to datasets with the same content as ``dataset``,
     which is read for all other values.
     """
 
@@ -119,25 +119,25 @@ class TestDefinition:
     __test__ = False  # not a pytest class
 
     def dataset_for(self, variant: Variant) -> str:
-        """Name of the dataset that a variant reads; '' when it needs none."""
+        """Return the name of the dataset that a variant reads; '' for none."""
         return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), self.dataset)
 
     @property
     def payload_kind(self) -> str:
-        """``python``, ``macro`` or ``executable``, told by the payload's suffix."""
+        """``python``, ``macro`` or ``executable``, by the payload's suffix."""
         return detect_payload_kind(self.payload)
 
 
 @dataclass(frozen=True)
 class PinnedTest:
-    """A test pinned to a commit (or to a working tree, marked ``dirty`` when that differs).
+    """A test pinned to a commit, or to a working tree, marked ``dirty`` if modified.
 
     Attributes:
-        repository: URL or absolute path, credentials removed.
-        ref: what the user wrote after ``@`` ('' for a bare path).
+        repository: URL or absolute path, without credentials.
+        ref: the ref after ``@`` as typed ('' for a bare path).
         commit: full hash, '' outside Git.
-        path: of the test inside the repository.
-        folder: local, read-only copy (or the working tree itself) holding the test's files.
+        path: path of the test inside the repository.
+        folder: local, read-only copy (or the working tree itself) with the test's files.
         hashes: relative name -> sha256 of each of ``definition.files``.
     """
 

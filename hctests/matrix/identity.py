@@ -1,7 +1,7 @@
-"""Identity: content hashes of tests, series and comparisons.  Names of people and files play no part.
+"""Content hashes that identify tests, series and comparisons, independent of names.
 
-What a series is made of stands in six columns of every measurement, :data:`SERIES_COLUMNS`, so that
-analysis can tell from stored rows what belongs together.
+A series is defined by six columns of every measurement, :data:`SERIES_COLUMNS`, so that analysis can
+group stored rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treehammer.hctests.matrix.definition import (
     Variant,
 )
 
-#: Columns of a measurement that make its series.
+#: Columns of a measurement that define its series.
 SERIES_COLUMNS: Final = (
     "test_hash",
     "variant",
@@ -30,17 +30,16 @@ SERIES_COLUMNS: Final = (
     "door",
     "instrument_version",
 )
-#: The axis whose values are releases of ROOT, for which a measurement has a column of its own.
+#: The axis of ROOT releases, which measurements store in a column of its own.
 RELEASE_AXIS: Final = "root"
 
 
 def compute_test_hash(pinned: PinnedTest) -> str:
-    """SHA-256 (hex) of what the test does.
+    """Hash the parts of a test that determine a single measurement (SHA-256, hex).
 
-    It covers the content of every file but test.toml, and of test.toml what changes a single
-    measurement: payload, tree, seed, settings and units of its own metrics.  Matrix, counts of
-    repeats, rounds and passes, limits, name and description can change within a series; the dataset
-    stands in the series by its own hash.
+    These are the content of every file except test.toml, and from test.toml payload, tree, seed,
+    settings and the units of its own metrics.  Matrix, numbers of repeats, rounds and passes, limits,
+    name and description may change within a series; the dataset enters the series by its own hash.
     """
     definition = pinned.definition
     return _hash_document(
@@ -59,16 +58,16 @@ compute_test_hash.__test__ = False  # type: ignore[attr-defined]  # not a pytest
 
 
 def get_payload_hash(pinned: PinnedTest) -> str:
-    """SHA-256 (hex) of the payload file alone."""
+    """Return the SHA-256 (hex) of the payload file alone."""
     return pinned.hashes[pinned.definition.payload]
 
 
 def compute_series(test: str, variant: Variant, dataset_hash: str, site: str, door: str) -> str:
-    """Fingerprint (SHA-256, hex) of the series that a measurement belongs to.
+    """Compute the fingerprint (SHA-256, hex) of a measurement's series.
 
     Args:
-        test: :func:`test_hash` of the test.
-        variant: of its matrix.
+        test: the test's hash, from :func:`compute_test_hash`.
+        variant: a variant of its matrix.
         dataset_hash: ``Manifest.hash``; '' for a test that reads no dataset.
         site: name of the site.
         door: name of the door.
@@ -87,15 +86,15 @@ def compute_series(test: str, variant: Variant, dataset_hash: str, site: str, do
 
 
 def compute_comparison_key(measurement: Mapping[str, Any], *, without: Collection[str]) -> str:
-    """The fingerprint without the compared axes: equal for measurements that may be compared.
+    """Compute the fingerprint without the compared axes: equal for comparable measurements.
 
     Args:
-        measurement: holds :data:`SERIES_COLUMNS`, and ``content_hash``, which stands in place of
-            the dataset's own where formats are compared: each has its dataset.
-        without: axes of the variant, ``site``, ``door`` or ``dataset``; with none it is the series.
+        measurement: contains :data:`SERIES_COLUMNS`, and ``content_hash``, which replaces the
+            dataset's own hash when formats are compared, since each has its dataset.
+        without: axes of the variant, ``site``, ``door`` or ``dataset``; empty for the series.
     """
     row = {name: measurement.get(name) for name in SERIES_COLUMNS}
-    # The database keeps no empty text: no dataset is NULL there and '' in a plan.
+    # The database stores empty text as NULL: "no dataset" is NULL there and '' in a plan.
     row["dataset_hash"] = row["dataset_hash"] or ""
     if "dataset" in without:
         row["dataset_hash"] = ""
@@ -109,24 +108,24 @@ def compute_comparison_key(measurement: Mapping[str, Any], *, without: Collectio
 
 
 def parse_axes(variant: str, *, without: Collection[str] = ()) -> dict[str, Scalar]:
-    """The axes of a variant and their values.
+    """Parse a variant to its axes and values.
 
     Args:
-        variant: as a measurement holds it, a JSON object.
-        without: axes that are left out.
+        variant: JSON object, as stored in a measurement.
+        without: axes to omit.
 
     Raises:
-        ValueError: it is no JSON.
-        AttributeError: it is another thing than an object.
+        ValueError: not JSON.
+        AttributeError: not an object.
     """
     return {name: value for name, value in json.loads(variant).items() if name not in without}
 
 
 @lru_cache(maxsize=4096)
 def drop_release_axis(variant: str) -> str:
-    """A variant without its release of ROOT, as canonical JSON: equal for the same work.
+    """Return a variant without its ROOT release as canonical JSON: equal for the same work.
 
-    A text of others that is no JSON object is a variant of its own.
+    Any text that is not a JSON object is returned unchanged.
     """
     try:
         return Variant(tuple(parse_axes(variant, without=(RELEASE_AXIS,)).items())).canonical_json

@@ -1,4 +1,4 @@
-"""From axes to variants, from variants to groups that share a job, and their balanced orders."""
+"""Expansion of axes to variants, grouping of variants into jobs, and balanced orders."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ T = TypeVar("T")
 
 
 def expand_variants(definition: TestDefinition, door: str) -> tuple[Variant, ...]:
-    """The variants to run at one door, in matrix order: the last axis varies fastest.
+    """Expand the variants for one door, in matrix order: the last axis varies fastest.
 
-    ``exclude`` takes away every variant that has all values of a rule; then ``include`` adds the
-    variants that have all values of a rule, with all values of the axes that it does not name.
-    A test that names its doors has no variant at another one.
+    ``exclude`` removes every variant with all values of a rule; then ``include`` adds the variants
+    with all values of a rule, with all values of the axes that it does not name.
+    A test that names its doors has no variant for others.
     """
     doors = definition.axes.get("door", (door,))
     axes = {name: values for name, values in definition.axes.items() if name != "door"}
-    kept = [
+    points = [
         point
         for point in _expand_points(axes, doors, door)
         if not any(rule.items() <= point.items() for rule in definition.exclude)
     ]
     for rule in definition.include:
-        chosen = {name: (rule[name],) if name in rule else axes[name] for name in axes}
-        wanted = (str(rule["door"]),) if "door" in rule else doors
-        kept += _expand_points(chosen, wanted, door)
-    found = (Variant(tuple((name, point[name]) for name in axes)) for point in kept)
-    return tuple(dict.fromkeys(found))
+        rule_axes = {name: (rule[name],) if name in rule else axes[name] for name in axes}
+        rule_doors = (str(rule["door"]),) if "door" in rule else doors
+        points += _expand_points(rule_axes, rule_doors, door)
+    variants = (Variant(tuple((name, point[name]) for name in axes)) for point in points)
+    return tuple(dict.fromkeys(variants))
 
 
 def _expand_points(
@@ -44,7 +44,7 @@ def _expand_points(
 
 
 def group_variants(definition: TestDefinition, door: str) -> tuple[VariantGroup, ...]:
-    """The variants at one door, gathered so that a group differs in the bundled axes alone."""
+    """Group the variants for one door; members of a group differ only in the bundled axes."""
     gathered: dict[tuple[tuple[str, Scalar], ...], list[Variant]] = {}
     for variant in expand_variants(definition, door):
         rest = tuple(pair for pair in variant.values if pair[0] not in definition.bundle)
@@ -53,7 +53,7 @@ def group_variants(definition: TestDefinition, door: str) -> tuple[VariantGroup,
 
 
 def find_label_axes(definition: TestDefinition) -> tuple[str, ...]:
-    """The axes that tell the test's variants apart, for :meth:`Variant.label`."""
+    """Find the axes that distinguish the test's variants, for :meth:`Variant.label`."""
     named = [
         (name, {*values, *(rule[name] for rule in definition.include if name in rule)})
         for name, values in definition.axes.items()
@@ -63,7 +63,7 @@ def find_label_axes(definition: TestDefinition) -> tuple[str, ...]:
 
 
 def derive_job_seed(seed: int, *parts: str | int) -> int:
-    """A seed of its own for each job, from the test's seed and what tells the job from others."""
+    """Derive a job's seed from the test's seed and parts that identify the job."""
     text = "\0".join(str(part) for part in (seed, *parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
@@ -71,12 +71,12 @@ def derive_job_seed(seed: int, *parts: str | int) -> int:
 def order_executions(
     group: VariantGroup, rounds: int, seed: int
 ) -> tuple[tuple[int, int, Variant], ...]:
-    """The executions of one job: (round, position, variant), both counted from 1.
+    """Order the executions of one job as (round, position, variant), both counted from 1.
 
-    Two variants alternate AB, BA, AB, …; more follow a Williams design, in which each stands at
-    each position and follows each other one equally often.  Every second round is the mirror image
-    of the one before, so that a steady drift of the node cancels within two rounds.  The seed of
-    the job chooses which variant gets which letter and with which pair of rounds it starts.
+    Two variants alternate AB, BA, AB, …; more follow a Williams design, in which each variant is
+    equally often at each position and behind each other one.  Every second round mirrors the one
+    before, so that a steady drift of the node cancels within two rounds.  The job's seed assigns
+    variants to letters and selects the first pair of rounds.
 
     Source: E. J. Williams, Aust. J. Sci. Res. A 2 (1949) 149.
     """
@@ -91,10 +91,10 @@ def order_executions(
 
 
 def _build_mirrored_rows(count: int) -> list[tuple[tuple[int, ...], ...]]:
-    """The rows of a Williams design for ``count`` letters, each with its mirror image.
+    """Build the rows of a Williams design for ``count`` letters, each with its mirror image.
 
-    The first row is 0, 1, n-1, 2, n-2, …; the others add a constant.  With an even number of letters
-    the mirror images are rows of the same design, with an odd one they complete it.
+    The first row is 0, 1, n-1, 2, n-2, …; the others add a constant.  For an even number of letters
+    the mirror images are rows of the same design, for an odd one they complete it.
     """
     if count == 1:
         return [((0,),)]
@@ -107,6 +107,6 @@ def _build_mirrored_rows(count: int) -> list[tuple[tuple[int, ...], ...]]:
 
 
 def _shuffle_items(items: Sequence[T], seed: int, purpose: str) -> list[T]:
-    """A seeded permutation that no version of Python will ever change."""
+    """Return a seeded permutation that does not depend on Python's version."""
     ranked = sorted(enumerate(items), key=lambda item: derive_job_seed(seed, purpose, item[0]))
     return [item for _, item in ranked]

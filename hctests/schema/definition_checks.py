@@ -1,4 +1,4 @@
-"""Checks that go across the keys of a definition: axes, rules, bundles, metrics, settings, files."""
+"""Checks across the keys of a definition: axes, rules, bundles, metrics, settings, files."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from treehammer.hctests.schema.document_problems import (
 from treehammer.hctests.schema.toml_models import TEST_TABLE_KEYS
 from treehammer.hctests.schema.toml_positions import KeyPath
 
-#: More variants than this are a slip, not a plan.
+#: Upper bound of a test's variants; more are taken for an oversight.
 MAX_VARIANTS = 10_000
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
-def check_axes(found: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
-    """Names, empty lists, duplicates and mixed types of the axes in [matrix]."""
-    for name, values in found.items():
+def check_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
+    """Check the axes in [matrix] for names, empty lists, duplicates and mixed types."""
+    for name, values in matrix.items():
         path: KeyPath = ("matrix", name)
         yield from _check_axis_name(name, path)
         if not values:
             yield DocumentProblem(path, "has no value (expected at least one)")
         if not axes.have_same_kind(values) and name not in axes.AXES_BY_NAME:
-            yield DocumentProblem(path, "mixes text, numbers or true and false (expected one kind)")
+            yield DocumentProblem(path, "mixes text, numbers or true and false (expected one type)")
         for index, value in enumerate(values):
             if value in values[:index]:
                 yield DocumentProblem((*path, index), f"{value!r} is given twice")
@@ -48,15 +48,15 @@ def _check_axis_name(name: str, path: KeyPath) -> Iterator[DocumentProblem]:
     if name in TEST_TABLE_KEYS:
         yield DocumentProblem(path, "is a key of [test], not an axis")
     elif near:
-        yield DocumentProblem(path, f"is no known axis, yet too near to one to be your own{near}")
+        yield DocumentProblem(path, f"unknown axis, too similar to a known one{near}")
     elif not re.fullmatch(axes.AXIS_NAME_PATTERN, name):
         yield DocumentProblem(
-            path, "is no name for an axis (expected up to 30 of a-z, 0-9 and _, a letter first)"
+            path, "is not an axis name (expected up to 30 of a-z, 0-9 and _, a letter first)"
         )
 
 
 def check_bundle(bundle: Sequence[str], known: Sequence[str]) -> Iterator[DocumentProblem]:
-    """``bundle`` names axes, each once, that may run interleaved."""
+    """Check that ``bundle`` names axes that may run interleaved, each once."""
     for index, name in enumerate(bundle):
         path: KeyPath = ("matrix", "bundle", index)
         if name in axes.NEVER_BUNDLED_AXES:
@@ -65,7 +65,7 @@ def check_bundle(bundle: Sequence[str], known: Sequence[str]) -> Iterator[Docume
             )
         elif name not in known:
             yield DocumentProblem(
-                path, f"{name!r} is no axis of this test{suggest_nearest(name, known)}"
+                path, f"{name!r} is not an axis of this test{suggest_nearest(name, known)}"
             )
         elif name in bundle[:index]:
             yield DocumentProblem(path, f"{name!r} is given twice")
@@ -74,13 +74,15 @@ def check_bundle(bundle: Sequence[str], known: Sequence[str]) -> Iterator[Docume
 def check_rule(
     rule: Mapping[str, Scalar], known: Mapping[str, Sequence[Scalar]], path: KeyPath
 ) -> Iterator[DocumentProblem]:
-    """An exclude or include rule names axes, and values that they can have."""
+    """Check that an exclude or include rule names axes and possible values of them."""
     if not rule:
         yield DocumentProblem(path, "is empty (expected at least one axis and its value)")
     for name, given in rule.items():
         here = (*path, name)
         if name not in known:
-            yield DocumentProblem(here, f"is no axis of this test{suggest_nearest(name, known)}")
+            yield DocumentProblem(
+                here, f"is not an axis of this test{suggest_nearest(name, known)}"
+            )
             continue
         try:
             value = axes.find_axis(name).normalize(given)
@@ -89,18 +91,18 @@ def check_rule(
             continue
         listed = path[0] == "exclude" or name == "door"
         if listed and value not in known[name]:
-            values = ", ".join(repr(one) for one in known[name])
+            values = ", ".join(map(repr, known[name]))
             yield DocumentProblem(
-                here, f"{value!r} is no value of that axis (expected one of: {values})"
+                here, f"{value!r} is not a value of that axis (expected one of: {values})"
             )
         elif not axes.have_same_kind((*known[name], value)) and name not in axes.AXES_BY_NAME:
-            yield DocumentProblem(here, f"{value!r} is of another kind than the axis' values")
+            yield DocumentProblem(here, f"{value!r} has another type than the axis' values")
 
 
 def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """There is at least one variant, there are not too many, and warm ones have a pass to count.
+    """Check the number of variants, and that warm ones have a pass to count.
 
-    What an executable does with its passes, and which of them it counts, is its own affair.
+    Executables decide themselves which of their passes they count.
     """
     doors = definition.axes.get("door", ("any",))
     size = math.prod(len(values) for values in definition.axes.values())
@@ -109,15 +111,15 @@ def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
             ("matrix",), f"has {size} combinations (expected at most {MAX_VARIANTS})"
         )
         return
-    found = [
+    variants = [
         variant
         for door in doors
         for variant in variant_expansion.expand_variants(definition, str(door))
     ]
-    if size and not found:
-        yield DocumentProblem(("exclude",), "leaves no variant at all")
+    if size and not variants:
+        yield DocumentProblem(("exclude",), "excludes all variants")
     counted = definition.payload_kind != "executable"
-    if counted and definition.passes < 2 and any(one["cache"] == "warm" for one in found):
+    if counted and definition.passes < 2 and any(v["cache"] == "warm" for v in variants):
         yield DocumentProblem(
             ("test", "passes"),
             f"{definition.passes} leaves nothing to count: the first pass of a warm execution is "
@@ -125,9 +127,9 @@ def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
         )
 
 
-def check_formats(found: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
-    """The axis ``format`` has values that the kit knows."""
-    for index, value in enumerate(found.get(FORMAT_AXIS, ())):
+def check_formats(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
+    """Check that the values of the axis ``format`` are known to the kit."""
+    for index, value in enumerate(matrix.get(FORMAT_AXIS, ())):
         try:
             axes.FORMAT_AXIS_TYPE.normalize(value)
         except ValueError as error:
@@ -138,25 +140,27 @@ def check_formats(found: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentPro
 
 
 def check_twins(
-    twins: Mapping[str, str], dataset: str, found: Mapping[str, Sequence[Scalar]]
+    twins: Mapping[str, str], dataset: str, matrix: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[DocumentProblem]:
-    """Each twin belongs to a value of the axis ``format`` and has something to be the twin of."""
-    formats = found.get(FORMAT_AXIS, ())
+    """Check that each twin belongs to a value of the axis ``format`` and to a dataset."""
+    formats = matrix.get(FORMAT_AXIS, ())
     for name, twin in twins.items():
         path: KeyPath = ("twins", name)
         if name not in formats:
-            listed = ", ".join(repr(value) for value in formats) or "that axis is not there"
+            listed = ", ".join(map(repr, formats)) or "the test has no such axis"
             yield DocumentProblem(
-                path, f"is no value of the axis 'format' (expected one of: {listed})"
+                path, f"is not a value of the axis 'format' (expected one of: {listed})"
             )
         elif not dataset:
-            yield DocumentProblem(path, "is a twin of nothing: [test] dataset is empty")
+            yield DocumentProblem(
+                path, "needs a dataset to be the twin of: [test] dataset is empty"
+            )
         elif not re.fullmatch(NAME_PATTERN, twin):
-            yield DocumentProblem(path, f"{twin!r} is no name of a dataset")
+            yield DocumentProblem(path, f"{twin!r} is not a dataset name")
 
 
 def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
-    """A test's own metrics have proper names that the catalogue does not use."""
+    """Check the names of a test's own metrics, which the catalogue must not use."""
     for name in names:
         if name in METRICS_BY_NAME:
             yield DocumentProblem(
@@ -165,12 +169,12 @@ def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
         elif not re.fullmatch(axes.AXIS_NAME_PATTERN, name):
             yield DocumentProblem(
                 ("metrics", name),
-                "is no name for a metric (expected up to 30 of a-z, 0-9 and _, a letter first)",
+                "is not a metric name (expected up to 30 of a-z, 0-9 and _, a letter first)",
             )
 
 
 def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[DocumentProblem]:
-    """What is handed to the payload must survive as JSON."""
+    """Check that the settings can be passed to the payload as JSON."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from check_settings(item, (*path, key))
@@ -178,13 +182,13 @@ def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[Docume
         for index, item in enumerate(value):
             yield from check_settings(item, (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
-        yield DocumentProblem(path, f"{value!r} cannot be handed on (expected a finite number)")
+        yield DocumentProblem(path, f"{value!r} is not valid JSON (expected a finite number)")
     elif not isinstance(value, str | int | float):
-        yield DocumentProblem(path, "a date or time cannot be handed on (expected text in quotes)")
+        yield DocumentProblem(path, "a date or time is not valid JSON (expected text in quotes)")
 
 
 def check_file(folder: FilePath, name: str, path: KeyPath) -> Iterator[DocumentProblem]:
-    """A file that the test names lies in the test's folder, or is a link to one of a test beside."""
+    """Check that a named file is in the test's folder, or a link to a file of a test beside it."""
     pure = PurePosixPath(name)
     inside = f"(expected a file in {folder.name}/)"
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or not name.isprintable():
@@ -198,9 +202,9 @@ def check_file(folder: FilePath, name: str, path: KeyPath) -> Iterator[DocumentP
     elif target.is_dir():
         yield DocumentProblem(path, f"{name!r} is a folder (expected its files, one by one)")
     elif not target.is_file():
-        there = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
+        names = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
         yield DocumentProblem(
-            path, f"there is no file {name!r} {inside}{suggest_nearest(name, there)}"
+            path, f"there is no file {name!r} {inside}{suggest_nearest(name, names)}"
         )
     elif not os.access(target, os.R_OK):
         yield DocumentProblem(path, f"{name!r} cannot be read")
@@ -210,27 +214,27 @@ def check_file(folder: FilePath, name: str, path: KeyPath) -> Iterator[DocumentP
         if pointer:
             yield DocumentProblem(
                 path,
-                f"{name!r} is a Git LFS pointer, not the file itself (expected the file; in a "
-                "working tree 'git lfs pull' fetches it, from a commit it cannot be had)",
+                f"{name!r} is a Git LFS pointer (expected the file itself: run 'git lfs pull' in a "
+                "working tree; LFS files of commits are not supported)",
             )
 
 
 def _is_test_file(target: FilePath, folder: FilePath) -> bool:
-    """Whether a file is one of this test or, where a link leads there, one of a test beside it."""
+    """Whether a file belongs to this test, or through a link to a test beside it."""
     if target.is_relative_to(folder):
         return True
     if not target.is_relative_to(folder.parent):
         return False
-    neighbour = target.relative_to(folder.parent).parts[0]
-    return (folder.parent / neighbour / "test.toml").is_file()
+    neighbor = target.relative_to(folder.parent).parts[0]
+    return (folder.parent / neighbor / "test.toml").is_file()
 
 
 def check_executable(folder: FilePath, payload: str) -> Iterator[DocumentProblem]:
-    """A payload that is neither Python nor a macro can be started."""
+    """Check that a payload that is neither Python nor a macro is executable."""
     target = folder / payload
     if target.is_file() and not os.access(target, os.X_OK):
         yield DocumentProblem(
             ("test", "payload"),
-            f"{payload!r} is neither .py nor .C and cannot be executed (run 'chmod +x {payload}', "
+            f"{payload!r} is neither .py nor .C and not executable (run 'chmod +x {payload}', "
             "or 'git update-index --chmod=+x' for a committed file)",
         )

@@ -1,4 +1,4 @@
-"""``test.toml`` to :class:`TestDefinition`: reads, checks everything, names every mistake at once."""
+"""Loading of ``test.toml`` into a :class:`TestDefinition`, with all mistakes reported at once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from treehammer.errors import DefinitionError
-from treehammer.hctests.matrix.axes import AXES_BY_NAME, have_same_kind, parse_axis_text
-from treehammer.hctests.matrix.axes import find_axis as axis_of
+from treehammer.hctests.matrix.axes import (
+    AXES_BY_NAME,
+    find_axis,
+    have_same_kind,
+    parse_axis_text,
+)
 from treehammer.hctests.matrix.definition import (
     TEST_FILE_NAME,
     MetricDeclaration,
@@ -26,7 +30,7 @@ from treehammer.hctests.schema.toml_models import (
     validate_definition,
 )
 
-#: Keys of [test] that the command line cannot replace: they say which files the test is made of.
+#: Keys of [test] that the command line cannot replace, since they determine the test's files.
 FIXED_KEYS: Final = ("name", "payload", "files")
 
 
@@ -34,11 +38,11 @@ def load_definition(folder: Path, *, shown: str = "") -> TestDefinition:
     """Read and check the test in a folder.
 
     Args:
-        folder: holds ``test.toml`` and every file that it names.
-        shown: what messages call test.toml; its path by default.
+        folder: folder of ``test.toml`` and of every file that it names.
+        shown: name of test.toml in messages; its path by default.
 
     Raises:
-        DefinitionError: there is no test.toml, or it has mistakes; ``problems`` names every one.
+        DefinitionError: test.toml is missing or has mistakes, all listed in ``problems``.
     """
     path = folder / TEST_FILE_NAME
     shown = shown or str(path)
@@ -50,17 +54,17 @@ def load_definition(folder: Path, *, shown: str = "") -> TestDefinition:
 def override_definition(
     definition: TestDefinition, axes: Mapping[str, Sequence[str]], settings: Mapping[str, str]
 ) -> TestDefinition:
-    """Apply ``-P axis=v1,v2`` and ``-S key=value`` with the checks of :func:`load`.
+    """Apply ``-P axis=v1,v2`` and ``-S key=value`` with the checks of :func:`load_definition`.
+
+    Rules of exclude and include with a value that an axis no longer has are dropped.
 
     Args:
-        definition: as loaded.
-        axes: axis (or ``bundle``) -> the values that replace its own, as typed.
-        settings: key of [test], or ``settings.KEY`` that test.toml has -> value, as typed.
-
-    Rules of exclude and include that name a value which an axis no longer has are left out.
+        definition: the definition as loaded.
+        axes: axis (or ``bundle``) -> replacement values, as typed.
+        settings: key of [test], or ``settings.KEY`` of test.toml -> value, as typed.
 
     Raises:
-        DefinitionError: unknown axis or key, or a value that test.toml could not have either.
+        DefinitionError: unknown axis or key, or a value that is invalid in test.toml as well.
     """
     raw = _build_document(definition)
     problems = [
@@ -68,17 +72,16 @@ def override_definition(
         *(problem for key, value in settings.items() for problem in _override_key(raw, key, value)),
     ]
 
-    def where(keys: toml_positions.KeyPath) -> tuple[int, str]:
+    def locate(keys: toml_positions.KeyPath) -> tuple[int, str]:
         if keys[0] == "matrix" and len(keys) > 1:
             return 0, f"-P {keys[1]}"
         if keys[0] == "test" and len(keys) > 1:
             return 1, f"-S {keys[1]}"
-        return 2, f"-S {document_problems.format_key_path(keys)}" if keys[
-            0
-        ] == "settings" else document_problems.format_key_path(keys)
+        option = "-S " if keys[0] == "settings" else ""
+        return 2, option + document_problems.format_key_path(keys)
 
     return _check_definition(
-        raw, None, where, definition.name, files=definition.files, found=problems
+        raw, None, locate, definition.name, files=definition.files, earlier=problems
     )
 
 
@@ -87,7 +90,7 @@ def _read_file(path: Path, shown: str) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise DefinitionError(
-            "there is no test here", where=shown, hint="A test is a folder that holds test.toml."
+            "no test here", where=shown, hint="A test is a folder that contains test.toml."
         ) from error
     except UnicodeDecodeError as error:
         raise DefinitionError(f"is not UTF-8 text ({error.reason})", where=shown) from error
@@ -102,22 +105,22 @@ def _check_definition(
     shown: str,
     *,
     files: Sequence[str] = (),
-    found: Sequence[DocumentProblem] = (),
+    earlier: Sequence[DocumentProblem] = (),
 ) -> TestDefinition:
-    """The definition in a document, which must have no mistake beside those already found.
+    """Build the definition of a document, or raise all its problems together with ``earlier`` ones.
 
-    Without a folder, ``files`` are the only ones that it may name.
+    Without a folder the definition may name only ``files``.
     """
     document, problems = validate_definition(raw)
-    problems += found
+    problems += earlier
     matrix = _collect_axes(document, raw)
     named = dict(_list_named_files(document, matrix))
     across = [*_check_across_keys(document, matrix), *_check_files(named, folder, files)]
-    # What follows from a wrong shape is no mistake of its own.
+    # Skip problems that only follow from an invalid shape.
     problems += [
-        one
-        for one in across
-        if not any(document_problems.problems_overlap(one, shape) for shape in problems)
+        problem
+        for problem in across
+        if not any(document_problems.problems_overlap(problem, shape) for shape in problems)
     ]
     if problems:
         raise document_problems.combine_problems(problems, where, shown, DefinitionError)
@@ -132,16 +135,16 @@ def _check_definition(
 
 
 def _check_across_keys(
-    document: DefinitionDocument, found: Mapping[str, Sequence[Scalar]]
+    document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[DocumentProblem]:
-    yield from definition_checks.check_axes(found)
-    yield from definition_checks.check_bundle(document.matrix.bundle, tuple(found))
+    yield from definition_checks.check_axes(matrix)
+    yield from definition_checks.check_bundle(document.matrix.bundle, tuple(matrix))
     for number, rule in enumerate(document.exclude):
-        yield from definition_checks.check_rule(rule, found, ("exclude", number))
+        yield from definition_checks.check_rule(rule, matrix, ("exclude", number))
     for number, rule in enumerate(document.include):
-        yield from definition_checks.check_rule(rule, found, ("include", number))
-    yield from definition_checks.check_formats(found)
-    yield from definition_checks.check_twins(document.twins, document.test.dataset, found)
+        yield from definition_checks.check_rule(rule, matrix, ("include", number))
+    yield from definition_checks.check_formats(matrix)
+    yield from definition_checks.check_twins(document.twins, document.test.dataset, matrix)
     yield from definition_checks.check_metrics(tuple(document.metrics))
     yield from definition_checks.check_settings(dict(document.settings))
 
@@ -149,14 +152,14 @@ def _check_across_keys(
 def _check_files(
     named: Mapping[str, toml_positions.KeyPath], folder: Path | None, known: Sequence[str]
 ) -> Iterator[DocumentProblem]:
-    """The files are there, or, without a folder, are among the known ones."""
+    """Check that the files exist or, without a folder, are among the known ones."""
     for name, path in named.items():
         if folder is not None:
             yield from definition_checks.check_file(folder, name, path)
         elif name not in known:
             yield DocumentProblem(
                 path,
-                f"{name!r} is no file of this test (expected one that [test] files names, so that "
+                f"{name!r} is not a file of this test (expected one named in [test] files, so that "
                 f"it is part of the test's identity){suggest_nearest(name, known)}",
             )
 
@@ -164,30 +167,30 @@ def _check_files(
 def _collect_axes(
     document: DefinitionDocument, raw: Mapping[str, Any]
 ) -> dict[str, tuple[Scalar, ...]]:
-    """Every axis and its values: those of test.toml in its order, then the defaults."""
+    """Collect every axis and its values: those of test.toml in its order, then the defaults."""
     matrix = document.matrix
     values = {**dict(matrix), **(matrix.__pydantic_extra__ or {})}
     given = [name for name in document.matrix.model_fields_set if name != "bundle"]
     given.sort(key=list(raw.get("matrix", {})).index)
-    found = {name: tuple(values[name]) for name in given}
+    axes = {name: tuple(values[name]) for name in given}
     for name, axis in AXES_BY_NAME.items():
-        if name not in found and name != "door":
-            found[name] = axis.default
+        if name not in axes and name != "door":
+            axes[name] = axis.default
     if "root" not in given and detect_payload_kind(document.test.payload) == "executable":
-        found["root"] = ("none",)
-    return found
+        axes["root"] = ("none",)
+    return axes
 
 
 def _list_named_files(
-    document: DefinitionDocument, found: Mapping[str, Sequence[Scalar]]
+    document: DefinitionDocument, axes: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[tuple[str, toml_positions.KeyPath]]:
-    """Every file that the test is made of and the keys that name it; later ones are known before."""
+    """Yield every file of the test with the keys that name it, possibly several times."""
     yield TEST_FILE_NAME, ()
     yield _normalize_file_name(document.test.payload), ("test", "payload")
     for index, name in enumerate(document.test.files):
         yield _normalize_file_name(name), ("test", "files", index)
     lists: list[tuple[Scalar, toml_positions.KeyPath]] = [
-        (value, ("matrix", "branches", index)) for index, value in enumerate(found["branches"])
+        (value, ("matrix", "branches", index)) for index, value in enumerate(axes["branches"])
     ]
     lists += [
         (rule["branches"], ("include", number, "branches"))
@@ -200,12 +203,12 @@ def _list_named_files(
 
 
 def _normalize_file_name(name: str) -> str:
-    """``./read.py`` is ``read.py``; anything stranger is left for the check of files."""
+    """Convert ``./read.py`` to ``read.py``; other unusual names are left to the check of files."""
     return str(PurePosixPath(name))
 
 
 def _build_definition(
-    document: DefinitionDocument, found: Mapping[str, tuple[Scalar, ...]], files: Sequence[str]
+    document: DefinitionDocument, axes: Mapping[str, tuple[Scalar, ...]], files: Sequence[str]
 ) -> TestDefinition:
     test = document.test
     return TestDefinition(
@@ -220,7 +223,7 @@ def _build_definition(
         seed=test.seed,
         wall_limit_s=float(test.wall_limit_s),
         memory_limit_mb=test.memory_limit_mb,
-        axes=found,
+        axes=axes,
         bundle=tuple(document.matrix.bundle),
         exclude=tuple(_normalize_rule(rule) for rule in document.exclude),
         include=tuple(_normalize_rule(rule) for rule in document.include),
@@ -235,15 +238,15 @@ def _build_definition(
 
 
 def _normalize_rule(rule: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    return {name: axis_of(name).normalize(value) for name, value in rule.items()}
+    return {name: find_axis(name).normalize(value) for name, value in rule.items()}
 
 
 def _build_document(definition: TestDefinition) -> dict[str, Any]:
-    """The document that gives this definition, with every default written out."""
+    """Build the document of a definition, with every default written out."""
     values = asdict(definition)
     test = {key: values[key] for key in TEST_TABLE_KEYS}
     test["files"] = list(definition.files)
-    matrix: dict[str, Any] = {name: list(found) for name, found in definition.axes.items()}
+    matrix: dict[str, Any] = {name: list(items) for name, items in definition.axes.items()}
     return {
         "test": test,
         "matrix": {**matrix, "bundle": list(definition.bundle)},
@@ -262,7 +265,7 @@ def _override_axes(
     for name, texts in typed.items():
         if name not in known:
             near = suggest_nearest(name, known)
-            yield DocumentProblem(("matrix", name), f"is no axis of this test{near}")
+            yield DocumentProblem(("matrix", name), f"is not an axis of this test{near}")
         elif name == "bundle":
             raw["matrix"]["bundle"] = list(texts)
         else:
@@ -270,7 +273,7 @@ def _override_axes(
             values = [parse_axis_text(name, text, declared) for text in texts]
             if name not in AXES_BY_NAME and not have_same_kind((*declared, *values)):
                 yield DocumentProblem(
-                    ("matrix", name), f"is not of the kind of its own: {declared[0]!r}"
+                    ("matrix", name), f"has another type than its own values: {declared[0]!r}"
                 )
             raw["matrix"][name] = values
             for kind in ("exclude", "include"):
@@ -313,12 +316,12 @@ def _override_setting(
     old = table[path[-1]]
     new = text if isinstance(old, str) else _parse_toml_value(text)
     if type(new) is not type(old) and not (isinstance(old, float) and type(new) is int):
-        yield DocumentProblem(path, f"{text!r} is not of the kind that test.toml has: {old!r}")
+        yield DocumentProblem(path, f"{text!r} has another type than in test.toml: {old!r}")
     table[path[-1]] = new
 
 
 def _parse_toml_value(text: str) -> Any:
-    """A typed number, true, false or list; text that is none of these stays text."""
+    """Parse a typed number, true, false or list; any other text stays text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except ValueError:

@@ -1,7 +1,6 @@
-"""Mistakes in a TOML document that people write: found by models, told with file, line and key.
+"""Mistakes in TOML documents written by people, reported all at once with file, line and key.
 
-Every mistake is named at once.  A room that reads such a file brings its models and the checks that
-go across keys; what is the same for all stands here.
+A package that reads such a file provides its models and its checks across keys; the rest is here.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ from treehammer.hctests.schema.toml_positions import KeyPath
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
-_SYNTAX_ERROR = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)")
+_SYNTAX_ERROR = re.compile(
+    r"(?P<problem>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)"
+)
 
 
 class StrictModel(BaseModel):
-    """A table whose keys are all known and whose values are of the type they must have."""
+    """Base model of a table: unknown keys and values of other types are rejected."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -38,7 +39,7 @@ E = TypeVar("E", bound=InvalidDocumentError)
 
 @dataclass(frozen=True)
 class DocumentProblem:
-    """One mistake: the keys that lead to it, and what is wrong."""
+    """One mistake: the keys that lead to it, and its description."""
 
     path: KeyPath
     text: str
@@ -46,50 +47,50 @@ class DocumentProblem:
 
 @dataclass(frozen=True)
 class DocumentTables:
-    """The tables of a document: name -> its keys, and in which of them the last key of a path is."""
+    """The tables of a document: name -> keys, and a function from a path to its key's table."""
 
     keys_by_table: Mapping[str, tuple[str, ...]]
     find_table: Callable[[KeyPath], str]
 
 
-#: Line of the keys that lead somewhere, to sort by, and how people are told that place.
+#: Maps a path to its line, to sort by, and to the location shown in messages.
 LocateKeys = Callable[[KeyPath], tuple[int, str]]
 
 
 def parse_document(text: str, shown: str, error: type[InvalidDocumentError]) -> dict[str, Any]:
-    """The document in a text.
+    """Parse a TOML document.
 
     Raises:
-        error: the text is not valid TOML; told with the line.
+        error: invalid TOML; the message names the line.
     """
     try:
         return tomllib.loads(text)
     except ValueError as failure:
         match = _SYNTAX_ERROR.fullmatch(str(failure))
-        what = match["what"] if match else str(failure)
+        reason = match["problem"] if match else str(failure)
         line = match["line"] if match and match["line"] else str(text.count("\n") + 1)
-        problem = f"{shown}:{line}: not valid TOML: {what[:1].lower()}{what[1:]}"
+        problem = f"{shown}:{line}: not valid TOML: {reason[:1].lower()}{reason[1:]}"
         raise error("1 mistake", where=shown, problems=(problem,)) from failure
 
 
 def make_key_locator(text: str, shown: str) -> LocateKeys:
-    """Where the keys of a valid document stand; it is called ``shown``."""
+    """Create the locator of a valid document's keys; messages call the document ``shown``."""
     lines = toml_positions.locate_keys(text)
 
-    def where(keys: KeyPath) -> tuple[int, str]:
+    def locate(keys: KeyPath) -> tuple[int, str]:
         line = toml_positions.find_line(lines, keys)
         return line, ": ".join(filter(None, (f"{shown}:{line}", format_key_path(keys))))
 
-    return where
+    return locate
 
 
 def format_key_path(keys: KeyPath) -> str:
-    """``matrix.root`` for the keys that lead there; places in lists are left out."""
+    """Format a path like ``matrix.root``, without list indices."""
     return ".".join(str(key) for key in keys if isinstance(key, str))
 
 
 def problems_overlap(one: DocumentProblem, other: DocumentProblem) -> bool:
-    """Whether the two lie at the same keys, or one below the other."""
+    """Whether both problems have the same path, or one path contains the other."""
     shared = min(len(one.path), len(other.path))
     return one.path[:shared] == other.path[:shared]
 
@@ -97,7 +98,7 @@ def problems_overlap(one: DocumentProblem, other: DocumentProblem) -> bool:
 def combine_problems(
     problems: Iterable[DocumentProblem], where: LocateKeys, shown: str, error: type[E]
 ) -> E:
-    """One error for all mistakes, in the order of the file."""
+    """Create one error for all problems, in the order of the file."""
     lines = sorted((*where(problem.path), problem.text) for problem in problems)
     texts = tuple(f"{place}: {text}" for _, place, text in lines)
     count = f"{len(texts)} mistake{'s' if len(texts) > 1 else ''}"
@@ -105,7 +106,7 @@ def combine_problems(
 
 
 def build_document_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
-    """JSON Schema (2020-12) of a document, for editors."""
+    """Build the JSON Schema (2020-12) of a document, for editors."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **model.model_json_schema(),
@@ -117,12 +118,12 @@ def validate_document(
     model: type[M],
     raw: Mapping[str, Any],
     tables: DocumentTables,
-    mend: Callable[[dict[str, Any]], None],
+    fill_required: Callable[[dict[str, Any]], None],
 ) -> tuple[M, list[DocumentProblem]]:
-    """The document as the model, and every mistake of shape in it.
+    """Validate a document; return the model and all problems of shape.
 
-    Where there are mistakes, what remains without the wrong parts, with ``mend`` filling in what the
-    model then misses, so that checks that go across keys can still be made.
+    With problems, the model lacks the invalid parts; ``fill_required`` then supplies missing required
+    keys, so that checks across keys are still possible.
     """
     try:
         return model.model_validate(raw), []
@@ -131,18 +132,18 @@ def validate_document(
     rest = copy.deepcopy(dict(raw))
     for detail in reversed(details):
         _remove_key(rest, _error_path(detail))
-    mend(rest)
+    fill_required(rest)
     return model.model_validate(rest), [_convert_error(detail, tables) for detail in details]
 
 
 def _error_path(detail: ErrorDetails) -> KeyPath:
-    """The keys that lead to a mistake, without pydantic's mark for one in a key itself."""
+    """Return the path of an error, without pydantic's mark for invalid keys."""
     path = detail["loc"]
     return path[:-1] if path[-1] == "[key]" else path
 
 
 def _remove_key(document: Any, path: KeyPath) -> None:
-    """Take away what ``path`` leads to, if it is there."""
+    """Remove the item at ``path``, if it exists."""
     table = document
     for key in path[:-1]:
         table = table[key]
@@ -164,7 +165,7 @@ def _convert_error(detail: ErrorDetails, tables: DocumentTables) -> DocumentProb
 
 
 def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: str) -> str:
-    """What is wrong and what was expected, from pydantic's kind of error."""
+    """Describe an error and the expected value, from pydantic's error type."""
     limits = {
         "greater_than_equal": f"at least {context.get('ge')}",
         "greater_than": f"more than {context.get('gt')}",
@@ -199,12 +200,12 @@ def _describe_unknown_key(path: KeyPath, tables: DocumentTables) -> str:
     near = suggest_nearest(key, known)
     if not near:
         homes = [name for name, keys in tables.keys_by_table.items() if name and key in keys]
-        near = f"; it belongs into [{homes[0]}]" if homes else ""
+        near = f"; it belongs to [{homes[0]}]" if homes else ""
     where = f" of [{table}]" if table else ""
     return f"unknown key{where} (known: {', '.join(known)}){near}"
 
 
 def suggest_nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """``; did you mean 'x'?`` with the nearest known word, or nothing."""
+    """Return ``; did you mean 'x'?`` with the nearest known word, or ''."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,13 +1,13 @@
-"""The shape of ``test.toml``: models that guard it, their JSON Schema, and their mistakes in words."""
+"""Models of ``test.toml``, their JSON Schema, and error messages for invalid documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.config import JsonDict
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from treehammer.hctests.matrix import axes
 from treehammer.hctests.matrix.axes import AXES_BY_NAME, CUSTOM_AXIS_TYPE, Axis
@@ -23,19 +23,27 @@ from treehammer.hctests.schema.document_problems import (
 from treehammer.hctests.schema.toml_positions import KeyPath
 
 
-def _make_validator(axis: Axis) -> Callable[[Any], Scalar]:
-    def read(value: Any) -> Scalar:
+class _AxisValue:
+    """Annotation for values of an axis: pydantic validates and describes them as the axis does."""
+
+    def __init__(self, axis: Axis) -> None:
+        self._axis = axis
+
+    def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> JsonDict:
+        return dict(self._axis.schema)
+
+    def _validate(self, value: Any) -> Scalar:
         try:
-            return axis.normalize(value)
+            return self._axis.normalize(value)
         except ValueError as error:
-            why = f"{error} (expected {axis.expected})"
-            raise PydanticCustomError("wrong", "{why}", {"why": why}) from None
-
-    return read
+            reason = f"{error} (expected {self._axis.expected})"
+            raise PydanticCustomError("wrong", "{reason}", {"reason": reason}) from None
 
 
-def _make_schema_hook(axis: Axis) -> WithJsonSchema:
-    return WithJsonSchema(dict(axis.schema))
+_Custom = Annotated[Scalar, _AxisValue(CUSTOM_AXIS_TYPE)]
 
 
 def _axis_values(axis: str) -> Any:
@@ -47,61 +55,21 @@ def _axis_values(axis: str) -> Any:
     )
 
 
-_Root = Annotated[
-    Scalar,
-    PlainValidator(_make_validator(AXES_BY_NAME["root"])),
-    _make_schema_hook(AXES_BY_NAME["root"]),
-]
-_Branches = Annotated[
-    Scalar,
-    PlainValidator(_make_validator(AXES_BY_NAME["branches"])),
-    _make_schema_hook(AXES_BY_NAME["branches"]),
-]
-_CacheSize = Annotated[
-    Scalar,
-    PlainValidator(_make_validator(AXES_BY_NAME["cache_mb"])),
-    _make_schema_hook(AXES_BY_NAME["cache_mb"]),
-]
-_Events = Annotated[
-    Scalar,
-    PlainValidator(_make_validator(AXES_BY_NAME["events"])),
-    _make_schema_hook(AXES_BY_NAME["events"]),
-]
-_Door = Annotated[
-    Scalar,
-    PlainValidator(_make_validator(AXES_BY_NAME["door"])),
-    _make_schema_hook(AXES_BY_NAME["door"]),
-]
-_Access = Annotated[
-    Scalar,
-    PlainValidator(_make_validator(AXES_BY_NAME["access"])),
-    _make_schema_hook(AXES_BY_NAME["access"]),
-]
-_CacheState = Annotated[
-    Scalar,
-    PlainValidator(_make_validator(AXES_BY_NAME["cache"])),
-    _make_schema_hook(AXES_BY_NAME["cache"]),
-]
-_Custom = Annotated[
-    Scalar, PlainValidator(_make_validator(CUSTOM_AXIS_TYPE)), _make_schema_hook(CUSTOM_AXIS_TYPE)
-]
-
-
 class TestTable(StrictModel):
     """The [test] table."""
 
     name: str = Field(
-        pattern=NAME_PATTERN, description="Display name; no part of the test's identity."
+        pattern=NAME_PATTERN, description="Display name; not part of the test's identity."
     )
-    description: str = Field("", max_length=2000, description="One or two sentences for people.")
+    description: str = Field("", max_length=2000, description="One or two sentences.")
     payload: str = Field(
         min_length=1,
-        description="C++ macro (.C), Python file (.py) or any executable, beside this.",
+        description="C++ macro (.C), Python file (.py) or any executable, beside test.toml.",
     )
     dataset: str = Field(
         "",
         pattern=NAME_PATTERN.replace("^", "^(").replace("$", ")?$"),
-        description="Name of the dataset that is read; empty when the payload needs none.",
+        description="Name of the dataset to read; empty when the payload needs none.",
     )
     tree: str = Field(
         "", max_length=200, description="Name of the tree; empty means the dataset's main tree."
@@ -112,34 +80,38 @@ class TestTable(StrictModel):
         3,
         ge=1,
         le=10_000,
-        description="Executions of the loop; the first of a warm one is kept, not counted.",
+        description="Executions of the loop; the first of a warm execution is not counted.",
     )
     seed: int = Field(1, ge=0, lt=2**63, description="Seed of orders and selections.")
     wall_limit_s: float = Field(
-        600, gt=0, le=604_800, description="Wall time after which one execution is ended."
+        600, gt=0, le=604_800, description="Wall time in seconds after which an execution is ended."
     )
     memory_limit_mb: int = Field(
-        4096, ge=1, le=10_000_000, description="Resident MB at which one execution is ended."
+        4096, ge=1, le=10_000_000, description="Resident MB at which an execution is ended."
     )
     files: list[str] = Field(
         default_factory=list,
-        description="Further files that travel with the payload and belong to the test's identity.",
+        description="Further files that are sent with the payload and part of the test's identity.",
     )
 
 
 class MatrixTable(StrictModel):
-    """The [matrix] table; every further key is an axis of the test's own."""
+    """The [matrix] table; every further key is a custom axis."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, list[_Custom]]
 
-    root: list[_Root] = _axis_values("root")
-    branches: list[_Branches] = _axis_values("branches")
-    cache_mb: list[_CacheSize] = _axis_values("cache_mb")
-    events: list[_Events] = _axis_values("events")
-    door: list[_Door] = _axis_values("door")
-    access: list[_Access] = _axis_values("access")
-    cache: list[_CacheState] = _axis_values("cache")
+    root: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["root"])]] = _axis_values("root")
+    branches: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["branches"])]] = _axis_values(
+        "branches"
+    )
+    cache_mb: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["cache_mb"])]] = _axis_values(
+        "cache_mb"
+    )
+    events: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["events"])]] = _axis_values("events")
+    door: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["door"])]] = _axis_values("door")
+    access: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["access"])]] = _axis_values("access")
+    cache: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["cache"])]] = _axis_values("cache")
     bundle: list[str] = Field(
         default_factory=list, description="Axes whose values run interleaved in one job."
     )
@@ -149,17 +121,17 @@ class MetricTable(StrictModel):
     """A [metrics.NAME] table: a counter that the payload reports beyond the catalogue."""
 
     unit: str = Field("1", min_length=1, max_length=20, description="SI unit; 1 for counts.")
-    better: Literal["lower", "higher", ""] = Field("", description="Which direction is better.")
-    description: str = Field("", max_length=500, description="One sentence for people.")
+    better: Literal["lower", "higher", ""] = Field("", description="Direction of improvement.")
+    description: str = Field("", max_length=500, description="One sentence.")
 
 
 class DefinitionDocument(StrictModel):
-    """All of test.toml."""
+    """The whole document test.toml."""
 
     test: TestTable
     matrix: MatrixTable = Field(default_factory=lambda: MatrixTable.model_validate({}))
     exclude: list[dict[str, _Custom]] = Field(
-        default_factory=list, description="Variants with all of these values are left out."
+        default_factory=list, description="Variants with all of these values are excluded."
     )
     include: list[dict[str, _Custom]] = Field(
         default_factory=list,
@@ -170,7 +142,7 @@ class DefinitionDocument(StrictModel):
         description="Value of the axis 'format' -> dataset with the same content as [test] dataset.",
     )
     settings: dict[str, Any] = Field(
-        default_factory=dict, description="Handed to the payload as it is."
+        default_factory=dict, description="Passed to the payload unchanged."
     )
     metrics: dict[str, MetricTable] = Field(
         default_factory=dict, description="Counters the payload reports beyond the catalogue."
@@ -196,11 +168,11 @@ _DEFINITION_TABLES = DocumentTables(
 
 
 def build_test_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of test.toml, for editors."""
+    """Build the JSON Schema (2020-12) of test.toml, for editors."""
     schema = build_document_schema(DefinitionDocument, "test.toml")
     schema["properties"]["settings"]["additionalProperties"] = True
     matrix = schema["$defs"]["MatrixTable"]
-    # Any name but a proper axis name is refused; extras are allowed by pattern alone.
+    # Only names that match the pattern of axis names are allowed as further keys.
     matrix["patternProperties"] = {axes.AXIS_NAME_PATTERN: {**matrix["additionalProperties"]}}
     matrix["patternProperties"][f"^{FORMAT_AXIS}$"] = {"items": dict(axes.FORMAT_AXIS_TYPE.schema)}
     matrix["additionalProperties"] = False
@@ -208,10 +180,11 @@ def build_test_schema() -> dict[str, Any]:
 
 
 def validate_definition(raw: Mapping[str, Any]) -> tuple[DefinitionDocument, list[DocumentProblem]]:
-    """The document and every mistake of shape in it.
+    """Validate the shape of a document.
 
-    Where there are mistakes, the document is what remains without the wrong parts, so that checks
-    that go across keys can still be made and every mistake is named at once.
+    Returns:
+        the document and its problems.  With problems, the document lacks the invalid parts, so that
+        checks across keys still find further ones.
     """
     return validate_document(DefinitionDocument, raw, _DEFINITION_TABLES, _fill_required_keys)
 
@@ -219,4 +192,4 @@ def validate_definition(raw: Mapping[str, Any]) -> tuple[DefinitionDocument, lis
 def _fill_required_keys(rest: dict[str, Any]) -> None:
     test = rest.setdefault("test", {})
     test.setdefault("name", "unnamed")
-    test.setdefault("payload", "test.toml")  # a file that is there: it raises no further mistake
+    test.setdefault("payload", "test.toml")  # an existing file causes no further problem

@@ -1,7 +1,7 @@
-"""Where each key and value of a TOML document stands, so that a mistake can name its line.
+"""Line numbers of the keys and values of a TOML document, for error messages.
 
-``tomllib`` keeps no positions; the tree-sitter grammar does.  It is used for positions alone: what
-a document means is decided by ``tomllib``.
+``tomllib`` provides no positions; the tree-sitter grammar does.  It is used for positions only,
+``tomllib`` for the content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOML_LANGUAGE = Language(tree_sitter_toml.language())
 
 
 def locate_keys(text: str) -> Mapping[KeyPath, int]:
-    """Line (from 1) of every table, key and list item of a valid TOML document."""
+    """Map every table, key and list item of a valid TOML document to its line, from 1."""
     lines: dict[KeyPath, int] = {(): 1}
     counts: dict[KeyPath, int] = {}
     for node in Parser(_TOML_LANGUAGE).parse(text.encode()).root_node.named_children:
@@ -31,7 +31,7 @@ def locate_keys(text: str) -> Mapping[KeyPath, int]:
 
 
 def find_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
-    """Line of ``path``, or of the nearest thing around it when it is not written out."""
+    """Find the line of ``path``, or of the nearest enclosing item that is written out."""
     while path not in lines:
         path = path[:-1]
     return lines[path]
@@ -44,7 +44,7 @@ def _locate_table(node: Node, lines: dict[KeyPath, int], counts: dict[KeyPath, i
         counts[path] = counts.get(path, 0) + 1
         lines.setdefault(path, header.start_point.row + 1)
         path = (*path, counts[path] - 1)
-    for length in range(1, len(path)):  # tables that only headers like this one make
+    for length in range(1, len(path)):  # tables that exist only through headers like this
         lines.setdefault(path[:length], header.start_point.row + 1)
     lines[path] = header.start_point.row + 1
     for child in rest:
@@ -53,7 +53,7 @@ def _locate_table(node: Node, lines: dict[KeyPath, int], counts: dict[KeyPath, i
 
 
 def _resolve_header(keys: tuple[str, ...], counts: Mapping[KeyPath, int]) -> KeyPath:
-    """The path of a header: below a list of tables it means the last one so far."""
+    """Resolve a header's path; in a list of tables it refers to the last one so far."""
     path: KeyPath = ()
     for number, key in enumerate(keys):
         path = (*path, key)
@@ -84,9 +84,9 @@ def _locate_value(node: Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:
 
 
 def _split_key(node: Node) -> tuple[str, ...]:
-    """The names of a key; ``a."b c"`` gives two."""
+    """Split a key into its names; ``a."b c"`` has two."""
     if node.type == "dotted_key":
         return tuple(name for child in node.named_children for name in _split_key(child))
     text = (node.text or b"").decode()
-    # Quoted keys have the escapes of strings: TOML itself decodes them.
+    # Quoted keys may contain escapes, which tomllib decodes.
     return (str(tomllib.loads(f"k = {text}")["k"]),) if node.type == "quoted_key" else (text,)

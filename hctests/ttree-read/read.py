@@ -1,4 +1,4 @@
-"""Reads a TTree entry by entry: the loop that every event-by-event analysis contains."""
+"""Read a TTree entry by entry, the loop of every event-by-event analysis."""
 
 import treehammer_kit
 

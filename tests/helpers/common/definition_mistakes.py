@@ -1,6 +1,6 @@
-"""Every kind of mistake that a test.toml can have: its text, and the line, key and words to be told.
+"""Mistakes in a test.toml: its text, and the expected line, key and part of the message.
 
-Text without a [test] table follows :data:`HEAD`, which takes three lines.
+Text without a [test] table follows :data:`TEST_HEADER`, which has three lines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ TEST_HEADER = '[test]\nname = "mine"\npayload = "read.py"\n'
 DEFINITION_MISTAKES = [
     ("[test]\nname = 'm'\n", 1, "test.payload", "is missing"),
     (TEST_HEADER + "repeat = 2\n", 4, "test.repeat", "did you mean 'repeats'?"),
-    (TEST_HEADER + "cache_mb = [0]\n", 4, "test.cache_mb", "it belongs into [matrix]"),
+    (TEST_HEADER + "cache_mb = [0]\n", 4, "test.cache_mb", "it belongs to [matrix]"),
     (TEST_HEADER + "repeats = 0\n", 4, "test.repeats", "0 is wrong (expected at least 1)"),
     (TEST_HEADER + "repeats = 1.5\n", 4, "test.repeats", "expected a whole number"),
     (TEST_HEADER + "repeats = true\n", 4, "test.repeats", "expected a whole number"),
@@ -44,8 +44,8 @@ DEFINITION_MISTAKES = [
     ('[matrix]\ndoor = ["a b"]\n', 5, "matrix.door", "not a name"),
     ("[matrix]\ncachemb = [0]\n", 5, "matrix.cachemb", "did you mean 'cache_mb'?"),
     ("[matrix]\nrounds = [2]\n", 5, "matrix.rounds", "is a key of [test]"),
-    ("[matrix]\nMine = [2]\n", 5, "matrix.Mine", "no name for an axis"),
-    ('[matrix]\nmine = [2, "x"]\n', 5, "matrix.mine", "expected one kind"),
+    ("[matrix]\nMine = [2]\n", 5, "matrix.Mine", "not an axis name"),
+    ('[matrix]\nmine = [2, "x"]\n', 5, "matrix.mine", "expected one type"),
     (f"[matrix]\nmine = [1{'0' * 400}]\n", 5, "matrix.mine", "does not fit 64 bits"),
     ("[matrix]\ncache_mb = [9223372036854775808]\n", 5, "matrix.cache_mb", "does not fit 64 bits"),
     ("[matrix]\nmine = [{a = 1}]\n", 5, "matrix.mine", "not a number"),
@@ -56,13 +56,13 @@ DEFINITION_MISTAKES = [
     ("[[exclude]]\ncache = 'cold'\n", 5, "exclude.cache", "expected one of: 'warm'"),
     ("[[exclude]]\ncach = 'warm'\n", 5, "exclude.cach", "did you mean 'cache'?"),
     ("[[exclude]]\n", 4, "exclude", "is empty"),
-    ("[[exclude]]\ncache = 'warm'\n", 4, "exclude", "leaves no variant"),
+    ("[[exclude]]\ncache = 'warm'\n", 4, "exclude", "excludes all variants"),
     ("[[include]]\nevents = 2\n", 5, "include.events", "not a fraction"),
-    ("[[include]]\ndoor = 'root'\n", 5, "include.door", "is no axis of this test"),
+    ("[[include]]\ndoor = 'root'\n", 5, "include.door", "is not an axis of this test"),
     ("[settings]\nwhen = 2024-01-01\n", 5, "settings.when", "date or time"),
     ("[settings]\nx = [1, nan]\n", 5, "settings.x", "finite"),
     ("[metrics.loop_wall_s]\n", 4, "metrics.loop_wall_s", "catalogue"),
-    ("[metrics.My]\n", 4, "metrics.My", "no name for a metric"),
+    ("[metrics.My]\n", 4, "metrics.My", "not a metric name"),
     ("[metrics.my]\nbeter = 'lower'\n", 5, "metrics.my.beter", "did you mean 'better'?"),
     ("[metrics.my]\nbetter = 'less'\n", 5, "metrics.my.better", "'lower'"),
     ("[metrix]\n", 4, "metrix", "did you mean 'matrix'?"),
@@ -91,21 +91,26 @@ DEFINITION_MISTAKES = [
     ("[matrix]\nbundle = 'root'\n", 5, "matrix.bundle", "a list in [brackets]"),
     ("[matrix]\nbundle = ['cache']\n", 5, "matrix.bundle", "cannot be bundled: a warm"),
     ("[exclude]\ncache = 'warm'\n", 4, "exclude", "[[double brackets]]"),
-    ("[[exclude]]\nbundle = 'root'\n", 5, "exclude.bundle", "is no axis of this test"),
-    ("[matrix]\nmine = [1]\n[[exclude]]\nmine = 'x'\n", 7, "exclude.mine", "no value of that axis"),
-    ("[matrix]\nmine = [1]\n[[include]]\nmine = 'x'\n", 7, "include.mine", "of another kind"),
+    ("[[exclude]]\nbundle = 'root'\n", 5, "exclude.bundle", "is not an axis of this test"),
+    (
+        "[matrix]\nmine = [1]\n[[exclude]]\nmine = 'x'\n",
+        7,
+        "exclude.mine",
+        "not a value of that axis",
+    ),
+    ("[matrix]\nmine = [1]\n[[include]]\nmine = 'x'\n", 7, "include.mine", "another type"),
     ("[[include]]\n", 4, "include", "is empty"),
     ("[metrics.my]\nunit = ''\n", 5, "metrics.my.unit", "expected text"),
     ("[metrics]\nmy = 'B'\n", 5, "metrics.my", "expected a table"),
 ]
 
-#: What is no TOML at all, and the line that is told.
+#: Invalid TOML, and the expected line.
 BROKEN_DEFINITIONS = [
     (TEST_HEADER + "x = \n", 4),
     (TEST_HEADER + "x = 1 2\n", 4),
     (TEST_HEADER + 'name = "again"\n', 4),
     (TEST_HEADER + "[metrics.my]\n[metrics.my]\n", 5),
     ("[test]\nname = 'm", 2),
-    # No line is told of this one: Python refuses to read the number.
+    # Python refuses to parse this number and names no line.
     (TEST_HEADER + f"x = 1{'0' * 5000}\n", 5),
 ]

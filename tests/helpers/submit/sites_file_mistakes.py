@@ -21,7 +21,7 @@ SITES_MISTAKES = [
         "sites.A.requirement",
         "did you mean 'requirements'?",
     ),
-    (SITES_HEADER + "collector = 'x'\n", 5, "sites.A.collector", "it belongs into [pools]"),
+    (SITES_HEADER + "collector = 'x'\n", 5, "sites.A.collector", "it belongs to [pools]"),
     (SITES_HEADER + "ceilings.job = 3\n", 5, "sites.A.ceilings.job", "did you mean 'jobs'?"),
     (
         SITES_HEADER + "[pools.q]\nscheduler = 'x'\n",

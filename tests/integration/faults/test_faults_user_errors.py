@@ -106,7 +106,7 @@ def test_every_kind_of_wrong_source_is_one_clear_message(user: Any, repository: 
         f"{repository}@main:tests/alias": "tests/alias is a symbolic link",
         f"{repository}@main:tests/leaves": "the link 'out' leads out of the test's folder",
         f"{repository}@main:tests/read/read.py": "is a file, not a folder",
-        f"{user.folder}/nothing@main:x": "there is no such repository",
+        f"{user.folder}/nothing@main:x": "no such repository",
     }
     done = user.types("tests", "check", *wrong, f"{repository}@main:tests/read")
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Real Git repositories in temporary folders, apart from the configuration of this machine."""
+"""Git repositories in temporary folders, isolated from this machine's configuration."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def git() -> RunGit:
 
 @pytest.fixture
 def origin(tmp_path: Path, git: RunGit) -> Path:
-    """A repository with one test, a branch, a branch with a slash, and two kinds of tags."""
+    """A repository with a test, a branch, a branch with a slash, and two kinds of tags."""
     folder = tmp_path / "origin"
     test = folder / "tests" / "read"
     (test / "sub").mkdir(parents=True)

@@ -23,7 +23,7 @@ ADDRESSES: dict[str, Address] = {"path": str, "url": lambda folder: folder.as_ur
 
 @pytest.fixture(params=ADDRESSES.values(), ids=list(ADDRESSES))
 def address(request: pytest.FixtureRequest) -> Address:
-    """How a repository is named: by its path, read directly, or by a URL, through our mirror."""
+    """Address of the repository: its path, read directly, or a URL, read through the mirror."""
     chosen: Address = request.param
     return chosen
 
@@ -41,7 +41,7 @@ def payload(pinned: PinnedTest) -> str:
     return (pinned.folder / "read.py").read_text()
 
 
-# --- What a ref means ----------------------------------------------------------------------------
+# --- Refs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ref", ["main", "HEAD", "feature/x", "light", "v1.0", "refs/heads/main"])
@@ -70,7 +70,7 @@ def test_full_and_short_hashes_pin_their_commit(
     assert payload(pinned) == "print('one')\n"
 
 
-def test_a_branch_that_moved_is_followed_and_what_was_pinned_stays(
+def test_moved_branch_is_followed_and_pins_remain(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     spec = f"{address(origin)}@main:tests/read"
@@ -81,20 +81,18 @@ def test_a_branch_that_moved_is_followed_and_what_was_pinned_stays(
     assert (payload(before), payload(after)) == ("print('one')\n", "print('two')\n")
 
 
-def test_a_branch_that_was_rewritten_is_followed(
-    origin: Path, git: Git, settings: Settings
-) -> None:
+def test_rewritten_branch_is_followed(origin: Path, git: Git, settings: Settings) -> None:
     spec = f"{origin.as_uri()}@main:tests/read"
     first = pinned_tests.pin_test(spec, settings)
     (origin / "tests" / "read" / "read.py").write_text("print('rewritten')\n")
     git(origin, "commit", "--quiet", "--all", "--amend", "-m", "rewritten")
     assert payload(pinned_tests.pin_test(spec, settings)) == "print('rewritten')\n"
-    # A commit that no branch holds any longer can still be had: it was pinned before.
+    # A commit that was pinned before stays available without a branch.
     again = pinned_tests.pin_test(f"{origin.as_uri()}@{first.commit}:tests/read", settings)
     assert payload(again) == "print('one')\n"
 
 
-def test_a_branch_may_take_the_place_of_a_folder_of_branches(
+def test_branch_may_replace_a_folder_of_branches(
     origin: Path, git: Git, settings: Settings
 ) -> None:
     pinned_tests.pin_test(f"{origin.as_uri()}@feature/x:tests/read", settings)
@@ -104,7 +102,7 @@ def test_a_branch_may_take_the_place_of_a_folder_of_branches(
     assert pinned.ref == "feature"
 
 
-def test_a_commit_of_no_branch_is_had_by_its_full_hash(
+def test_unreachable_commit_is_fetched_by_its_full_hash(
     origin: Path, git: Git, settings: Settings
 ) -> None:
     git(origin, "checkout", "--quiet", "--detach")
@@ -117,7 +115,7 @@ def test_a_commit_of_no_branch_is_had_by_its_full_hash(
     assert by_name.commit == lone
 
 
-def test_a_tag_wins_over_a_branch_of_the_same_name(
+def test_tag_takes_precedence_over_a_branch(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     first = git(origin, "rev-parse", "HEAD")
@@ -129,7 +127,7 @@ def test_a_tag_wins_over_a_branch_of_the_same_name(
     assert branch.commit == second
 
 
-def test_an_unknown_ref_lists_near_names(
+def test_unknown_ref_lists_similar_names(
     origin: Path, settings: Settings, address: Address
 ) -> None:
     with pytest.raises(SourceError, match=r"'featur/x'(.|\n)*feature/x"):
@@ -140,7 +138,7 @@ def test_an_unknown_ref_lists_near_names(
 
 
 @pytest.mark.parametrize("ref", ["--upload-pack=x", "a b", "main..main", "\x1b[0m"])
-def test_a_ref_is_never_an_option_or_an_expression(
+def test_ref_is_never_an_option_or_expression(
     origin: Path, settings: Settings, address: Address, ref: str
 ) -> None:
     with pytest.raises(SourceError):
@@ -150,7 +148,7 @@ def test_a_ref_is_never_an_option_or_an_expression(
 # --- Without a connection ------------------------------------------------------------------------
 
 
-def test_a_full_hash_that_was_fetched_before_needs_no_connection(
+def test_fetched_full_hash_needs_no_connection(
     origin: Path, settings: Settings, tmp_path: Path
 ) -> None:
     url = origin.as_uri()
@@ -164,7 +162,7 @@ def test_a_full_hash_that_was_fetched_before_needs_no_connection(
     assert url in str(caught.value)
 
 
-def test_a_host_that_does_not_answer_is_one_clear_error(settings: Settings) -> None:
+def test_unresponsive_host_is_one_error(settings: Settings) -> None:
     with pytest.raises(SourceUnreachableError, match=r"127\.0\.0\.1:9/x\.git: cannot be fetched"):
         pinned_tests.pin_test("http://127.0.0.1:9/x.git@main:tests/read", settings)
 
@@ -179,22 +177,22 @@ def test_a_host_that_does_not_answer_is_one_clear_error(settings: Settings) -> N
         "--upload-pack=touch@main:tests",
     ],
 )
-def test_what_is_no_repository_is_refused_at_once(settings: Settings, spec: str) -> None:
+def test_invalid_address_is_refused(settings: Settings, spec: str) -> None:
     with pytest.raises(SourceError) as caught:
         pinned_tests.pin_test(spec, settings)
     assert not isinstance(caught.value, SourceUnreachableError)
     assert caught.value.hint
 
 
-def test_a_folder_without_git_is_no_repository(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="is no Git repository"):
+def test_folder_without_git_is_refused(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="not a Git repository"):
         pinned_tests.pin_test(f"{tmp_path}@main:tests", settings)
 
 
-# --- What is taken out of a commit ---------------------------------------------------------------
+# --- Files of a commit ----------------------------------------------------------------------------
 
 
-def test_the_copy_is_read_only_and_keeps_modes_and_inner_links(
+def test_copy_is_read_only_with_modes_and_links(
     origin: Path, settings: Settings, address: Address
 ) -> None:
     folder = pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings).folder
@@ -205,7 +203,7 @@ def test_the_copy_is_read_only_and_keeps_modes_and_inner_links(
     assert not (folder / ".git").exists()
 
 
-def test_attributes_do_not_change_what_is_read(
+def test_attributes_have_no_effect(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     commit(git, origin, ".gitattributes", "*.py text eol=crlf\nsub export-ignore\n")
@@ -214,7 +212,7 @@ def test_attributes_do_not_change_what_is_read(
     assert (pinned.folder / "sub" / "helper.h").exists()
 
 
-def test_a_test_at_the_top_and_the_path_of_test_toml_both_work(
+def test_top_folder_and_path_of_test_toml(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     spec = f"{address(origin)}@main:tests/read/test.toml"
@@ -227,7 +225,7 @@ def test_a_test_at_the_top_and_the_path_of_test_toml_both_work(
     assert (top.path, top.definition.name) == (".", "top")
 
 
-def test_a_damaged_copy_is_made_again(origin: Path, settings: Settings) -> None:
+def test_damaged_copy_is_exported_again(origin: Path, settings: Settings) -> None:
     spec = f"{origin}@main:tests/read"
     first = pinned_tests.pin_test(spec, settings)
     (first.folder / "read.py").chmod(0o644)
@@ -240,7 +238,7 @@ def test_a_damaged_copy_is_made_again(origin: Path, settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../../README", "sub/../../x"])
-def test_a_link_out_of_the_folder_is_refused(
+def test_link_out_of_the_folder_is_refused(
     origin: Path, git: Git, settings: Settings, address: Address, target: str
 ) -> None:
     (origin / "tests" / "read" / "out").symlink_to(target)
@@ -250,7 +248,7 @@ def test_a_link_out_of_the_folder_is_refused(
         pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings)
 
 
-def test_a_link_to_a_test_beside_is_delivered_as_the_file(
+def test_link_to_a_test_beside_is_replaced_by_the_file(
     origin: Path, git: Git, settings: Settings
 ) -> None:
     other = origin / "tests" / "other"
@@ -277,7 +275,7 @@ def test_a_link_to_a_test_beside_is_delivered_as_the_file(
     assert pinned_tests.pin_test(f"{origin}@main:tests/other", settings).hashes == pinned.hashes
 
 
-def test_a_link_that_leaves_by_way_of_another_is_refused(
+def test_indirect_link_out_of_the_folder_is_refused(
     origin: Path, git: Git, settings: Settings
 ) -> None:
     test = origin / "tests" / "read"
@@ -291,9 +289,7 @@ def test_a_link_that_leaves_by_way_of_another_is_refused(
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
 
 
-def test_a_submodule_is_refused_inside_and_on_the_way(
-    origin: Path, git: Git, settings: Settings, tmp_path: Path
-) -> None:
+def test_submodule_is_refused(origin: Path, git: Git, settings: Settings, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     git(other, "init", "--quiet")
@@ -306,7 +302,7 @@ def test_a_submodule_is_refused_inside_and_on_the_way(
         pinned_tests.pin_test(f"{origin}@main:tests/read/module/deep", settings)
 
 
-def test_a_large_file_pointer_is_refused(
+def test_lfs_pointer_is_refused(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
@@ -316,14 +312,14 @@ def test_a_large_file_pointer_is_refused(
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc", "tests/../../x"])
-def test_a_path_never_leaves_the_repository(
+def test_path_must_stay_in_the_repository(
     origin: Path, settings: Settings, address: Address, path: str
 ) -> None:
     with pytest.raises(SourceError, match="the path leaves the repository"):
         pinned_tests.pin_test(f"{address(origin)}@main:{path}", settings)
 
 
-def test_an_unknown_path_lists_the_tests_there_are(
+def test_unknown_path_lists_the_tests(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     (origin / "latest").symlink_to("tests/read")
@@ -331,7 +327,7 @@ def test_an_unknown_path_lists_the_tests_there_are(
     git(origin, "commit", "--quiet", "-m", "a link")
     for path, reason in {
         "tests/raed": "no such folder",
-        "tests": "holds no test.toml",
+        "tests": "contains no test.toml",
         "README": "README is a file",
         "latest": "latest is a symbolic link",
     }.items():
@@ -340,7 +336,7 @@ def test_an_unknown_path_lists_the_tests_there_are(
         assert "tests/read" in caught.value.hint
 
 
-def test_a_folder_too_large_to_travel_is_refused(
+def test_large_folder_is_refused(
     origin: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pinned_tests, "MAX_TEST_BYTES", 10)
@@ -358,7 +354,7 @@ def test_mistakes_name_the_file_in_the_repository(
     assert problem.startswith(f"{address(origin)}@main:tests/read/test.toml:3: test.payload: ")
 
 
-def test_find_names_every_test_of_a_commit(
+def test_find_lists_the_tests_of_a_commit(
     origin: Path, git: Git, settings: Settings, address: Address
 ) -> None:
     commit(git, origin, "more/test.toml", '[test]\nname = "m"\npayload = "p"\n')
@@ -405,7 +401,7 @@ def test_several_processes_share_an_empty_cache(origin: Path, git: Git, settings
 # --- The working tree ----------------------------------------------------------------------------
 
 
-def test_a_clean_working_tree_is_its_commit(origin: Path, git: Git, settings: Settings) -> None:
+def test_clean_working_tree_equals_its_commit(origin: Path, git: Git, settings: Settings) -> None:
     pinned = pinned_tests.pin_test(str(origin / "tests" / "read"), settings)
     assert (pinned.repository, pinned.path, pinned.ref) == (str(origin), "tests/read", "")
     assert pinned.commit == git(origin, "rev-parse", "HEAD")
@@ -438,7 +434,7 @@ def _moved(test: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_modify, _untracked, _staged, _executable])
-def test_a_change_of_the_tests_files_makes_it_dirty(
+def test_changed_file_makes_the_test_dirty(
     origin: Path, settings: Settings, change: Callable[[Path], None]
 ) -> None:
     test = origin / "tests" / "read"
@@ -446,16 +442,14 @@ def test_a_change_of_the_tests_files_makes_it_dirty(
     assert pinned_tests.pin_test(str(test), settings).dirty
 
 
-def test_a_test_that_was_moved_is_dirty(origin: Path, settings: Settings) -> None:
+def test_moved_test_is_dirty(origin: Path, settings: Settings) -> None:
     _moved(origin / "tests" / "read")
     pinned = pinned_tests.pin_test(str(origin / "tests" / "moved"), settings)
     assert pinned.dirty
     assert pinned.path == "tests/moved"
 
 
-def test_changes_beside_the_tests_files_do_not_make_it_dirty(
-    origin: Path, settings: Settings
-) -> None:
+def test_other_changes_do_not_make_the_test_dirty(origin: Path, settings: Settings) -> None:
     (origin / "README").write_text("changed\n")
     (origin / "tests" / "read" / "notes.txt").write_text("untracked, named by nothing\n")
     assert not pinned_tests.pin_test(str(origin / "tests" / "read"), settings).dirty
@@ -471,10 +465,8 @@ def test_outside_git_there_is_no_commit(settings: Settings, tmp_path: Path) -> N
     assert not pinned.dirty
 
 
-def test_a_folder_that_git_ignores_is_outside_git(
-    origin: Path, git: Git, settings: Settings
-) -> None:
-    # An installed package, for example, below a checkout that has nothing to do with it.
+def test_ignored_folder_is_outside_git(origin: Path, git: Git, settings: Settings) -> None:
+    # For example a package installed below an unrelated checkout.
     (origin / ".gitignore").write_text("site-packages/\n")
     git(origin, "add", ".gitignore")
     git(origin, "commit", "--quiet", "-m", "ignore")
@@ -486,9 +478,7 @@ def test_a_folder_that_git_ignores_is_outside_git(
     assert (pinned.commit, pinned.repository) == ("", str(installed))
 
 
-def test_before_the_first_commit_a_test_is_dirty(
-    settings: Settings, git: Git, tmp_path: Path
-) -> None:
+def test_uncommitted_test_is_dirty(settings: Settings, git: Git, tmp_path: Path) -> None:
     (tmp_path / "test.toml").write_text('[test]\nname = "m"\npayload = "p.py"\n')
     (tmp_path / "p.py").write_text("")
     git(tmp_path, "init", "--quiet")
@@ -496,7 +486,7 @@ def test_before_the_first_commit_a_test_is_dirty(
     assert (pinned.commit, pinned.dirty) == ("", True)
 
 
-def test_a_linked_working_tree_and_a_bare_repository_are_repositories(
+def test_linked_worktree_and_bare_repository(
     origin: Path, git: Git, settings: Settings, tmp_path: Path
 ) -> None:
     linked, bare = tmp_path / "linked", tmp_path / "bare.git"
@@ -508,7 +498,7 @@ def test_a_linked_working_tree_and_a_bare_repository_are_repositories(
     assert payload(pinned_tests.pin_test(f"{bare}@main:tests/read", settings)) == "print('one')\n"
 
 
-def test_inside_a_git_hook_the_named_repository_is_meant(
+def test_git_hook_variables_are_overridden(
     origin: Path,
     git: Git,
     settings: Settings,
@@ -527,19 +517,17 @@ def test_inside_a_git_hook_the_named_repository_is_meant(
     assert (pinned.commit, pinned.dirty) == (first, False)
 
 
-def test_a_damaged_repository_is_one_clear_error(
-    origin: Path, git: Git, settings: Settings
-) -> None:
+def test_damaged_repository_is_one_error(origin: Path, git: Git, settings: Settings) -> None:
     blob = git(origin, "rev-parse", "HEAD:tests/read/read.py")
     (origin / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with pytest.raises(SourceError, match="Git cannot read the repository"):
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     (origin / ".git" / "HEAD").write_text("nonsense\n")
-    with pytest.raises(SourceError, match="is no Git repository"):
+    with pytest.raises(SourceError, match="not a Git repository"):
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
 
 
-def test_a_machine_without_git_says_so(
+def test_missing_git_is_reported(
     origin: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")

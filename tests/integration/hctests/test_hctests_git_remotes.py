@@ -1,4 +1,4 @@
-"""Remotes that want something of us: HTTP with a password, SSH."""
+"""Remotes with authentication: HTTP with a password, SSH."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUOTED = "s3cr3t%2Fword"
 
 
 class PasswordHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files to who knows the password."""
+    """Serve files with HTTP basic authentication."""
 
     wanted = "Basic " + base64.b64encode(f"reader:{SECRET}".encode()).decode()
 
@@ -36,7 +36,7 @@ class PasswordHandler(http.server.SimpleHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def port(origin: Path, git: Git, tmp_path: Path) -> Iterator[int]:
         thread.join()
 
 
-def test_credentials_open_the_door_and_are_kept_nowhere(
+def test_credentials_are_used_and_not_stored(
     port: int, settings: Settings, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spec = f"http://reader:{QUOTED}@127.0.0.1:{port}/o.git@main:tests/read"
@@ -69,16 +69,14 @@ def test_credentials_open_the_door_and_are_kept_nowhere(
         assert not [path for path in kept if needle.encode() in path.read_bytes()]
 
 
-def test_wrong_credentials_are_refused_without_a_question_and_without_being_shown(
-    port: int, settings: Settings
-) -> None:
+def test_wrong_credentials_are_refused_without_prompt(port: int, settings: Settings) -> None:
     for user_info in ("reader:wr0ng@", ""):
         with pytest.raises(SourceUnreachableError) as caught:
             pinned_tests.pin_test(
                 f"http://{user_info}127.0.0.1:{port}/o.git@main:tests/read", settings
             )
         assert "wr0ng" not in str(caught.value)
-        assert "Nobody is asked for a password" in str(caught.value)
+        assert "Passwords are never asked for" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -90,21 +88,21 @@ def test_wrong_credentials_are_refused_without_a_question_and_without_being_show
         "https://[a:s3cr3t@b/c@main:x",
     ],
 )
-def test_credentials_are_masked_in_every_refusal(settings: Settings, spec: str) -> None:
+def test_credentials_are_masked_in_errors(settings: Settings, spec: str) -> None:
     with pytest.raises(SourceError) as caught:
         pinned_tests.pin_test(spec, settings)
     assert "s3cr3t" not in str(caught.value)
 
 
 @pytest.mark.parametrize("form", ["git@host.example:{path}", "ssh://git@host.example{path}"])
-def test_ssh_addresses_are_read_over_ssh(
+def test_ssh_address(
     origin: Path,
     settings: Settings,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     form: str,
 ) -> None:
-    # Stands in for ssh: runs the remote command here and notes whom it was meant for.
+    # A substitute for ssh that runs the remote command here and records the host.
     stand_in = tmp_path / "ssh-stand-in"
     stand_in.write_text(
         '#!/bin/sh\n[ "$1" = -G ] && exit 1\n'

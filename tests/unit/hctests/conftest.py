@@ -1,4 +1,4 @@
-"""A folder with a test in it, from its test.toml."""
+"""Fixture that writes test folders."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Commands ``treehammer tests …``."""
+
 from __future__ import annotations
 
 import csv
@@ -14,7 +16,7 @@ from click.testing import CliRunner, Result
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError
 from treehammer.hctests.cli.definition_options import parse_axis_options
-from treehammer.hctests.cli.tests import tests as verbs
+from treehammer.hctests.cli.tests import tests as commands
 from treehammer.hctests.git import pinned_tests
 
 WriteTest = Callable[..., Path]
@@ -27,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
 
     def invoke(*arguments: str) -> Result:
-        return CliRunner().invoke(verbs, arguments, obj=settings)
+        return CliRunner().invoke(commands, arguments, obj=settings)
 
     return invoke
 
@@ -43,7 +45,7 @@ def test_list_names_the_shipped_tests(run: Run) -> None:
     assert "ttree-read" in run("list").output
 
 
-def test_list_shows_a_test_with_mistakes_among_the_others(run: Run, write_test: WriteTest) -> None:
+def test_list_includes_tests_with_mistakes(run: Run, write_test: WriteTest) -> None:
     folder = write_test("[matrix]\nroot = [6.40]\n")
     (row,) = shown(run("list", str(folder.parent), "--json"))
     assert row["test"] == str(folder)
@@ -59,7 +61,9 @@ def test_list_without_tests_has_nothing_to_do(run: Run, tmp_path: Path) -> None:
 def test_show_lists_variants_jobs_and_balanced_orders(run: Run, write_test: WriteTest) -> None:
     text = '[matrix]\nroot = ["6.38.00", "6.40.00"]\ncache_mb = [0, 30]\nbundle = ["root"]\n'
     folder = str(write_test(text))
-    content = shown(run("show", folder, "--json", "-S", "repeats=6", "-P", "cache_mb=0,30,300"))
+    content = shown(
+        run("show", folder, "--json", "--set", "repeats=6", "--axis", "cache_mb=0,30,300")
+    )
     facts = content["test"]
     assert (facts["variants"], facts["jobs"], facts["executions"]) == (6, 18, 72)
     assert [row["letter"] for row in content["variants"]] == ["A", "B"] * 3
@@ -68,9 +72,7 @@ def test_show_lists_variants_jobs_and_balanced_orders(run: Run, write_test: Writ
         assert sorted(order["orders"]) == ["AB", "BA"]
 
 
-def test_show_prints_a_table_for_people_and_csv_for_programs(
-    run: Run, write_test: WriteTest
-) -> None:
+def test_show_prints_table_and_csv(run: Run, write_test: WriteTest) -> None:
     folder = str(write_test('[matrix]\ndoor = ["root", "https"]\nmine = ["x", "y"]\n'))
     text = run("show", folder).output
     assert "variants 4, jobs 4, executions 8" in text
@@ -84,15 +86,15 @@ def test_show_prints_a_table_for_people_and_csv_for_programs(
     ]
 
 
-def test_show_refuses_wrong_parameters(run: Run, write_test: WriteTest) -> None:
+def test_show_refuses_invalid_parameters(run: Run, write_test: WriteTest) -> None:
     folder = str(write_test())
     assert isinstance(run("show", folder, "-P", "cachemb=0").exception, DefinitionError)
     result = run("show", folder, "-P", "cache_mb")
     assert result.exit_code == 2
-    assert "-P AXIS=V1,V2 is expected" in result.output
+    assert "expected -P AXIS=V1,V2" in result.output
 
 
-def test_check_names_all_mistakes_of_all_tests(run: Run, write_test: WriteTest) -> None:
+def test_check_reports_all_mistakes(run: Run, write_test: WriteTest) -> None:
     folder = write_test("[matrix]\nroot = [6.40]\ncache_mb = [-1]\n")
     result = run("check", "ttree-read", str(folder), "nowhere")
     assert result.exit_code == 2
@@ -100,16 +102,16 @@ def test_check_names_all_mistakes_of_all_tests(run: Run, write_test: WriteTest) 
     assert lines[0].startswith("ok ttree-read: ttree-read")
     assert lines[1].startswith(f"{folder}/test.toml:5: matrix.root: ")
     assert lines[2].startswith(f"{folder}/test.toml:6: matrix.cache_mb: ")
-    assert "nowhere: there is neither" in lines[3]
+    assert "nowhere: no folder or shipped test" in lines[3]
 
 
-def test_check_takes_the_path_of_test_toml_itself(run: Run, write_test: WriteTest) -> None:
+def test_check_accepts_the_path_of_test_toml(run: Run, write_test: WriteTest) -> None:
     result = run("check", str(write_test() / "test.toml"))
     assert result.exit_code == 0, result.output
     assert result.output.startswith("ok ")
 
 
-def test_a_shipped_test_is_found_by_its_name_unless_a_folder_has_it(
+def test_folder_takes_precedence_over_a_shipped_test(
     run: Run, write_test: WriteTest, tmp_path: Path
 ) -> None:
     assert "Did you mean 'ttree-read'?" in str(run("show", "ttree-raed").exception)
@@ -127,18 +129,16 @@ def test_a_shipped_test_is_found_by_its_name_unless_a_folder_has_it(
         (["a="], {"a": ()}),
     ],
 )
-def test_parameters_are_parted_at_commas(
-    texts: list[str], axes: dict[str, tuple[str, ...]]
-) -> None:
+def test_parameters_are_split_at_commas(texts: list[str], axes: dict[str, tuple[str, ...]]) -> None:
     assert parse_axis_options(texts) == axes
 
 
 @pytest.mark.parametrize("text", ["a", "=1", " =1"])
-def test_a_parameter_without_name_or_value_is_a_usage_error(text: str) -> None:
+def test_incomplete_parameter_is_a_usage_error(text: str) -> None:
     with pytest.raises(click.UsageError):
         parse_axis_options([text])
 
 
-@pytest.mark.parametrize("name", list(verbs.commands))
-def test_the_help_of_each_verb_has_an_example(name: str) -> None:
-    assert "Example: treehammer tests " in str(verbs.commands[name].help)
+@pytest.mark.parametrize("name", list(commands.commands))
+def test_help_of_each_command_has_an_example(name: str) -> None:
+    assert "Example: treehammer tests " in str(commands.commands[name].help)

@@ -1,3 +1,5 @@
+"""Line numbers of TOML keys."""
+
 from __future__ import annotations
 
 import tomllib
@@ -58,11 +60,11 @@ unit = "1"
         (("metrics", "m", "unit"), 27),
     ],
 )
-def test_the_line_of_every_key_is_found(path: KeyPath, line: int) -> None:
+def test_line_of_every_key(path: KeyPath, line: int) -> None:
     assert find_line(locate_keys(DOCUMENT), path) == line
 
 
-def test_what_is_not_written_out_has_the_line_of_what_is_around_it() -> None:
+def test_missing_key_has_the_line_of_its_table() -> None:
     lines = locate_keys(DOCUMENT)
     assert find_line(lines, ("test", "payload")) == 4
     assert find_line(lines, ("nowhere", "at", "all")) == 1
@@ -76,5 +78,5 @@ def _paths(value: Any, path: KeyPath = ()) -> list[KeyPath]:
     return [path]
 
 
-def test_every_path_that_tomllib_reads_has_a_line_of_its_own() -> None:
+def test_every_path_of_tomllib_has_a_line() -> None:
     assert set(_paths(tomllib.loads(DOCUMENT))) <= set(locate_keys(DOCUMENT))

@@ -26,7 +26,7 @@ BASE: dict[str, Any] = {
 
 
 def toml(document: dict[str, Any]) -> str:
-    """The document as TOML, tables and keys in the order given."""
+    """Format a document as TOML, in the given order of tables and keys."""
     tables = []
     for name, table in document.items():
         tables.append(f"[{name}]")
@@ -67,7 +67,7 @@ def key(pinned: PinnedTest) -> str:
     )
 
 
-def test_the_order_of_keys_and_comments_is_no_part_of_identity(pin: Pin) -> None:
+def test_order_and_comments_do_not_change_the_identity(pin: Pin) -> None:
     first = pin()
     second = pin(order=-1)
     assert second.hashes["test.toml"] != first.hashes["test.toml"]
@@ -87,9 +87,7 @@ def test_the_order_of_keys_and_comments_is_no_part_of_identity(pin: Pin) -> None
         {"metrics": {"mine": {"unit": "B", "description": "words", "better": "lower"}}},
     ],
 )
-def test_what_does_not_change_a_measurement_does_not_split_its_series(
-    pin: Pin, changes: dict[str, dict[str, Any]]
-) -> None:
+def test_irrelevant_changes_keep_the_series(pin: Pin, changes: dict[str, dict[str, Any]]) -> None:
     assert identity.compute_test_hash(pin(changes)) == identity.compute_test_hash(pin())
 
 
@@ -103,15 +101,13 @@ def test_what_does_not_change_a_measurement_does_not_split_its_series(
         {"metrics": {"mine": {"unit": "s"}}},
     ],
 )
-def test_what_changes_a_measurement_begins_a_new_series(
-    pin: Pin, changes: dict[str, dict[str, Any]]
-) -> None:
+def test_relevant_changes_start_a_new_series(pin: Pin, changes: dict[str, dict[str, Any]]) -> None:
     assert identity.compute_test_hash(pin(changes, again_py="1")) != identity.compute_test_hash(
         pin()
     )
 
 
-def test_the_content_of_the_files_is_part_of_identity(pin: Pin) -> None:
+def test_file_content_is_part_of_the_identity(pin: Pin) -> None:
     first = pin()
     second = pin(read_py="print('other')\n")
     assert identity.compute_test_hash(first) != identity.compute_test_hash(second)
@@ -123,9 +119,7 @@ def test_the_content_of_the_files_is_part_of_identity(pin: Pin) -> None:
     assert len({identity.compute_test_hash(test) for test in (first, third, fourth)}) == 3
 
 
-def test_a_series_is_told_by_everything_it_is_made_of(
-    pin: Pin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.MonkeyPatch) -> None:
     test = pin()
     one, other = variant_expansion.expand_variants(test.definition, "file")[:2]
     keys = [
@@ -142,7 +136,7 @@ def test_a_series_is_told_by_everything_it_is_made_of(
     assert len(set(keys)) == 6
 
 
-def test_the_comparison_key_is_the_series_without_the_compared(pin: Pin) -> None:
+def test_comparison_key_ignores_the_compared_axes(pin: Pin) -> None:
     test = pin()
     variants = variant_expansion.expand_variants(test.definition, "file")
 
@@ -174,7 +168,7 @@ def test_the_comparison_key_is_the_series_without_the_compared(pin: Pin) -> None
     assert keys("site", "door") == 4
 
 
-def test_formats_of_one_content_share_their_comparison_key_alone(pin: Pin) -> None:
+def test_formats_share_only_the_comparison_key(pin: Pin) -> None:
     def key(format_: str, dataset: str, content: str, *without: str) -> str:
         row = {
             "test_hash": "t",
@@ -193,13 +187,13 @@ def test_formats_of_one_content_share_their_comparison_key_alone(pin: Pin) -> No
     assert key(*tree, "root") != key("ttree", "twin of d", "d", "root")
 
 
-def test_stored_rows_give_the_keys_that_were_planned(pin: Pin) -> None:
+def test_stored_rows_have_the_planned_keys(pin: Pin) -> None:
     test = pin()
     variant = variant_expansion.expand_variants(test.definition, "file")[1]
     row: dict[str, Any] = {
         "test_hash": identity.compute_test_hash(test),
         "variant": variant.canonical_json,
-        "dataset_hash": None,  # how the database keeps a test without a dataset
+        "dataset_hash": None,  # as the database stores a test without dataset
         "site": "local",
         "door": "file",
         "instrument_version": metric_catalogue.INSTRUMENT_VERSION,
@@ -212,7 +206,7 @@ def test_stored_rows_give_the_keys_that_were_planned(pin: Pin) -> None:
     assert set(identity.SERIES_COLUMNS) <= set(metric_catalogue.METRICS_BY_NAME)
 
 
-def test_a_variant_is_told_by_its_values_alone() -> None:
+def test_variant_identity_depends_on_values_alone() -> None:
     one = Variant((("root", "6.40.00"), ("cache_mb", 30)))
     assert one.canonical_json == Variant(one.values[::-1]).canonical_json
     assert (
@@ -220,7 +214,7 @@ def test_a_variant_is_told_by_its_values_alone() -> None:
     )
 
 
-def test_a_variant_without_its_release_is_the_same_however_it_is_written() -> None:
+def test_variant_without_release_is_canonical() -> None:
     texts = ('{"root":"6.38.00","a":1,"b":"x"}', '{ "b": "x", "a": 1, "root": "6.40.00" }')
     assert {identity.drop_release_axis(text) for text in texts} == {'{"a":1,"b":"x"}'}
     assert identity.drop_release_axis('{"a":2,"b":"x"}') == '{"a":2,"b":"x"}'

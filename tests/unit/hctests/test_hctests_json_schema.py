@@ -1,3 +1,5 @@
+"""The published JSON Schema of test.toml."""
+
 from __future__ import annotations
 
 import json
@@ -16,7 +18,7 @@ WriteTest = Callable[..., Path]
 PUBLISHED = pinned_tests.SHIPPED_TESTS_FOLDER / "test.schema.json"
 
 
-def test_the_published_schema_is_the_one_of_the_models() -> None:
+def test_published_schema_is_up_to_date() -> None:
     published = json.loads(PUBLISHED.read_text())
     assert published == toml_models.build_test_schema(), (
         "run: treehammer tests schema > hctests/test.schema.json"
@@ -25,7 +27,7 @@ def test_the_published_schema_is_the_one_of_the_models() -> None:
 
 
 @pytest.mark.parametrize("name", pinned_tests.list_shipped_tests())
-def test_shipped_tests_are_right_by_both(name: str) -> None:
+def test_shipped_tests_are_valid(name: str) -> None:
     folder = pinned_tests.SHIPPED_TESTS_FOLDER / name
     assert definition_loader.load_definition(folder).name
     jsonschema.validate(
@@ -47,7 +49,7 @@ def test_shipped_tests_are_right_by_both(name: str) -> None:
         "[metrix]\n",
     ],
 )
-def test_an_editor_flags_what_the_check_refuses(write_test: WriteTest, text: str) -> None:
+def test_schema_rejects_mistakes(write_test: WriteTest, text: str) -> None:
     folder = write_test(text)
     raw = tomllib.loads((folder / "test.toml").read_text())
     with pytest.raises(jsonschema.ValidationError):

@@ -41,7 +41,7 @@ def axes_of(variants: tuple[Variant, ...], *names: str) -> set[tuple[object, ...
     return {tuple(variant[name] for name in names) for variant in variants}
 
 
-def test_the_matrix_is_multiplied_out_and_grouped_by_what_is_not_bundled(
+def test_matrix_is_expanded_and_grouped(
     write_test: WriteTest,
 ) -> None:
     definition = definition_loader.load_definition(write_test(MATRIX))
@@ -55,7 +55,7 @@ def test_the_matrix_is_multiplied_out_and_grouped_by_what_is_not_bundled(
     assert variant_expansion.find_label_axes(definition) == ("root", "branches", "cache_mb")
 
 
-def test_exclude_takes_away_and_include_adds(write_test: WriteTest) -> None:
+def test_exclude_removes_and_include_adds(write_test: WriteTest) -> None:
     rules = """
 [[exclude]]
 branches = 1.0
@@ -76,14 +76,14 @@ cache_mb = 300
     assert len(variants) == 9
 
 
-def test_what_include_adds_twice_is_one_variant(write_test: WriteTest) -> None:
+def test_duplicate_variants_are_merged(write_test: WriteTest) -> None:
     definition = definition_loader.load_definition(
         write_test(MATRIX + "[[include]]\ncache_mb = 3\n")
     )
     assert len(variant_expansion.expand_variants(definition, "file")) == 12
 
 
-def test_a_door_is_no_part_of_a_variant_but_of_rules(write_test: WriteTest) -> None:
+def test_door_is_part_of_rules_only(write_test: WriteTest) -> None:
     text = """
 [matrix]
 door = ["root", "https"]
@@ -116,7 +116,7 @@ def test_two_variants_alternate(rounds: int, seed: int) -> None:
     assert all(a != b for a, b in pairwise(found))
 
 
-def test_the_seed_chooses_which_of_two_goes_first() -> None:
+def test_seed_selects_the_first_variant() -> None:
     first = Counter(
         rows(2, 1, variant_expansion.derive_job_seed(1, job))[0][0] for job in range(2000)
     )
@@ -124,9 +124,7 @@ def test_the_seed_chooses_which_of_two_goes_first() -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 25), st.integers(0, 2**63))
-def test_each_round_runs_each_variant_once_and_pairs_of_rounds_are_mirrored(
-    count: int, rounds: int, seed: int
-) -> None:
+def test_rounds_are_complete_and_mirrored(count: int, rounds: int, seed: int) -> None:
     found = rows(count, rounds, seed)
     assert all(sorted(row) == list(range(count)) for row in found)
     for even, odd in zip(found[::2], found[1::2], strict=False):
@@ -135,7 +133,7 @@ def test_each_round_runs_each_variant_once_and_pairs_of_rounds_are_mirrored(
 
 
 @given(st.integers(2, 9), st.integers(0, 2**63))
-def test_a_full_set_of_rounds_is_balanced_in_position_and_succession(count: int, seed: int) -> None:
+def test_full_set_of_rounds_is_balanced(count: int, seed: int) -> None:
     rounds = count if count % 2 == 0 else 2 * count
     found = rows(count, rounds, seed)
     positions = Counter((letter, place) for row in found for place, letter in enumerate(row))
@@ -147,7 +145,7 @@ def test_a_full_set_of_rounds_is_balanced_in_position_and_succession(count: int,
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_over_many_jobs_each_position_is_equally_frequent(count: int) -> None:
+def test_positions_are_equally_frequent_over_jobs(count: int) -> None:
     jobs = 3000
     first = Counter(
         rows(count, 1, variant_expansion.derive_job_seed(7, job))[0][0] for job in range(jobs)
@@ -156,7 +154,7 @@ def test_over_many_jobs_each_position_is_equally_frequent(count: int) -> None:
         assert first[letter] == pytest.approx(jobs / count, rel=0.15)
 
 
-def test_orders_do_not_change_between_versions() -> None:
-    # Written down once: a campaign that is planned again must get the same orders.
+def test_orders_are_stable() -> None:
+    # Fixed values: planning a campaign again must give the same orders.
     assert rows(3, 4, 1) == [[0, 2, 1], [1, 2, 0], [2, 1, 0], [0, 1, 2]]
     assert variant_expansion.derive_job_seed(1, "site", 2) == 20432702097683249

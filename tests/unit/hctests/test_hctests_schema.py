@@ -1,3 +1,5 @@
+"""Loading and checking of test.toml, and overrides on the command line."""
+
 from __future__ import annotations
 
 import os
@@ -33,7 +35,7 @@ def override(definition: TestDefinition, *parameters: str, **settings: str) -> T
     return definition_loader.override_definition(definition, parse_axis_options(parameters), typed)
 
 
-# --- What is read --------------------------------------------------------------------------------
+# --- Valid definitions ----------------------------------------------------------------------------
 
 
 def test_defaults_are_filled_in(write_test: WriteTest) -> None:
@@ -59,7 +61,7 @@ def test_defaults_are_filled_in(write_test: WriteTest) -> None:
     assert definition.payload_kind == "python"
 
 
-def test_the_axes_of_test_toml_come_first_and_in_its_order(write_test: WriteTest) -> None:
+def test_axes_keep_the_order_of_test_toml(write_test: WriteTest) -> None:
     text = '[matrix]\nmine = ["x"]\nevents = [0.5]\nroot = ["6.40.00"]\nbundle = ["root"]\n'
     definition = definition_loader.load_definition(write_test(text))
     assert tuple(definition.axes)[:3] == ("mine", "events", "root")
@@ -67,7 +69,7 @@ def test_the_axes_of_test_toml_come_first_and_in_its_order(write_test: WriteTest
     assert definition.bundle == ("root",)
 
 
-def test_whole_and_broken_numbers_of_the_same_value_are_one_value(write_test: WriteTest) -> None:
+def test_equal_numbers_are_one_value(write_test: WriteTest) -> None:
     a = definition_loader.load_definition(
         write_test("[matrix]\nbranches = [1]\nevents = [1]\ncache_mb = [30.0]\n")
     )
@@ -77,7 +79,7 @@ def test_whole_and_broken_numbers_of_the_same_value_are_one_value(write_test: Wr
     assert repr(a.axes) == repr(b.axes)
 
 
-def test_an_executable_payload_needs_no_root(write_test: WriteTest) -> None:
+def test_executable_payload_has_no_root(write_test: WriteTest) -> None:
     folder = write_test('[test]\nname = "mine"\npayload = "./run.sh"\n', run_sh="#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
     definition = definition_loader.load_definition(folder)
@@ -86,7 +88,7 @@ def test_an_executable_payload_needs_no_root(write_test: WriteTest) -> None:
     assert definition.axes["root"] == ("none",)
 
 
-def test_a_list_of_branches_is_one_of_the_files(write_test: WriteTest) -> None:
+def test_branch_list_is_one_of_the_files(write_test: WriteTest) -> None:
     text = (
         TEST_HEADER + 'files = ["helper.h"]\n[matrix]\nbranches = ["@list.txt", "Muon_*,Jet_pt"]\n'
     )
@@ -99,7 +101,7 @@ def test_a_list_of_branches_is_one_of_the_files(write_test: WriteTest) -> None:
     )
 
 
-def test_doors_settings_rules_and_metrics_are_kept(write_test: WriteTest) -> None:
+def test_settings_rules_and_metrics_are_loaded(write_test: WriteTest) -> None:
     text = """
 [matrix]
 door = ["root", "https"]
@@ -122,20 +124,20 @@ better = "lower"
     assert definition.metrics["my_counter"].unit == "B"
 
 
-# --- What is refused -----------------------------------------------------------------------------
+# --- Mistakes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "line", "key", "said"), DEFINITION_MISTAKES)
-def test_a_mistake_names_file_line_key_and_what_was_expected(
-    write_test: WriteTest, text: str, line: int, key: str, said: str
+@pytest.mark.parametrize(("text", "line", "key", "expected"), DEFINITION_MISTAKES)
+def test_mistake_names_file_line_key_and_expectation(
+    write_test: WriteTest, text: str, line: int, key: str, expected: str
 ) -> None:
     folder = write_test(text)
     problem = only_problem(folder)
     assert problem.startswith(f"{folder / 'test.toml'}:{line}: {key}: ")
-    assert said in problem
+    assert expected in problem
 
 
-def test_every_mistake_is_named_at_once_and_in_order(write_test: WriteTest) -> None:
+def test_all_mistakes_are_reported_in_order(write_test: WriteTest) -> None:
     text = """[test]
 name = "no good"
 payload = "gone.py"
@@ -153,7 +155,7 @@ events = 0.5
     assert [problem.split(": ")[1] for problem in found] == keys
 
 
-def test_a_mistake_is_not_followed_by_what_follows_from_it(write_test: WriteTest) -> None:
+def test_consequences_of_a_mistake_are_not_reported(write_test: WriteTest) -> None:
     assert "expected a table" in only_problem(
         write_test(TEST_HEADER + "[[matrix]]\nroot = ['x']\n")
     )
@@ -168,22 +170,20 @@ def test_a_mistake_is_not_followed_by_what_follows_from_it(write_test: WriteTest
     ]
 
 
-def test_a_number_is_whole_where_that_fits(write_test: WriteTest) -> None:
+def test_numbers_become_whole_if_possible(write_test: WriteTest) -> None:
     folder = write_test("[matrix]\nmine = [3.0, 0.5, 1e300]\n")
     values = definition_loader.load_definition(folder).axes["mine"]
     assert list(map(repr, values)) == ["3", "0.5", "1e+300"]
 
 
 @pytest.mark.parametrize(("text", "line"), BROKEN_DEFINITIONS)
-def test_broken_toml_names_the_line(write_test: WriteTest, text: str, line: int) -> None:
+def test_invalid_toml_names_the_line(write_test: WriteTest, text: str, line: int) -> None:
     folder = write_test(text)
     assert only_problem(folder).startswith(f"{folder / 'test.toml'}:{line}: not valid TOML: ")
 
 
-def test_no_test_no_text_and_no_rights_are_each_one_clear_error(
-    tmp_path: Path, write_test: WriteTest
-) -> None:
-    with pytest.raises(DefinitionError, match="there is no test here"):
+def test_unreadable_test_toml_is_one_error(tmp_path: Path, write_test: WriteTest) -> None:
+    with pytest.raises(DefinitionError, match="no test here"):
         definition_loader.load_definition(tmp_path / "nowhere")
     folder = write_test()
     (folder / "test.toml").write_bytes(b"\xff\xfe[test]")
@@ -195,9 +195,7 @@ def test_no_test_no_text_and_no_rights_are_each_one_clear_error(
         definition_loader.load_definition(folder)
 
 
-def test_a_link_that_leaves_the_folder_is_no_file_of_the_test(
-    tmp_path: Path, write_test: WriteTest
-) -> None:
+def test_link_out_of_the_folder_is_refused(tmp_path: Path, write_test: WriteTest) -> None:
     folder = write_test(TEST_HEADER + 'files = ["inside.h", "outside.h"]\n')
     (tmp_path / "secret").write_text("x")
     os.symlink("read.py", folder / "inside.h")
@@ -205,49 +203,49 @@ def test_a_link_that_leaves_the_folder_is_no_file_of_the_test(
     assert "'outside.h' is a link to neither this test's folder nor one" in only_problem(folder)
 
 
-def test_a_link_may_lead_to_a_file_of_a_test_beside(tmp_path: Path, write_test: WriteTest) -> None:
+def test_link_to_a_file_of_a_test_beside_is_accepted(tmp_path: Path, write_test: WriteTest) -> None:
     folder = write_test(TEST_HEADER + 'files = ["shared.h"]\n')
-    neighbour = tmp_path / "neighbour"
-    neighbour.mkdir()
-    (neighbour / "shared.h").write_text("x")
-    os.symlink("../neighbour/shared.h", folder / "shared.h")
+    neighbor = tmp_path / "neighbor"
+    neighbor.mkdir()
+    (neighbor / "shared.h").write_text("x")
+    os.symlink("../neighbor/shared.h", folder / "shared.h")
     assert "is a link to neither" in only_problem(folder)
-    (neighbour / "test.toml").write_text("")
+    (neighbor / "test.toml").write_text("")
     assert "shared.h" in definition_loader.load_definition(folder).files
 
 
-def test_a_large_file_pointer_is_not_taken_for_the_file(write_test: WriteTest) -> None:
+def test_lfs_pointer_is_refused(write_test: WriteTest) -> None:
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     assert "Git LFS pointer" in only_problem(write_test(read_py=pointer))
 
 
-def test_an_executable_must_be_executable(write_test: WriteTest) -> None:
+def test_executable_needs_permission(write_test: WriteTest) -> None:
     folder = write_test('[test]\nname = "mine"\npayload = "run.sh"\n', run_sh="")
     assert "chmod +x run.sh" in only_problem(folder)
 
 
-def test_a_matrix_that_is_a_slip_is_refused_before_it_is_multiplied_out(
+def test_huge_matrix_is_refused_before_expansion(
     write_test: WriteTest,
 ) -> None:
     axes = "".join(f"axis_{n} = {list(range(20))}\n" for n in range(10))
     assert "combinations (expected at most" in only_problem(write_test("[matrix]\n" + axes))
 
 
-def test_one_pass_is_enough_for_a_cold_execution(write_test: WriteTest) -> None:
-    definition = definition_loader.load_definition(
-        write_test(TEST_HEADER + 'passes = 1\n[matrix]\ncache = ["cold"]\n')
-    )
-    assert definition.passes == 1
-
-
-def test_one_pass_is_enough_for_an_executable(write_test: WriteTest) -> None:
-    text = '[test]\nname = "mine"\npayload = "run.sh"\npasses = 1\n'
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEST_HEADER + 'passes = 1\n[matrix]\ncache = ["cold"]\n',
+        '[test]\nname = "mine"\npayload = "run.sh"\npasses = 1\n',
+    ],
+    ids=["cold", "executable"],
+)
+def test_one_pass_is_enough(write_test: WriteTest, text: str) -> None:
     folder = write_test(text, run_sh="#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
     assert definition_loader.load_definition(folder).passes == 1
 
 
-# --- The command line ----------------------------------------------------------------------------
+# --- Overrides ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -274,7 +272,7 @@ deep = {er = 0.5}
     return definition_loader.load_definition(write_test(text, list_txt="", other_txt=""))
 
 
-def test_values_typed_for_an_axis_have_the_type_of_the_axis(definition: TestDefinition) -> None:
+def test_typed_axis_values_get_the_axis_type(definition: TestDefinition) -> None:
     changed = override(
         definition,
         "root=6.40.00",
@@ -296,7 +294,7 @@ def test_values_typed_for_an_axis_have_the_type_of_the_axis(definition: TestDefi
     assert changed.files == definition.files
 
 
-def test_keys_typed_have_the_type_of_the_key(definition: TestDefinition) -> None:
+def test_typed_keys_get_the_key_type(definition: TestDefinition) -> None:
     changed = override(
         definition,
         repeats="6",
@@ -311,17 +309,17 @@ def test_keys_typed_have_the_type_of_the_key(definition: TestDefinition) -> None
     assert definition.settings["deep"] == {"er": 0.5}
 
 
-def test_nothing_typed_changes_nothing(definition: TestDefinition) -> None:
+def test_empty_override_changes_nothing(definition: TestDefinition) -> None:
     assert override(definition) == definition
 
 
-def test_rules_about_values_that_were_taken_away_go_with_them(definition: TestDefinition) -> None:
+def test_rules_with_removed_values_are_dropped(definition: TestDefinition) -> None:
     assert override(definition, "cache_mb=0").exclude == ()
     assert override(definition, "cache_mb=0,30").exclude == definition.exclude
     assert override(definition, "layout=z").exclude == definition.exclude
 
 
-def test_mistakes_on_the_command_line_name_the_option(definition: TestDefinition) -> None:
+def test_mistakes_in_overrides_name_the_option(definition: TestDefinition) -> None:
     with pytest.raises(DefinitionError) as caught:
         override(
             definition,
@@ -339,17 +337,17 @@ def test_mistakes_on_the_command_line_name_the_option(definition: TestDefinition
     found = {problem.split(": ")[0]: problem for problem in caught.value.problems}
     assert "did you mean 'cache_mb'" in found["-P cachemb"]
     assert "has no value" in found["-P root"]
-    assert "no file of this test" in found["-P branches"]
+    assert "not a file of this test" in found["-P branches"]
     assert "cannot be bundled" in found["-P bundle"]
     assert "expected a whole number" in found["-S repeats"]
     assert "change test.toml" in found["-S payload"]
     assert "did you mean 'seed'" in found["-S sed"]
     assert "did you mean 'number'" in found["-S settings.nmber"]
-    assert "not of the kind" in found["-S settings.number"]
-    assert "not of the kind" in found["-P fast"]
+    assert "another type" in found["-S settings.number"]
+    assert "another type" in found["-P fast"]
 
 
-# --- One content in several formats ---------------------------------------------------------------
+# --- Formats --------------------------------------------------------------------------------------
 
 FORMATS = """[test]
 name = "mine"
@@ -362,7 +360,7 @@ rntuple = "d-rntuple"
 """
 
 
-def test_a_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
+def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
     found = definition_loader.load_definition(write_test(FORMATS))
     variants = variant_expansion.expand_variants(found, "file")
     read = {str(variant["format"]): found.dataset_for(variant) for variant in variants}
@@ -374,18 +372,18 @@ def test_a_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> Non
 
 
 @pytest.mark.parametrize(
-    "old, new, said",
+    "old, new, expected",
     [
-        ('"rntuple"]', '"parquet"]', '\'parquet\' is not known (expected "ttree" or "rntuple")'),
-        ("rntuple =", "parquet =", "is no value of the axis 'format'"),
-        ('dataset = "d"\n', "", "is a twin of nothing"),
-        ('"d-rntuple"', '"d/../e"', "is no name of a dataset"),
-        ('format = ["ttree", "rntuple"]', "", "that axis is not there"),
+        ('"rntuple"]', '"parquet"]', 'unknown value \'parquet\' (expected "ttree" or "rntuple")'),
+        ("rntuple =", "parquet =", "is not a value of the axis 'format'"),
+        ('dataset = "d"\n', "", "needs a dataset to be the twin of"),
+        ('"d-rntuple"', '"d/../e"', "is not a dataset name"),
+        ('format = ["ttree", "rntuple"]', "", "the test has no such axis"),
     ],
 )
-def test_mistakes_about_formats_and_twins_are_named(
-    write_test: WriteTest, old: str, new: str, said: str
+def test_mistakes_in_formats_and_twins_are_reported(
+    write_test: WriteTest, old: str, new: str, expected: str
 ) -> None:
     with pytest.raises(DefinitionError) as caught:
         definition_loader.load_definition(write_test(FORMATS.replace(old, new)))
-    assert said in str(caught.value) + str(getattr(caught.value, "problems", ""))
+    assert expected in str(caught.value) + str(getattr(caught.value, "problems", ""))
