@@ -123,7 +123,7 @@ class JobRecording:
         flags = {
             "data_dir": home,
             "database": f"sqlite:///{home}/results.db",
-            "slots": options.slots,
+            "local_slots": options.slots,
         }
         request = campaign_request.CampaignRequest(
             str(_assemble_test(home)), axes, overrides, name="A/A"

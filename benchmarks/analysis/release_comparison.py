@@ -108,7 +108,7 @@ def _run_treehammer(*words: str) -> str:
         TREEHAMMER,
         "--data-dir",
         _campaign_folder(),
-        "--slots",
+        "--local-slots",
         "1",
         *words,
     ]

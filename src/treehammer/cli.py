@@ -1,9 +1,10 @@
-"""The command line: assembles the verbs of the rooms and owns exit codes and messages."""
+"""The command line: assembles the commands of all packages; maps errors to exit codes."""
 
 from __future__ import annotations
 
 import io
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,49 +13,105 @@ import click
 
 from treehammer import config
 from treehammer.errors import ExitCode, Interruption, TreehammerError
-from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.optional_packages import explain_missing_extra
 from treehammer.version import __version__
 
-#: The verbs of the rooms: where each is found.
-COMMAND_LOCATIONS = {
-    "cancel": "submit.cli.campaign_commands:cancel",
-    "collect": "submit.cli.campaign_commands:collect",
-    "compare": "analysis.cli.compare_command:compare_command",
-    "datasets": "submit.cli.datasets_verify_command:datasets",
-    "db": "sql.cli.commands:db_group",
-    "demo": "demo:demo",
-    "export": "sql.cli.commands:export_command",
-    "import": "sql.cli.commands:import_command",
-    "purge": "submit.cli.purge_command:purge",
-    "render": "submit.cli.submit_render_commands:render",
-    "report": "web.cli.report_command:report_command",
-    "resume": "submit.cli.campaign_commands:resume",
-    "serve": "web.cli.serve_command:serve_command",
-    "sites": "submit.cli.sites_commands:sites",
-    "status": "submit.cli.campaign_commands:status",
-    "submit": "submit.cli.submit_render_commands:submit",
-    "summary": "analysis.cli.summary_command:summary_command",
-    "testbed": "testbed.cli.testbed_commands:testbed",
-    "tests": "hctests.cli.tests:tests",
-    "token": "web.cli.token_commands:token",
-    "worker": "collectors.cli.worker:worker",
+
+@dataclass(frozen=True)
+class LazyCommand:
+    """A command that is imported when it is used.
+
+    Attributes:
+        target: ``module:attribute`` below ``treehammer``.
+        summary: its line in ``treehammer --help``.
+    """
+
+    target: str
+    summary: str
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        module, _, name = self.target.partition(":")
+        command: click.Command = getattr(import_module(f"treehammer.{module}"), name)
+        return command
+
+
+COMMANDS = {
+    "cancel": LazyCommand(
+        "submit.cli.campaign_commands:cancel", "Cancel the jobs of a campaign; results are kept."
+    ),
+    "collect": LazyCommand(
+        "submit.cli.campaign_commands:collect", "Store the results of a campaign's jobs."
+    ),
+    "compare": LazyCommand(
+        "analysis.cli.compare_command:compare_command", "Compare two ROOT releases or variants."
+    ),
+    "config": LazyCommand("config_command:config_group", "Show settings and their sources."),
+    "datasets": LazyCommand(
+        "submit.cli.datasets_verify_command:datasets", "Make, place and verify datasets."
+    ),
+    "db": LazyCommand(
+        "sql.cli.commands:db_group", "Inspect, upgrade and copy the results database."
+    ),
+    "demo": LazyCommand("demo:demo", "Compare two ROOT releases on this machine."),
+    "export": LazyCommand(
+        "sql.cli.commands:export_command", "Write measurements to a ROOT, CSV or Parquet file."
+    ),
+    "import": LazyCommand(
+        "sql.cli.commands:import_command", "Import measurements from another installation."
+    ),
+    "purge": LazyCommand(
+        "submit.cli.purge_command:purge", "Remove working folders and logs of finished campaigns."
+    ),
+    "render": LazyCommand(
+        "submit.cli.submit_render_commands:render", "Show the jobs of a test without submitting."
+    ),
+    "report": LazyCommand(
+        "web.cli.report_command:report_command", "Write a campaign as one HTML page."
+    ),
+    "resume": LazyCommand(
+        "submit.cli.campaign_commands:resume", "Release held jobs and requeue lost ones."
+    ),
+    "serve": LazyCommand(
+        "web.cli.serve_command:serve_command", "Run the results service with its pages."
+    ),
+    "sites": LazyCommand("submit.cli.sites_commands:sites", "List, check and import sites."),
+    "status": LazyCommand(
+        "submit.cli.campaign_commands:status", "Show all campaigns, or the progress of one."
+    ),
+    "submit": LazyCommand(
+        "submit.cli.submit_render_commands:submit", "Plan a test, prepare its jobs and submit them."
+    ),
+    "summary": LazyCommand(
+        "analysis.cli.summary_command:summary_command", "Show mean values of a campaign by group."
+    ),
+    "testbed": LazyCommand(
+        "testbed.cli.testbed_commands:testbed", "Run a small grid on this machine."
+    ),
+    "tests": LazyCommand("hctests.cli.tests:tests", "List, show and check tests."),
+    "token": LazyCommand(
+        "web.cli.token_commands:token", "Manage access keys of the results service."
+    ),
+    "worker": LazyCommand("collectors.cli.worker:worker", "Run the job side by hand."),
 }
 
 
 class LazyCommandGroup(click.Group):
-    """Has the verbs of the rooms, and imports only the one that is used: the others take a second."""
+    """Imports only the command that is used; importing all of them takes a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all verbs, sorted."""
-        return sorted({*super().list_commands(ctx), *COMMAND_LOCATIONS})
+        """Names of all commands, sorted."""
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb of that name, None when there is none."""
-        if cmd_name not in COMMAND_LOCATIONS:
-            return super().get_command(ctx, cmd_name)
-        module, _, name = COMMAND_LOCATIONS[cmd_name].partition(":")
-        verb: click.Command = getattr(import_module(f"treehammer.{module}"), name)
-        return verb
+        """Import the command of that name; None when there is none."""
+        command = COMMANDS.get(cmd_name)
+        return command.load() if command else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in sorted(COMMANDS)])
 
 
 @click.group(
@@ -66,21 +123,23 @@ class LazyCommandGroup(click.Group):
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
-    help="Configuration file [default: treehammer.toml here].",
+    help="Configuration file [default: ./treehammer.toml].",
 )
 @click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Where results and the queue are kept."
+    "--data-dir", type=click.Path(path_type=Path), help="Folder for results and the job queue."
 )
 @click.option(
     "--cache-dir",
     type=click.Path(path_type=Path),
-    help="Where ROOT releases, clones and datasets are cached.",
+    help="Folder for cached ROOT releases, clones and datasets.",
 )
 @click.option("--database", help="SQLAlchemy URL of the results database.")
 @click.option(
-    "--sites-file", type=click.Path(path_type=Path), help="Sites beside this machine (sites.toml)."
+    "--sites-file",
+    type=click.Path(path_type=Path),
+    help="Sites in addition to this machine (sites.toml).",
 )
-@click.option("--slots", type=int, help="Jobs that this machine runs at once.")
+@click.option("--local-slots", type=int, help="Jobs that run on this machine at once.")
 @click.pass_context
 def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> None:
     """Identical ROOT TTree read tests at many grid sites, compared honestly.
@@ -90,50 +149,18 @@ def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> No
     context.obj = config.load_settings(flags, config=config_file)
 
 
-@cli.group("config")
-def config_group() -> None:
-    """Settings and where they come from."""
-
-
-@config_group.command("show")
-@output_options
-@click.pass_obj
-def config_show(settings: config.Settings, form: str) -> None:
-    """Print every setting, its value and its origin.
-
-    Example: treehammer config show
-    """
-    rows = [
-        {
-            "setting": name,
-            "value": config.format_setting(settings, name),
-            "origin": settings.origins[name],
-            "meaning": meaning,
-        }
-        for name, meaning in config.SETTING_HELP.items()
-    ]
-    print_rows(
-        rows,
-        [
-            OutputColumn("setting", "setting"),
-            OutputColumn("value", "value"),
-            OutputColumn("origin", "from"),
-        ],
-        form=form,
-    )
-
-
 def _replace_unencodable_output() -> None:
-    """Show '?' for a character that the output's encoding lacks, rather than fail on it."""
+    """Print '?' for characters that the output's encoding lacks, instead of failing."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 def main() -> None:
-    """Entry point: runs the command and leaves with the documented exit code."""
+    """Run the command and exit with the documented exit code."""
     _replace_unencodable_output()
     try:
-        code = cli.main(standalone_mode=False)
+        with explain_missing_extra():
+            code = cli.main(standalone_mode=False)
     except TreehammerError as error:
         click.echo(f"treehammer: {error}", err=True)
         code = error.exit_code
@@ -141,8 +168,8 @@ def main() -> None:
         error.show()
         code = ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt) as error:
-        told = error.__cause__ if isinstance(error, click.Abort) else error
-        left = f"; {told}" if isinstance(told, Interruption) else ""
-        click.echo(f"treehammer: interrupted{left}", err=True)
+        cause = error.__cause__ if isinstance(error, click.Abort) else error
+        state = f"; {cause}" if isinstance(cause, Interruption) else ""
+        click.echo(f"treehammer: interrupted{state}", err=True)
         code = ExitCode.INTERRUPTED
     sys.exit(int(code or 0))

@@ -1,6 +1,6 @@
-"""Settings: defaults, then ``treehammer.toml``, then the environment, then flags.
+"""Settings from defaults, ``treehammer.toml``, the environment and flags, in rising precedence.
 
-Every value remembers where it came from, so that ``treehammer config show`` can tell.
+Every value remembers its source, which ``treehammer config show`` prints.
 """
 
 from __future__ import annotations
@@ -9,20 +9,150 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
-from urllib.parse import urlsplit
-
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 from treehammer.errors import ConfigError, suggest_word
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 ENVIRONMENT_PREFIX = "TREEHAMMER_"
 CONFIG_FILE = "treehammer.toml"
 PUBLIC, KEYS = "public", "keys"
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+#: Characters of a path that a database URL takes unescaped.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9/_.+-]+")
+
+
+@dataclass(frozen=True)
+class _RawValue:
+    """A setting's value as given, with the place to name in errors.
+
+    Attributes:
+        name: of the setting.
+        value: as it was read.
+        where: the file and key, the variable or the flag.
+        base: the folder that relative paths start from.
+    """
+
+    name: str
+    value: Any
+    where: str
+    base: Path
+
+    def error(self, expected: str, hint: str = "") -> ConfigError:
+        """Build the error for a value that is not ``expected``; it repeats the value."""
+        return self.secret_error(f"must be {expected}, not {self.value!r}", hint)
+
+    def secret_error(self, message: str, hint: str = "") -> ConfigError:
+        """Build an error that does not repeat the value, which may hold a password."""
+        return ConfigError(f"{self.name} {message}", where=self.where, hint=hint)
+
+
+#: Converts a value or raises ConfigError.
+_Parser = Callable[[_RawValue], Any]
+
+
+def _parse_path(raw: _RawValue) -> Path:
+    if not isinstance(raw.value, str | Path) or not str(raw.value):
+        raise raw.error("a path")
+    return (raw.base / Path(raw.value).expanduser()).resolve()
+
+
+def _integer(maximum: int | None = None) -> _Parser:
+    limit = f"from 1 to {maximum}" if maximum else "of at least 1"
+
+    def parse(raw: _RawValue) -> int:
+        try:
+            number = int(raw.value)
+        except (TypeError, ValueError, OverflowError):
+            number = 0
+        exact = not isinstance(raw.value, bool) and str(number) == str(raw.value).strip()
+        if not exact or number < 1 or (maximum and number > maximum):
+            raise raw.error(f"a whole number {limit}")
+        return number
+
+    return parse
+
+
+def _parse_boolean(raw: _RawValue) -> bool:
+    value = raw.value
+    parsed = value if isinstance(value, bool) else _BOOLEANS.get(str(value).strip().lower())
+    if parsed is None or not isinstance(value, bool | str):
+        raise raw.error("true or false")
+    return parsed
+
+
+def _text_of(characters: str, punctuation: str) -> _Parser:
+    def parse(raw: _RawValue) -> str:
+        if not isinstance(raw.value, str) or not re.fullmatch(f"[{characters}]*", raw.value):
+            raise raw.error(f"letters, digits, {punctuation}")
+        return raw.value
+
+    return parse
+
+
+def _parse_read_access(raw: _RawValue) -> str:
+    if raw.value not in (PUBLIC, KEYS):
+        raise raw.error("'public' or 'keys'")
+    return str(raw.value)
+
+
+def _parse_networks(raw: _RawValue) -> str:
+    try:
+        for part in str(raw.value).split(","):
+            ipaddress.ip_network(part.strip())
+    except ValueError as error:
+        raise raw.secret_error(
+            f"must be addresses or networks like 10.0.0.0/24 ({error})"
+        ) from error
+    return str(raw.value)
+
+
+def _parse_service_url(raw: _RawValue) -> str:
+    if raw.value == "":
+        return ""
+    parts = _split_server_url(raw.value)
+    if parts is None or parts.username is not None or parts.query or parts.fragment:
+        raise raw.secret_error("must be https://HOST:PORT, without a user and without '?'")
+    if parts.scheme == "http" and not is_loopback(str(parts.hostname)):
+        raise raw.secret_error(
+            f"must begin with https:// (tokens would travel to {parts.hostname} unencrypted)"
+        )
+    return str(raw.value).rstrip("/")
+
+
+def _split_server_url(value: Any) -> SplitResult | None:
+    """Split an HTTP URL; None where it is none, or names no host or port 0."""
+    try:
+        parts = urlsplit(value if isinstance(value, str) else "")
+        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port out of range
+        return None
+    return parts if named else None
+
+
+def _parse_database_url(raw: _RawValue) -> str:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        make_url(raw.value)
+    except ArgumentError as error:
+        raise raw.secret_error(
+            "is not a URL that SQLAlchemy understands",
+            "Write it like sqlite:////folder/results.db or postgresql://user@host/name.",
+        ) from error
+    return str(raw.value)
+
+
+def _setting(parse: _Parser, help_text: str, default: Any = None, *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"parse": parse, "help": help_text})
 
 
 def _xdg_folder(variable: str, fallback: str) -> Path:
@@ -30,114 +160,108 @@ def _xdg_folder(variable: str, fallback: str) -> Path:
     return (Path(base) if base else Path.home() / fallback) / "treehammer"
 
 
-@dataclass(frozen=True)
+_parse_rucio_name = _text_of("A-Za-z0-9._-", "'.', '_' and '-'")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings, resolved.  Paths are absolute."""
 
-    cache_dir: Path = field(
-        metadata={"help": "what can be fetched or made again: ROOT releases, Git clones, datasets"}
+    cache_dir: Path = _setting(
+        _parse_path, "files that can be fetched or made again: ROOT releases, clones, datasets"
     )
-    data_dir: Path = field(metadata={"help": "what must be kept: results database, spool"})
-    database: str = field(
-        repr=False, metadata={"help": "SQLAlchemy URL of the results database; may hold a password"}
+    data_dir: Path = _setting(_parse_path, "files to keep: results database, spool")
+    database: str = _setting(
+        _parse_database_url,
+        "SQLAlchemy URL of the results database; may hold a password",
+        "",
+        secret=True,
     )
-    slots: int = field(
-        metadata={"help": "jobs the local batch system runs at once; 1 measures undisturbed"}
+    local_slots: int = _setting(
+        _integer(), "jobs that run on this machine at once; 1 measures undisturbed", 1
     )
-    sources_dir: Path | None = field(
-        default=None,
-        metadata={"help": "files of others that merged datasets are made from"},
+    sources_dir: Path | None = _setting(
+        _parse_path, "files from other sources that merged datasets are made from"
     )
-    sites_file: Path | None = field(
-        default=None,
-        metadata={"help": "sites beside this machine, their doors and pools (sites.toml)"},
+    sites_file: Path | None = _setting(
+        _parse_path, "sites in addition to this machine, with doors and pools (sites.toml)"
     )
-    rucio_config: Path | None = field(
-        default=None,
-        metadata={"help": "rucio.cfg of the client [default: the one that Rucio finds itself]"},
+    rucio_config: Path | None = _setting(
+        _parse_path, "rucio.cfg of the client [default: Rucio's own search]"
     )
-    rucio_account: str = field(
-        default="", metadata={"help": "Rucio account [default: the one of rucio.cfg]"}
+    rucio_account: str = _setting(
+        _parse_rucio_name, "Rucio account [default: the one in rucio.cfg]", ""
     )
-    rucio_scope: str = field(
-        default="",
-        metadata={
-            "help": "Rucio scope of datasets [default: user.ACCOUNT, or the account's only one]"
-        },
+    rucio_scope: str = _setting(
+        _parse_rucio_name,
+        "Rucio scope of datasets [default: user.ACCOUNT, or the account's only one]",
+        "",
     )
-    service_url: str = field(
-        default="",
-        metadata={
-            "help": "results service that jobs report to, https://HOST:PORT "
-            "[default: none; results come back with the jobs alone]"
-        },
+    service_url: str = _setting(
+        _parse_service_url,
+        "results service that jobs report to, https://HOST:PORT "
+        "[default: none; results return with the jobs only]",
+        "",
     )
-    service_ca_file: Path | None = field(
-        default=None,
-        metadata={"help": "certificates that the service's is signed by [default: the node's own]"},
+    service_ca_file: Path | None = _setting(
+        _parse_path, "CA certificates for the service's certificate [default: the node's own]"
     )
-    service_token_file: Path | None = field(
-        default=None,
-        metadata={
-            "help": "file with our key to the service [default: environment "
-            "TREEHAMMER_SERVICE_TOKEN]"
-        },
+    service_token_file: Path | None = _setting(
+        _parse_path,
+        "file with your key to the service [default: environment TREEHAMMER_SERVICE_TOKEN]",
     )
-    service_key_file: Path | None = field(
-        default=None,
-        metadata={"help": "serve: the service's master key [default: service.key in data_dir]"},
+    service_key_file: Path | None = _setting(
+        _parse_path, "serve: the service's master key [default: service.key in data_dir]"
     )
-    serve_host: str = field(
-        default="127.0.0.1", metadata={"help": "serve: address to listen at; 0.0.0.0 for every one"}
+    serve_host: str = _setting(
+        _text_of("A-Za-z0-9._:-", "'.', '-' and ':'"),
+        "serve: address to listen at; 0.0.0.0 for all addresses",
+        "127.0.0.1",
     )
-    serve_port: int = field(default=8443, metadata={"help": "serve: port to listen at"})
-    serve_certificate: Path | None = field(
-        default=None, metadata={"help": "serve: certificate with its chain, PEM"}
+    serve_port: int = _setting(_integer(65535), "serve: port to listen at", 8443)
+    serve_certificate: Path | None = _setting(_parse_path, "serve: certificate with its chain, PEM")
+    serve_certificate_key: Path | None = _setting(
+        _parse_path, "serve: private key of the certificate, PEM, no passphrase"
     )
-    serve_certificate_key: Path | None = field(
-        default=None, metadata={"help": "serve: private key of the certificate, PEM, no passphrase"}
+    serve_behind_proxy: bool = _setting(
+        _parse_boolean, "serve: no certificate, because TLS terminates in a proxy", False
     )
-    serve_behind_proxy: bool = field(
-        default=False,
-        metadata={"help": "serve: without a certificate, as a proxy in front speaks TLS"},
+    serve_read_access: str = _setting(
+        _parse_read_access,
+        "serve: 'public' lets everybody read results, 'keys' requires a key with the role read",
+        KEYS,
     )
-    serve_read_access: str = field(
-        default=KEYS,
-        metadata={
-            "help": "serve: 'public' lets everybody read results, 'keys' requires a key with the role read"
-        },
+    serve_user_header: str = _setting(
+        _text_of("A-Za-z0-9-", "'-'"),
+        "serve: header in which the proxy names the authenticated user, e.g. X-Remote-User "
+        "[default: none]",
+        "",
     )
-    serve_user_header: str = field(
-        default="",
-        metadata={
-            "help": "serve: header by which the proxy in front names whoever may read, e.g. "
-            "X-Remote-User [default: none]"
-        },
+    serve_trusted_proxies: str = _setting(
+        _parse_networks,
+        "serve: addresses or networks of trusted proxies, comma separated",
+        "127.0.0.1,::1",
     )
-    serve_trusted_proxies: str = field(
-        default="127.0.0.1,::1",
-        metadata={"help": "serve: addresses or networks of the proxy in front, comma separated"},
-    )
-    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def master_key_file(self) -> Path:
-        """The results service's master key."""
+        """Master key file of the results service."""
         return self.service_key_file or self.data_dir / "service.key"
 
     @property
     def software_dir(self) -> Path:
-        """One environment per ROOT release lives here."""
+        """Folder with one environment per ROOT release."""
         return self.cache_dir / "software"
 
     @property
     def rucio_dir(self) -> Path:
-        """Manifests from Rucio, and what Rucio's servers let us in by."""
+        """Manifests and login tokens from Rucio."""
         return self.cache_dir / "rucio"
 
     @property
     def datasets_dir(self) -> Path:
-        """The folder catalogue of datasets."""
+        """Folder catalogue of datasets."""
         return self.cache_dir / "datasets"
 
     @property
@@ -147,53 +271,37 @@ class Settings:
 
     @property
     def spool_dir(self) -> Path:
-        """The queue of the local batch system."""
+        """Queue of the local batch system."""
         return self.data_dir / "spool"
 
     @property
     def htcondor_dir(self) -> Path:
-        """Inputs and outputs of jobs in HTCondor pools, a folder for each pool."""
+        """Inputs and outputs of HTCondor jobs, one folder per pool."""
         return self.data_dir / "htcondor"
 
     @property
     def submissions_dir(self) -> Path:
-        """Marks of the submissions under way."""
+        """Markers of submissions in progress."""
         return self.data_dir / "submissions"
 
     @property
     def uploads_dir(self) -> Path:
-        """What the results service has been told of our campaigns."""
+        """Records of the campaigns uploaded to the results service."""
         return self.data_dir / "uploads"
 
     @property
     def resumptions_dir(self) -> Path:
-        """Locks of the campaigns that are resumed just now."""
+        """Locks of campaigns that are being resumed."""
         return self.data_dir / "resumptions"
 
 
-SETTING_HELP: Mapping[str, str] = {
-    f.name: f.metadata["help"] for f in fields(Settings) if "help" in f.metadata
-}
-SETTING_NAMES: tuple[str, ...] = tuple(SETTING_HELP)
-
-_MAXIMUM_VALUES = {"serve_port": 65535}
-_ALLOWED_PUNCTUATION = {
-    "serve_user_header": "'-'",
-    "rucio_account": "'.', '_' and '-'",
-    "rucio_scope": "'.', '_' and '-'",
-    "serve_host": "'.', '-' and ':'",
-}
-_ALLOWED_CHARACTERS = {"serve_host": "A-Za-z0-9._:-", "serve_user_header": "A-Za-z0-9-"}
+_FIELDS = {f.name: f for f in fields(Settings) if "help" in f.metadata}
+SETTING_HELP: Mapping[str, str] = {name: f.metadata["help"] for name, f in _FIELDS.items()}
+SETTING_NAMES: tuple[str, ...] = tuple(_FIELDS)
 
 
-def _default_values() -> dict[str, Any]:
-    return {
-        **{f.name: f.default for f in fields(Settings) if f.name in SETTING_HELP},
-        "cache_dir": _xdg_folder("XDG_CACHE_HOME", ".cache"),
-        "data_dir": _xdg_folder("XDG_DATA_HOME", ".local/share"),
-        "database": "",
-        "slots": 1,
-    }
+def _parse_value(raw: _RawValue) -> Any:
+    return _FIELDS[raw.name].metadata["parse"](raw)
 
 
 def _read_config_file(path: Path) -> dict[str, Any]:
@@ -217,94 +325,8 @@ def _read_config_file(path: Path) -> dict[str, Any]:
     return document
 
 
-_SETTING_TYPES: Mapping[str, Any] = get_type_hints(Settings)
-
-
-def _parse_value(name: str, value: Any, origin: str, base: Path) -> Any:
-    if name == "database":
-        return _parse_database_url(value, origin)
-    if name == "service_url":
-        return _parse_service_url(value, origin)
-    if name == "serve_read_access":
-        if value not in (PUBLIC, KEYS):
-            raise ConfigError(f"{name} must be 'public' or 'keys', not {value!r}", where=origin)
-        return value
-    if name == "serve_trusted_proxies":
-        return _parse_networks(value, origin)
-    if name in _ALLOWED_PUNCTUATION:
-        letters = _ALLOWED_CHARACTERS.get(name, "A-Za-z0-9._-")
-        if not isinstance(value, str) or not re.fullmatch(f"[{letters}]*", value):
-            raise ConfigError(
-                f"{name} must be letters, digits, {_ALLOWED_PUNCTUATION[name]}, not {value!r}",
-                where=origin,
-            )
-        return value
-    if _SETTING_TYPES[name] is bool:
-        return _parse_boolean(name, value, origin)
-    if _SETTING_TYPES[name] is int:
-        return _parse_integer(name, value, origin)
-    if not isinstance(value, str | Path) or not str(value):
-        raise ConfigError(f"{name} must be a path, not {value!r}", where=origin)
-    return (base / Path(value).expanduser()).resolve()
-
-
-def _parse_integer(name: str, value: Any, origin: str) -> int:
-    most = _MAXIMUM_VALUES.get(name)
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        number = 0
-    exact = not isinstance(value, bool) and str(number) == str(value).strip()
-    if not exact or number < 1 or (most and number > most):
-        limit = f"from 1 to {most}" if most else "of at least 1"
-        raise ConfigError(f"{name} must be a whole number {limit}, not {value!r}", where=origin)
-    return number
-
-
-def _parse_boolean(name: str, value: Any, origin: str) -> bool:
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    found = value if isinstance(value, bool) else known.get(str(value).strip().lower())
-    if found is None or not isinstance(value, bool | str):
-        raise ConfigError(f"{name} must be true or false, not {value!r}", where=origin)
-    return found
-
-
-def _parse_service_url(value: Any, origin: str) -> str:
-    try:
-        parts = urlsplit(value if isinstance(value, str) else "?")
-        host, port, plain = parts.hostname, parts.port, parts.scheme == "http"
-    except ValueError:
-        host, port, plain, parts = None, None, False, urlsplit("?")
-    if not value and isinstance(value, str):
-        return ""
-    right = parts.scheme in ("http", "https") and host and port != 0
-    if not right or parts.username is not None or parts.query or parts.fragment:
-        # The value itself may hold a password: it is not repeated.
-        raise ConfigError(
-            "service_url must be https://HOST:PORT, without a user and without '?'", where=origin
-        )
-    if plain and not is_loopback(str(host)):
-        raise ConfigError(
-            f"service_url must begin with https:// (tokens would travel to {host} for all to read)",
-            where=origin,
-        )
-    return str(value).rstrip("/")
-
-
-def _parse_networks(value: Any, origin: str) -> str:
-    try:
-        for part in str(value).split(","):
-            ipaddress.ip_network(part.strip())
-    except ValueError as error:
-        raise ConfigError(
-            f"serve_trusted_proxies must be addresses or networks like 10.0.0.0/24 ({error})",
-            where=origin,
-        ) from error
-    return str(value)
-
-
 def is_loopback(host: str) -> bool:
-    """Whether an address or name is only of this machine."""
+    """Whether an address or name belongs to this machine only."""
     if host == "localhost":
         return True
     try:
@@ -313,25 +335,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _parse_database_url(value: Any, origin: str) -> str:
-    try:
-        make_url(value)
-    except ArgumentError as error:
-        # The value itself may hold a password: it is not repeated.
-        raise ConfigError(
-            "database is not a URL that SQLAlchemy understands",
-            where=origin,
-            hint="Write it like sqlite:////folder/results.db or postgresql://user@host/name.",
-        ) from error
-    return "" if value is None else str(value)
-
-
 def _current_folder() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError as error:
         raise ConfigError(
-            "the current folder no longer exists", hint="Change to a folder that does: cd"
+            "the current folder no longer exists", hint="Change to an existing folder: cd"
         ) from error
 
 
@@ -347,7 +356,7 @@ def load_settings(
     Args:
         flags: values given on the command line; ``None`` values are ignored.
         config: the configuration file; by default ``TREEHAMMER_CONFIG`` or
-            ``treehammer.toml`` in the current folder, when there is one.
+            ``treehammer.toml`` in the current folder, if it exists.
         environ: the environment, ``os.environ`` by default.
         folder: the folder relative paths start from, the current one by default.
 
@@ -356,39 +365,65 @@ def load_settings(
     """
     environ = os.environ if environ is None else environ
     folder = _current_folder() if folder is None else folder
-    values = _default_values()
-    origins = dict.fromkeys(values, "default")
+    values: dict[str, Any] = {
+        **{name: f.default for name, f in _FIELDS.items()},
+        "cache_dir": _xdg_folder("XDG_CACHE_HOME", ".cache"),
+        "data_dir": _xdg_folder("XDG_DATA_HOME", ".local/share"),
+    }
+    sources = dict.fromkeys(values, "default")
+    named = config or environ.get("TREEHAMMER_CONFIG")
+    given = [
+        *_file_values(
+            Path(named) if named is not None else folder / CONFIG_FILE, named is not None
+        ),
+        *_environment_values(environ, folder),
+        *_flag_values(flags or {}, folder),
+    ]
+    for raw, source in given:
+        values[raw.name], sources[raw.name] = _parse_value(raw), source
+    if not values["database"]:
+        values["database"] = sqlite_url(values["data_dir"])
+    return Settings(**values, sources=sources)
 
-    named = config or (
-        Path(environ["TREEHAMMER_CONFIG"]) if "TREEHAMMER_CONFIG" in environ else None
-    )
-    path = named or folder / CONFIG_FILE
-    if named or path.is_file():
+
+def _file_values(path: Path, required: bool) -> Iterator[tuple[_RawValue, str]]:
+    if required or path.is_file():
         for name, value in _read_config_file(path).items():
-            values[name] = _parse_value(name, value, f"{path}: {name}", path.resolve().parent)
-            origins[name] = str(path)
+            yield _RawValue(name, value, f"{path}: {name}", path.resolve().parent), str(path)
+
+
+def _environment_values(
+    environ: Mapping[str, str], folder: Path
+) -> Iterator[tuple[_RawValue, str]]:
     for name in SETTING_NAMES:
         variable = ENVIRONMENT_PREFIX + name.upper()
         if variable in environ:
-            values[name] = _parse_value(name, environ[variable], variable, folder)
-            origins[name] = f"environment ({variable})"
-    for name, value in (flags or {}).items():
+            value = environ[variable]
+            yield _RawValue(name, value, variable, folder), f"environment ({variable})"
+
+
+def _flag_values(
+    flags: Mapping[str, Any], folder: Path, *, prefix: str = ""
+) -> Iterator[tuple[_RawValue, str]]:
+    for name, value in flags.items():
         if value is not None:
-            option = "--" + name.replace("_", "-")
-            values[name] = _parse_value(name, value, option, folder)
-            origins[name] = f"flag ({option})"
-    if not values["database"]:
-        values["database"] = sqlite_url(values["data_dir"])
-    return Settings(**values, origins=origins)
+            option = "--" + name.removeprefix(prefix).replace("_", "-")
+            yield _RawValue(name, value, option, folder), f"flag ({option})"
 
 
 def sqlite_url(folder: Path) -> str:
-    """The URL of the database in a data folder, whatever characters its name has."""
-    return URL.create("sqlite", database=str(folder / "results.db")).render_as_string()
+    """Build the URL of the SQLite database in a data folder."""
+    path = str(folder / "results.db")
+    if _PLAIN_PATH.fullmatch(path):
+        return f"sqlite:///{path}"
+    # SQLAlchemy takes a third of a second to load: only unusual paths need its escapes.
+    from sqlalchemy.engine import URL
+
+    return URL.create("sqlite", database=path).render_as_string()
 
 
 def apply_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
-    """Settings with the values that a verb's own flags give; ``None`` values are ignored.
+    """Override settings by the flags of a command; ``None`` values are ignored.
 
     Args:
         settings: as resolved before.
@@ -397,20 +432,18 @@ def apply_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
     Raises:
         ConfigError: a value is wrong.
     """
-    values: dict[str, Any] = {}
-    origins = dict(settings.origins)
-    for name, value in flags.items():
-        if value is not None:
-            option = "--" + name.removeprefix("serve_").replace("_", "-")
-            values[name] = _parse_value(name, value, option, _current_folder())
-            origins[name] = f"flag ({option})"
-    return replace(settings, **values, origins=origins)
+    given = list(_flag_values(flags, _current_folder(), prefix="serve_"))
+    values = {raw.name: _parse_value(raw) for raw, _ in given}
+    sources = {**settings.sources, **{raw.name: source for raw, source in given}}
+    return replace(settings, **values, sources=sources)
 
 
 def format_setting(settings: Settings, name: str) -> str:
-    """The value of a setting for people, with any password in it masked; '' where there is none."""
+    """Format a setting's value with any password masked; '' where it has none."""
     value = getattr(settings, name)
     if name == "database":
+        from sqlalchemy.engine import make_url
+
         return mask_password(make_url(value))
     if isinstance(value, bool):
         return str(value).lower()
@@ -418,7 +451,7 @@ def format_setting(settings: Settings, name: str) -> str:
 
 
 def mask_password(url: URL) -> str:
-    """A database's URL for people, without a password in either of the places it may stand in."""
+    """Format a database URL with the password masked, in its user part and in its query."""
     if "password" in url.query:
         url = url.update_query_dict({"password": "***"})
     return url.render_as_string(hide_password=True)

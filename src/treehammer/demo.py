@@ -86,7 +86,7 @@ def required_flags(output: Path, settings: Settings) -> list[str]:
         "cache_dir": settings.cache_dir,
         "database": sqlite_url(output.resolve()),
         # One measurement at a time: neighbours would be measured too.
-        "slots": 1,
+        "local_slots": 1,
     }
     words = ["--data-dir", str(output)]
     for name, value in needed.items():

@@ -1,8 +1,8 @@
-"""The one tree of errors a user can meet, and the exit code of each.
+"""Errors that users can meet, and the exit code of each.
 
-A message says what was wrong, where, and what to do next.  The command line
-prints it without a traceback and leaves with ``exit_code``; anything that is not
-a :class:`TreehammerError` is a bug and keeps its traceback.
+A message says what is wrong, where, and how to fix it.  The command line prints it without a
+traceback and exits with ``exit_code``.  Any exception that is not a :class:`TreehammerError` is a
+bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process tells its caller."""
+    """Exit codes of the command line."""
 
     DONE = 0
     REGRESSION = 1
@@ -24,18 +24,18 @@ class ExitCode(IntEnum):
 
 
 def suggest_word(word: str, known: Iterable[str]) -> str:
-    """``Did you mean 'x'? `` with the nearest known word, to begin a hint with; or nothing."""
+    """Build ``Did you mean 'x'? `` with the nearest known word; '' where none is near."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"Did you mean {near[0]!r}? " if near else ""
 
 
 class TreehammerError(Exception):
-    """Something the user can understand and act on.
+    """An error that the user can understand and act on.
 
     Args:
-        message: what was wrong, as one sentence.
-        where: the file, key, host or identifier it was found in.
-        hint: what to do next.
+        message: the problem, as one sentence.
+        where: the file, key, host or identifier that has the problem.
+        hint: the remedy.
     """
 
     exit_code: ExitCode = ExitCode.USAGE
@@ -52,15 +52,24 @@ class TreehammerError(Exception):
 
 
 class Interruption(KeyboardInterrupt):
-    """Ctrl-C; the text tells the user what it left, beginning in lower case."""
+    """Ctrl-C; the text describes the state it left, beginning in lower case."""
 
 
 class ConfigError(TreehammerError):
     """A setting, flag or configuration file is wrong."""
 
 
+class MissingExtraError(TreehammerError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"the Python package {package} is not installed; run: pip install 'treehammer[{extra}]'"
+        )
+
+
 class InvalidDocumentError(TreehammerError):
-    """A document that people write is wrong; ``problems`` names every mistake found in it."""
+    """A document written by hand is wrong; ``problems`` lists every mistake in it."""
 
     def __init__(
         self, message: str, *, where: str = "", hint: str = "", problems: tuple[str, ...] = ()
@@ -81,45 +90,45 @@ class SitesError(InvalidDocumentError):
 
 
 class MeasurementFileError(InvalidDocumentError):
-    """A file of measurements is none, or holds some that cannot be taken in."""
+    """A file is no file of measurements, or holds measurements that cannot be imported."""
 
 
 class SourceError(TreehammerError):
-    """A repository, ref or path cannot be had."""
+    """A repository, ref or path is not available."""
 
 
 class SourceUnreachableError(SourceError):
-    """A repository does not answer or does not let us in; trying again can help."""
+    """A repository does not answer or denies access; a retry can help."""
 
     exit_code = ExitCode.INFRASTRUCTURE
 
 
 class DatasetError(TreehammerError):
-    """A dataset is unknown, incomplete or not what its manifest says."""
+    """A dataset is unknown, incomplete or differs from its manifest."""
 
 
 class CatalogueError(TreehammerError):
-    """The data catalogue does not answer, or does not do what it was asked for."""
+    """The data catalogue does not answer, or rejects a request."""
 
     exit_code = ExitCode.INFRASTRUCTURE
 
 
 class SoftwareError(TreehammerError):
-    """A ROOT release was asked for that cannot be set up."""
+    """A requested ROOT release cannot be set up."""
 
     exit_code = ExitCode.INFRASTRUCTURE
 
 
 class BatchError(TreehammerError):
-    """A batch system did not take, know or run a job."""
+    """A batch system did not accept, know or run a job."""
 
     exit_code = ExitCode.INFRASTRUCTURE
 
 
 class TestbedError(TreehammerError):
-    """The grid in a box cannot be installed, started or stopped."""
+    """The testbed cannot be installed, started or stopped."""
 
-    __test__ = False  # no test case, whatever pytest takes its name for
+    __test__ = False  # pytest would collect it because of its name
     exit_code = ExitCode.INFRASTRUCTURE
 
 
@@ -130,15 +139,15 @@ class StoreError(TreehammerError):
 
 
 class UnstorableContentError(StoreError):
-    """The database cannot hold what was to be written: trying again does not help."""
+    """The database cannot hold a value; a retry does not help."""
 
 
 class TokenError(TreehammerError):
     """The results service does not accept a token.
 
     Args:
-        message: why not.
-        may_be_new: whether its key is not known, which may have been made just now.
+        message: the reason.
+        may_be_new: whether its key is unknown, and may have been created just now.
     """
 
     def __init__(self, message: str, *, may_be_new: bool = False) -> None:

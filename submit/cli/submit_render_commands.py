@@ -165,7 +165,7 @@ def render(
         click.echo(note, err=True)
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
         service = job_reporting.reporting_for_preview(settings, plan.options)
-        descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.slots)
+        descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.local_slots)
         if output is not None:
             number = preview.write_preview(plan, descriptions, settings, output)
             click.echo(f"{pluralize(number, 'job')} in {output}")

@@ -69,7 +69,7 @@ def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
         Store.open(settings.database) as store,
         SubmissionLocks(settings.submissions_dir).hold(plan.campaign_id) as folder,
     ):
-        descriptions = tuple(render_jobs(plan, folder, service=service, slots=settings.slots))
+        descriptions = tuple(render_jobs(plan, folder, service=service, slots=settings.local_slots))
         if service is not None:
             CampaignUploader(settings).register_campaign(plan.campaign_id)
         # Fetching software may have taken an hour: the submission starts now.

@@ -24,7 +24,7 @@ def open_batch_system(name: str, settings: Settings) -> BatchSystem:
         SitesError: the sites file cannot be read or has mistakes.
     """
     if name == LOCAL_BATCH:
-        return LocalBatch(settings.spool_dir, settings.slots)
+        return LocalBatch(settings.spool_dir, settings.local_slots)
     if name.startswith(EXTERNAL_PREFIX):
         return ExternalBatch(name)
     if not name.startswith(HTCONDOR_PREFIX):

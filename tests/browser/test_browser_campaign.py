@@ -81,7 +81,7 @@ def running(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def treehammer(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "treehammer", "--data-dir", str(folder), "--slots", "1"]
+    return [sys.executable, "-m", "treehammer", "--data-dir", str(folder), "--local-slots", "1"]
 
 
 def test_a_campaign_is_watched_from_the_overview_to_its_end(

@@ -31,7 +31,7 @@ class CommandLineUser:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        flags = {"cache_dir": folder / "cache", "data_dir": folder / "data", "slots": 2}
+        flags = {"cache_dir": folder / "cache", "data_dir": folder / "data", "local_slots": 2}
         self.settings = config.load_settings(flags, environ={}, folder=folder)
         self.settings.cache_dir.mkdir()
         shared = config.load_settings().software_dir
@@ -40,7 +40,7 @@ class CommandLineUser:
 
     def run_command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run ``treehammer`` with these words, in a process of its own."""
-        options = ["--cache-dir", str(self.settings.cache_dir), "--slots", "2"]
+        options = ["--cache-dir", str(self.settings.cache_dir), "--local-slots", "2"]
         options += ["--data-dir", str(self.settings.data_dir)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("TREEHAMMER_", "GIT_"))}
         return subprocess.run(

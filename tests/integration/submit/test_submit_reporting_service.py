@@ -133,7 +133,9 @@ def test_a_service_that_is_killed_under_a_campaign_loses_and_doubles_nothing(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     local_user.write_payload(0.4)
-    local_user.settings = replace(service_process.settings_for_user(local_user.settings), slots=2)
+    local_user.settings = replace(
+        service_process.settings_for_user(local_user.settings), local_slots=2
+    )
     said = local_user.invoke_command(
         "submit", str(local_user.test), "-S", "repeats=8", "--service-timeout", "20s"
     )

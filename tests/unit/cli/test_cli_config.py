@@ -17,14 +17,14 @@ def load(folder: Path, text: str | None = None, **kwargs: object) -> config.Sett
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
-    environ = {"TREEHAMMER_SLOTS": "3"}
-    assert load(tmp_path).slots == 1
-    assert load(tmp_path, "slots = 2").slots == 2
-    assert load(tmp_path, environ=environ).slots == 3
-    settings = load(tmp_path, environ=environ, flags={"slots": 4, "data_dir": None})
-    assert settings.slots == 4
-    assert settings.origins["slots"] == "flag (--slots)"
-    assert settings.origins["data_dir"] == "default"
+    environ = {"TREEHAMMER_LOCAL_SLOTS": "3"}
+    assert load(tmp_path).local_slots == 1
+    assert load(tmp_path, "local_slots = 2").local_slots == 2
+    assert load(tmp_path, environ=environ).local_slots == 3
+    settings = load(tmp_path, environ=environ, flags={"local_slots": 4, "data_dir": None})
+    assert settings.local_slots == 4
+    assert settings.sources["local_slots"] == "flag (--local-slots)"
+    assert settings.sources["data_dir"] == "default"
 
 
 def test_paths_start_where_they_were_written(tmp_path: Path) -> None:
@@ -60,14 +60,14 @@ def test_the_database_lies_in_the_data_folder_whatever_it_is_called(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("slotz = 1", ("slotz", "slots", "treehammer.toml")),
-        ("slots = 0", ("slots", "at least 1", "treehammer.toml")),
-        ("slots = inf", ("slots", "at least 1", "not inf")),
-        ("slots = nan", ("slots", "at least 1", "not nan")),
-        ("slots = 1" + "0" * 5000, ("TOML", "treehammer.toml")),
-        ("slots = true", ("slots", "at least 1")),
+        ("slotz = 1", ("slotz", "local_slots", "treehammer.toml")),
+        ("local_slots = 0", ("local_slots", "at least 1", "treehammer.toml")),
+        ("local_slots = inf", ("local_slots", "at least 1", "not inf")),
+        ("local_slots = nan", ("local_slots", "at least 1", "not nan")),
+        ("local_slots = 1" + "0" * 5000, ("TOML", "treehammer.toml")),
+        ("local_slots = true", ("local_slots", "at least 1")),
         ("data_dir = 3", ("data_dir", "path")),
-        ("slots =", ("TOML", "treehammer.toml")),
+        ("local_slots =", ("TOML", "treehammer.toml")),
     ],
 )
 def test_a_wrong_file_is_named_with_key_and_remedy(
@@ -85,8 +85,8 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
 
 
 def test_a_wrong_environment_value_names_its_variable(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="TREEHAMMER_SLOTS"):
-        load(tmp_path, environ={"TREEHAMMER_SLOTS": "many"})
+    with pytest.raises(ConfigError, match="TREEHAMMER_LOCAL_SLOTS"):
+        load(tmp_path, environ={"TREEHAMMER_LOCAL_SLOTS": "many"})
 
 
 def test_a_password_is_masked_when_shown(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_folder_that_is_gone_is_a_configuration_error(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("service_url = 'http://results.example.org'", ("https://", "for all to read")),
+        ("service_url = 'http://results.example.org'", ("https://", "unencrypted")),
         ("service_url = 'https://me:secret@host'", ("without a user",)),
         ("service_url = 'https://host/?a=1'", ("without '?'",)),
         ("service_url = 'https://host:99999'", ("service_url",)),

@@ -55,8 +55,8 @@ def test_what_is_set_otherwise_is_typed(
         str(elsewhere.cache_dir),
     ]
     monkeypatch.setenv("TREEHAMMER_DATABASE", "sqlite:///other.db")
-    (tmp_path / "treehammer.toml").write_text("slots = 4\n")
+    (tmp_path / "treehammer.toml").write_text("local_slots = 4\n")
     database = f"sqlite:///{tmp_path}/demo-results/results.db"
     found = demo.required_flags(OUTPUT, config.load_settings())
-    assert found == [*plain, "--database", database, "--slots", "1"]
+    assert found == [*plain, "--database", database, "--local-slots", "1"]
     assert demo.format_invocation(OUTPUT, config.load_settings()) == f"treehammer {' '.join(found)}"

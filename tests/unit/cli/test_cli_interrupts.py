@@ -58,7 +58,7 @@ def test_each_verb_says_what_is_left(
 def test_a_verb_with_nothing_to_say_is_interrupted_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("treehammer.cli.print_rows", press_ctrl_c)
+    monkeypatch.setattr("treehammer.config_command.print_rows", press_ctrl_c)
     assert typed(["config", "show"], tmp_path, monkeypatch) == 130
     assert capsys.readouterr().err.strip() == "treehammer: interrupted"
 

@@ -1,0 +1,43 @@
+"""Packages of the optional extras, and the error that names the extra to install."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from treehammer.errors import MissingExtraError
+
+#: Imported module -> extra of ``pip install 'treehammer[EXTRA]'`` that brings it.
+EXTRA_OF_MODULE = {
+    "htcondor2": "grid",
+    "classad2": "grid",
+    "rucio": "grid",
+    "XRootD": "grid",
+    "jwt": "grid",
+    "uproot": "root",
+    "awkward": "root",
+    "prometheus_client": "service",
+    "starlette": "service",
+    "uvicorn": "service",
+    "httptools": "service",
+    "psycopg": "service",
+    "adbc_driver_postgresql": "service",
+    "oracledb": "oracle",
+    "cryptography": "testbed",
+}
+
+
+@contextmanager
+def explain_missing_extra() -> Iterator[None]:
+    """Replace the ImportError of an optional package by the command that installs it.
+
+    Raises:
+        MissingExtraError: a package of an extra is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA_OF_MODULE:
+            raise
+        raise MissingExtraError(package, EXTRA_OF_MODULE[package]) from error
