@@ -13,15 +13,17 @@ from treehammer.sql.write.store import Store
 #: Exports in small batches, and says what memory this process and its largest child took (kB).
 EXPORT_SCRIPT = """
 import resource, sys
+from contextlib import nullcontext
 from pathlib import Path
-from treehammer.sql import arrow, formats
-from treehammer.sql.transfer.export import export
+from treehammer.sql.arrow import arrow_schema
+from treehammer.sql.transfer import file_writers
+from treehammer.sql.transfer.export import export_file
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-arrow.ROWS, formats.GROUP_BYTES = 100, 2**22
+arrow_schema.BATCH_ROWS, file_writers.ROW_GROUP_BYTES = 100, 2**22
 with Store.open(sys.argv[1], create=False) as store:
-    export(store, Selection.of(wheres=[f"round<={sys.argv[2]}"]), Path(sys.argv[3]),
-           software_dir=Path())
+    export_file(store, Selection.parse(wheres=[f"round<={sys.argv[2]}"]), Path(sys.argv[3]),
+           software_dir=Path(), progress=lambda _: nullcontext(lambda _d, _n="": None))
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """

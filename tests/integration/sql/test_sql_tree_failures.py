@@ -18,14 +18,14 @@ EXPORT = """
 import resource, sys
 from pathlib import Path
 from treehammer.errors import StoreError
-from treehammer.sql.transfer.export import export
+from treehammer.sql.transfer.export import export_file
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 url, target, software, limit = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
 with Store.open(url) as store:
     try:
-        export(
+        export_file(
             store, Selection(), Path(target), software_dir=Path(software),
         )
     except StoreError as error:

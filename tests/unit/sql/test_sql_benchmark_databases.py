@@ -30,7 +30,7 @@ def kept(named: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFa
     """A folder with a small SQLite database, of which the most are copies."""
     folder = tmp_path_factory.mktemp("kept")
     with named("harness.filled_databases").filled_database("sqlite", SHORT_ROWS, folder) as found:
-        assert found.rows == 10 * found.stored == SHORT_ROWS
+        assert found.rows == 10 * found.stored_rows == SHORT_ROWS
     return folder
 
 
@@ -89,7 +89,7 @@ def test_a_database_of_another_day_is_made_anew(
         filled.append(url)
         return databases.FilledDatabase(kind, url, rows, rows, 0.0, 0.0, world.day_number(0))
 
-    monkeypatch.setattr(databases, "_fill", fill)
+    monkeypatch.setattr(databases, "_fill_database", fill)
     for times, days in (1, 0), (1, 0), (2, 1):
         monkeypatch.setattr(world, "FIRST_DAY", world.FIRST_DAY + timedelta(days))
         with databases.filled_database("sqlite", SHORT_ROWS, tmp_path) as found:
@@ -111,9 +111,9 @@ def test_a_question_that_finds_nothing_is_refused(
     of_nobody = queries.BenchmarkQuery(
         "trend of nobody", queries._figure_by("day", first_day=99991231)
     )
-    alone = queries.BenchmarkQuery("rows of nobody", other=lambda store: store.jobs("nobody"))
+    alone = queries.BenchmarkQuery("rows of nobody", store_call=lambda store: store.jobs("nobody"))
     for query in (of_nobody, alone):
-        monkeypatch.setattr(queries, "queries", lambda query=query: [query])
+        monkeypatch.setattr(queries, "build_queries", lambda query=query: [query])
         with pytest.raises(
             NothingToDoError, match=f"{query.name}: nothing is found in {SHORT_ROWS} rows"
         ):

@@ -230,8 +230,8 @@ def test_a_held_key_comes_from_a_file_or_the_environment(
 def test_the_master_key_is_made_once_and_for_the_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "data" / "service.key"
     code = (
-        "import sys, pathlib; from treehammer.sql.auth.keyring import master_key; "
-        "print(master_key(pathlib.Path(sys.argv[1])).hex())"
+        "import sys, pathlib; from treehammer.sql.auth.keyring import load_master_key; "
+        "print(load_master_key(pathlib.Path(sys.argv[1])).hex())"
     )
     racing = [
         subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True)
