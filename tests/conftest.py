@@ -24,7 +24,6 @@ pytest.register_assert_rewrite(
     "scale_contract",
     "selection_contract",
     "store_contract",
-    "revision_databases",
 )
 pytest_plugins = ["grid_fixtures"]
 

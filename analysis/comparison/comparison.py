@@ -233,7 +233,7 @@ class _RowBuilder:
                 rounds=pair.rounds,
                 a_value=pair.a,
                 b_value=pair.b,
-                d=pair.d,
+                log_ratio=pair.d,
             )
 
     def build_series_row(self, one: SeriesEffect, judged: _Judgement) -> VerdictRow:

@@ -73,7 +73,7 @@ class Keyring:
             raise ValueError(role)
         key = derive_key(master, secrets.token_hex(6))
         row = AccessKeyRow(
-            key.kid, role, name, now_us, expires_us, None, fingerprint_master_key(master)
+            key.key_id, role, name, now_us, expires_us, None, fingerprint_master_key(master)
         )
         with write_transaction(self._engine) as connection:
             connection.execute(sa.insert(access_key), [asdict(row)])
@@ -81,7 +81,7 @@ class Keyring:
 
     def list_keys(self) -> Sequence[AccessKeyRow]:
         """Every key ever made, the oldest first."""
-        query = sa.select(*_KEY_COLUMNS).order_by(access_key.c.created_us, access_key.c.kid)
+        query = sa.select(*_KEY_COLUMNS).order_by(access_key.c.created_us, access_key.c.key_id)
         with read_transaction(self._engine) as connection:
             return [AccessKeyRow(*row) for row in connection.execute(query)]
 
@@ -90,14 +90,15 @@ class Keyring:
         revoked: dict[str, set[str]] = {CAMPAIGN: set(), JOB: set()}
         with read_transaction(self._engine) as connection:
             keys = {
-                row.kid: AccessKeyRow(*row) for row in connection.execute(sa.select(*_KEY_COLUMNS))
+                row.key_id: AccessKeyRow(*row)
+                for row in connection.execute(sa.select(*_KEY_COLUMNS))
             }
             columns = access_revocation.c
             for scope, subject in connection.execute(sa.select(columns.scope, columns.subject)):
                 revoked[scope].add(subject)
         return AccessList(keys, frozenset(revoked[CAMPAIGN]), frozenset(revoked[JOB]))
 
-    def revoke_key(self, kid: str, *, now_us: int) -> bool:
+    def revoke_key(self, key_id: str, *, now_us: int) -> bool:
         """Have a key and all tokens made with it count no more, at once and for good.
 
         Returns:
@@ -106,13 +107,13 @@ class Keyring:
         Raises:
             ConfigError: there is no such key.
         """
-        mine = access_key.c.kid == kid
+        mine = access_key.c.key_id == key_id
         with write_transaction(self._engine) as connection:
-            known = sa.select(access_key.c.kid).where(mine)
-            if not is_storable(kid) or connection.execute(known).first() is None:
+            known = sa.select(access_key.c.key_id).where(mine)
+            if not is_storable(key_id) or connection.execute(known).first() is None:
                 raise ConfigError(
                     "there is no such key",
-                    where=f"key {kid!r}",
+                    where=f"key {key_id!r}",
                     hint="Those there are: treehammer token list",
                 )
             change = sa.update(access_key).where(mine, access_key.c.revoked_us.is_(None))

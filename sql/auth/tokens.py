@@ -49,13 +49,13 @@ _US_PER_S = 1_000_000
 class AccessKey:
     """A key as its holder has it."""
 
-    kid: str
+    key_id: str
     secret: str = field(repr=False)
 
     @property
     def text(self) -> str:
         """The one line to keep in a file that nobody else can read."""
-        return f"{_KEY_PREFIX}.{self.kid}.{self.secret}"
+        return f"{_KEY_PREFIX}.{self.key_id}.{self.secret}"
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class AccessKeyRow:
     """A key as the service knows it.
 
     ``expires_us`` and ``revoked_us`` are None when it does not expire and was not revoked;
-    ``made_with`` is the :func:`fingerprint` of the master key it was derived from.
+    ``master_key_fingerprint`` is the :func:`fingerprint` of the master key it was derived from.
     """
 
-    kid: str
+    key_id: str
     role: str
     name: str
     created_us: int
     expires_us: int | None
     revoked_us: int | None
-    made_with: str
+    master_key_fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class AccessGrant:
     """What the bearer of a token may do; a job's token is for one campaign and one job."""
 
     role: str
-    kid: str
+    key_id: str
     name: str
     expires_us: int | None = None
     campaign_id: str | None = None
@@ -151,10 +151,10 @@ def _parse_key_at(text: str, where: str) -> AccessKey:
         raise ConfigError(error.message, where=where, hint=error.hint) from None
 
 
-def derive_key(master: bytes, kid: str) -> AccessKey:
+def derive_key(master: bytes, key_id: str) -> AccessKey:
     """The key of that id, as the holder of the master key makes it."""
-    digest = hmac.digest(master, f"treehammer key {kid}".encode(), hashlib.sha256)
-    return AccessKey(kid, base64.urlsafe_b64encode(digest).rstrip(b"=").decode())
+    digest = hmac.digest(master, f"treehammer key {key_id}".encode(), hashlib.sha256)
+    return AccessKey(key_id, base64.urlsafe_b64encode(digest).rstrip(b"=").decode())
 
 
 def fingerprint_master_key(master: bytes) -> str:
@@ -176,7 +176,7 @@ def mint_job_token(key: AccessKey, campaign_id: str, job_id: str, expires_us: in
     import jwt
 
     claims = {"campaign": campaign_id, "job": job_id, "exp": -(-expires_us // _US_PER_S)}
-    return jwt.encode(claims, key.secret, algorithm=_ALGORITHM, headers={"kid": key.kid})
+    return jwt.encode(claims, key.secret, algorithm=_ALGORITHM, headers={"kid": key.key_id})
 
 
 def verify_token(token: str, access: AccessList, master: bytes, now_us: int) -> AccessGrant:
@@ -191,10 +191,10 @@ def verify_token(token: str, access: AccessList, master: bytes, now_us: int) -> 
     if shown is None:
         return _verify_job_token(token, access, master, now_us)
     row = _require_valid_key(shown[1], access, master)
-    if not hmac.compare_digest(derive_key(master, row.kid).secret, shown[2]):
+    if not hmac.compare_digest(derive_key(master, row.key_id).secret, shown[2]):
         raise TokenError("the service has not made this key")
     _require_unexpired(row.expires_us, now_us, "the key")
-    return AccessGrant(row.role, row.kid, row.name, row.expires_us)
+    return AccessGrant(row.role, row.key_id, row.name, row.expires_us)
 
 
 def _verify_job_token(token: str, access: AccessList, master: bytes, now_us: int) -> AccessGrant:
@@ -205,7 +205,7 @@ def _verify_job_token(token: str, access: AccessList, master: bytes, now_us: int
         # The time is judged below: by the same clock, and with words of its own.
         claims = jwt.decode(
             token,
-            derive_key(master, row.kid).secret,
+            derive_key(master, row.key_id).secret,
             algorithms=[_ALGORITHM],
             options={"verify_exp": False, "verify_iat": False, "verify_nbf": False},
         )
@@ -214,7 +214,7 @@ def _verify_job_token(token: str, access: AccessList, master: bytes, now_us: int
         raise TokenError("this is no token that the service or one of its keys has made") from None
     campaign_id, job_id, expires_us = _parse_claims(claims)
     if row.role not in (SUBMIT, ADMIN):
-        raise TokenError(f"key {row.kid} may not make tokens for jobs: its role is '{row.role}'")
+        raise TokenError(f"key {row.key_id} may not make tokens for jobs: its role is '{row.role}'")
     if row.expires_us is not None:
         expires_us = min(expires_us, row.expires_us + OUTLIVE_DAYS * 86400 * _US_PER_S)
     _require_unexpired(expires_us, now_us, "the job's token")
@@ -222,7 +222,7 @@ def _verify_job_token(token: str, access: AccessList, master: bytes, now_us: int
         raise TokenError("the tokens of this campaign were revoked")
     if job_id in access.jobs:
         raise TokenError("the token of this job was revoked")
-    return AccessGrant(SUBMIT, row.kid, row.name, expires_us, campaign_id, job_id)
+    return AccessGrant(SUBMIT, row.key_id, row.name, expires_us, campaign_id, job_id)
 
 
 def _parse_claims(claims: Mapping[str, Any]) -> tuple[str, str, int]:
@@ -236,14 +236,14 @@ def _parse_claims(claims: Mapping[str, Any]) -> tuple[str, str, int]:
     return campaign_id, job_id, expires_s * _US_PER_S
 
 
-def _require_valid_key(kid: str, access: AccessList, master: bytes) -> AccessKeyRow:
-    row = access.keys.get(kid)
+def _require_valid_key(key_id: str, access: AccessList, master: bytes) -> AccessKeyRow:
+    row = access.keys.get(key_id)
     if row is None:
         raise TokenError("the service knows no such key", may_be_new=True)
     if row.revoked_us is not None:
-        raise TokenError(f"key {kid} was revoked at {_format_time(row.revoked_us)}")
-    if row.made_with != fingerprint_master_key(master):
-        raise TokenError(f"key {kid} was made with another master key than the service's")
+        raise TokenError(f"key {key_id} was revoked at {_format_time(row.revoked_us)}")
+    if row.master_key_fingerprint != fingerprint_master_key(master):
+        raise TokenError(f"key {key_id} was made with another master key than the service's")
     return row
 
 

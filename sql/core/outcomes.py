@@ -11,7 +11,7 @@ from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.sql.core.schema import measurement
 
 #: Kind in roll-ups of measurements without a kind.
-UNKNOWN_KIND = "-"
+UNKNOWN_KIND = "unknown"
 
 
 def literal_text(text: str) -> sa.ColumnClause[str]:

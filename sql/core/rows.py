@@ -108,7 +108,7 @@ class ReplicaRow:
 
 @dataclass(frozen=True)
 class PairRow:
-    """One job's paired effect: d = median over its rounds of ln(B/A) of ``metric``.
+    """One job's paired effect: ``log_ratio`` is the median over its rounds of ln(B/A) of ``metric``.
 
     ``a_value`` and ``b_value`` are the medians over rounds of the metric itself, in its unit.
     ``comparison_id`` names the comparison that wrote the row; ``comparison_key`` is the fingerprint
@@ -129,7 +129,7 @@ class PairRow:
     rounds: int
     a_value: float
     b_value: float
-    d: float
+    log_ratio: float
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,10 @@ docs/databases.md.
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import oracle
-from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeEngine
 
 from treehammer.collectors.record.measurement_record import (
     IDENTITY_METRICS,
@@ -32,62 +29,12 @@ from treehammer.collectors.record.metric_catalogue import (
     METRICS_BY_NAME,
     Metric,
 )
+from treehammer.sql.core.column_types import REAL, LongText, NumberList, StoredText
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
-from treehammer.sql.core.migrations.oracle_text import oracle_text
-from treehammer.sql.core.packing import decode_numbers
 
 #: Characters of the name of a metric that a test defines; see ``record.EXTRA_NAME``.
 EXTRA_NAME_LENGTH = 64
 
-
-class StoredText(TypeDecorator[str]):
-    """Text of a limited length; '' is stored as NULL.  It sorts by code points everywhere."""
-
-    impl = sa.String
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Have PostgreSQL sort as the others do, and Oracle count what it can hold: bytes."""
-        kind = self.impl_instance
-        if dialect.name == "oracle" and isinstance(kind, sa.String) and kind.length:
-            return dialect.type_descriptor(oracle_text(kind.length))
-        if dialect.name == "postgresql" and isinstance(kind, sa.String) and kind.length:
-            return dialect.type_descriptor(sa.String(kind.length, collation="C"))
-        return super().load_dialect_impl(dialect)
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Make '' NULL."""
-        return value or None
-
-
-class LongText(StoredText):
-    """Text without a length (a large object on Oracle, so never indexed); '' is stored as NULL."""
-
-    impl = sa.Text
-    cache_ok = True
-
-
-#: Keeps every bit of a float.
-_JSON_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-
-
-class NumberList(TypeDecorator[list[Any]]):
-    """A list of numbers as JSON text; an empty list is not NULL."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: list[Any] | None, dialect: Dialect) -> str | None:
-        """Write the list as JSON."""
-        return None if value is None else _JSON_ENCODER.encode(value)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> list[Any] | None:
-        """Read the list back."""
-        return None if value is None else decode_numbers(value)
-
-
-#: Double precision everywhere; Oracle's own DOUBLE PRECISION is a decimal type in disguise.
-REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(oracle.BINARY_DOUBLE(), "oracle")
 
 _TYPES: dict[str, TypeEngine[Any]] = {
     "int": sa.BigInteger(),
@@ -383,7 +330,7 @@ pair = sa.Table(
     sa.Column("rounds", sa.BigInteger, nullable=False),
     sa.Column("a_value", REAL, nullable=False),
     sa.Column("b_value", REAL, nullable=False),
-    sa.Column("d", REAL, nullable=False),
+    sa.Column("log_ratio", REAL, nullable=False),
 )
 
 verdict = sa.Table(
@@ -406,17 +353,17 @@ verdict = sa.Table(
 )
 
 # A key to the results service; its secret is derived from the service's master key, whose
-# fingerprint ``made_with`` is, and stands nowhere.
+# fingerprint ``master_key_fingerprint`` is, and stands nowhere.
 access_key = sa.Table(
     "access_key",
     metadata,
-    sa.Column("kid", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("key_id", StoredText(MAX_IDENTITY), primary_key=True),
     sa.Column("role", StoredText(MAX_IDENTITY), nullable=False),
     sa.Column("name", StoredText(MAX_TEXT), nullable=False),
     sa.Column("created_us", sa.BigInteger, nullable=False),
     sa.Column("expires_us", sa.BigInteger),
     sa.Column("revoked_us", sa.BigInteger),
-    sa.Column("made_with", StoredText(MAX_IDENTITY), nullable=False),
+    sa.Column("master_key_fingerprint", StoredText(MAX_IDENTITY), nullable=False),
 )
 
 # Campaigns and jobs whose tokens no longer count; ``scope`` is 'campaign' or 'job'.

@@ -81,7 +81,7 @@ def create_command(
         _warn_of_foreign_keys(settings, keyring.list_keys(), master)
         key = keyring.create_key(master, role, name.strip(), now_us=now_us, expires_us=end_us)
     until = f"until {format_time(end_us / MICROSECONDS)}" if end_us else "until it is revoked"
-    click.echo(f"key {key.kid} for {name.strip()}, role {role}, {until}", err=True)
+    click.echo(f"key {key.key_id} for {name.strip()}, role {role}, {until}", err=True)
     if output is None:
         click.echo("it is shown this once; keep it in a file that nobody else can read:", err=True)
         click.echo(key.text)
@@ -102,7 +102,7 @@ def _warn_of_foreign_keys(settings: Settings, rows: Sequence[AccessKeyRow], mast
 
 
 def _is_made_here(row: AccessKeyRow, master: bytes) -> bool:
-    return row.made_with == fingerprint_master_key(master)
+    return row.master_key_fingerprint == fingerprint_master_key(master)
 
 
 def _write_key(path: Path, key: AccessKey) -> None:
@@ -114,7 +114,7 @@ def _write_key(path: Path, key: AccessKey) -> None:
         raise ConfigError(
             f"cannot be written ({error.strerror})",
             where=str(path),
-            hint=f"Nobody has the key: treehammer token revoke {key.kid}, and make another.",
+            hint=f"Nobody has the key: treehammer token revoke {key.key_id}, and make another.",
         ) from error
 
 
@@ -143,7 +143,7 @@ def list_command(settings: Settings, revoked: bool, form: str) -> None:
         _list_revocations(revocations, form)
         return
     columns = [
-        OutputColumn("kid", "key"),
+        OutputColumn("key_id", "key"),
         OutputColumn("role", "role"),
         OutputColumn("name", "for"),
         OutputColumn("created_us", "created", _format_day),
@@ -178,7 +178,7 @@ def _key_row(row: AccessKeyRow, master: bytes | None) -> dict[str, Any]:
     elif row.expires_us is not None and row.expires_us < _now_us():
         state = "expired"
     return {
-        "kid": row.kid,
+        "key_id": row.key_id,
         "role": row.role,
         "name": row.name,
         "created_us": row.created_us,
@@ -189,7 +189,7 @@ def _key_row(row: AccessKeyRow, master: bytes | None) -> dict[str, Any]:
 
 
 @token.command("revoke")
-@click.argument("kid", required=False)
+@click.argument("key_id", required=False)
 @click.option(
     "--campaign",
     metavar="ID",
@@ -199,7 +199,7 @@ def _key_row(row: AccessKeyRow, master: bytes | None) -> dict[str, Any]:
 @click.option("--job", metavar="ID", help="The token of this job: its whole identity.")
 @click.pass_obj
 def revoke_command(
-    settings: Settings, kid: str | None, campaign: str | None, job: str | None
+    settings: Settings, key_id: str | None, campaign: str | None, job: str | None
 ) -> None:
     """Have a key count no more, with all tokens made with it; or those of a campaign or a job.
 
@@ -207,14 +207,14 @@ def revoke_command(
 
     Example: treehammer token revoke 3f9c0a61b2d4
     """
-    if [kid, campaign, job].count(None) != 2:
+    if [key_id, campaign, job].count(None) != 2:
         raise click.UsageError("Give one of KID, --campaign and --job.")
     with _open_keyring(settings) as keyring:
-        if kid is not None:
+        if key_id is not None:
             # Somebody may have the whole key at hand, rather than its id.
-            kid = parse_key(kid).kid if kid.startswith("th1.") else kid
-            done = keyring.revoke_key(kid, now_us=_now_us())
-            what = f"key {kid}, with all tokens made with it,"
+            key_id = parse_key(key_id).key_id if key_id.startswith("th1.") else key_id
+            done = keyring.revoke_key(key_id, now_us=_now_us())
+            what = f"key {key_id}, with all tokens made with it,"
         else:
             scope, text = (CAMPAIGN, campaign) if campaign is not None else (JOB, job)
             subject = _resolve_identity(settings, keyring, scope, text or "")

@@ -138,7 +138,7 @@ class _ApiEndpoints:
         grant = await self.access_control.authenticate(request)
         token = Token(
             role=grant.role,
-            key_id=grant.kid,
+            key_id=grant.key_id,
             name=grant.name,
             expires_us=grant.expires_us,
             campaign_id=grant.campaign_id,

@@ -1,6 +1,6 @@
-"""Frozen history of the schema: revisions never import what they describe.
+"""Schema history: each revision is frozen and never imports the tables that it creates.
 
-For a new column: add a file to ``versions`` with the next number, ``op.add_column`` and the column's
-type spelled out, and raise :data:`treehammer.sql.core.schema_upgrade.REVISION`.  The tests compare the head with
-the catalogue.
+To add a column, add a file with the next number to ``versions`` that calls ``op.add_column`` with the
+type spelled out, and raise :data:`treehammer.sql.core.schema_upgrade.REVISION`. A test compares
+the result of all revisions with :mod:`treehammer.sql.core.schema`.
 """

@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +20,6 @@ import pytest
 from copy_contract import fill_database
 from h2_oracle import VERSIONS, H2Server, start_server
 from measurement_factory import full_measurement, make_campaign_row, make_job_row, make_measurement
-from revision_databases import REVISIONS, insert_rows, load_frozen_rows, migrate_to
 from store_contract import build_pair, build_verdict
 
 import treehammer
@@ -43,42 +41,37 @@ _EVERYTHING = Selection()
 
 
 class StatementRecorder:
-    """Every statement once, under what it was sent for first."""
+    """Keeps the shortest statement of each kind: a verb and its table, by section."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, dict[str, int]] = {}
-        self._seen: set[str] = set()
-        self._part: dict[str, int] = {}
+        self.sections: dict[str, dict[tuple[str, str], tuple[str, int]]] = {}
+        self._section: dict[tuple[str, str], tuple[str, int]] = {}
 
     def begin_section(self, name: str) -> None:
-        """What is sent from here on is for this."""
-        self._part = self.parts.setdefault(name, {})
+        """Attribute the statements that follow to a section."""
+        self._section = self.sections.setdefault(name, {})
 
     def record_statement(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """See :class:`h2_oracle.Server`."""
-        if statement in self._seen:
+        """Consider a statement; see :class:`h2_oracle.H2Server`."""
+        verb, table = statement.split(maxsplit=1)[0], _TABLE_PATTERN.search(statement)
+        kind = verb, table[1] if table else ""
+        if verb == "CREATE" and kind[1] not in _SHOWN_TABLES:
             return
-        self._seen.add(statement)
-        self._part[statement] = len(rows)
+        known = self._section.get(kind)
+        if known is None or (len(statement), statement) < (len(known[0]), known[0]):
+            self._section[kind] = statement, len(rows)
 
     def render_text(self) -> str:
-        """All of it, to be read and compared."""
+        """Format all kept statements for reading and comparing."""
         lines = [
-            "-- What Treehammer sends to an Oracle server; the same for 19c and 23ai.",
-            "-- Renewed by: PYTHONPATH=tests/helpers .venv/bin/python -m oracle_golden",
+            "-- Statements that Treehammer sends to Oracle 19c and 23ai: of each kind the shortest.",
+            "-- Renew with: scripts/renew-oracle-golden.sh",
         ]
-        for name, statements in self.parts.items():
+        for name, statements in self.sections.items():
             lines += ["", f"-- {name}"]
-            for statement, rows in _sort_indexes(list(statements.items())):
+            for _, (statement, rows) in sorted(statements.items()):
                 lines += ["", *_wrap_statement(statement), "; -- many rows" if rows > 1 else ";"]
         return "\n".join(lines) + "\n"
-
-
-def _sort_indexes(statements: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """The indexes of a table by name: SQLAlchemy makes them in any order."""
-    for indexes, some in groupby(statements, lambda one: one[0].startswith("CREATE INDEX")):
-        run = list(some)
-        yield from sorted(run) if indexes else run
 
 
 def _wrap_statement(statement: str) -> Iterator[str]:
@@ -115,29 +108,14 @@ def _record_statements(server: H2Server) -> Iterator[StatementRecorder]:
         server.watchers.remove(recorder.record_statement)
 
 
-def record_schema_statements(server: H2Server) -> str:
-    """Laying the tables of this version, and going through history with rows in them."""
-    with _record_statements(server) as recorder:
-        recorder.begin_section("laying the tables")
-        Store.open(server.url("golden_laid")).close()
-        check_database(server.url("golden_laid"))
-        url = server.url("golden_history")
-        for revision in REVISIONS:
-            recorder.begin_section(f"revision {revision}")
-            migrate_to(url, revision)
-            server.watchers.remove(recorder.record_statement)
-            insert_rows(url, load_frozen_rows(revision))
-            server.watchers.append(recorder.record_statement)
-    for name in ("golden_laid", "golden_history"):
-        server.drop_database(name)
-    return recorder.render_text()
-
-
-def record_data_statements(server: H2Server) -> str:
-    """Everything that is asked of a database and written to it."""
+def record_all_statements(server: H2Server) -> str:
+    """Use every part of the store once and record its statements."""
     url = server.url("golden_rows")
     Store.open(server.url("golden_copy")).close()
-    with Store.open(url) as store, _record_statements(server) as recorder:
+    with _record_statements(server) as recorder:
+        recorder.begin_section("creating the schema")
+        Store.open(url).close()
+    with Store.open(url) as store, _continue_recording(server, recorder):
         _run_writes(store, recorder)
         _run_reads(store, recorder)
         _run_comparison(store, recorder)
@@ -235,7 +213,7 @@ def _run_key_management(store: Store, recorder: StatementRecorder) -> None:
     key = keys.create_key(b"m" * 32, "submit", "somebody", now_us=1, expires_us=2)
     keys.list_keys()
     keys.load_access()
-    keys.revoke_key(key.kid, now_us=3)
+    keys.revoke_key(key.key_id, now_us=3)
     for _ in range(2):
         keys.revoke_tokens("campaign", "c", now_us=3)
     keys.list_revocations()

@@ -63,7 +63,7 @@ def test_rollups_are_independent_of_insert_order(store: Store) -> None:
     store.add(random_measurements(0, 150))  # again: nothing is counted twice
     assert find_differences(store) == ""
     assert sum(row["measurements"] for row in read_rollups(store)) == 600
-    assert {row["kind"] for row in read_rollups(store)} == {"timed", "checksum", "-"}
+    assert {row["kind"] for row in read_rollups(store)} == {"timed", "checksum", "unknown"}
     assert {row["outcome"] for row in read_rollups(store)} == {
         "good",
         "implausible",

@@ -73,9 +73,9 @@ def test_pairs_are_kept_job_by_job() -> None:
     found = ask(SimulatedCampaign(effect=0.06).samples())
     assert len(found.pairs) == 2 * 8
     for pair in found.pairs:
-        assert pair.d == pytest.approx(math.log(pair.b_value / pair.a_value), abs=0.02)
+        assert pair.log_ratio == pytest.approx(math.log(pair.b_value / pair.a_value), abs=0.02)
         assert (pair.rounds, pair.a, pair.b) == (2, A, B)
-    cpu = [p.d for p in found.pairs if p.metric == "cpu_per_event_s"]
+    cpu = [p.log_ratio for p in found.pairs if p.metric == "cpu_per_event_s"]
     assert rows(found)[0].effect == pytest.approx(sum(cpu) / len(cpu))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -15,15 +14,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from measurement_factory import make_measurement
-from revision_databases import EARLIER_REVISIONS, check_upgrade
+from next_revision import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
 from sqlalchemy.dialects import oracle, postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import NothingToDoError, StoreError
 from treehammer.sql.core import schema_upgrade
-from treehammer.sql.core.database_engine import alter_transaction, make_engine
-from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.core.dimensions import DIMENSIONS
 from treehammer.sql.core.measurement_view import ALL_COLUMNS
 from treehammer.sql.core.packing import PACKED_COLUMNS
@@ -47,9 +44,9 @@ def engine(url: str) -> Iterator[sa.Engine]:
 @pytest.fixture
 def old_engine(tmp_path: Path) -> Iterator[sa.Engine]:
     """A database that came to the head through all of history."""
-    engine = make_engine(sa.make_url(f"sqlite:///{tmp_path / 'history.db'}"))
-    with alter_transaction(engine) as connection:
-        schema_upgrade.migrate_to(connection, schema_upgrade.REVISION)
+    url = f"sqlite:///{tmp_path / 'history.db'}"
+    run_migrations(url)
+    engine = sa.create_engine(url)
     yield engine
     engine.dispose()
 
@@ -171,48 +168,10 @@ def test_listings_need_no_sorting(engine: sa.Engine) -> None:
     assert "TEMP B-TREE" not in plan
 
 
-@pytest.mark.parametrize("revision", EARLIER_REVISIONS)
-def test_every_earlier_database_comes_up_to_date_with_its_data(url: str, revision: str) -> None:
-    check_upgrade(url, revision)
-
-
-# A later revision, as the next version of Treehammer will bring one.
-
-LATER = f"""
-import sqlalchemy as sa
-from alembic import op
-
-revision = "9999"
-down_revision = "{HEAD}"
-branch_labels = None
-depends_on = None
-
-
-def upgrade():
-    with op.batch_alter_table("measurement") as batch:
-        batch.alter_column("slot", existing_type=sa.String(4000), type_=sa.Text())
-        batch.add_column(sa.Column("later", sa.BigInteger()))
-"""
-
-
-@pytest.fixture
-def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What is run from here on is of a version that needs a revision more."""
-    folder = tmp_path / "mi%grations"
-    shutil.copytree(
-        schema_upgrade.MIGRATIONS_FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    later = folder / "versions" / "9999_later.py"
-    later.write_text(LATER)
-    monkeypatch.setattr(schema_upgrade, "MIGRATIONS_FOLDER", folder)
-    monkeypatch.setattr(schema_upgrade, "REVISION", "9999")
-    return later
-
-
 def test_an_older_database_says_what_to_run(
     url: str, engine: sa.Engine, request: pytest.FixtureRequest
 ) -> None:
-    request.getfixturevalue("later_version")
+    request.getfixturevalue("next_revision")
     with pytest.raises(StoreError, match="treehammer db upgrade"):
         Store.open(url)
 
@@ -221,7 +180,7 @@ def test_an_upgrade_keeps_everything_and_a_backup(url: str, request: pytest.Fixt
     with Store.open(url) as store:
         store.add([make_measurement(extras={"hits": 1})])
         before = list(store.measurements(Selection()))
-    request.getfixturevalue("later_version")
+    request.getfixturevalue("next_revision")
     backup = upgrade_database(url)
     assert upgrade_database(url) is None
     assert backup is not None
@@ -241,7 +200,7 @@ def test_a_backup_is_for_those_who_may_read_the_database(
 ) -> None:
     file = Path(url.removeprefix("sqlite:///"))
     file.chmod(0o600)
-    request.getfixturevalue("later_version")
+    request.getfixturevalue("next_revision")
     backup = upgrade_database(url)
     assert backup is not None
     assert backup.stat().st_mode & 0o777 == 0o600
@@ -250,7 +209,7 @@ def test_a_backup_is_for_those_who_may_read_the_database(
 def test_half_a_backup_does_not_stay(
     url: str, engine: sa.Engine, request: pytest.FixtureRequest
 ) -> None:
-    request.getfixturevalue("later_version")
+    request.getfixturevalue("next_revision")
     file = Path(url.removeprefix("sqlite:///"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
@@ -265,9 +224,11 @@ def test_half_a_backup_does_not_stay(
 
 
 def test_an_upgrade_that_fails_changes_nothing(
-    url: str, engine: sa.Engine, later_version: Path
+    url: str,
+    engine: sa.Engine,
+    next_revision: Path,  # noqa: F811
 ) -> None:
-    later_version.write_text(LATER + '    op.execute("SELECT * FROM no_such_table")\n')
+    next_revision.write_text(NEXT_REVISION + '    op.execute("SELECT * FROM no_such_table")\n')
     with pytest.raises(StoreError, match="no_such_table"):
         upgrade_database(url)
     inspector = sa.inspect(engine)

@@ -45,16 +45,16 @@ DAY = 86400 * SECOND
 
 
 def row(
-    kid: str = "0123456789ab", role: str = "submit", **changes: int | str | None
+    key_id: str = "0123456789ab", role: str = "submit", **changes: int | str | None
 ) -> AccessKeyRow:
     known = AccessKeyRow(
-        kid, role, "alice", NOW_US - DAY, None, None, fingerprint_master_key(MASTER)
+        key_id, role, "alice", NOW_US - DAY, None, None, fingerprint_master_key(MASTER)
     )
     return replace(known, **changes)  # type: ignore[arg-type]  # of the field's type each
 
 
 def access(*rows: AccessKeyRow, **revoked: frozenset[str]) -> AccessList:
-    return AccessList({item.kid: item for item in rows}, **revoked)
+    return AccessList({item.key_id: item for item in rows}, **revoked)
 
 
 KEY = derive_key(MASTER, "0123456789ab")
@@ -80,7 +80,7 @@ def test_a_key_is_one_line_and_hides_its_secret() -> None:
 
 def test_a_job_token_is_for_its_job_alone() -> None:
     grant = verify_token(TOKEN, access(row()), MASTER, NOW_US)
-    assert grant == AccessGrant("submit", KEY.kid, "alice", NOW_US + DAY, "c1", "j1")
+    assert grant == AccessGrant("submit", KEY.key_id, "alice", NOW_US + DAY, "c1", "j1")
     assert grant.may_submit
     assert not grant.may_read
     admin = verify_token(TOKEN, access(row(role="admin")), MASTER, NOW_US)
@@ -130,7 +130,7 @@ def test_forgeries() -> None:
     known = access(row(), row("ba9876543210", role="read"))
     reader = derive_key(MASTER, "ba9876543210")
     claims = {"campaign": "c1", "job": "j1", "exp": NOW_US // SECOND + 60}
-    head = {"kid": KEY.kid}
+    head = {"kid": KEY.key_id}
     right = jwt.encode(claims, KEY.secret, "HS256", head)
     assert verify_token(right, known, MASTER, NOW_US)
     header, body, signature = right.split(".")
@@ -157,8 +157,8 @@ def test_forgeries() -> None:
             jwt.api_jws.encode(b"\xff", KEY.secret, "HS256", head),
             jwt.api_jws.encode(b'{"exp": 1e400}', KEY.secret, "HS256", head, ) + "x",
         ],
-        "has not made this key": [f"th1.{KEY.kid}.{reader.secret}"],
-        "its role is 'read'": [jwt.encode(claims, reader.secret, "HS256", {"kid": reader.kid})],
+        "has not made this key": [f"th1.{KEY.key_id}.{reader.secret}"],
+        "its role is 'read'": [jwt.encode(claims, reader.secret, "HS256", {"kid": reader.key_id})],
         "does not name": [
             jwt.encode({**claims, name: value}, KEY.secret, "HS256", head)
             for name, value in (("exp", 1e300), ("exp", "1"), ("campaign", 7), ("job", None))
@@ -279,8 +279,8 @@ def test_the_keyring_remembers(url: str) -> None:
         assert ring.has_subject(tokens.JOB, "j")
         assert ring.has_subject(tokens.CAMPAIGN, "campaign")
         assert not ring.has_subject(tokens.CAMPAIGN, "j")
-        assert ring.revoke_key(second.kid, now_us=NOW_US + 7)
-        assert not ring.revoke_key(second.kid, now_us=NOW_US + 9)
+        assert ring.revoke_key(second.key_id, now_us=NOW_US + 7)
+        assert not ring.revoke_key(second.key_id, now_us=NOW_US + 9)
         assert ring.list_keys()[1].revoked_us == NOW_US + 7
         with pytest.raises(ConfigError, match="no such key"):
             ring.revoke_key("nope", now_us=1)
@@ -293,10 +293,10 @@ def test_no_database_holds_a_secret(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{file}") as store:
         key = Keyring(store._engine).create_key(MASTER, "submit", "alice", now_us=NOW_US)
     everything = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert key.kid.encode() in everything
+    assert key.key_id.encode() in everything
     assert key.secret.encode() not in everything
 
 
 def test_equal_keys_are_equal() -> None:
-    assert AccessKey(KEY.kid, KEY.secret) == derive_key(MASTER, KEY.kid)
+    assert AccessKey(KEY.key_id, KEY.secret) == derive_key(MASTER, KEY.key_id)
     assert derive_key(MASTER, "ba9876543210").secret != KEY.secret

@@ -48,9 +48,9 @@ def settings(
 
 def granted(token: str) -> tokens.AccessGrant:
     row = tokens.AccessKeyRow(
-        KEY.kid, "submit", "x", 1, None, None, tokens.fingerprint_master_key(MASTER)
+        KEY.key_id, "submit", "x", 1, None, None, tokens.fingerprint_master_key(MASTER)
     )
-    access = tokens.AccessList({KEY.kid: row})
+    access = tokens.AccessList({KEY.key_id: row})
     return tokens.verify_token(token, access, MASTER, time.time_ns() // 1000)
 
 

@@ -347,7 +347,7 @@ def test_what_is_revoked_is_refused_soon(
 
     assert "this job" in until_refused(token)
     assert service.post_document(make_body([]), other).status_code == 200
-    assert service.open_keyring().revoke_key(key.kid, now_us=1)
+    assert service.open_keyring().revoke_key(key.key_id, now_us=1)
     assert "was revoked" in until_refused(other)
 
 

@@ -41,7 +41,7 @@ def test_a_key_is_shown_once(settings: config.Settings) -> None:
     assert "role submit, until 20" in made.stderr
     assert key.secret not in made.stderr
     again = token(settings, "list")
-    assert key.kid in again.stdout
+    assert key.key_id in again.stdout
     assert key.secret not in again.stdout
     (row,) = listed(settings)
     assert row["expires_us"] - row["created_us"] == 90 * 86400 * 1_000_000
@@ -52,7 +52,7 @@ def test_a_key_is_written_for_its_owner_alone(settings: config.Settings, tmp_pat
     file = tmp_path / "alice.key"
     made = token(settings, "create", "--role", "read", "--name", "alice", "-o", str(file))
     assert made.stdout == ""
-    assert parse_key(file.read_text()).kid in made.stderr
+    assert parse_key(file.read_text()).key_id in made.stderr
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     again = token(settings, "create", "--role", "read", "--name", "alice", "-o", str(file))
     assert "is there already" in str(again.exception)
@@ -66,10 +66,10 @@ def test_revoking(settings: config.Settings) -> None:
         parse_key(token(settings, "create", "--role", "admin", "--name", name).stdout)
         for name in ("a", "b", "c")
     ]
-    assert "revoked\n" in token(settings, "revoke", keys[0].kid).stdout
-    assert "revoked already" in token(settings, "revoke", keys[0].kid).stdout
+    assert "revoked\n" in token(settings, "revoke", keys[0].key_id).stdout
+    assert "revoked already" in token(settings, "revoke", keys[0].key_id).stdout
     whole = token(settings, "revoke", keys[1].text)
-    assert keys[1].kid in whole.stdout
+    assert keys[1].key_id in whole.stdout
     assert keys[1].secret not in whole.output
     states = [row["state"] for row in listed(settings)]
     assert [state.split()[0] for state in states] == ["revoked", "revoked", "counts"]
@@ -129,7 +129,7 @@ def test_a_key_under_another_master_key_is_warned_of(settings: config.Settings) 
     made = token(settings, *make)
     assert "warning: 1 key of this database made with another master key" in made.stderr
     assert parse_key(made.stdout)
-    old = next(row["kid"] for row in listed(settings) if row["state"].startswith("of another"))
+    old = next(row["key_id"] for row in listed(settings) if row["state"].startswith("of another"))
     token(settings, "revoke", old)
     assert "warning" not in token(settings, *make).stderr
 

@@ -9,7 +9,7 @@ from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from h2_oracle import H2Server
 from measurement_factory import make_measurement
-from revision_databases import EARLIER_REVISIONS, make_database
+from next_revision import next_revision  # noqa: F401 - a fixture
 
 from treehammer import config
 from treehammer.errors import ConfigError, StoreError
@@ -25,8 +25,10 @@ def db(url: str, tmp_path: Path, *arguments: str) -> Result:
     return CliRunner().invoke(find_command("db"), arguments, obj=settings)
 
 
-def test_an_upgrade_wants_a_backup(url: str, tmp_path: Path) -> None:
-    make_database(url, EARLIER_REVISIONS[-1])
+def test_upgrade_requires_a_backup(
+    url: str, store: Store, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("next_revision")
     refused = db(url, tmp_path, "upgrade")
     assert isinstance(refused.exception, ConfigError)
     assert "--backed-up" in str(refused.exception)

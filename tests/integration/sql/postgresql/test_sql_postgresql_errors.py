@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,13 +13,13 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from measurement_factory import make_measurement
+from next_revision import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
 from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
-from revision_databases import EARLIER_REVISIONS, check_upgrade
 
 from treehammer.collectors.record.measurement_record import MAX_TEXT, max_length
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import ExitCode, NothingToDoError, StoreError
-from treehammer.sql.core import database_engine, database_errors, schema_upgrade
+from treehammer.sql.core import database_engine, database_errors
 from treehammer.sql.core.backends import postgresql as postgresql_backend
 from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.core.schema import metadata
@@ -215,46 +214,21 @@ def test_a_schema_of_its_own(
 # The schema
 
 
-def test_the_head_of_the_history_is_the_schema(store: Store) -> None:
-    with store._engine.connect() as connection:
+@pytest.mark.parametrize("create", [run_migrations, lambda url: Store.open(url).close()])
+def test_migrations_and_direct_creation_match_the_schema(
+    url: str, create: Callable[[str], None]
+) -> None:
+    create(url)
+    with Store.open(url, create=False) as store, store._engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
 
 
-@pytest.mark.parametrize("revision", EARLIER_REVISIONS)
-def test_every_earlier_database_comes_up_to_date_with_its_data(url: str, revision: str) -> None:
-    check_upgrade(url, revision)
-
-
-LATER = f"""
-import sqlalchemy as sa
-from alembic import op
-
-revision = "9999"
-down_revision = "{schema_upgrade.REVISION}"
-branch_labels = None
-depends_on = None
-
-
-def upgrade():
-    with op.batch_alter_table("measurement") as batch:
-        batch.add_column(sa.Column("later", sa.BigInteger()))
-"""
-
-
-def test_an_upgrade_is_one_transaction(
-    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upgrade_is_one_transaction(url: str, store: Store, request: pytest.FixtureRequest) -> None:
     store.add([make_measurement()])
     before = list(store.measurements(EVERYTHING))
-    folder = tmp_path / "migrations"
-    shutil.copytree(
-        schema_upgrade.MIGRATIONS_FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    later = folder / "versions" / "9999_later.py"
-    later.write_text(LATER + '    op.execute("SELECT * FROM no_such_table")\n')
-    monkeypatch.setattr(schema_upgrade, "MIGRATIONS_FOLDER", folder)
-    monkeypatch.setattr(schema_upgrade, "REVISION", "9999")
+    file = request.getfixturevalue("next_revision")
+    file.write_text(NEXT_REVISION + '    op.execute("SELECT * FROM no_such_table")\n')
 
     def columns() -> list[str]:
         return [c["name"] for c in sa.inspect(store._engine).get_columns("measurement")]
@@ -264,7 +238,7 @@ def test_an_upgrade_is_one_transaction(
     with pytest.raises(StoreError, match="no_such_table"):
         upgrade_database(url)
     assert "later" not in columns()
-    later.write_text(LATER)
+    file.write_text(NEXT_REVISION)
     assert upgrade_database(url) is None
     assert "later" in columns()
     assert check_database(url)["measurement"] == 1

@@ -1,0 +1,93 @@
+"""Column types that store the same values in SQLite, PostgreSQL and Oracle."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import oracle
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+
+from treehammer.sql.core.packing import decode_numbers
+
+#: Bytes of the longest VARCHAR2 on a server with the default MAX_STRING_SIZE.
+MAX_VARCHAR2_BYTES = 4000
+_MAX_UTF8_BYTES_PER_CHAR = 4
+#: Double precision on every backend; Oracle's DOUBLE PRECISION is a decimal type.
+REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(oracle.BINARY_DOUBLE(), "oracle")
+# It writes floats with all their digits.
+_JSON_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+class StoredText(TypeDecorator[str]):
+    """Text of a limited length that sorts by code points. An empty string is stored as NULL."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Use code-point order on PostgreSQL and a length that fits into VARCHAR2 on Oracle."""
+        kind = self.impl_instance
+        if dialect.name == "oracle" and isinstance(kind, sa.String) and kind.length:
+            return dialect.type_descriptor(_oracle_text(kind.length))
+        if dialect.name == "postgresql" and isinstance(kind, sa.String) and kind.length:
+            return dialect.type_descriptor(sa.String(kind.length, collation="C"))
+        return super().load_dialect_impl(dialect)
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Replace an empty string by NULL."""
+        return value or None
+
+
+class LongText(StoredText):
+    """Text of any length: a large object on Oracle, never indexed. An empty string is NULL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+
+class NumberList(TypeDecorator[list[Any]]):
+    """A list of numbers, stored as JSON text. An empty list is not NULL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: list[Any] | None, dialect: Dialect) -> str | None:
+        """Encode the list as JSON."""
+        return None if value is None else _JSON_ENCODER.encode(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> list[Any] | None:
+        """Decode the list from JSON."""
+        return None if value is None else decode_numbers(value)
+
+
+class _ByteText(UserDefinedType[str]):
+    """VARCHAR2 with a length in bytes, where SQLAlchemy would count characters."""
+
+    cache_ok = True
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def get_col_spec(self, **_options: Any) -> str:
+        return f"VARCHAR2({self.length} BYTE)"
+
+    @property
+    def python_type(self) -> type[str]:
+        return str
+
+    def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
+        return sa.String().coerce_compared_value(op, value)
+
+
+def _oracle_text(length: int) -> TypeEngine[str]:
+    """Build a VARCHAR2 of at most ``length`` characters and :data:`MAX_VARCHAR2_BYTES`.
+
+    VARCHAR2(4000 CHAR) holds no more than 4000 bytes either, except on servers with extended
+    strings, where an index would count 16,000 bytes for it and exceed Oracle's limit.
+    """
+    if length * _MAX_UTF8_BYTES_PER_CHAR > MAX_VARCHAR2_BYTES:
+        return _ByteText(MAX_VARCHAR2_BYTES)
+    return oracle.VARCHAR2(length)

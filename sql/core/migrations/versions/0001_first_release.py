@@ -1,0 +1,220 @@
+"""The first revision: all tables of release 0.1.0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+from treehammer.sql.core.column_types import REAL, LongText, StoredText
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+_TYPES: dict[str, Any] = {
+    "key": StoredText(128),
+    "word": StoredText(64),
+    "text": StoredText(4000),
+    "long": LongText(),
+    "int": sa.BigInteger(),
+    "real": REAL,
+    "bool": sa.Boolean(),
+    "bytes": sa.LargeBinary(),
+}
+
+# Table -> its columns, each NAME:TYPE, with a question mark when it may be NULL.
+_TABLES = {
+    "access_key": """
+        key_id:key role:key name:text created_us:int expires_us:int? revoked_us:int? master_key_fingerprint:key
+    """,
+    "access_revocation": "scope:key subject:key revoked_us:int",
+    "campaign": """
+        id:key name:text? created_us:int repository:text? ref:text? commit_id:key? dirty:bool
+        test_name:text? test_path:text? plan:long? planned_jobs:int planned_measurements:int
+    """,
+    "inventory": "id:int inventory:long?",
+    "node": """
+        id:int host:text? cpu_model:text? cores_online:int? cores_allowed:int?
+        cgroup_cpu_limit:real? cgroup_memory_limit_bytes:int? mem_total_bytes:int? kernel:text?
+        os_name:text? container:text? worker_python:text?
+    """,
+    "origin": """
+        id:int record_version:int instrument_version:int campaign_name:text? repository:text?
+        ref:text? commit_id:text? dirty:bool test_path:text? test_hash:text? payload_hash:text?
+        treehammer_version:text?
+    """,
+    "pair": """
+        comparison_id:key line:int site:text? comparison_key:text? label:text? metric:text?
+        axis:text? a:text? b:text? job_id:key? campaign_id:key? host:text? rounds:int a_value:real
+        b_value:real log_ratio:real
+    """,
+    "replica": """
+        id:key found_us:int dataset:text? dataset_hash:text? site:text? door:text? file_name:text?
+        url:text? good:bool message:long?
+    """,
+    "software": """
+        id:int root_provider:text? root_version:text? root_commit:text? root_platform:text?
+        root_compiler:text? root_flags:text? root_cxx_standard:text? root_features:long?
+        zlib_version:text? lzma_version:text? lz4_version:text? zstd_version:text?
+        libcore_sha256:text?
+    """,
+    "storage": """
+        id:int file_name:text? file_url:text? file_size_bytes:int? file_class:text?
+        data_server:text? address_family:text? server_version:text? client_cache_state:text?
+        client_cache_method:text? server_cache_state:text? server_cache_method:text?
+    """,
+    "subject": """
+        id:int series:key test_name:text? variant:text? variant_label:text? site:text? door:text?
+        door_protocol:text? dataset:text? dataset_hash:text? content_hash:text? axis_root:text?
+        axis_branches:text? axis_cache_mb:real? axis_events:real? axis_access:text? axis_cache:text?
+        passes_planned:int
+    """,
+    "verdict": """
+        comparison_id:key line:int site:text? comparison_key:text? label:text? metric:text?
+        axis:text? a:text? b:text? created_us:int rule_version:int scope:text? verdict:text?
+        effect:real? low:real? high:real? jobs:int hosts:int jobs_needed:int? evidence:long?
+    """,
+    "job": """
+        id:key campaign_id:key site:text? door:text? kind:text? repeat:int label:text?
+        batch_system:text? batch_id:key? planned_measurements:int state:text?
+    """,
+    "measurement": """
+        measurement_id:key campaign_id:key job_id:key attempt:int kind:word? repeat:int round:int
+        position:int started_us:int ended_us:int day:int setup_wall_s:real? setup_cpu_s:real?
+        stagein_wall_s:real? stagein_cpu_s:real? stagein_bytes:int? payload_wall_s:real?
+        payload_user_s:real? payload_sys_s:real? payload_run_queue_s:real? eff_payload:real?
+        eff_job:real? access_rate_hz:real? eff_access:real? max_rss_bytes:int?
+        tree_peak_rss_bytes:int? ctx_voluntary:int? ctx_involuntary:int? page_faults_minor:int?
+        page_faults_major:int? io_read_chars:int? io_write_chars:int? io_read_bytes:int?
+        io_write_bytes:int? processes:int? exit_code:int? exit_signal:int? cpu_mhz:real?
+        cpu_steal_s:real? psi_cpu_some_s:real? psi_io_some_s:real? psi_memory_some_s:real?
+        cgroup_throttled_s:real? load1_start:real? load1_end:real? mem_available_start_bytes:int?
+        mem_available_end_bytes:int? calibration_before_s:real? calibration_after_s:real? slot:text?
+        concurrent_door_jobs:int? door_rtt_s:real? client_cached_fraction:real? failure_class:word?
+        failure_kind:text? failure_phase:text? failure_message:long? failure_transient:bool?
+        plausible:bool implausible_reasons:long? log_excerpt:long? import_wall_s:real?
+        import_user_s:real? import_sys_s:real? compile_wall_s:real? passes_done:int?
+        passes_counted:int? open_wall_s:real? open_user_s:real? open_sys_s:real?
+        get_tree_wall_s:real? get_tree_user_s:real? get_tree_sys_s:real? prepare_wall_s:real?
+        prepare_user_s:real? prepare_sys_s:real? loop_wall_s:real? loop_user_s:real?
+        loop_sys_s:real? close_wall_s:real? close_user_s:real? close_sys_s:real? loop_cpu_s:real?
+        loop_run_queue_s:real? cpu_per_event_s:real? wall_per_event_s:real? event_rate_hz:real?
+        eff_loop:real? eff_loop_corrected:real? events_total:int? events_read:int?
+        branches_total:int? branches_selected:int? selected_zip_bytes:int? loop_unzipped_bytes:int?
+        bytes_read:int? bytes_read_extra:int? read_calls:int? read_calls_single:int?
+        read_calls_vector:int? read_calls_prefetch:int? vector_chunks:real? read_fraction:real?
+        cache_bytes:int? cache_efficiency:real? cache_efficiency_rel:real? cache_bytes_read:int?
+        cache_read_calls:int? cache_missed_bytes:int? cache_missed_calls:int?
+        perfstats_bytes_read:int? perfstats_read_calls:int? perfstats_read_s:real?
+        perfstats_unzip_s:real? perfstats_wall_s:real? perfstats_cpu_s:real?
+        ntuple_cluster_cache:bool? ntuple_pages_read:int? ntuple_pages_unzipped:int?
+        ntuple_clusters_loaded:int? ntuple_vector_reads:int? ntuple_ranges_read:int?
+        ntuple_payload_bytes:int? ntuple_overhead_bytes:int? ntuple_unzipped_bytes:int?
+        ntuple_read_wall_s:real? ntuple_read_cpu_s:real? ntuple_unzip_wall_s:real?
+        ntuple_unzip_cpu_s:real? kernel_read_chars:int? kernel_read_bytes:int?
+        kernel_read_calls:int? first_byte_s:real? read_latency_hist:long? read_latency_p50_s:real?
+        read_latency_p95_s:real? read_latency_p99_s:real? read_latency_max_s:real? retries:int?
+        value_checksum:text? checksum_version:int? checksum_leaves:int?
+        checksum_skipped_leaves:long? passes:bytes? subject_id:int origin_id:int software_id:int
+        inventory_id:int node_id:int storage_id:int
+    """,
+    "rollup_day": """
+        day:int subject_id:int kind:word outcome:word measurements:int read_latency_hist:long
+    """,
+    "attempt": """
+        job_id:key attempt:int state:text? started_us:int ended_us:int exit_code:int?
+        failure_class:text? message:long?
+    """,
+    "extra": "measurement_id:key name:word value:real",
+}
+
+# Each has three columns in rollup_day: the number of values, their sum and the sum of squares.
+_ROLLUP_METRICS = """
+    eff_job eff_payload eff_loop eff_access cpu_per_event_s wall_per_event_s event_rate_hz
+    access_rate_hz setup_wall_s stagein_wall_s payload_wall_s payload_run_queue_s loop_wall_s
+    loop_cpu_s first_byte_s bytes_read bytes_read_extra read_calls read_fraction kernel_read_bytes
+    cache_efficiency_rel perfstats_read_s perfstats_unzip_s tree_peak_rss_bytes retries door_rtt_s
+    load1_start
+"""
+
+# Table -> its primary key, where that is not its first column.
+_PRIMARY_KEYS = {
+    "access_revocation": "scope subject",
+    "pair": "comparison_id line",
+    "verdict": "comparison_id line",
+    "rollup_day": "day subject_id kind outcome",
+    "attempt": "job_id attempt",
+    "extra": "measurement_id name",
+}
+
+# Table -> columns that refer to another table, each COLUMN:TABLE.
+_FOREIGN_KEYS = {
+    "job": "campaign_id:campaign",
+    "measurement": "inventory_id:inventory node_id:node origin_id:origin "
+    "software_id:software storage_id:storage subject_id:subject",
+    "rollup_day": "subject_id:subject",
+    "attempt": "job_id:job",
+    "extra": "measurement_id:measurement",
+}
+
+# Index -> its table and columns.
+_INDEXES = {
+    "ix_campaign_created": ("campaign", "created_us"),
+    "ix_subject_series": ("subject", "series"),
+    "ix_verdict_latest": ("verdict", "line created_us comparison_id"),
+    "ix_job_campaign": ("job", "campaign_id site"),
+    "ix_job_state": ("job", "state campaign_id"),
+    "ix_measurement_counts": ("measurement", "campaign_id subject_id kind failure_class plausible"),
+    "ix_measurement_day": (
+        "measurement",
+        "day subject_id kind plausible failure_class eff_job cpu_per_event_s wall_per_event_s",
+    ),
+    "ix_measurement_order": (
+        "measurement",
+        "campaign_id job_id attempt round position measurement_id",
+    ),
+    "ix_measurement_subject": (
+        "measurement",
+        "subject_id day kind plausible failure_class eff_job cpu_per_event_s "
+        "wall_per_event_s started_us",
+    ),
+    "ix_rollup_day_subject": ("rollup_day", "subject_id day"),
+}
+
+
+def upgrade() -> None:
+    """Create all tables and indexes."""
+    for table, columns in _TABLES.items():
+        names = columns.split()
+        key = _PRIMARY_KEYS.get(table, names[0].partition(":")[0]).split()
+        constraints: list[sa.Constraint] = [
+            sa.PrimaryKeyConstraint(*key, name=f"pk_{table}"),
+        ]
+        for reference in _FOREIGN_KEYS.get(table, "").split():
+            column, _, referred = reference.partition(":")
+            remote = "measurement_id" if referred == "measurement" else "id"
+            constraints.append(
+                sa.ForeignKeyConstraint(
+                    [column], [f"{referred}.{remote}"], name=f"fk_{table}_{referred}"
+                )
+            )
+        if table == "rollup_day":
+            names += [
+                f"{prefix}_{metric}:{kind}"
+                for metric in _ROLLUP_METRICS.split()
+                for prefix, kind in (("n", "int"), ("s", "real"), ("q", "real"))
+            ]
+        op.create_table(table, *map(_parse_column, names), *constraints)
+    for index, (table, columns) in _INDEXES.items():
+        op.create_index(index, table, columns.split())
+
+
+def _parse_column(text: str) -> sa.Column[Any]:
+    name, _, kind = text.partition(":")
+    # Integer keys are computed, never assigned by the database.
+    return sa.Column(
+        name, _TYPES[kind.rstrip("?")], nullable=kind.endswith("?"), autoincrement=False
+    )
