@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh machine; `make help` lists the rest.
 .PHONY: help install demo lint docs pictures unit check test bench clean
 BIN := .venv/bin
-HELPERS := $(subst $() ,:,$(addprefix tests/helpers/,common contracts sql web submit testbed datasets))
+HELPERS := $(subst $() ,:,$(addprefix tests/helpers/,common sql web submit testbed datasets))
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -31,7 +31,7 @@ unit: install ## run the unit tests: no ROOT, no services; ARGS go to pytest
 check: lint unit ## run lint and unit tests: the check before every commit
 
 test: $(if $(ARGS),install,lint docs) ## run lint, docs and all tests; ARGS select tests, e.g. ARGS="tests/unit/sql -k rollups"
-	@scripts/test.sh $(ARGS)
+	@scripts/test.sh $(or $(ARGS),--services)
 
 bench: install ## run the benchmarks; writes benchmarks/results/
 	@$(BIN)/python -m benchmarks

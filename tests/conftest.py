@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Options and checks of all tests."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ import pytest
 # that tests start would inherit that: there would be no interrupting them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest.register_assert_rewrite(
-    "bulk_contract",
-    "copy_contract",
-    "export_contract",
-    "figure_contract",
-    "import_contract",
-    "page_contract",
-    "results_contract",
-    "retention_contract",
-    "rollup_contract",
-    "scale_contract",
-    "selection_contract",
-    "store_contract",
-)
+pytest.register_assert_rewrite("store_helpers")
 pytest_plugins = ["grid_fixtures"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs the store's contract tests on database servers, too."""
+    parser.addoption(
+        "--services",
+        action="store_true",
+        help="test the store on PostgreSQL and H2's Oracle mode, too",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the fixtures of the database servers only where they are asked for."""
+    if config.getoption("--services"):
+        for plugin in ("postgres_fixture", "h2_oracle"):
+            config.pluginmanager.import_plugin(plugin)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,11 +10,21 @@ from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.sql.core.rows import CampaignRow, JobRow
+from treehammer.sql.core.rows import CampaignRow, JobRow, PairRow, VerdictRow
 from treehammer.sql.write.record_consistency import IDENTITY_COLUMNS
 
 #: Midnight at the beginning of the day that made measurements are of, and that day.
 STARTED_US, STARTED_DAY = 1_772_323_200_000_000, 20260301
+#: Texts that a database, file format or shell might change.
+HOSTILE_TEXTS = [
+    "'; DROP TABLE measurement; --",
+    '"quoted", and\ncut\r\nin\tlines',
+    "𝕏 中文 العربية \u202e\u200b é e\u0301",
+    "[red]{{ 7 * 7 }}<script>alert(1)</script>%s %(a)s :name ?",
+    " ",
+    "NULL",
+    "x" * 4000,
+]
 _PLACEHOLDERS: dict[str, Any] = {"int": 1, "float": 1.0, "text": "x", "bool": True}
 
 
@@ -109,3 +119,20 @@ def make_job_row(id_: str = "job", **changes: Any) -> JobRow:
         "state": "queued",
     }
     return JobRow(**{**row, **changes})
+
+
+def build_pair(comparison: str, log_ratio: float) -> PairRow:
+    return PairRow(
+        comparison, "job", "campaign", "local", "host", "key", "label", "cpu_per_event_s", "root",
+        "6.38.00", "6.40.00", 2, 1.0, 1.1, log_ratio,
+    )  # fmt: skip
+
+
+def build_verdict(comparison: str, **changes: object) -> VerdictRow:
+    row: dict[str, Any] = {
+        "comparison_id": comparison, "created_us": 1, "rule_version": 1, "scope": "release",
+        "site": "", "comparison_key": "", "label": "all", "metric": "cpu_per_event_s",
+        "axis": "root", "a": "6.38.00", "b": "6.40.00", "verdict": "undecided", "effect": None,
+        "low": None, "high": None, "jobs": 3, "hosts": 1, "jobs_needed": None, "evidence": "{}",
+    }  # fmt: skip
+    return VerdictRow(**{**row, **changes})

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from import_contract import other_store  # noqa: F401 - a fixture
 from measurement_factory import full_measurement, make_measurement
 from npm_packages import fetch_npm_package
+from store_fixtures import other_store, source, write  # noqa: F401 - fixtures
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from import_contract import (
+from measurement_factory import make_measurement
+from store_helpers import (
     awkward_measurements,
     export_csv,
     import_counts,
     import_file,
     write_export,
 )
-from measurement_factory import make_measurement
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.sql.read.measurement_selection import Selection

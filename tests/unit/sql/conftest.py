@@ -1,4 +1,4 @@
-"""A store to try things with."""
+"""An empty SQLite store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from store_fixtures import export_rows, other_store, source, write  # noqa: F401 - fixtures
 
+from treehammer import config
 from treehammer.sql.write.store import Store
 
 
@@ -19,3 +21,10 @@ def url(tmp_path: Path) -> str:
 def store(url: str) -> Iterator[Store]:
     with Store.open(url) as opened:
         yield opened
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> config.Settings:
+    return config.load_settings(
+        {"data_dir": tmp_path, "cache_dir": tmp_path}, environ={}, folder=tmp_path
+    )

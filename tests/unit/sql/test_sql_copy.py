@@ -10,8 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from copy_contract import *  # noqa: F403 - the tests that hold for every database
-from copy_contract import check_corruption_is_refused, install_corrupting_trigger
+from store_helpers import check_corruption_is_refused, install_corrupting_trigger
 
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.progress import no_progress

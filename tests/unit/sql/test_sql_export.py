@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 from cli_verbs import find_command
 from click.testing import CliRunner
-from export_contract import *  # noqa: F403 - the tests that hold for every database
-from export_contract import WriteExport
 from measurement_factory import make_campaign_row, make_measurement
+from store_fixtures import WriteExport
 
 from treehammer import config
 from treehammer.collectors.record.failures import ExecutionError, Failure
@@ -25,7 +24,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
 
-def test_refusals(filled: Store, write: WriteExport, tmp_path: Path) -> None:
+def test_refusals(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
     for name in ("results.xls", "results", "no/such/folder.csv"):
         with pytest.raises(ConfigError, match=name):
             write(tmp_path / name)
@@ -54,7 +53,7 @@ def test_a_damaged_database_is_told_and_leaves_no_file(
 
 
 def test_without_root_the_other_formats_are_named(
-    filled: Store, write: WriteExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    export_rows: Store, write: WriteExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_network(*_: object) -> None:
         raise ExecutionError(
@@ -68,13 +67,6 @@ def test_without_root_the_other_formats_are_named(
 
 
 # The verbs
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> config.Settings:
-    return config.load_settings(
-        {"data_dir": tmp_path, "cache_dir": tmp_path}, environ={}, folder=tmp_path
-    )
 
 
 def verb(settings: config.Settings, name: str, *arguments: str) -> Any:

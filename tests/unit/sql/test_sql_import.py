@@ -12,15 +12,14 @@ import pytest
 import uproot
 from cli_verbs import find_command
 from click.testing import CliRunner
-from import_contract import *  # noqa: F403 - the tests that hold for every database
-from import_contract import (
+from measurement_factory import full_measurement, make_measurement
+from store_helpers import (
     awkward_measurements,
     export_csv,
     import_counts,
     import_file,
     write_export,
 )
-from measurement_factory import full_measurement, make_measurement
 
 from treehammer import config
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME

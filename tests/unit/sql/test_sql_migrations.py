@@ -21,6 +21,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import NothingToDoError, StoreError
 from treehammer.sql.core import schema_upgrade
+from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.core.dimensions import DIMENSIONS
 from treehammer.sql.core.measurement_view import ALL_COLUMNS
 from treehammer.sql.core.packing import PACKED_COLUMNS

@@ -2,7 +2,6 @@
 
 import pytest
 import sqlalchemy as sa
-from page_contract import *  # noqa: F403
 from sqlalchemy.engine import Connection
 
 from treehammer.sql.read import campaign_queries, overview_queries

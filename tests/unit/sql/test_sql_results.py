@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from results_contract import *  # noqa: F403 - the tests that hold for every database
 
 import treehammer
 from treehammer.sql.write.store import Store

@@ -3,7 +3,6 @@
 import click
 import pytest
 from click.testing import CliRunner
-from retention_contract import *  # noqa: F403
 
 from treehammer.config import load_settings
 from treehammer.sql.cli.commands import db_group

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from selection_contract import *  # noqa: F403 - the tests that hold for every database
 
 from treehammer.errors import ConfigError
 from treehammer.sql.read.measurement_selection import (

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from measurement_factory import full_measurement, make_measurement
-from store_contract import *  # noqa: F403 - the tests that hold for every database
-from store_contract import read_rows, run_script
+from store_helpers import read_rows, run_script
 
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
 from treehammer.sql.core import database_engine, database_errors

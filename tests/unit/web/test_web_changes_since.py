@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from measurement_factory import make_campaign_row, make_measurement
+from measurement_factory import build_verdict, make_campaign_row, make_measurement
 from service_thread import ServiceThread, StartService
-from store_contract import build_verdict
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.write.store import Store

@@ -15,10 +15,9 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import pytest
-from measurement_factory import make_campaign_row, make_measurement
+from measurement_factory import build_verdict, make_campaign_row, make_measurement
 from page_database import HOSTILE_TEXTS, fill_database
 from service_thread import ServiceThread, run_service
-from store_contract import build_verdict
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis_value

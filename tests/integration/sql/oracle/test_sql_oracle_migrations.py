@@ -17,7 +17,8 @@ from treehammer.sql.core.backends.oracle import is_already_applied
 from treehammer.sql.core.database_engine import make_engine, parse_url
 from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.store import Store, check_database
+from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.store import Store
 
 _SCHEMA = (
     "SELECT table_name, column_name, data_type, character_maximum_length, numeric_precision, "

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 from h2_oracle import H2Server
-from results_contract import *  # noqa: F403 - the tests that hold for every database
+from measurement_factory import make_measurement
 
 import treehammer
 from treehammer.errors import StoreError
 from treehammer.sql.write.store import Store
 
-# In place of the contract's own, which look into the process that reads from the others.
 
-
-def test_only_the_columns_asked_for_are_read(filled: Store, url: str, h2_server: H2Server) -> None:
+def test_only_the_columns_asked_for_are_read(store: Store, url: str, h2_server: H2Server) -> None:
+    store.add([make_measurement(eff_job=0.5)])
     asked: list[str] = []
     h2_server.watchers.append(lambda statement, _rows: asked.append(statement))
     treehammer.results(columns="eff_job", database=url)
@@ -22,8 +21,9 @@ def test_only_the_columns_asked_for_are_read(filled: Store, url: str, h2_server:
     assert not any("inventory" in statement for statement in asked)
 
 
-def test_a_reader_that_fails_says_so(filled: Store, url: str) -> None:
-    with filled._engine.begin() as connection:
+def test_a_reader_that_fails_says_so(store: Store, url: str) -> None:
+    store.add([make_measurement(eff_job=0.5)])
+    with store._engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE extra RENAME COLUMN value TO other")
     with pytest.raises(StoreError, match="ORA-00904"):
         treehammer.results(database=url)

@@ -1,17 +1,15 @@
-"""What the store promises everywhere, in H2's Oracle mode."""
+"""Concurrent writers in H2's Oracle mode."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
 from measurement_factory import make_measurement
-from store_contract import *  # noqa: F403 - the tests that hold for every database
 
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
 
 
-# In place of the contract's own.
 def test_two_processes_make_and_fill_one_database(
     url: str,
 ) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from copy_contract import *  # noqa: F403 - the tests that hold for every database
-from copy_contract import check_corruption_is_refused, install_corrupting_trigger, read_all_tables
+from store_helpers import check_corruption_is_refused, install_corrupting_trigger, read_all_tables
 
 from treehammer.errors import ConfigError
 from treehammer.progress import no_progress

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import uproot
-from export_contract import *  # noqa: F403 - the tests that hold for every database
-from export_contract import WriteExport
-from measurement_factory import full_measurement, make_measurement
+from measurement_factory import HOSTILE_TEXTS, full_measurement, make_measurement
 from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
 from pyarrow import parquet
 from sqlalchemy.engine import make_url
-from store_contract import HOSTILE_TEXTS
+from store_fixtures import WriteExport
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.measurement_record import Measurement

@@ -1,4 +1,4 @@
-"""What conditions select on every database; see :mod:`store_contract`."""
+"""Conditions select the same rows on every database."""
 
 from __future__ import annotations
 

@@ -1,59 +1,22 @@
-"""What exports promise on every database; see :mod:`store_contract`."""
+"""Promises of exports from every database."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from measurement_factory import full_measurement, make_measurement
+from measurement_factory import make_measurement
 from pyarrow import parquet
+from store_fixtures import WriteExport
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.errors import StoreError
-from treehammer.progress import ProgressCallback
-from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.store import Store
-
-WriteExport = Callable[..., int]
-
-
-@pytest.fixture
-def write(store: Store, tmp_path: Path) -> WriteExport:
-    def run(
-        target: Path,
-        selection: Selection = Selection(),  # noqa: B008
-        step: ProgressCallback = lambda _done, _note="": None,
-    ) -> int:
-        return export_file(
-            store,
-            selection,
-            target,
-            software_dir=tmp_path / "software",
-            bars=lambda _description, _total: nullcontext(step),
-        )
-
-    return run
-
-
-@pytest.fixture
-def filled(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 3)
-    store.add(
-        [
-            *(full_measurement(n) for n in range(5)),
-            make_measurement(job="a", extras={"hits": 2.5, "e": 1}),
-            make_measurement(job="b", host='"a", b\nc', extras={"hits": -0.125}),
-            make_measurement(job="c", retries=-(2**63), bytes_read=2**63 - 1, read_latency_hist=[]),
-        ]
-    )
-    return store
 
 
 def expected_rows(store: Store) -> list[dict[str, Any]]:
@@ -65,18 +28,18 @@ def expected_rows(store: Store) -> list[dict[str, Any]]:
     return rows
 
 
-def test_parquet_equals_database(filled: Store, write: WriteExport, tmp_path: Path) -> None:
+def test_parquet_equals_database(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
     assert write(tmp_path / "results.parquet") == 8
     table = parquet.read_table(tmp_path / "results.parquet", use_threads=False)
-    assert table.to_pylist() == expected_rows(filled)
+    assert table.to_pylist() == expected_rows(export_rows)
     assert table.schema.metadata[b"selection"] == b"all measurements"
     frame = pd.read_parquet(tmp_path / "results.parquet")
     assert list(frame["retries"].isna()) == [
-        row["retries"] is None for row in expected_rows(filled)
+        row["retries"] is None for row in expected_rows(export_rows)
     ]
 
 
-def test_csv_equals_database(filled: Store, write: WriteExport, tmp_path: Path) -> None:
+def test_csv_equals_database(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
     write(tmp_path / "results.CSV")
     frame = pd.read_csv(tmp_path / "results.CSV", dtype=str, keep_default_na=False, na_values=[""])
     convert: dict[str, Callable[[str], Any]] = {
@@ -96,7 +59,7 @@ def test_csv_equals_database(filled: Store, write: WriteExport, tmp_path: Path) 
         }
         for row in frame.to_dict("records")
     ]
-    assert rows == expected_rows(filled)
+    assert rows == expected_rows(export_rows)
 
 
 def test_empty_column_keeps_type(store: Store, write: WriteExport, tmp_path: Path) -> None:
@@ -109,7 +72,7 @@ def test_empty_column_keeps_type(store: Store, write: WriteExport, tmp_path: Pat
     assert schema.names == [metric.name for metric in CATALOGUE]
 
 
-def test_export_respects_selection(filled: Store, write: WriteExport, tmp_path: Path) -> None:
+def test_export_respects_selection(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
     selection = Selection.parse(["campaign"], ["host="])
     assert write(tmp_path / "results.parquet", selection) == 2
     table = parquet.read_table(tmp_path / "results.parquet", use_threads=False)
@@ -120,7 +83,7 @@ def test_export_respects_selection(filled: Store, write: WriteExport, tmp_path: 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_failed_export_keeps_previous_file(
-    filled: Store, write: WriteExport, tmp_path: Path, suffix: str
+    export_rows: Store, write: WriteExport, tmp_path: Path, suffix: str
 ) -> None:
     target = tmp_path / f"results{suffix}"
     write(target)
@@ -135,9 +98,13 @@ def test_failed_export_keeps_previous_file(
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
-def test_export_and_writer_do_not_block(filled: Store, write: WriteExport, tmp_path: Path) -> None:
+def test_export_and_writer_do_not_block(
+    export_rows: Store, write: WriteExport, tmp_path: Path
+) -> None:
     def add(done: int, _note: str = "") -> None:
-        filled.add([make_measurement(job=f"while {done} rows were written", extras={"new": 1.0})])
+        export_rows.add(
+            [make_measurement(job=f"while {done} rows were written", extras={"new": 1.0})]
+        )
 
     assert write(tmp_path / "results.parquet", step=add) == 8, "one state of the database"
     assert write(tmp_path / "again.parquet") > 8

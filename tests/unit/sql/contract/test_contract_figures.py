@@ -1,4 +1,4 @@
-"""Figures are the same from roll-ups and from measurements, on every database; see :mod:`store_contract`."""
+"""Figures equal a computation in Python on every database."""
 
 from __future__ import annotations
 

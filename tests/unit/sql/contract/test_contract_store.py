@@ -1,31 +1,33 @@
-"""What the store promises on every database; each folder of tests brings ``url`` and ``store``.
-
-Imported by the test modules of each database with ``from store_contract import *``.
-"""
+"""Promises of the store on every database."""
 
 from __future__ import annotations
 
 import json
 import re
 import struct
-import subprocess
 import sys
-import textwrap
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import measurement_factory
 import pytest
 import sqlalchemy as sa
-from measurement_factory import full_measurement, make_campaign_row, make_job_row, make_measurement
+from measurement_factory import (
+    HOSTILE_TEXTS,
+    build_pair,
+    build_verdict,
+    full_measurement,
+    make_campaign_row,
+    make_job_row,
+    make_measurement,
+)
+from store_helpers import read_rows, run_script
 
 import treehammer
 from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT, MAX_TEXT
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, Value
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.core import schema
 from treehammer.sql.core.database_engine import (
@@ -35,7 +37,7 @@ from treehammer.sql.core.database_engine import (
     write_transaction,
 )
 from treehammer.sql.core.database_setup import upgrade_database
-from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, PairRow, ReplicaRow, VerdictRow
+from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema_upgrade import REVISION
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.database_check import check_database
@@ -43,12 +45,7 @@ from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 
-HELPERS_FOLDER = str(Path(measurement_factory.__file__).parent)
 EVERYTHING = Selection()
-
-
-def read_rows(store: Store) -> dict[str, dict[str, Value]]:
-    return {str(row["measurement_id"]): row for row in store.measurements(EVERYTHING)}
 
 
 # Measurements
@@ -193,17 +190,6 @@ def test_several_batches(store: Store) -> None:
     some = [make_measurement(job=f"job {n}") for n in range(2 * BATCH_MEASUREMENTS + 3)]
     assert store.add(iter(some)) == AddResult(len(some), 0)
     assert store.add(iter(some)) == AddResult(0, len(some))
-
-
-HOSTILE_TEXTS = [
-    "'; DROP TABLE measurement; --",
-    '"quoted", and\ncut\r\nin\tlines',
-    "𝕏 中文 العربية \u202e\u200b é e\u0301",
-    "[red]{{ 7 * 7 }}<script>alert(1)</script>%s %(a)s :name ?",
-    " ",
-    "NULL",
-    "x" * 4000,
-]
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
@@ -363,23 +349,6 @@ def test_no_campaign(store: Store) -> None:
         store.campaign("last")
 
 
-def build_pair(comparison: str, d: float) -> PairRow:
-    return PairRow(
-        comparison, "job", "campaign", "local", "host", "key", "label", "cpu_per_event_s", "root",
-        "6.38.00", "6.40.00", 2, 1.0, 1.1, d,
-    )  # fmt: skip
-
-
-def build_verdict(comparison: str, **changes: object) -> VerdictRow:
-    row: dict[str, Any] = {
-        "comparison_id": comparison, "created_us": 1, "rule_version": 1, "scope": "release",
-        "site": "", "comparison_key": "", "label": "all", "metric": "cpu_per_event_s",
-        "axis": "root", "a": "6.38.00", "b": "6.40.00", "verdict": "undecided", "effect": None,
-        "low": None, "high": None, "jobs": 3, "hosts": 1, "jobs_needed": None, "evidence": "{}",
-    }  # fmt: skip
-    return VerdictRow(**{**row, **changes})
-
-
 def test_comparison_replaces_only_itself(store: Store) -> None:
     store.replace_comparison("one", [build_pair("one", 0.1)], [build_verdict("one")])
     store.replace_comparison("two", [build_pair("two", 0.2)], [build_verdict("two")])
@@ -463,14 +432,6 @@ def test_corrupt_value_is_reported(url: str, store: Store, column: str, value: s
     assert len(read_rows(store)) == 3
 
 
-def run_script(script: str, *arguments: str) -> subprocess.Popen[str]:
-    code = f"import sys; sys.path.insert(0, {HELPERS_FOLDER!r})\n" + textwrap.dedent(script)
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
 ADD_SCRIPT = """
     import json, sys
     from measurement_factory import make_measurement
@@ -486,6 +447,7 @@ ADD_SCRIPT = """
 """
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 def test_concurrent_creation_and_writes(url: str) -> None:
     processes = [run_script(ADD_SCRIPT, url) for _ in range(2)]
     results = [process.communicate(timeout=120) for process in processes]

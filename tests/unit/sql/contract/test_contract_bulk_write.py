@@ -1,4 +1,4 @@
-"""Many measurements at once enter the database as one by one; see :mod:`store_contract`."""
+"""Bulk writes equal single writes on every database."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from import_contract import awkward_measurements, find_rollup_differences
 from measurement_factory import STARTED_DAY, STARTED_US, full_measurement, make_measurement
+from store_helpers import awkward_measurements, find_rollup_differences
 
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import Measurement
@@ -27,6 +27,8 @@ from treehammer.sql.write import bulk_recording, recording
 from treehammer.sql.write.record_consistency import POSITIVE_COLUMNS, find_contradictions
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
+
+pytestmark = pytest.mark.backends("sqlite")
 
 
 def to_table(measurements: list[Measurement]) -> pa.RecordBatch:
@@ -55,6 +57,7 @@ def scratch_store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 def test_bulk_write_equals_single_writes(store: Store, scratch_store: Store) -> None:
     days = [{"day": STARTED_DAY + n, "started_us": STARTED_US + n * DAY_US} for n in range(3)]
     measurements = [
@@ -71,6 +74,7 @@ def test_bulk_write_equals_single_writes(store: Store, scratch_store: Store) -> 
     assert find_rollup_differences(store) == ""
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 def test_new_valid_rows_use_column_path(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     one_by_one: list[int] = []
     monkeypatch.setattr(
@@ -84,6 +88,7 @@ def test_new_valid_rows_use_column_path(store: Store, monkeypatch: pytest.Monkey
     assert sum(one_by_one) == 0
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 def test_duplicates_and_conflicts_in_one_batch(store: Store) -> None:
     one, two = make_measurement(), make_measurement(host="other")
     problems: Problems = defaultdict(list)
@@ -143,6 +148,7 @@ def test_column_and_row_validation_agree(store: Store) -> None:
     }
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 def test_empty_batch(store: Store) -> None:
     assert store.add_table(to_table([]), defaultdict(list)) == AddResult(0, 0)
 

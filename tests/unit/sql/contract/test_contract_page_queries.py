@@ -1,12 +1,11 @@
-"""What pages ask of the store is the same on every database; see :mod:`store_contract`."""
+"""Queries of pages on every database."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from measurement_factory import make_campaign_row, make_job_row, make_measurement
-from store_contract import build_verdict
+from measurement_factory import build_verdict, make_campaign_row, make_job_row, make_measurement
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.errors import NothingToDoError

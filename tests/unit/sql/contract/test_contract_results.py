@@ -1,4 +1,4 @@
-"""What ``treehammer.results`` promises on every database; see :mod:`store_contract`."""
+"""Results for Python programs from every database."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ def test_selected_columns_in_order(filled: Store, url: str, columns: list[str]) 
     assert to_rows(table) == to_rows(whole.select(columns))
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 def test_only_selected_columns_are_read(
     filled: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,9 @@
-"""What imports promise on every database; see :mod:`store_contract`."""
+"""Promises of imports into every database."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -19,108 +19,36 @@ from measurement_factory import (
     make_measurement,
 )
 from pyarrow import parquet
-from store_contract import HOSTILE_TEXTS
+from store_helpers import (
+    awkward_measurements,
+    build_finding,
+    export_csv,
+    find_rollup_differences,
+    import_counts,
+    import_file,
+    write_export,
+)
 
 from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT, Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import MeasurementFileError
-from treehammer.progress import no_progress
-from treehammer.sql.arrow import arrow_schema
-from treehammer.sql.core.database_engine import read_transaction
-from treehammer.sql.core.rows import AttemptRow, ReplicaRow
+from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer import file_readers
-from treehammer.sql.transfer.export import export_file, export_partitions
-from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
-from treehammer.sql.write import rollups
+from treehammer.sql.transfer.importer import collect_files
 from treehammer.sql.write.retention import PRUNABLE
 from treehammer.sql.write.store import Store
 
+pytestmark = pytest.mark.backends("sqlite")
+
 EVERYTHING = Selection()
-
-
-def write_export(
-    store: Store, target: Path, selection: Selection = EVERYTHING, software: Path = Path()
-) -> Path:
-    """Export, as a folder where the name has no ending."""
-    if target.suffix:
-        export_file(store, selection, target, software_dir=software)
-    else:
-        export_partitions(store, selection, target, ".parquet", software_dir=software)
-    return target
-
-
-def import_file(store: Store, *paths: Path, **options: bool) -> list[ImportResult]:
-    """Import."""
-    choice = {"ignore_unknown": False, "dry_run": False, **options}
-    return import_files(store, collect_files(paths), bars=no_progress, **choice)
-
-
-def import_counts(found: Sequence[ImportResult]) -> list[tuple[int, int, int, int]]:
-    return [(each.new, each.known, each.conflicts, each.invalid) for each in found]
-
-
-def export_csv(store: Store, folder: Path) -> str:
-    return write_export(store, folder / "all.csv").read_text()
-
-
-def find_rollup_differences(store: Store) -> str:
-    with read_transaction(store._engine) as connection:
-        return rollups.find_difference(connection)
-
-
-def awkward_measurements() -> Iterator[Measurement]:
-    """Everything that a file might turn into something else."""
-    numbers = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
-    for place, text in enumerate(HOSTILE_TEXTS):
-        extras = {"hits": place / 3} if place % 2 else {"e": place}
-        yield make_measurement(job=f"text {place}", host=text, log_excerpt=text, extras=extras)
-    for place, number in enumerate(numbers):
-        yield make_measurement(
-            job="numbers", position=place + 1, retries=number, eff_job=number / 7,
-            read_latency_hist=numbers[2:], pass_loop_wall_s=[5e-324, -0.25], plausible=bool(place % 2),
-            implausible_reasons=None if place % 2 else "no", failure_transient=bool(place % 2),
-        )  # fmt: skip
-    yield make_measurement(job="empty", read_latency_hist=[], pass_loop_wall_s=[], test_name="")
-    yield make_measurement(job="marked", plausible=False, implausible_reasons="a; bad replica: b")
-    yield make_measurement(job="elsewhere", campaign_id="odd id/é=%", site="far")
-    yield from (full_measurement(n) for n in range(5))
-
-
-@pytest.fixture
-def other_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """Another installation, with all that a store keeps."""
-    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 7)
-    monkeypatch.setattr(file_readers, "READ_ROWS", 7)
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
-        opened.add(awkward_measurements())
-        jobs = [make_job_row("done", state="done"), make_job_row("runs", state="running")]
-        opened.add_campaign(make_campaign_row(), jobs)
-        opened.add_campaign(make_campaign_row("unmeasured", plan="{}" * 5000), [])
-        opened.set_attempts(
-            [
-                AttemptRow("done", 1, "lost", 5, 9, None, "lost", "the node went away"),
-                AttemptRow("done", 2, "done", 10, 20, 0, "", ""),
-                AttemptRow("runs", 1, "running", 5, 0, None, "", ""),
-            ]
-        )
-        opened.add_replicas(
-            [_build_finding("bad", good=False), _build_finding("good", good=True, found_us=9)]
-        )
-        yield opened
-
-
-def _build_finding(id_: str, **changes: Any) -> ReplicaRow:
-    row = ReplicaRow(
-        id_, 5, "d", "hash", "far", "door", "file", "root://x//y", False, "it is short"
-    )
-    return replace(row, **changes)
 
 
 # Round trips
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 @pytest.mark.parametrize("name", ["results.parquet", "parts"])
 def test_export_import_round_trip(
     store: Store, other_store: Store, tmp_path: Path, name: str
@@ -155,6 +83,7 @@ def test_replica_findings_are_imported_with_measurements(
     assert store.replicas() == other_store.replicas()
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 def test_merge_creates_no_duplicates(store: Store, other_store: Store, tmp_path: Path) -> None:
     store.add(make_measurement(job=f"text {n}", extras={"mine": n}) for n in (100, 101))
     store.add([*awkward_measurements()][:9])
@@ -180,6 +109,7 @@ def test_concurrent_import_of_same_file(store: Store, other_store: Store, tmp_pa
         assert import_counts(found) == [(rows, 0, 0, 0), (0, rows, 0, 0)]
 
 
+@pytest.mark.backends("sqlite", "postgresql", "oracle")
 def test_first_recorded_value_wins(store: Store, tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
         others.add([make_measurement(host="there"), make_measurement(job="same")])
@@ -196,6 +126,7 @@ def test_first_recorded_value_wins(store: Store, tmp_path: Path) -> None:
     assert [row["host"] for row in store.measurements(EVERYTHING)] == ["here", None]
 
 
+@pytest.mark.backends("sqlite", "postgresql", "oracle")
 def test_bad_replica_flags_merge(store: Store, tmp_path: Path) -> None:
     """A mark is no other content: whoever knows that the replica was bad is right."""
     plain = make_measurement(job="known here")
@@ -233,7 +164,7 @@ def test_imported_bad_replica_flags_local_measurements(store: Store, tmp_path: P
     store.add([make_measurement(job="mine", **read)])
     with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
         others.add([make_measurement(job="theirs", **read)])
-        others.add_replicas([_build_finding("bad", good=False)])
+        others.add_replicas([build_finding("bad", good=False)])
         import_file(store, write_export(others, tmp_path / "theirs.parquet"))
     assert [row["plausible"] for row in store.measurements(EVERYTHING)] == [False, False]
 
@@ -246,7 +177,7 @@ def test_later_bad_replica_flags_earlier_measurements(store: Store, tmp_path: Pa
     with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
         others.add([make_measurement(job="theirs", **read)])
         import_file(store, write_export(others, tmp_path / "early.parquet"))
-        others.add_replicas([_build_finding("bad", good=False)])
+        others.add_replicas([build_finding("bad", good=False)])
         late = write_export(others, tmp_path / "late.parquet")
     import_file(store, late, dry_run=True)
     assert all(row["plausible"] for row in store.measurements(EVERYTHING))
@@ -280,7 +211,7 @@ def test_long_flag_message_round_trip(store: Store, tmp_path: Path) -> None:
         others.add(
             [make_measurement(job=why, implausible_reasons=why, **read) for why in ("a", "b")]
         )
-        others.add_replicas([_build_finding("bad", good=False, message="x" * MAX_LONG_TEXT)])
+        others.add_replicas([build_finding("bad", good=False, message="x" * MAX_LONG_TEXT)])
         assert others.mark_bad_replicas() == 2
         file = write_export(others, tmp_path / "marked.parquet")
         assert import_counts(import_file(store, file)) == [(2, 0, 0, 0)]
@@ -288,6 +219,7 @@ def test_long_flag_message_round_trip(store: Store, tmp_path: Path) -> None:
         assert store.replicas() == others.replicas()
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 def test_import_updates_remote_jobs(store: Store, tmp_path: Path) -> None:
     lost = AttemptRow("job", 1, "lost", 5, 9, None, "lost", "the node went away")
     done = AttemptRow("job", 2, "done", 10, 20, 0, "", "")
@@ -437,6 +369,7 @@ INVALID_ROWS: dict[str, tuple[str, Any, str]] = {
 }
 
 
+@pytest.mark.backends("sqlite", "postgresql", "oracle")
 @pytest.mark.parametrize("what", INVALID_ROWS)
 def test_invalid_row_is_reported_and_others_imported(
     store: Store, plain_file: Path, what: str

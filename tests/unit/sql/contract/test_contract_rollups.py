@@ -1,4 +1,4 @@
-"""Roll-ups are what the measurements say, on every database; see :mod:`store_contract`."""
+"""Roll-ups equal the measurements on every database."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from measurement_factory import make_measurement
+from store_helpers import find_rollup_differences
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
@@ -51,17 +52,12 @@ def read_rollups(store: Store) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(sa.select(rollup_day)).mappings()]
 
 
-def find_differences(store: Store) -> str:
-    with read_transaction(store._engine) as connection:
-        return rollups.find_difference(connection)
-
-
 def test_rollups_are_independent_of_insert_order(store: Store) -> None:
     for seed in range(4):
         store.add(random_measurements(seed, 150))
-        assert find_differences(store) == ""
+        assert find_rollup_differences(store) == ""
     store.add(random_measurements(0, 150))  # again: nothing is counted twice
-    assert find_differences(store) == ""
+    assert find_rollup_differences(store) == ""
     assert sum(row["measurements"] for row in read_rollups(store)) == 600
     assert {row["kind"] for row in read_rollups(store)} == {"timed", "checksum", "unknown"}
     assert {row["outcome"] for row in read_rollups(store)} == {
@@ -92,7 +88,7 @@ def test_unsupported_is_counted_separately(store: Store) -> None:
     store.add([make_measurement(job="d", **lacks, failure_phase="open")])
     counts = {row["outcome"]: row["measurements"] for row in read_rollups(store)}
     assert counts == {"software-setup: not supported": 2, "good": 1, "software-setup": 1}
-    assert find_differences(store) == ""
+    assert find_rollup_differences(store) == ""
     store.rebuild_rollups()
     assert counts == {row["outcome"]: row["measurements"] for row in read_rollups(store)}
     # Its class is what was recorded, whatever table is asked.
@@ -115,7 +111,7 @@ def test_read_sums_do_not_overflow(store: Store) -> None:
     store.add([make_measurement(job="b", read_latency_hist=[most, 1])])
     store.add([make_measurement(job="c", read_latency_hist=[1])])
     assert read_rollups(store)[0]["read_latency_hist"] == [2 * most + 1, 1]
-    assert find_differences(store) == ""
+    assert find_rollup_differences(store) == ""
     answered = store.fetch_figure(FigureQuery(latencies=True)).groups[0].reads
     assert [*answered[:3]] == [2 * most + 1, 1, 0]
 
@@ -124,7 +120,7 @@ def test_rebuilt_rollups_are_equal(store: Store) -> None:
     store.add(random_measurements(1, 100))
     before = read_rollups(store)
     store.rebuild_rollups()
-    assert find_differences(store) == ""
+    assert find_rollup_differences(store) == ""
     assert len(read_rollups(store)) == len(before)
 
 
@@ -132,17 +128,17 @@ def test_implausible_values_are_excluded_from_sums(store: Store) -> None:
     store.add(make_measurement(job=str(x), eff_job=x) for x in (1e308, -1e300, 0.25))
     (row,) = read_rollups(store)
     assert (row["measurements"], row["n_eff_job"], row["s_eff_job"]) == (3, 1, 0.25)
-    assert find_differences(store) == ""
+    assert find_rollup_differences(store) == ""
 
 
 def test_rounding_is_no_difference(store: Store, url: str) -> None:
     # Their sum depends on the order of adding: 2.7e-17, or 5.5e-17.
     for n, x in enumerate((0.3, -0.1, -0.2)):
         store.add([make_measurement(job=str(n), eff_job=x)])
-    assert find_differences(store) == ""
+    assert find_rollup_differences(store) == ""
     with write_transaction(store._engine) as connection:
         connection.execute(sa.text("UPDATE rollup_day SET s_eff_job = 0.000001"))
-    assert find_differences(store) != ""
+    assert find_rollup_differences(store) != ""
 
 
 def test_bad_replica_measurements_are_removed(store: Store) -> None:
@@ -158,7 +154,7 @@ def test_bad_replica_measurements_are_removed(store: Store) -> None:
         "good": 1,
         "implausible": 2,
     }
-    assert find_differences(store) == ""
+    assert find_rollup_differences(store) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is large goes by age, everything else stays, on every database; see :mod:`store_contract`."""
+"""Pruning of old columns on every database."""
 
 from __future__ import annotations
 

@@ -1,0 +1,83 @@
+"""Fixtures of filled stores, shared by all tests of the sql package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from measurement_factory import full_measurement, make_campaign_row, make_job_row, make_measurement
+from store_helpers import awkward_measurements, build_finding, fill_database
+
+from treehammer.progress import ProgressCallback
+from treehammer.sql.arrow import arrow_schema
+from treehammer.sql.core.rows import AttemptRow
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer import file_readers
+from treehammer.sql.transfer.export import export_file
+from treehammer.sql.write.store import Store
+
+WriteExport = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = f"sqlite:///{tmp_path_factory.mktemp('copy')}/source.db"
+    fill_database(url)
+    return url
+
+
+@pytest.fixture
+def write(store: Store, tmp_path: Path) -> WriteExport:
+    def run(
+        target: Path,
+        selection: Selection = Selection(),  # noqa: B008
+        step: ProgressCallback = lambda _done, _note="": None,
+    ) -> int:
+        return export_file(
+            store,
+            selection,
+            target,
+            software_dir=tmp_path / "software",
+            bars=lambda _description, _total: nullcontext(step),
+        )
+
+    return run
+
+
+@pytest.fixture
+def export_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 3)
+    store.add(
+        [
+            *(full_measurement(n) for n in range(5)),
+            make_measurement(job="a", extras={"hits": 2.5, "e": 1}),
+            make_measurement(job="b", host='"a", b\nc', extras={"hits": -0.125}),
+            make_measurement(job="c", retries=-(2**63), bytes_read=2**63 - 1, read_latency_hist=[]),
+        ]
+    )
+    return store
+
+
+@pytest.fixture
+def other_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """Another installation, with all that a store keeps."""
+    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 7)
+    monkeypatch.setattr(file_readers, "READ_ROWS", 7)
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
+        opened.add(awkward_measurements())
+        jobs = [make_job_row("done", state="done"), make_job_row("runs", state="running")]
+        opened.add_campaign(make_campaign_row(), jobs)
+        opened.add_campaign(make_campaign_row("unmeasured", plan="{}" * 5000), [])
+        opened.set_attempts(
+            [
+                AttemptRow("done", 1, "lost", 5, 9, None, "lost", "the node went away"),
+                AttemptRow("done", 2, "done", 10, 20, 0, "", ""),
+                AttemptRow("runs", 1, "running", 5, 0, None, "", ""),
+            ]
+        )
+        opened.add_replicas(
+            [build_finding("bad", good=False), build_finding("good", good=True, found_us=9)]
+        )
+        yield opened

@@ -1,0 +1,155 @@
+"""Contents of stores and exported files, for the tests of the sql package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from measurement_factory import (
+    HOSTILE_TEXTS,
+    build_pair,
+    build_verdict,
+    full_measurement,
+    make_campaign_row,
+    make_job_row,
+    make_measurement,
+)
+
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.metric_catalogue import Value
+from treehammer.errors import StoreError
+from treehammer.progress import no_progress
+from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.core.database_engine import read_transaction
+from treehammer.sql.core.rows import AttemptRow, ReplicaRow
+from treehammer.sql.core.schema import metadata
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer.database_copy import copy_database
+from treehammer.sql.transfer.export import export_file, export_partitions
+from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
+from treehammer.sql.write import rollups
+from treehammer.sql.write.store import Store
+
+EVERYTHING = Selection()
+_HELPERS_FOLDER = str(Path(__file__).parent)
+
+
+def read_rows(store: Store) -> dict[str, dict[str, Value]]:
+    return {str(row["measurement_id"]): row for row in store.measurements(EVERYTHING)}
+
+
+def run_script(script: str, *arguments: str) -> subprocess.Popen[str]:
+    code = f"import sys; sys.path.insert(0, {_HELPERS_FOLDER!r})\n" + textwrap.dedent(script)
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def fill_database(url: str) -> None:
+    """Rows in every table, awkward ones among them."""
+    with Store.open(url) as store:
+        store.add_campaign(
+            make_campaign_row(), [make_job_row("a"), make_job_row("b", label=HOSTILE_TEXTS[2])]
+        )
+        store.set_attempts([AttemptRow("a", 2, "lost", 5, 9, None, "lost", "gone")])
+        store.add(full_measurement(n) for n in range(600))
+        store.add(
+            make_measurement(job=str(n), host=text, extras={"e": n / 3})
+            for n, text in enumerate(HOSTILE_TEXTS)
+        )
+        store.add([make_measurement(retries=-(2**63), eff_job=sys.float_info.max, site="")])
+        store.add_replicas([ReplicaRow("r", 1, "set", "h", "s", "d", "f", "root://", False, "")])
+        store.replace_comparison(
+            "c", [build_pair("c", 0.1), build_pair("c", 5e-324)], [build_verdict("c")]
+        )
+        keyring = Keyring(store._engine)
+        keyring.create_key(b"master", "read", HOSTILE_TEXTS[2], now_us=1)
+        keyring.revoke_tokens("job", "a", now_us=2)
+
+
+def read_all_tables(url: str) -> dict[str, list[Any]]:
+    """All rows of all tables."""
+    with Store.open(url, create=False) as store, store._engine.connect() as connection:
+        return {
+            table.name: [
+                tuple(row)
+                for row in connection.execute(sa.select(table).order_by(*table.primary_key))
+            ]
+            for table in metadata.sorted_tables
+        }
+
+
+def install_corrupting_trigger(url: str, statements: list[str]) -> None:
+    """Have the database change what is written to it."""
+    with Store.open(url) as store, store._engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def check_corruption_is_refused(source: str, url: str) -> None:
+    with pytest.raises(StoreError, match=r"differs from what was copied: table job, id b"):
+        copy_database(source, url, bars=no_progress)
+    assert not any(read_all_tables(url).values())
+
+
+def write_export(
+    store: Store, target: Path, selection: Selection = EVERYTHING, software: Path = Path()
+) -> Path:
+    """Export, as a folder where the name has no ending."""
+    if target.suffix:
+        export_file(store, selection, target, software_dir=software)
+    else:
+        export_partitions(store, selection, target, ".parquet", software_dir=software)
+    return target
+
+
+def import_file(store: Store, *paths: Path, **options: bool) -> list[ImportResult]:
+    """Import."""
+    choice = {"ignore_unknown": False, "dry_run": False, **options}
+    return import_files(store, collect_files(paths), bars=no_progress, **choice)
+
+
+def import_counts(found: Sequence[ImportResult]) -> list[tuple[int, int, int, int]]:
+    return [(each.new, each.known, each.conflicts, each.invalid) for each in found]
+
+
+def export_csv(store: Store, folder: Path) -> str:
+    return write_export(store, folder / "all.csv").read_text()
+
+
+def find_rollup_differences(store: Store) -> str:
+    with read_transaction(store._engine) as connection:
+        return rollups.find_difference(connection)
+
+
+def awkward_measurements() -> Iterator[Measurement]:
+    """Everything that a file might turn into something else."""
+    numbers = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
+    for place, text in enumerate(HOSTILE_TEXTS):
+        extras = {"hits": place / 3} if place % 2 else {"e": place}
+        yield make_measurement(job=f"text {place}", host=text, log_excerpt=text, extras=extras)
+    for place, number in enumerate(numbers):
+        yield make_measurement(
+            job="numbers", position=place + 1, retries=number, eff_job=number / 7,
+            read_latency_hist=numbers[2:], pass_loop_wall_s=[5e-324, -0.25], plausible=bool(place % 2),
+            implausible_reasons=None if place % 2 else "no", failure_transient=bool(place % 2),
+        )  # fmt: skip
+    yield make_measurement(job="empty", read_latency_hist=[], pass_loop_wall_s=[], test_name="")
+    yield make_measurement(job="marked", plausible=False, implausible_reasons="a; bad replica: b")
+    yield make_measurement(job="elsewhere", campaign_id="odd id/é=%", site="far")
+    yield from (full_measurement(n) for n in range(5))
+
+
+def build_finding(id_: str, **changes: Any) -> ReplicaRow:
+    row = ReplicaRow(
+        id_, 5, "d", "hash", "far", "door", "file", "root://x//y", False, "it is short"
+    )
+    return replace(row, **changes)

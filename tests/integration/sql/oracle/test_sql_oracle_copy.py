@@ -1,3 +1,0 @@
-"""Copies from SQLite into H2's Oracle mode."""
-
-from copy_contract import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""What pages ask, in H2's Oracle mode."""
-
-from page_contract import *  # noqa: F403

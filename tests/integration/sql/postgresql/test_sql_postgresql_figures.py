@@ -1,3 +1,0 @@
-"""Figures on PostgreSQL."""
-
-from figure_contract import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""What pages ask, on PostgreSQL."""
-
-from page_contract import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""Retention on PostgreSQL."""
-
-from retention_contract import *  # noqa: F403

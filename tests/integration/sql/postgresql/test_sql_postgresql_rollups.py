@@ -1,3 +1,0 @@
-"""Roll-ups on PostgreSQL."""
-
-from rollup_contract import *  # noqa: F403

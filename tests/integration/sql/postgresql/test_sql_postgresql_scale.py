@@ -1,3 +1,0 @@
-"""Exports of any size from PostgreSQL."""
-
-from scale_contract import *  # noqa: F403

@@ -1,0 +1,40 @@
+"""The backends on which every test of this folder runs.
+
+SQLite always; PostgreSQL and H2's Oracle mode with the option ``--services``. The marker ``backends``
+limits a test or a module to the backends that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+SERVICES = ("postgresql", "oracle")
+_oracle_numbers = count(1)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test that uses a store on every chosen backend."""
+    if "backend" in metafunc.fixturenames:
+        chosen = ("sqlite", *SERVICES) if metafunc.config.getoption("--services") else ("sqlite",)
+        marker = metafunc.definition.get_closest_marker("backends")
+        metafunc.parametrize("backend", [b for b in chosen if not marker or b in marker.args])
+
+
+@pytest.fixture
+def url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a new database, which is dropped after the test."""
+    if backend == "sqlite":
+        yield f"sqlite:///{tmp_path / 'results.db'}"
+        return
+    if backend == "postgresql":
+        server = request.getfixturevalue("postgresql")
+        name = server.make_database()
+    else:
+        server = request.getfixturevalue("h2_server")
+        name = f"contract_{next(_oracle_numbers)}"
+    yield server.url(name)
+    server.drop_database(name)

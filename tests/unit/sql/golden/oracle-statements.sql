@@ -1,0 +1,305 @@
+-- The shortest statement of each kind that Treehammer sends to Oracle 19c and 23ai.
+-- Renew with: RENEW_GOLDEN=1 .venv/bin/pytest tests/integration/sql/oracle/test_sql_oracle_statements.py
+
+CREATE INDEX ix_campaign_created ON campaign (created_us)
+;
+
+CREATE INDEX ix_subject_series ON subject (series)
+;
+
+CREATE TABLE attempt (
+  job_id VARCHAR2(128 CHAR) NOT NULL,
+  attempt NUMBER(19) NOT NULL,
+  state VARCHAR2(4000 BYTE),
+  started_us NUMBER(19) NOT NULL,
+  ended_us NUMBER(19) NOT NULL,
+  exit_code NUMBER(19),
+  failure_class VARCHAR2(4000 BYTE),
+  message CLOB,
+  CONSTRAINT pk_attempt PRIMARY KEY (job_id, attempt),
+  CONSTRAINT fk_attempt_job FOREIGN KEY(job_id) REFERENCES job (id)
+)
+;
+
+CREATE TABLE campaign (
+  id VARCHAR2(128 CHAR) NOT NULL,
+  name VARCHAR2(4000 BYTE),
+  created_us NUMBER(19) NOT NULL,
+  repository VARCHAR2(4000 BYTE),
+  ref VARCHAR2(4000 BYTE),
+  commit_id VARCHAR2(128 CHAR),
+  dirty SMALLINT NOT NULL,
+  test_name VARCHAR2(4000 BYTE),
+  test_path VARCHAR2(4000 BYTE),
+  plan CLOB,
+  planned_jobs NUMBER(19) NOT NULL,
+  planned_measurements NUMBER(19) NOT NULL,
+  CONSTRAINT pk_campaign PRIMARY KEY (id)
+)
+;
+
+CREATE TABLE extra (
+  measurement_id VARCHAR2(128 CHAR) NOT NULL,
+  name VARCHAR2(64 CHAR) NOT NULL,
+  value BINARY_DOUBLE NOT NULL,
+  CONSTRAINT pk_extra PRIMARY KEY (measurement_id, name),
+  CONSTRAINT fk_extra_measurement FOREIGN KEY(measurement_id) REFERENCES measurement
+    (measurement_id)
+)
+;
+
+CREATE TABLE subject (
+  id NUMBER(19) NOT NULL,
+  series VARCHAR2(128 CHAR) NOT NULL,
+  test_name VARCHAR2(4000 BYTE),
+  variant VARCHAR2(4000 BYTE),
+  variant_label VARCHAR2(4000 BYTE),
+  site VARCHAR2(4000 BYTE),
+  door VARCHAR2(4000 BYTE),
+  door_protocol VARCHAR2(4000 BYTE),
+  dataset VARCHAR2(4000 BYTE),
+  dataset_hash VARCHAR2(4000 BYTE),
+  content_hash VARCHAR2(4000 BYTE),
+  axis_root VARCHAR2(4000 BYTE),
+  axis_branches VARCHAR2(4000 BYTE),
+  axis_cache_mb BINARY_DOUBLE,
+  axis_events BINARY_DOUBLE,
+  axis_access VARCHAR2(4000 BYTE),
+  axis_cache VARCHAR2(4000 BYTE),
+  passes_planned NUMBER(19) NOT NULL,
+  CONSTRAINT pk_subject PRIMARY KEY (id)
+)
+;
+
+DELETE FROM pair WHERE pair.comparison_id = :comparison_id_1
+;
+
+DELETE FROM rollup_day WHERE 1 = 1
+;
+
+DELETE FROM verdict WHERE verdict.comparison_id = :comparison_id_1
+;
+
+INSERT INTO access_key (key_id, role, name, created_us, expires_us, revoked_us,
+    master_key_fingerprint) VALUES (:key_id, :role, :name, :created_us, :expires_us, :revoked_us,
+    :master_key_fingerprint)
+;
+
+INSERT INTO access_revocation (scope, subject, revoked_us) VALUES (:scope, :subject, :revoked_us)
+;
+
+INSERT INTO alembic_version (version_num) VALUES (:version_num)
+;
+
+INSERT INTO attempt (job_id, attempt, state, started_us, ended_us, exit_code, failure_class,
+    message) VALUES (:job_id, :"number", :state, :started_us, :ended_us, :exit_code, :failure_class,
+    :message)
+;
+
+INSERT INTO campaign (id, name, created_us, repository, ref, commit_id, dirty, test_name, test_path,
+    plan, planned_jobs, planned_measurements) VALUES (:id, :name, :created_us, :repository, :ref,
+    :commit_id, :dirty, :test_name, :test_path, :plan, :planned_jobs, :planned_measurements)
+;
+
+INSERT INTO extra (measurement_id, name, value) VALUES (:measurement_id, :name, :value)
+; -- many rows
+
+INSERT INTO inventory (id, inventory) VALUES (:id, :inventory)
+; -- many rows
+
+INSERT INTO job (id, campaign_id, site, door, kind, repeat, label, batch_system, batch_id,
+    planned_measurements, state) VALUES (:id, :campaign_id, :site, :door, :kind, :repeat, :label,
+    :batch_system, :batch_id, :planned_measurements, :state)
+; -- many rows
+
+INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, repeat, round,
+    position, started_us, ended_us, day, setup_wall_s, setup_cpu_s, stagein_wall_s, stagein_cpu_s,
+    stagein_bytes, payload_wall_s, payload_user_s, payload_sys_s, payload_run_queue_s, eff_payload,
+    eff_job, access_rate_hz, eff_access, max_rss_bytes, tree_peak_rss_bytes, ctx_voluntary,
+    ctx_involuntary, page_faults_minor, page_faults_major, io_read_chars, io_write_chars,
+    io_read_bytes, io_write_bytes, processes, exit_code, exit_signal, cpu_mhz, cpu_steal_s,
+    psi_cpu_some_s, psi_io_some_s, psi_memory_some_s, cgroup_throttled_s, load1_start, load1_end,
+    mem_available_start_bytes, mem_available_end_bytes, calibration_before_s, calibration_after_s,
+    slot, concurrent_door_jobs, door_rtt_s, client_cached_fraction, fa ...
+; -- many rows
+
+INSERT INTO node (id, host, cpu_model, cores_online, cores_allowed, cgroup_cpu_limit,
+    cgroup_memory_limit_bytes, mem_total_bytes, kernel, os_name, container, worker_python) VALUES
+    (:id, :host, :cpu_model, :cores_online, :cores_allowed, :cgroup_cpu_limit,
+    :cgroup_memory_limit_bytes, :mem_total_bytes, :kernel, :os_name, :container, :worker_python)
+; -- many rows
+
+INSERT INTO origin (id, record_version, instrument_version, campaign_name, repository, ref,
+    commit_id, dirty, test_path, test_hash, payload_hash, treehammer_version) VALUES (:id,
+    :record_version, :instrument_version, :campaign_name, :repository, :ref, :commit_id, :dirty,
+    :test_path, :test_hash, :payload_hash, :treehammer_version)
+; -- many rows
+
+INSERT INTO pair (comparison_id, line, site, comparison_key, label, metric, axis, a, b, job_id,
+    campaign_id, host, rounds, a_value, b_value, log_ratio) VALUES (:comparison_id, :line, :site,
+    :comparison_key, :label, :metric, :axis, :a, :b, :job_id, :campaign_id, :host, :rounds,
+    :a_value, :b_value, :log_ratio)
+;
+
+INSERT INTO replica (id, found_us, dataset, dataset_hash, site, door, file_name, url, good, message)
+    VALUES (:id, :found_us, :dataset, :dataset_hash, :site, :door, :"file", :url, :good, :message)
+;
+
+INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job, s_eff_job,
+    q_eff_job, n_eff_payload, s_eff_payload, q_eff_payload, n_eff_loop, s_eff_loop, q_eff_loop,
+    n_eff_access, s_eff_access, q_eff_access, n_cpu_per_event_s, s_cpu_per_event_s,
+    q_cpu_per_event_s, n_wall_per_event_s, s_wall_per_event_s, q_wall_per_event_s, n_event_rate_hz,
+    s_event_rate_hz, q_event_rate_hz, n_access_rate_hz, s_access_rate_hz, q_access_rate_hz,
+    n_setup_wall_s, s_setup_wall_s, q_setup_wall_s, n_stagein_wall_s, s_stagein_wall_s,
+    q_stagein_wall_s, n_payload_wall_s, s_payload_wall_s, q_payload_wall_s, n_payload_run_queue_s,
+    s_payload_run_queue_s, q_payload_run_queue_s, n_loop_wall_s, s_loop_wall_s, q_loop_wall_s,
+    n_loop_cpu_s, s_loop_cpu_s, q_loop_cpu_s, n_first_byte_s, s_first_byte_s, q_first_ ...
+; -- many rows
+
+INSERT INTO software (id, root_provider, root_version, root_commit, root_platform, root_compiler,
+    root_flags, root_cxx_standard, root_features, zlib_version, lzma_version, lz4_version,
+    zstd_version, libcore_sha256) VALUES (:id, :root_provider, :root_version, :root_commit,
+    :root_platform, :root_compiler, :root_flags, :root_cxx_standard, :root_features, :zlib_version,
+    :lzma_version, :lz4_version, :zstd_version, :libcore_sha256)
+; -- many rows
+
+INSERT INTO storage (id, file_name, file_url, file_size_bytes, file_class, data_server,
+    address_family, server_version, client_cache_state, client_cache_method, server_cache_state,
+    server_cache_method) VALUES (:id, :file_name, :file_url, :file_size_bytes, :file_class,
+    :data_server, :address_family, :server_version, :client_cache_state, :client_cache_method,
+    :server_cache_state, :server_cache_method)
+; -- many rows
+
+INSERT INTO subject (id, series, test_name, variant, variant_label, site, door, door_protocol,
+    dataset, dataset_hash, content_hash, axis_root, axis_branches, axis_cache_mb, axis_events,
+    axis_access, axis_cache, passes_planned) VALUES (:id, :series, :test_name, :variant,
+    :variant_label, :site, :door, :door_protocol, :dataset, :dataset_hash, :content_hash,
+    :axis_root, :axis_branches, :axis_cache_mb, :axis_events, :axis_access, :axis_cache,
+    :passes_planned)
+; -- many rows
+
+INSERT INTO verdict (comparison_id, line, site, comparison_key, label, metric, axis, a, b,
+    created_us, rule_version, scope, verdict, effect, low, high, jobs, hosts, jobs_needed, evidence)
+    VALUES (:comparison_id, :line, :site, :comparison_key, :label, :metric, :axis, :a, :b,
+    :created_us, :rule_version, :scope, :verdict, :effect, :low, :high, :jobs, :hosts, :jobs_needed,
+    :evidence)
+;
+
+INSERT INTO writer_lock (id) VALUES (1)
+;
+
+SELECT 1 FROM DUAL
+;
+
+SELECT count(*) AS count_1
+FROM access_key
+;
+
+SELECT count(*) AS count_1
+FROM access_revocation
+;
+
+SELECT alembic_version.version_num
+FROM alembic_version
+;
+
+SELECT count(*) AS count_1
+FROM attempt
+;
+
+SELECT count(*) AS count_1
+FROM campaign
+;
+
+SELECT count(*) AS count_1
+FROM extra
+;
+
+SELECT count(*) AS count_1
+FROM inventory
+;
+
+SELECT count(*) AS count_1
+FROM job
+;
+
+SELECT count(*) AS count_1
+FROM measurement
+;
+
+SELECT value FROM nls_database_parameters WHERE parameter = 'NLS_CHARACTERSET'
+;
+
+SELECT count(*) AS count_1
+FROM node
+;
+
+SELECT count(*) AS count_1
+FROM origin
+;
+
+SELECT count(*) AS count_1
+FROM pair
+;
+
+SELECT count(*) AS count_1
+FROM replica
+;
+
+SELECT count(*) AS count_1
+FROM rollup_day
+;
+
+SELECT count(*) AS count_1
+FROM software
+;
+
+SELECT count(*) AS count_1
+FROM storage
+;
+
+SELECT count(*) AS count_1
+FROM subject
+;
+
+SELECT table_name, constraint_name, column_name FROM user_cons_columns WHERE constraint_name IN
+    (SELECT constraint_name FROM user_constraints WHERE constraint_type = 'P') ORDER BY table_name,
+    constraint_name, position
+;
+
+SELECT table_name, index_name, column_name FROM user_ind_columns ORDER BY table_name, index_name,
+    column_position
+;
+
+SELECT table_name, column_name FROM user_tab_columns
+;
+
+SELECT count(*) AS count_1
+FROM verdict
+;
+
+SELECT id FROM writer_lock
+;
+
+UPDATE access_key SET revoked_us=:revoked_us WHERE access_key.key_id = :key_id_1 AND
+    access_key.revoked_us IS NULL
+;
+
+UPDATE attempt SET job_id=:job_id, attempt=:"number", state=:state, started_us=:started_us,
+    ended_us=:ended_us, exit_code=:exit_code, failure_class=:failure_class, message=:message WHERE
+    attempt.job_id = :key_job_id AND attempt.attempt = :key_number
+;
+
+UPDATE job SET id=:id, campaign_id=:campaign_id, site=:site, door=:door, kind=:kind, repeat=:repeat,
+    label=:label, batch_system=:batch_system, batch_id=:batch_id,
+    planned_measurements=:planned_measurements, state=:state WHERE job.id = :key_id
+;
+
+UPDATE measurement SET passes=:passes WHERE measurement.day = :day_1 AND measurement.passes IS NOT
+    NULL
+;
+
+UPDATE rollup_day SET read_latency_hist=:reads WHERE rollup_day.day = :key_day AND
+    rollup_day.subject_id = :key_subject_id AND rollup_day.kind = :key_kind AND rollup_day.outcome =
+    :key_outcome
+;

@@ -1,3 +1,0 @@
-"""Roll-ups on SQLite."""
-
-from rollup_contract import *  # noqa: F403
