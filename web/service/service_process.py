@@ -122,7 +122,9 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
     writing, reading = LiveDatabase(settings.database), LiveDatabase(settings.database)
     try:
         keys = reading.load_access().keys.values()
-        foreign = [key for key in keys if key.master_key_fingerprint != fingerprint_master_key(master)]
+        foreign = [
+            key for key in keys if key.master_key_fingerprint != fingerprint_master_key(master)
+        ]
         if foreign:
             _LOG.warning(
                 "refusing %s created with another master key than %s",

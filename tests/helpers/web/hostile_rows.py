@@ -11,8 +11,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.sql.core.column_types import LongText, NumberList, StoredText
 from treehammer.sql.core.dimensions import DIMENSIONS
-from treehammer.sql.core.schema import LongText, NumberList, StoredText, metadata
+from treehammer.sql.core.schema import metadata
 from treehammer.sql.write import rollups
 from treehammer.sql.write.store import Store
 

@@ -359,7 +359,7 @@ def well_formed(found: Comparison) -> None:
         ):
             assert said.remedy
     for pair in found.pairs:
-        assert all(math.isfinite(number) for number in (pair.d, pair.a_value, pair.b_value))
+        assert all(math.isfinite(number) for number in (pair.log_ratio, pair.a_value, pair.b_value))
 
 
 @given(spoilt(), st.randoms(use_true_random=False))

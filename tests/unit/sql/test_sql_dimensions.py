@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from measurement_factory import full_measurement, make_measurement
 
 from treehammer.sql.core import measurement_view, schema
+from treehammer.sql.core.column_types import StoredText
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, hash_dimension_row
 from treehammer.sql.core.packing import PACKED_COLUMNS, pack_lists, unpack_columns, unpack_lists
 from treehammer.sql.write.store import Store
@@ -54,7 +55,7 @@ def test_a_number_follows_from_what_is_known() -> None:
 
 
 def test_text_stays_in_a_dimension_unless_it_varies() -> None:
-    own = {c.name for c in schema.measurement.c if isinstance(c.type, schema.StoredText)}
+    own = {c.name for c in schema.measurement.c if isinstance(c.type, StoredText)}
     assert own == {
         *("measurement_id", "campaign_id", "job_id", "kind", "slot", "value_checksum"),
         *("failure_class", "failure_kind", "failure_phase", "failure_message"),

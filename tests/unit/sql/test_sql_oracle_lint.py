@@ -146,7 +146,7 @@ def schema_statements() -> list[str]:
     """The statements that create the schema on Oracle."""
     dialect = oracle.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no types for it
     dialect.supports_native_boolean = False  # as before 23ai
-    items = [
+    items: list[CreateTable | CreateIndex] = [
         *(CreateTable(table) for table in metadata.sorted_tables),
         *(CreateIndex(index) for table in metadata.sorted_tables for index in table.indexes),
     ]

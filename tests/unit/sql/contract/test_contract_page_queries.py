@@ -14,6 +14,7 @@ from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.campaign_queries import FailedAttemptCount
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal
+from treehammer.sql.read.selection_fingerprint import SelectionFingerprint
 from treehammer.sql.write.store import Store
 from treehammer.web.core import root_exports
 
@@ -283,7 +284,7 @@ def test_root_file_size(filled: Store) -> None:
     assert held("site=B") == (1, 0)
     assert root_exports.fingerprint_selection(
         filled, Selection.parse([], ["site=nowhere"])
-    ) == root_exports.SelectionFingerprint(0, 0, 0)
+    ) == SelectionFingerprint(0, 0, 0)
 
 
 def test_day_failures(filled: Store) -> None:

@@ -13,12 +13,12 @@ from store_helpers import find_rollup_differences
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
+from treehammer.sql.core import metric_sums
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import ROLLUP_METRICS, rollup_day
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.write import rollups
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
 
@@ -106,7 +106,7 @@ def test_unsupported_is_counted_separately(store: Store) -> None:
 
 
 def test_read_sums_do_not_overflow(store: Store) -> None:
-    most = rollups.MAX_BIN_READS
+    most = metric_sums.MAX_BIN_READS
     store.add([make_measurement(job="a", read_latency_hist=[most, most + 1])])
     store.add([make_measurement(job="b", read_latency_hist=[most, 1])])
     store.add([make_measurement(job="c", read_latency_hist=[1])])
