@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
+from treehammer.sql.core.column_types import REAL
 from treehammer.sql.core.packing import decode_numbers
-from treehammer.sql.core.schema import REAL
 
 #: Larger values are invented; their squares might be infinite.
 MAX_CREDIBLE = 1e120
