@@ -101,10 +101,9 @@ class JobPlanner:
         readers = {_reader_key(variant) for group in groups for variant in group.variants}
         variants = [
             variant
-            for release in _root_releases(definition)
-            for variant in _checksum_variants(definition, release)
+            for variant in _checksum_variants(definition)
             if _reader_key(variant) in readers
-            and self._software_for(site, release).provider != "none"
+            and self._software_for(site, str(variant["root"])).provider != "none"
         ]
         order = tuple((1, position, variant) for position, variant in enumerate(variants, start=1))
         if order:
@@ -270,10 +269,10 @@ def _reader_key(variant: Variant) -> tuple[str, str]:
     return str(values["root"]), str(values.get(FORMAT_AXIS, ""))
 
 
-def _checksum_variants(definition: TestDefinition, release: str) -> Iterator[Variant]:
-    """Yield variants that read all branches and events with default axes, one for each format.
+def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
+    """Yield variants that read all branches and events, one for each release and format.
 
-    A test's own axes take their first value.
+    Other known axes take their default value, a test's own axes their first value.
     """
     own = {
         name: values[0]
@@ -281,9 +280,10 @@ def _checksum_variants(definition: TestDefinition, release: str) -> Iterator[Var
         if name not in CATALOGUE_AXES and values
     }
     plain = {name: axis.default[0] for name, axis in axes.AXES_BY_NAME.items() if name != "door"}
-    for format_ in definition.axes.get(FORMAT_AXIS, ("",)):
-        one = {FORMAT_AXIS: format_} if format_ else {}
-        yield Variant(tuple((plain | {"root": release} | own | one).items()))
+    formats = [{FORMAT_AXIS: value} for value in definition.axes.get(FORMAT_AXIS, ())] or [{}]
+    for release in _root_releases(definition):
+        for format_ in formats:
+            yield Variant(tuple((plain | {"root": release} | own | format_).items()))
 
 
 def hash_values(*parts: object) -> str:

@@ -143,16 +143,10 @@ def list_expected_replicas(
     replicas = _RucioReplicas(manifest, catalogue)
     expected: list[ExpectedReplica] = []
     for item in sites:
-        if isinstance(item, Rse):
-            if _is_disk_rse(item):
-                expected += replicas.expected_at_rse(item.name, item.site)
-            continue
-        for door in item.doors:
-            if not doors or door.name in doors:
-                expected += replicas.expected_at_door(item, door)
-        if not doors:
-            for rse in replicas.rses_of_site(item.name) - {door.rse for door in item.doors}:
-                expected += replicas.expected_at_rse(rse, item.name)
+        if isinstance(item, Site):
+            expected += replicas.expected_at_site(item, doors)
+        elif _is_disk_rse(item):
+            expected += replicas.expected_at_rse(item.name, item.site)
     if not expected:
         if doors:
             raise ConfigError(f"no site has a door {' or '.join(doors)}", where="--door")
@@ -179,8 +173,16 @@ class _RucioReplicas:
             self._by_protocol[protocol] = replicas
         return self._by_protocol[protocol]
 
-    def rses_of_site(self, site: str) -> set[str]:
-        """Return the RSEs of a site that have a replica."""
+    def expected_at_site(self, site: Site, doors: Sequence[str]) -> Iterator[ExpectedReplica]:
+        """Yield the expected replicas at the named doors, or at all doors and storage of a site."""
+        for door in site.doors:
+            if not doors or door.name in doors:
+                yield from self._expected_at_door(site, door)
+        if not doors:
+            for rse in self._rses_of_site(site.name) - {door.rse for door in site.doors}:
+                yield from self.expected_at_rse(rse, site.name)
+
+    def _rses_of_site(self, site: str) -> set[str]:
         return {
             replica.rse
             for protocol in _PROTOCOLS
@@ -200,8 +202,7 @@ class _RucioReplicas:
         for file in self._manifest.files:
             yield ExpectedReplica(site, rse, file, urls.get(file.name, ""), rse)
 
-    def expected_at_door(self, site: Site, door: Door) -> Iterator[ExpectedReplica]:
-        """Yield the expected replicas at a door of a site."""
+    def _expected_at_door(self, site: Site, door: Door) -> Iterator[ExpectedReplica]:
         if door.rse:
             urls = {
                 replica.file: replica.url_at_prefix(door.prefix) if door.prefix else replica.url

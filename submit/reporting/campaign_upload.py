@@ -1,13 +1,12 @@
-"""Telling the results service of our campaigns: whoever keeps a database of their own.
+"""Upload of campaigns, jobs and attempts to the results service, from a separate database.
 
-Measurements reach the service by themselves; of campaigns, jobs and attempts, those that left no
-record among them, it knows what is told here.  What it has acknowledged is remembered in a file, so
-that only news are sent, and sent again until they are acknowledged::
+Jobs upload their measurements themselves; attempts without a record are known only from here.  A file
+stores digests of the acknowledged rows, so that only changes are sent, repeatedly until acknowledged::
 
-    FOLDER/CAMPAIGN.json    the service, and a digest of each row that it has
-    FOLDER/CAMPAIGN.lock    held while one process tells: what is said later is what is true
+    FOLDER/CAMPAIGN.json    URL of the service, and a digest of each row that it has
+    FOLDER/CAMPAIGN.lock    lock of the uploading process, so that the latest state arrives last
 
-A campaign without such a file does not report to the service.
+Campaigns without such a file do not report to the service.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from treehammer.sql.auth.tokens import load_user_key
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.write.store import Store
 
-#: Rows and characters of one request, about: the service takes twice as many.
+#: Approximate limits of rows and characters per request; the service accepts twice as many.
 MAX_ROWS, MAX_CHARACTERS = 1000, 500_000
-#: Seconds that the service is given to answer, and for which it is left alone when it did not.
+#: Timeout of a request, and pause after a failed one, in seconds.
 _TIMEOUT_S, _RETRY_PAUSE_S = 20.0, 60.0
 
 UploadedRow = CampaignRow | JobRow | AttemptRow | ReplicaRow
@@ -40,18 +39,18 @@ RowDigests = dict[str, str]
 
 
 class CampaignUploader:
-    """Tells the service of campaigns.
+    """Uploads campaigns to the results service.
 
     Args:
-        settings: with the service, if there is one, and our key.
+        settings: settings with URL and key of the service, if any.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._again_s = 0.0
+        self._retry_at_s = 0.0
 
     def register_campaign(self, campaign_id: str) -> None:
-        """Have a campaign told of from now on: its jobs report to the service.
+        """Enable uploads for a campaign whose jobs report to the service.
 
         Raises:
             OSError: the folder cannot be written.
@@ -60,17 +59,17 @@ class CampaignUploader:
         self._write_digests(campaign_id, {})
 
     def upload(self, store: Store, campaign: CampaignRow, everything: bool = False) -> str:
-        """Tell what the service does not know yet of a campaign.
+        """Upload the changes of a campaign since the last acknowledged upload.
 
         Args:
-            store: that has the campaign.
-            campaign: which.
-            everything: tell all again, and now, whatever it knows and however it did just now.
+            store: store with the campaign.
+            campaign: the campaign.
+            everything: upload all rows, even shortly after a failure.
 
         Returns:
-            a line for the user where it could not be told; else ''.
+            A warning for the user if the upload failed, else ''.
         """
-        due = everything or time.monotonic() >= self._again_s
+        due = everything or time.monotonic() >= self._retry_at_s
         if not self._settings.service_url or not due or not self._state_file(campaign.id).is_file():
             return ""
         try:
@@ -84,14 +83,14 @@ class CampaignUploader:
             problem = ": ".join(filter(None, (error.where, error.message)))
         if not problem:
             return ""
-        self._again_s = time.monotonic() + _RETRY_PAUSE_S
+        self._retry_at_s = time.monotonic() + _RETRY_PAUSE_S
         return (
-            f"The results service {self._settings.service_url} has not been told of all of "
-            f"{campaign.id}: {problem}. Nothing is lost. Tell it: treehammer collect {campaign.id}"
+            f"Campaign {campaign.id} was not completely uploaded to {self._settings.service_url}: "
+            f"{problem}. Nothing is lost. To retry: treehammer collect {campaign.id}"
         )
 
     def _upload_changes(self, store: Store, campaign: CampaignRow, known: RowDigests) -> str:
-        """Why the service could not be told; '' when it knows everything."""
+        """Upload the changed rows; return the problem, '' on success."""
         requests = [*_upload_requests(store, campaign, known)]
         if not requests:
             return ""
@@ -116,7 +115,7 @@ class CampaignUploader:
         except ServiceConfigError as error:
             raise ConfigError(str(error)) from error
 
-    # What it knows
+    # Acknowledged rows
 
     @property
     def _state_folder(self) -> Path:
@@ -126,11 +125,11 @@ class CampaignUploader:
         return self._state_folder / f"{_safe_file_name(campaign_id)}.json"
 
     def _read_digests(self, campaign_id: str) -> RowDigests:
-        """Row -> digest; nothing where it cannot be read, or is of another service."""
+        """Return row -> digest; empty if the file is unreadable or belongs to another service."""
         try:
-            found = json.loads(self._state_file(campaign_id).read_text(encoding="utf-8"))
-            same = found["service"] == self._settings.service_url
-            return dict(found["rows"]) if same else {}
+            state = json.loads(self._state_file(campaign_id).read_text(encoding="utf-8"))
+            is_same = state["service"] == self._settings.service_url
+            return dict(state["rows"]) if is_same else {}
         except (ValueError, KeyError, TypeError):
             return {}
 
@@ -140,7 +139,7 @@ class CampaignUploader:
 
 
 def _safe_file_name(campaign_id: str) -> str:
-    """A file's name: identities of others may hold anything."""
+    """Return a file name for a campaign ID, which may be any text if imported."""
     plain = campaign_id.isascii() and campaign_id.isalnum()
     return campaign_id if plain else hashlib.sha256(campaign_id.encode()).hexdigest()
 
@@ -148,35 +147,48 @@ def _safe_file_name(campaign_id: str) -> str:
 def _upload_requests(
     store: Store, campaign: CampaignRow, known: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, Any], RowDigests]]:
-    """What is to be sent, and the digests of the rows in it."""
+    """Yield documents of changed rows, each with the digests of its rows."""
+    changed = [
+        rows
+        for rows in _group_rows(store, campaign)
+        if not _digest_rows(rows).items() <= known.items()
+    ]
+    campaign_digest = _digest_rows([campaign])
+    if changed or not campaign_digest.items() <= known.items():
+        for rows in _split_groups(changed):
+            yield _upload_document(campaign, rows), campaign_digest | _digest_rows(rows)
+
+
+def _group_rows(store: Store, campaign: CampaignRow) -> Iterator[Sequence[UploadedRow]]:
+    """Yield the rows that are sent together: a job with its attempts, or a replica check."""
     jobs = [job for job in store.jobs(campaign.id) if not job.is_external]
     attempts: dict[str, list[AttemptRow]] = defaultdict(list)
     for attempt in store.attempts(job.id for job in jobs):
         attempts[attempt.job_id].append(attempt)
-    # An attempt is told with its job.
-    groups: list[list[UploadedRow]] = [[job, *attempts[job.id]] for job in jobs]
-    groups += [[finding] for finding in _replica_findings(store, campaign)]
-    first = _digest_rows([campaign])
-    pending = [rows for rows in groups if not _digest_rows(rows).items() <= known.items()]
-    if first.items() <= known.items() and not pending:
-        return
-    while True:
-        rows: list[UploadedRow] = []
-        size = 0
-        while pending and len(rows) < MAX_ROWS and size < MAX_CHARACTERS:
-            group = pending.pop()
-            rows += group
-            size += sum(len(repr(row)) for row in group)
-        yield _upload_document(campaign, rows), first | _digest_rows(rows)
-        if not pending:
-            return
+    for job in jobs:
+        yield [job, *attempts[job.id]]
+    for replica in _replica_findings(store, campaign):
+        yield [replica]
+
+
+def _split_groups(groups: Iterable[Sequence[UploadedRow]]) -> Iterator[list[UploadedRow]]:
+    """Distribute groups of rows over requests of limited size; yield at least one."""
+    rows: list[UploadedRow] = []
+    size = 0
+    for group in groups:
+        if len(rows) >= MAX_ROWS or size >= MAX_CHARACTERS:
+            yield rows
+            rows, size = [], 0
+        rows += group
+        size += sum(len(repr(row)) for row in group)
+    yield rows
 
 
 def _replica_findings(store: Store, campaign: CampaignRow) -> list[ReplicaRow]:
-    """What was found of replicas of the datasets that it reads."""
+    """Return the stored replica checks of the campaign's datasets."""
     definition = json.loads(campaign.plan).get("definition", {})
     names = {definition.get("dataset"), *definition.get("twins", {}).values()} - {None, ""}
-    return [one for one in store.replicas() if one.dataset in names] if names else []
+    return [row for row in store.replicas() if row.dataset in names] if names else []
 
 
 def _row_key(row: UploadedRow) -> str:
@@ -194,7 +206,7 @@ def _digest_rows(rows: Iterable[UploadedRow]) -> RowDigests:
 
 
 def _upload_document(campaign: CampaignRow, rows: Sequence[UploadedRow]) -> dict[str, Any]:
-    """What the service reads; see its OpenAPI description."""
+    """Build the request document; see the OpenAPI description of the service."""
     jobs: dict[str, dict[str, Any]] = {}
     replicas = []
     for row in rows:

@@ -237,20 +237,18 @@ class _CricImporter:
         self, doors: list[Door], area: str, protocol: _CricProtocol, middleware: str
     ) -> None:
         parts = urlsplit(protocol.endpoint)
-        if parts.scheme not in PROTOCOL_AND_SCHEME or not parts.hostname:
+        kind, scheme = PROTOCOL_AND_SCHEME.get(parts.scheme, ("", ""))
+        if not kind or not parts.hostname:
             self._skip(area, f"{protocol.endpoint or 'empty endpoint'}: not supported by ROOT")
             return
-        kind, scheme = PROTOCOL_AND_SCHEME[parts.scheme]
         folders = (parts.path, protocol.path, self._options.path_prefix)
         path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
-        slashes = "//" if kind == "root" else "/"
-        prefix = f"{scheme}://{parts.netloc}{slashes}{path}"
-        if any(door.prefix == prefix for door in doors):
-            return
-        used = [door.name for door in doors]
-        candidates = (kind, *(f"{kind}-{number}" for number in range(2, 99)))
-        name = next(candidate for candidate in candidates if candidate not in used)
-        doors.append(Door(name, kind, prefix, middleware))
+        prefix = f"{scheme}://{parts.netloc}{'//' if kind == 'root' else '/'}{path}"
+        if prefix not in (door.prefix for door in doors):
+            number = sum(door.protocol == kind for door in doors) + 1
+            doors.append(
+                Door(kind if number == 1 else f"{kind}-{number}", kind, prefix, middleware)
+            )
 
     # Batch selectors
 

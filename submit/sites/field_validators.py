@@ -135,15 +135,23 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
         host, _port = parts.hostname, parts.port
     except ValueError as error:
         return f"is not a URL: {error}"
-    if parts.scheme not in SCHEMES_BY_PROTOCOL[protocol] or not host:
-        return f"is invalid (expected {SCHEMES_BY_PROTOCOL[protocol][0]}://HOST:PORT/…)"
-    if parts.password is not None:
-        return "contains a password, which every measurement would show (expected none)"
-    if any(character.isspace() for character in prefix):
-        return "contains a space (expected %20)"
-    if protocol == "root" and parts.path not in ("", "/") and not parts.path.startswith("//"):
-        return f"needs two slashes after the host: {parts.scheme}://{parts.netloc}/{parts.path}"
-    return ""
+    schemes = SCHEMES_BY_PROTOCOL[protocol]
+    rules = (
+        (
+            f"is invalid (expected {schemes[0]}://HOST:PORT/…)",
+            parts.scheme not in schemes or not host,
+        ),
+        (
+            "contains a password, which every measurement would show (expected none)",
+            parts.password is not None,
+        ),
+        ("contains a space (expected %20)", re.search(r"\s", prefix)),
+        (
+            f"needs two slashes after the host: {parts.scheme}://{parts.netloc}/{parts.path}",
+            protocol == "root" and re.match("/[^/]", parts.path),
+        ),
+    )
+    return next((error for error, applies in rules if applies), "")
 
 
 def normalize_prefix(protocol: str, prefix: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -161,31 +162,30 @@ def _run_probe(subject: str, check: str, probe: Callable[[], str]) -> SiteProbeR
         return SiteProbeResult(subject, check, PROBE_FAILED, error.message, error.hint)
 
 
-def _probe_tokens(subject: str, pool: HTCondorPool) -> Iterator[SiteProbeResult]:
+def _probe_tokens(subject: str, pool: HTCondorPool) -> list[SiteProbeResult]:
     """Check the lifetime of the tokens that the sites file names."""
     files = [pool.scitoken_file] if pool.scitoken_file else []
     if pool.token_dir:
         files = sorted(path for path in pool.token_dir.iterdir() if path.is_file())
         if not files:
-            yield SiteProbeResult(
-                subject,
-                "token",
-                PROBE_FAILED,
-                f"no token in {pool.token_dir}",
+            finding = f"no token in {pool.token_dir}"
+            remedy = (
                 "Request one from the pool's administrator (condor_token_create, "
-                "condor_token_request).",
+                "condor_token_request)."
             )
-    for path in files:
-        try:
-            text = path.read_text(encoding="ascii", errors="replace")
-        except OSError as error:
-            finding = f"cannot be read: {error.strerror}"
-            remedy = f"Replace {path}."
-            yield SiteProbeResult(subject, f"token {path.name}", PROBE_FAILED, finding, remedy)
-            continue
-        lines = [line.strip() for line in text.splitlines()]
-        for token in [line for line in lines if line and not line.startswith("#")] or [""]:
-            yield _probe_token(subject, path, token)
+            return [SiteProbeResult(subject, "token", PROBE_FAILED, finding, remedy)]
+    return [result for path in files for result in _probe_token_file(subject, path)]
+
+
+def _probe_token_file(subject: str, path: Path) -> Iterator[SiteProbeResult]:
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        finding, remedy = f"cannot be read: {error.strerror}", f"Replace {path}."
+        yield SiteProbeResult(subject, f"token {path.name}", PROBE_FAILED, finding, remedy)
+        return
+    for token in re.findall(r"^\s*([^#\s].*?)\s*$", text, re.MULTILINE) or [""]:
+        yield _probe_token(subject, path, token)
 
 
 def _probe_token(subject: str, path: Path, token: str) -> SiteProbeResult:

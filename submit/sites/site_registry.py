@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.config import Settings
@@ -64,23 +64,27 @@ def select_sites(names: Sequence[str], settings: Settings) -> tuple[Site, ...]:
         ConfigError: a site or label is unknown.
         SitesError: the sites file cannot be read or has mistakes.
     """
-    sites = load_sites(settings)
-    selected = (site for name in names for site in _select_by_name(name, sites, settings))
-    return tuple({site.name: site for site in selected}.values())
+    sites_by_word = _sites_by_word(load_sites(settings))
+    for name in names:
+        if name not in sites_by_word:
+            raise _unknown_site_error(name, sites_by_word, settings)
+    return tuple({site.name: site for name in names for site in sites_by_word[name]}.values())
 
 
-def _select_by_name(name: str, sites: Mapping[str, Site], settings: Settings) -> Sequence[Site]:
-    if name in sites:
-        return [sites[name]]
-    if name == ALL_SITES:
-        return [site for site in sites.values() if site.name != LOCAL_BATCH] or [*sites.values()]
-    labels = dict.fromkeys(LABEL_PREFIX + label for site in sites.values() for label in site.labels)
-    word = name.removeprefix(LABEL_PREFIX)
-    if name in labels:
-        return [site for site in sites.values() if word in site.labels]
-    names = (*sites, *labels, ALL_SITES)
-    hint = f"{suggest_word(name, names)}Known: {', '.join(names)}."
+def _sites_by_word(sites: Mapping[str, Site]) -> Mapping[str, Sequence[Site]]:
+    """Map each word of ``--sites`` to the sites that it selects."""
+    words = {site.name: [site] for site in sites.values()}
+    for site in sites.values():
+        for label in site.labels:
+            words.setdefault(LABEL_PREFIX + label, []).append(site)
+    remote = [site for site in sites.values() if site.name != LOCAL_BATCH]
+    return words | {ALL_SITES: remote or [*sites.values()]}
+
+
+def _unknown_site_error(name: str, words: Collection[str], settings: Settings) -> ConfigError:
+    hint = f"{suggest_word(name, words)}Known: {', '.join(words)}."
     if settings.sites_file is None:
         hint += " Other sites than this machine are defined in a sites file: --sites-file."
     kind = "label" if name.startswith(LABEL_PREFIX) else "site"
-    raise ConfigError(f"unknown {kind} {word!r}", where="--sites", hint=hint)
+    word = name.removeprefix(LABEL_PREFIX)
+    return ConfigError(f"unknown {kind} {word!r}", where="--sites", hint=hint)

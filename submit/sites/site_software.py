@@ -39,12 +39,12 @@ def resolve_site_software(
 
 def _resolve_at_site(site: Site, value: str, request: SoftwareRequest) -> SoftwareRequest:
     is_wheel = request.provider == "wheel"
-    names = (value, request.version, ANY_RELEASE) if is_wheel else (value,)
-    entry = next((site.software[name] for name in names if name in site.software), None)
-    if entry is None and not is_wheel:
+    keys = (value, request.version, ANY_RELEASE) if is_wheel else (value,)
+    entry = next(filter(None, map(site.software.get, keys)), "")
+    if not entry:
+        if is_wheel:
+            raise _missing_software_error(site, value)
         return request
-    if entry is None:
-        raise _missing_software_error(site, value)
     where = f"site {site.name}: software"
     try:
         resolved = providers.parse_software_request(entry.replace("{version}", request.version))

@@ -115,11 +115,11 @@ def test_what_could_not_be_told_is_told_later(
         "submit", str(local_user.test), "--service-timeout", "1s", "--wait"
     )
     assert said.exception is None, said.output
-    assert said.output.count("has not been told of all of") == 1
+    assert said.output.count("was not completely uploaded") == 1
     assert "treehammer collect" in said.output
     service_process.start()
     assert remembered(service_process.database) == ([], [], [])
-    assert "has not been told" not in local_user.invoke_command("collect", "last").output
+    assert "not completely uploaded" not in local_user.invoke_command("collect", "last").output
     assert remembered(service_process.database) == remembered(local_user.settings.database)
     # A service that has lost its database is told everything again.
     service_process.end_process()
@@ -130,7 +130,7 @@ def test_what_could_not_be_told_is_told_later(
     service_process.settings_for_user(local_user.settings)
     assert local_user.invoke_command("status", "last").exception is None
     assert remembered(service_process.database) == ([], [], []), "it had acknowledged everything"
-    assert "has not been told" not in local_user.invoke_command("collect", "last").output
+    assert "not completely uploaded" not in local_user.invoke_command("collect", "last").output
     assert remembered(service_process.database) == remembered(local_user.settings.database)
 
 
@@ -156,7 +156,7 @@ def test_a_database_that_both_share_is_followed_by_who_submitted(
     try:
         local_user.settings = served.settings_for_user(local_user.settings)
         assert local_user.invoke_command("submit", str(local_user.test), "--wait").exception is None
-        assert "has not been told" not in local_user.invoke_command("collect", "last").output
+        assert "not completely uploaded" not in local_user.invoke_command("collect", "last").output
         with Store.open(served.database) as store:
             jobs = store.jobs(store.campaign("last").id)
         assert {(job.state, job.batch_system) for job in jobs} == {("done", "local")}

@@ -168,7 +168,7 @@ def test_without_a_key_or_room_it_is_said(
     telling = CampaignUploader(settings)
     telling.register_campaign(CAMPAIGN.id)
     monkeypatch.delenv("TREEHAMMER_SERVICE_TOKEN")
-    assert "there is no token" in telling.upload(store, CAMPAIGN)
+    assert "no valid token" in telling.upload(store, CAMPAIGN)
     monkeypatch.setenv("TREEHAMMER_SERVICE_TOKEN", "nonsense")
     assert "no key of a results service" in telling.upload(store, CAMPAIGN, True)
 

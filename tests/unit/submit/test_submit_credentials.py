@@ -47,7 +47,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         JobCredentials(tmp_path / "none").check_validity(NOW, None)
     (tmp_path / "p").write_text(SECRET)
-    with pytest.raises(ConfigError, match="holds no certificate") as caught:
+    with pytest.raises(ConfigError, match="contains no certificate") as caught:
         JobCredentials(tmp_path / "p").check_validity(NOW, None)
     assert SECRET not in str(caught.value)
 

@@ -182,7 +182,7 @@ def test_the_key_may_come_from_the_environment(
 
 def test_authorities_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
-    with pytest.raises(ConfigError, match="it holds no certificates"):
+    with pytest.raises(ConfigError, match="it contains no certificates"):
         job_reporting.reporting_for_preview(
             settings(tmp_path, service_ca_file=tmp_path / "ca.pem"), SubmissionOptions()
         )
