@@ -56,7 +56,7 @@ class Administrator:
         )
         self._running.append(process)
         assert process.stderr is not None
-        while "nobody writes" not in (line := process.stderr.readline()):
+        while "uploads require a token" not in (line := process.stderr.readline()):
             assert line or process.poll() is None, "it did not start"
         return process
 
@@ -129,7 +129,7 @@ def test_from_a_key_to_a_stored_measurement(administrator: Administrator) -> Non
     code, said = administrator.ends(process, signal.SIGTERM)
     assert code == 0
     assert said.count("POST /api/v1/measurements 200") == 2
-    assert "1 measurements of a" in said
+    assert "1 measurements from a" in said
     assert "all acknowledged measurements are in the database" in said
     for secret in (token, token.split(".")[2], key.secret, "not-here"):
         assert secret not in said

@@ -1,4 +1,4 @@
-"""A renewed certificate is taken up; half of one is not."""
+"""Loading and renewal of the TLS certificate."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from treehammer.testbed.install.certificate_authority import CertificateAuthorit
 from treehammer.web.service.tls import ServerCertificate
 
 
-def served(certificate: ServerCertificate, ca: Path) -> int:
-    """The serial number that a client is shown."""
+def fetch_serial_number(certificate: ServerCertificate, ca: Path) -> int:
+    """Return the serial number of the certificate that a client receives."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -35,36 +35,38 @@ def served(certificate: ServerCertificate, ca: Path) -> int:
         return int(str(shown["serialNumber"]), 16)
 
 
-def later(*files: Path) -> None:
+def advance_modification_time(*files: Path) -> None:
     for file in files:
         times = file.stat()
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
 
 
-def test_a_renewed_certificate_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reload_uses_renewed_certificate_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = CertificateAuthority(tmp_path)
     files = authority.issue_server_certificate()
     certificate = ServerCertificate(*files)
-    first = served(certificate, authority.ca)
+    first = fetch_serial_number(certificate, authority.ca)
     assert not certificate.reload_if_changed()
     authority.issue_server_certificate()
-    later(*files)
+    advance_modification_time(*files)
     assert certificate.reload_if_changed()
-    second = served(certificate, authority.ca)
+    second = fetch_serial_number(certificate, authority.ca)
     assert second != first
     kept = files[1].read_bytes()
     files[1].write_text("half")
     assert not certificate.reload_if_changed()
     assert "is not used" in caplog.text
-    assert served(certificate, authority.ca) == second
+    assert fetch_serial_number(certificate, authority.ca) == second
     files[1].unlink()
     assert not certificate.reload_if_changed()
     files[1].write_bytes(kept)
     assert certificate.reload_if_changed()
-    assert served(certificate, authority.ca) == second
+    assert fetch_serial_number(certificate, authority.ca) == second
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_certificate_error_names_file(tmp_path: Path) -> None:
     certificate, key = CertificateAuthority(tmp_path).issue_server_certificate()
     with pytest.raises(ConfigError, match=r"serve_certificate .*none\.pem: cannot be read"):
         ServerCertificate(tmp_path / "none.pem", key)

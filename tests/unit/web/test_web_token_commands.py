@@ -1,4 +1,4 @@
-"""The verbs of keys, as their user meets them."""
+"""Commands of keys on the command line."""
 
 from __future__ import annotations
 
@@ -33,59 +33,59 @@ def listed(settings: config.Settings) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_key_is_shown_once(settings: config.Settings) -> None:
+def test_token_create_shows_key_once(settings: config.Settings) -> None:
     with pytest.raises(NothingToDoError):
         raise token(settings, "list").exception or AssertionError
-    made = token(settings, "create", "--role", "submit", "--name", "alice", "--expires", "90d")
-    key = parse_key(made.stdout)
-    assert "role submit, until 20" in made.stderr
-    assert key.secret not in made.stderr
+    created = token(settings, "create", "--role", "submit", "--name", "alice", "--expires", "90d")
+    key = parse_key(created.stdout)
+    assert "role submit, valid until 20" in created.stderr
+    assert key.secret not in created.stderr
     again = token(settings, "list")
     assert key.key_id in again.stdout
     assert key.secret not in again.stdout
     (row,) = listed(settings)
     assert row["expires_us"] - row["created_us"] == 90 * 86400 * 1_000_000
-    assert row["state"] == "counts"
+    assert row["state"] == "active"
 
 
-def test_a_key_is_written_for_its_owner_alone(settings: config.Settings, tmp_path: Path) -> None:
+def test_token_create_writes_private_file(settings: config.Settings, tmp_path: Path) -> None:
     file = tmp_path / "alice.key"
-    made = token(settings, "create", "--role", "read", "--name", "alice", "-o", str(file))
-    assert made.stdout == ""
-    assert parse_key(file.read_text()).key_id in made.stderr
+    created = token(settings, "create", "--role", "read", "--name", "alice", "-o", str(file))
+    assert created.stdout == ""
+    assert parse_key(file.read_text()).key_id in created.stderr
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     again = token(settings, "create", "--role", "read", "--name", "alice", "-o", str(file))
-    assert "is there already" in str(again.exception)
+    assert "exists already" in str(again.exception)
     nowhere = token(settings, "create", "--role", "read", "--name", "a", "-o", "/dev/null/x")
     assert "token revoke" in str(nowhere.exception)
     assert [row["name"] for row in listed(settings)] == ["alice", "a"]
 
 
-def test_revoking(settings: config.Settings) -> None:
+def test_token_revoke_changes_state_of_keys(settings: config.Settings) -> None:
     keys = [
         parse_key(token(settings, "create", "--role", "admin", "--name", name).stdout)
         for name in ("a", "b", "c")
     ]
     assert "revoked\n" in token(settings, "revoke", keys[0].key_id).stdout
-    assert "revoked already" in token(settings, "revoke", keys[0].key_id).stdout
-    whole = token(settings, "revoke", keys[1].text)
-    assert keys[1].key_id in whole.stdout
-    assert keys[1].secret not in whole.output
+    assert "already revoked" in token(settings, "revoke", keys[0].key_id).stdout
+    result = token(settings, "revoke", keys[1].text)
+    assert keys[1].key_id in result.stdout
+    assert keys[1].secret not in result.output
     states = [row["state"] for row in listed(settings)]
-    assert [state.split()[0] for state in states] == ["revoked", "revoked", "counts"]
+    assert [state.split()[0] for state in states] == ["revoked", "revoked", "active"]
     settings.master_key_file.unlink()
     load_master_key(settings.master_key_file)
-    assert listed(settings)[2]["state"] == "of another master key"
+    assert listed(settings)[2]["state"] == "other master key"
 
 
-def test_revoking_tokens(settings: config.Settings) -> None:
+def test_token_revoke_accepts_campaigns_and_jobs(settings: config.Settings) -> None:
     campaign, job = "3f2a" * 4, "7" * 24
     with Store.open(settings.database) as store:
         store.add_campaign(make_campaign_row(campaign, name="nightly"), [])
         store.add([make_measurement("odd job", campaign_id="elsewhere")])
     for arguments, said in (
         (("--campaign", "3f2a"), f"tokens of campaign {campaign} revoked\n"),
-        (("--campaign", "nightly"), f"tokens of campaign {campaign} revoked already\n"),
+        (("--campaign", "nightly"), f"tokens of campaign {campaign} already revoked\n"),
         (("--campaign", "elsewhere"), "tokens of campaign elsewhere revoked\n"),
         (("--job", "odd job"), "tokens of job odd job revoked\n"),
     ):
@@ -93,7 +93,7 @@ def test_revoking_tokens(settings: config.Settings) -> None:
         assert (done.stdout, done.stderr) == (said, "")
     unknown = token(settings, "revoke", "--job", job)
     assert unknown.stdout == f"tokens of job {job} revoked\n"
-    assert "knows nothing of job" in unknown.stderr
+    assert f"job {job} is not in this database yet" in unknown.stderr
     revoked = json.loads(token(settings, "list", "--revoked", "--json").stdout)
     assert {(row["scope"], row["subject"]) for row in revoked} == {
         ("campaign", campaign),
@@ -101,11 +101,13 @@ def test_revoking_tokens(settings: config.Settings) -> None:
         ("job", "odd job"),
         ("job", job),
     }
-    assert "beside keys: 4 (treehammer token list --revoked)" in token(settings, "list").stderr
+    assert (
+        "other revocations: 4 (treehammer token list --revoked)" in token(settings, "list").stderr
+    )
     for arguments, said in (
         (("--campaign", "3f2b"), f"{campaign}  nightly"),
         (("--campaign", "3f2b"), "16 hexadecimal digits"),
-        (("--job", "7" * 23), "24 hexadecimal digits, as in the address of its page"),
+        (("--job", "7" * 23), "24 hexadecimal digits, part of the address of its page"),
     ):
         error = token(settings, "revoke", *arguments).exception
         assert isinstance(error, ConfigError)
@@ -113,29 +115,29 @@ def test_revoking_tokens(settings: config.Settings) -> None:
     assert len(json.loads(token(settings, "list", "--revoked", "--json").stdout)) == 4
 
 
-def test_listing_makes_no_master_key(settings: config.Settings) -> None:
+def test_token_list_creates_no_master_key(settings: config.Settings) -> None:
     token(settings, "create", "--role", "read", "--name", "a")
     settings.master_key_file.unlink()
-    told = token(settings, "list")
-    assert f"warning: {settings.master_key_file} is not there" in told.stderr
+    result = token(settings, "list")
+    assert f"warning: {settings.master_key_file} is missing" in result.stderr
     assert [row["state"] for row in listed(settings)] == ["master key missing"]
     assert not settings.master_key_file.exists()
 
 
-def test_a_key_under_another_master_key_is_warned_of(settings: config.Settings) -> None:
+def test_token_create_warns_of_other_master_key(settings: config.Settings) -> None:
     make = ("create", "--role", "read", "--name", "a")
     assert "warning" not in token(settings, *make).stderr
     settings.master_key_file.unlink()
-    made = token(settings, *make)
-    assert "warning: 1 key of this database made with another master key" in made.stderr
-    assert parse_key(made.stdout)
-    old = next(row["key_id"] for row in listed(settings) if row["state"].startswith("of another"))
+    created = token(settings, *make)
+    assert "warning: 1 key in this database created with another master key" in created.stderr
+    assert parse_key(created.stdout)
+    old = next(row["key_id"] for row in listed(settings) if row["state"] == "other master key")
     token(settings, "revoke", old)
     assert "warning" not in token(settings, *make).stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("create", "--role", "read", "--name", " "), "--name"),
         (("create", "--role", "read", "--name", "a\nb"), "printable"),
@@ -143,25 +145,27 @@ def test_a_key_under_another_master_key_is_warned_of(settings: config.Settings) 
         (("create", "--role", "read", "--name", "a", "--expires", "soon"), "not a duration"),
         (("revoke", "nope"), "treehammer token list"),
         (("revoke", "\udcff"), "treehammer token list"),
-        (("revoke", "--campaign", "\udcff"), "there is no such campaign"),
-        (("revoke", "--job", "\udcff"), "there is no such job"),
+        (("revoke", "--campaign", "\udcff"), "unknown campaign"),
+        (("revoke", "--job", "\udcff"), "unknown job"),
         (("revoke", "th1.x"), "no key"),
-        (("revoke", "--job", ""), "no such job"),
-        (("revoke", "--campaign", "a\x00"), "no such campaign"),
+        (("revoke", "--job", ""), "unknown job"),
+        (("revoke", "--campaign", "a\x00"), "unknown campaign"),
         (("revoke", "--campaign", "last"), "16 hexadecimal digits"),
     ],
 )
-def test_mistakes_are_told(
-    settings: config.Settings, arguments: tuple[str, ...], said: str
+def test_token_invalid_arguments_are_named(
+    settings: config.Settings, arguments: tuple[str, ...], message: str
 ) -> None:
     error = token(settings, *arguments).exception
     assert isinstance(error, ConfigError)
-    assert said in str(error)
+    assert message in str(error)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [("revoke",), ("revoke", "k", "--job", "j"), ("create", "--role", "root", "--name", "a")],
 )
-def test_usage(settings: config.Settings, arguments: tuple[str, ...]) -> None:
+def test_token_wrong_usage_exits_with_2(
+    settings: config.Settings, arguments: tuple[str, ...]
+) -> None:
     assert token(settings, *arguments).exit_code == 2

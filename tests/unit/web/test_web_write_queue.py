@@ -1,4 +1,4 @@
-"""The writer: what it commits together, and what becomes of each request."""
+"""Writer of measurements: shared transactions, and the outcome of each request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
-from treehammer.web.core import measurement_writer as module
+from treehammer.web.core import measurement_writer
 from treehammer.web.core.measurement_writer import (
     MeasurementWriter,
     UnwritableError,
@@ -26,26 +26,26 @@ from treehammer.web.core.measurement_writer import (
 )
 
 
-class Gate:
-    """A store that writes only while it is open, and remembers what it was given at once."""
+class GatedStore:
+    """A store that writes only while its store is open, and records the size of each batch."""
 
     def __init__(self, behind: Store | None = None) -> None:
         self.open = threading.Event()
         self.batches: list[int] = []
-        self.refuses: dict[str, Exception] = {}
+        self.errors: dict[str, Exception] = {}
         self.behind = behind
 
     def add(self, measurements: Iterable[Measurement]) -> AddResult:
         self.open.wait(30)
-        some = list(measurements)
-        self.batches.append(len(some))
-        for item in some:
-            if str(item.values["host"]) in self.refuses:
-                raise self.refuses[str(item.values["host"])]
-        return self.behind.add(some) if self.behind else AddResult(len(some), 0)
+        batch = list(measurements)
+        self.batches.append(len(batch))
+        for item in batch:
+            if error := self.errors.get(str(item.values["host"])):
+                raise error
+        return self.behind.add(batch) if self.behind else AddResult(len(batch), 0)
 
 
-def some(count: int, job: str = "job", host: str = "x") -> list[Measurement]:
+def make_batch(count: int, job: str = "job", host: str = "x") -> list[Measurement]:
     return [make_measurement(job=job, position=p, host=host) for p in range(count)]
 
 
@@ -53,44 +53,44 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 60))
 
 
-async def closed(writer: MeasurementWriter) -> None:
+async def close_writer(writer: MeasurementWriter) -> None:
     await asyncio.to_thread(writer.close)
 
 
-def test_many_requests_share_a_transaction() -> None:
+def test_queued_requests_share_transaction() -> None:
     async def work() -> None:
-        gate = Gate()
-        writer = MeasurementWriter(gate)
+        store = GatedStore()
+        writer = MeasurementWriter(store)
         writer.start()
-        first = writer.submit(some(1, "first"))
-        await asyncio.sleep(0.05)  # it is at work on this one
-        rest = [writer.submit(some(100, f"job {n}")) for n in range(12)]
-        gate.open.set()
+        first = writer.submit(make_batch(1, "first"))
+        await asyncio.sleep(0.05)  # The writer has taken this one.
+        rest = [writer.submit(make_batch(100, f"job {n}")) for n in range(12)]
+        store.open.set()
         assert await first == AddResult(1, 0)
         assert await asyncio.gather(*rest) == [AddResult(100, 0)] * 12
-        assert gate.batches == [1, 500, 500, 200]
-        await closed(writer)
+        assert store.batches == [1, 500, 500, 200]
+        await close_writer(writer)
 
     run(work())
 
 
-def test_each_learns_what_became_of_its_own(tmp_path: Path) -> None:
+def test_each_request_gets_own_outcome(tmp_path: Path) -> None:
     async def work() -> None:
-        with Store.open(f"sqlite:///{tmp_path / 'r.db'}") as store:
-            store.add(some(2))
-            gate = Gate(store)
-            writer = MeasurementWriter(gate)
+        with Store.open(f"sqlite:///{tmp_path / 'r.db'}") as database:
+            database.add(make_batch(2))
+            store = GatedStore(database)
+            writer = MeasurementWriter(store)
             writer.start()
-            asked = [
-                writer.submit(some(1, "plug")),
-                writer.submit([*some(3), *some(1, "a")]),
-                writer.submit(some(2, "b")),
-                writer.submit(some(1, "a", host="other")),
-                writer.submit([*some(1, "a"), *some(1, "c"), *some(1, "c")]),
+            requests = [
+                writer.submit(make_batch(1, "plug")),
+                writer.submit([*make_batch(3), *make_batch(1, "a")]),
+                writer.submit(make_batch(2, "b")),
+                writer.submit(make_batch(1, "a", host="other")),
+                writer.submit([*make_batch(1, "a"), *make_batch(1, "c"), *make_batch(1, "c")]),
             ]
-            gate.open.set()
-            answers = await asyncio.gather(*asked)
-            conflict = some(1, "a")[0].id
+            store.open.set()
+            answers = await asyncio.gather(*requests)
+            conflict = make_batch(1, "a")[0].id
             assert answers == [
                 AddResult(1, 0),
                 AddResult(2, 2),
@@ -98,189 +98,192 @@ def test_each_learns_what_became_of_its_own(tmp_path: Path) -> None:
                 AddResult(0, 0, (conflict,)),
                 AddResult(1, 2),
             ]
-            # What two requests both hold is written one after the other.
-            assert gate.batches in ([1, 6, 1, 3], [7, 1, 3])
-            await closed(writer)
+            # Requests with the same measurement are written one after the other.
+            assert store.batches in ([1, 6, 1, 3], [7, 1, 3])
+            await close_writer(writer)
 
     run(work())
 
 
-def test_one_bad_request_does_not_fail_the_others() -> None:
+def test_bad_request_does_not_fail_others() -> None:
     async def work() -> None:
-        gate = Gate()
-        gate.refuses = {"bad": UnstorableContentError("too long"), "bug": RuntimeError("boom")}
-        writer = MeasurementWriter(gate)
+        store = GatedStore()
+        store.errors = {"bad": UnstorableContentError("too long"), "bug": RuntimeError("boom")}
+        writer = MeasurementWriter(store)
         writer.start()
         hosts = ["x", "bad", "x", "bug", "x"]
-        asked = [writer.submit(some(2, str(n), host)) for n, host in enumerate(hosts)]
-        gate.open.set()
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        requests = [writer.submit(make_batch(2, str(n), host)) for n, host in enumerate(hosts)]
+        store.open.set()
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         kinds = [type(answer) for answer in answers]
         assert kinds == [AddResult, UnwritableError, AddResult, RuntimeError, AddResult]
-        assert await writer.submit(some(1, "after")) == AddResult(1, 0)
-        await closed(writer)
+        assert await writer.submit(make_batch(1, "after")) == AddResult(1, 0)
+        await close_writer(writer)
 
     run(work())
 
 
-def test_when_the_database_is_away_nobody_waits_for_it() -> None:
+def test_store_failure_fails_whole_queue_at_once() -> None:
     async def work() -> None:
-        gate = Gate()
-        gate.refuses = {"x": StoreError("no answer")}
-        writer = MeasurementWriter(gate)
+        store = GatedStore()
+        store.errors = {"x": StoreError("no answer")}
+        writer = MeasurementWriter(store)
         writer.start()
-        asked = [writer.submit(some(400, str(n))) for n in range(8)]
-        gate.open.set()
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        requests = [writer.submit(make_batch(400, str(n))) for n in range(8)]
+        store.open.set()
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         assert {type(answer) for answer in answers} == {WriteFailedError}
-        assert len(gate.batches) <= 2, "one attempt tells enough"
+        assert len(store.batches) <= 2, "one failed attempt is enough"
         assert writer.failure == "no answer"
-        gate.refuses.clear()
-        assert await writer.submit(some(1)) == AddResult(1, 0)
+        store.errors.clear()
+        assert await writer.submit(make_batch(1)) == AddResult(1, 0)
         assert writer.failure == ""
-        await closed(writer)
+        await close_writer(writer)
 
     run(work())
 
 
 @pytest.mark.parametrize("marks", [True, False])
-def test_trouble_is_over_when_something_was_written(
+def test_failure_ends_after_successful_write(
     marks: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A look for what to mark may succeed while nothing can be written: on a full disk, say."""
-    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.05)
+    """Marking bad replicas may succeed on a full disk, where no measurement can be written."""
+    monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.05)
     marked: list[float] = []
 
     async def work() -> None:
-        gate = Gate()
-        gate.open.set()
-        gate.refuses = {"x": StoreError("no room left")}
+        store = GatedStore()
+        store.open.set()
+        store.errors = {"x": StoreError("no room left")}
         writer = MeasurementWriter(
-            gate, mark_bad_replicas=(lambda: marked.append(0)) if marks else None
+            store, mark_bad_replicas=(lambda: marked.append(0)) if marks else None
         )
         writer.start()
         with pytest.raises(WriteFailedError):
-            await writer.submit(some(3))
-        tries = len(gate.batches)
-        while len(gate.batches) < tries + 3:
+            await writer.submit(make_batch(3))
+        tries = len(store.batches)
+        while len(store.batches) < tries + 3:
             assert writer.failure == "no room left"
             await asyncio.sleep(0.01)
-        gate.refuses.clear()
+        store.errors.clear()
         while writer.failure:
             await asyncio.sleep(0.01)
-        tries = len(gate.batches)
+        tries = len(store.batches)
         await asyncio.sleep(0.2)
-        assert len(gate.batches) == tries, "it goes on as before"
-        await closed(writer)
+        assert len(store.batches) == tries, "no further attempts"
+        await close_writer(writer)
 
     with caplog.at_level("INFO", "treehammer.service"):
         run(work())
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
         "the database cannot be written to: no room left",
         "the database can be written to again",
     ]
 
 
 @pytest.mark.parametrize("fault", [UnstorableContentError("too long"), RuntimeError("bug")])
-def test_what_was_refused_is_not_tried_for_ever(
+def test_unwritable_measurements_are_not_retried_forever(
     fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.02)
 
     async def work() -> None:
-        gate = Gate()
-        gate.open.set()
-        gate.refuses = {"x": StoreError("away")}
-        writer = MeasurementWriter(gate)
+        store = GatedStore()
+        store.open.set()
+        store.errors = {"x": StoreError("away")}
+        writer = MeasurementWriter(store)
         writer.start()
         with pytest.raises(WriteFailedError):
-            await writer.submit(some(1))
-        gate.refuses = {"x": fault}
+            await writer.submit(make_batch(1))
+        store.errors = {"x": fault}
         while writer.failure:
             await asyncio.sleep(0.01)
-        await closed(writer)
+        await close_writer(writer)
 
     run(work())
 
 
-def test_only_so_much_waits() -> None:
+def test_full_queue_refuses_request() -> None:
     async def work() -> None:
-        gate = Gate()
-        writer = MeasurementWriter(gate, max_waiting=1000)
+        store = GatedStore()
+        writer = MeasurementWriter(store, max_waiting=1000)
         writer.start()
-        asked = [writer.submit(some(1, "plug"))]
+        requests = [writer.submit(make_batch(1, "plug"))]
         await asyncio.sleep(0.05)
-        asked += [writer.submit(some(500, str(n))) for n in range(2)]
+        requests += [writer.submit(make_batch(500, str(n))) for n in range(2)]
         with pytest.raises(WriterFullError):
-            writer.submit(some(1, "more"))
-        gate.open.set()
-        await asyncio.gather(*asked)
-        assert await writer.submit(some(1, "more")) == AddResult(1, 0)
-        await closed(writer)
+            writer.submit(make_batch(1, "more"))
+        store.open.set()
+        await asyncio.gather(*requests)
+        assert await writer.submit(make_batch(1, "more")) == AddResult(1, 0)
+        await close_writer(writer)
 
     run(work())
 
 
-def test_what_waits_is_written_before_it_ends() -> None:
+def test_close_writes_queue_first() -> None:
     async def work() -> None:
-        gate = Gate()
-        writer = MeasurementWriter(gate)
+        store = GatedStore()
+        writer = MeasurementWriter(store)
         writer.start()
-        asked = [writer.submit(some(300, str(n))) for n in range(5)]
-        ending = asyncio.create_task(closed(writer))
+        requests = [writer.submit(make_batch(300, str(n))) for n in range(5)]
+        ending = asyncio.create_task(close_writer(writer))
         await asyncio.sleep(0.05)
         with pytest.raises(WriterClosedError):
-            writer.submit(some(1, "late"))
-        gate.open.set()
-        assert await asyncio.gather(*asked) == [AddResult(300, 0)] * 5
+            writer.submit(make_batch(1, "late"))
+        store.open.set()
+        assert await asyncio.gather(*requests) == [AddResult(300, 0)] * 5
         await ending
-        await closed(writer)
+        await close_writer(writer)
 
     run(work())
 
 
-def test_marks_follow_new_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.1)
+def test_marking_follows_new_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.1)
     marked: list[float] = []
-    troubles: list[Exception] = [StoreError("away"), RuntimeError("bug")]
+    failures: list[Exception] = [StoreError("away"), RuntimeError("bug")]
 
     def mark() -> None:
         marked.append(time.monotonic())
-        if troubles:
-            raise troubles.pop(0)
+        if failures:
+            raise failures.pop(0)
 
     async def work() -> None:
-        gate = Gate()
-        gate.open.set()
-        writer = MeasurementWriter(gate, mark_bad_replicas=mark)
+        store = GatedStore()
+        store.open.set()
+        writer = MeasurementWriter(store, mark_bad_replicas=mark)
         writer.start()
         while len(marked) < 3:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
-        assert len(marked) == 3, "after a trouble it is tried again, and then no more"
+        assert len(marked) == 3, "marking is retried after failures, and then stops"
         assert marked[1] - marked[0] >= 0.09
-        await writer.submit(some(1))
-        await writer.submit(some(1, "b"))
-        await closed(writer)
+        await writer.submit(make_batch(1))
+        await writer.submit(make_batch(1, "b"))
+        await close_writer(writer)
         assert 4 <= len(marked) <= 5
 
     run(work())
 
 
-def test_whoever_has_gone_disturbs_nobody() -> None:
+def test_cancelled_request_does_not_affect_others() -> None:
     async def work() -> None:
-        gate = Gate()
-        writer = MeasurementWriter(gate)
+        store = GatedStore()
+        writer = MeasurementWriter(store)
         writer.start()
-        gone, patient = writer.submit(some(1, "gone")), writer.submit(some(1, "patient"))
+        gone, patient = (
+            writer.submit(make_batch(1, "gone")),
+            writer.submit(make_batch(1, "patient")),
+        )
         gone.cancel()
-        gate.open.set()
+        store.open.set()
         assert await patient == AddResult(1, 0)
-        await closed(writer)
+        await close_writer(writer)
 
     run(work())
 
 
-def test_a_writer_that_never_began_ends_too() -> None:
-    MeasurementWriter(Gate()).close()
+def test_close_before_start_returns() -> None:
+    MeasurementWriter(GatedStore()).close()
