@@ -1,4 +1,4 @@
-"""Jobs that another installation submitted and follows: what it knows of them comes by the results service."""
+"""Batch system of jobs that another installation submitted and follows."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from treehammer.submit.batch.interface import InputReplacement, JobDescription, 
 
 
 class ExternalBatch:
-    """Knows nothing of its jobs, and does nothing to them."""
+    """Placeholder for a batch system that this installation cannot reach."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
-        """Refused: no site names it."""
+        """Refuse; no site uses this batch system."""
         raise self._refusal_error()
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        """None."""
+        """Find no jobs."""
         return {}
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """Nothing; trackers do not ask."""
+        """Return no statuses; trackers do not query external jobs."""
         return {}
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
-        """None."""
+        """Return no sandboxes."""
         return {}
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
-        """Refused where there is anything to cancel."""
+        """Refuse unless ``batch_ids`` is empty."""
         return self._refuse_if_any(batch_ids)
 
     def release(self, batch_ids: Iterable[str]) -> int:
-        """Refused where there is anything to release."""
+        """Refuse unless ``batch_ids`` is empty."""
         return self._refuse_if_any(batch_ids)
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
-        """Refused where there is anything to queue."""
+        """Refuse unless ``earlier`` is empty."""
         self._refuse_if_any(earlier)
         return {}
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
-        """None."""
+        """Explain nothing."""
         return ()
 
     def purge(self, batch_ids: Iterable[str]) -> int:
-        """There is nothing here to remove."""
+        """Remove nothing."""
         return 0
 
     def _refuse_if_any(self, batch_ids: Iterable[str]) -> int:
@@ -60,5 +60,5 @@ class ExternalBatch:
     def _refusal_error(self) -> ConfigError:
         return ConfigError(
             "these jobs were submitted from another installation, which follows them",
-            hint="Do it where they were submitted.",
+            hint="Run the command on that installation.",
         )

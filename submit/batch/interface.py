@@ -1,8 +1,8 @@
-"""The interface that every batch system stands behind.
+"""Interface of all batch systems.
 
-A batch system owns its queue and knows jobs by *batch id*.  It takes rendered descriptions,
-says in what state each is, gives back the output sandboxes, and cancels.  It knows nothing of
-tests, variants or databases.
+A batch system owns its queue and identifies jobs by *batch id*.  It accepts rendered descriptions,
+reports the state of each job, returns output sandboxes, and cancels.  It knows nothing about tests,
+variants or databases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from treehammer.errors import ConfigError
 
 
 class UnknownBatchSystemError(ConfigError):
-    """Nothing here tells what batch system a job names."""
+    """No configuration defines the batch system of a job."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class JobDescription:
     """One rendered job, ready to be submitted.
 
     Attributes:
-        job_id: our own identity of the job; submitting the same one twice is harmless.
+        job_id: Treehammer's id of the job; submitting it twice is harmless.
         text: the rendered submit description.
         inputs: name in the job's sandbox -> local file or folder to copy there.
     """
@@ -37,14 +37,18 @@ class JobDescription:
 
 @dataclass(frozen=True)
 class AttemptStatus:
-    """One execution of a job; times in microseconds since 1970 UTC, 0 = not yet.
+    """One execution of a job.
 
-    ``state`` is ``RUNNING`` or final.  ``exit_code`` is None where nobody could wait for the
-    process, negative for a signal; ``reason`` says why the attempt did not end by itself.
-    ``failure_class`` is one of :data:`treehammer.collectors.record.failures.FAILURE_CLASSES` where the batch system
-    ended it, '' otherwise; ``host`` is the machine or slot, '' where that is not known.
-
-    Numbers grow but may have gaps.
+    Attributes:
+        number: number of the attempt; numbers grow but may have gaps.
+        state: ``RUNNING`` or final.
+        started_us: microseconds since 1970 UTC, 0 = not started.
+        ended_us: microseconds since 1970 UTC, 0 = not ended.
+        exit_code: negative for a signal, None if unknown.
+        reason: explanation if the attempt did not end by itself.
+        failure_class: one of :data:`treehammer.collectors.record.failures.FAILURE_CLASSES` if the
+            batch system ended the attempt, '' otherwise.
+        host: machine or slot, '' if unknown.
     """
 
     number: int
@@ -59,10 +63,10 @@ class AttemptStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What the batch system knows of one job: its state and every attempt, oldest first.
+    """State of one job and its attempts, oldest first.
 
     ``QUEUED`` with attempts means that the last one was lost and another will follow.
-    ``failure_class`` and ``reason`` say why a job is held, or ended without an attempt to blame.
+    ``failure_class`` and ``reason`` explain why a job is held, or was lost without a failed attempt.
     """
 
     batch_id: str
@@ -72,12 +76,12 @@ class JobStatus:
     reason: str = ""
 
 
-#: Given a job id and what the job was sent before (name in the sandbox -> file): what it is sent now.
+#: Maps a job id and its earlier inputs (name in the sandbox -> file) to its new inputs.
 InputReplacement = Callable[[str, Mapping[str, Path]], Mapping[str, Path]]
 
 
 class BatchSystem(Protocol):
-    """What ``submit`` and tracking need of a batch system."""
+    """Operations that submission and tracking need."""
 
     name: str
 
@@ -90,38 +94,38 @@ class BatchSystem(Protocol):
         ...
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        """Job id -> batch id of the jobs that are in the queue, e.g. after a killed submitter."""
+        """Return job id -> batch id of queued jobs, e.g. after the submitter was killed."""
         ...
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """State of each known job; unknown ids are absent.
+        """Return the status of each known job.
 
         Raises:
-            treehammer.errors.BatchError: the batch system does not answer; nothing is known.
+            treehammer.errors.BatchError: the batch system does not answer.
         """
         ...
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
-        """Attempt -> folder with its output (records/, logs/, attempt.json), as far as it came."""
+        """Return attempt -> output folder (records/, logs/, attempt.json), as far as it has arrived."""
         ...
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
-        """Cancel what is not final and return how many were."""
+        """Cancel jobs that are not final and return their number."""
         ...
 
     def release(self, batch_ids: Iterable[str]) -> int:
-        """Let held jobs go on and return how many were held."""
+        """Release held jobs and return their number."""
         ...
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
-        """Queue jobs anew that are final, as they were submitted; asking twice queues them once.
+        """Queue final jobs again with their description; a second call queues nothing.
 
         Args:
-            earlier: batch id -> number of the job's last attempt so far; the next has the next.
-            inputs: gives what a job is sent now.
+            earlier: batch id -> number of the job's last attempt; the next attempt continues from there.
+            inputs: gives the new inputs of a job.
 
         Returns:
-            Old batch id -> new one, of the jobs that this batch system can queue anew.
+            Old batch id -> new one, of the jobs that this batch system can requeue.
 
         Raises:
             treehammer.errors.BatchError: not all were queued.
@@ -129,15 +133,15 @@ class BatchSystem(Protocol):
         ...
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
-        """What keeps these jobs from starting, a line each; empty when nothing does."""
+        """Explain why these jobs do not start, a line each; empty if nothing prevents it."""
         ...
 
     def purge(self, batch_ids: Iterable[str]) -> int:
-        """Forget jobs that are final, with their sandboxes; how many bytes that freed.
+        """Remove final jobs with their sandboxes and return the freed bytes.
 
-        A submission is forgotten only as a whole.
+        Submissions are removed only as a whole.
 
         Raises:
-            treehammer.errors.BatchError: something cannot be removed.
+            treehammer.errors.BatchError: a folder cannot be removed.
         """
         ...

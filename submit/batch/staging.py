@@ -1,4 +1,4 @@
-"""Folders of a queue that appear and vanish by one rename, so that no reader sees half of one."""
+"""Queue folders that appear and vanish by one rename, so that readers never see partial ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from treehammer.errors import BatchError
 
 @contextmanager
 def create_folder_atomically(folder: Path, incoming: Path, hint: str) -> Iterator[Path]:
-    """Fill a folder out of sight; it appears when the block ends, and not at all if that fails.
+    """Fill a hidden folder and rename it when the block ends without an error.
 
     Args:
-        folder: how it is called then; it is not there yet, but its parent is when the block ends.
-        incoming: what to fill; the block makes it.  What a killed process left there is removed.
-        hint: what to do when it cannot be written.
+        folder: the final path; its parent must exist when the block ends.
+        incoming: path to fill; the block creates it.  Leftovers of a killed process are removed.
+        hint: remedy for the error message.
 
     Raises:
-        BatchError: it cannot be written.
+        BatchError: the folder cannot be written.
     """
     try:
         if incoming.exists():
@@ -32,7 +32,7 @@ def create_folder_atomically(folder: Path, incoming: Path, hint: str) -> Iterato
     except OSError as error:
         shutil.rmtree(incoming, ignore_errors=True)
         raise BatchError(
-            f"cannot write what the jobs need ({describe_os_error(error)})",
+            f"cannot write the job files ({describe_os_error(error)})",
             where=str(folder),
             hint=f"Nothing was submitted. {hint}",
         ) from error
@@ -42,12 +42,12 @@ def create_folder_atomically(folder: Path, incoming: Path, hint: str) -> Iterato
 
 
 def remove_folder_atomically(folder: Path, away: Path) -> int:
-    """Remove a folder by way of another name, and return its bytes.
+    """Rename a folder, then remove it, and return its size in bytes.
 
-    It is out of sight at once: should we be killed, no reader finds half of it.
+    The rename hides it at once, so a killed process leaves no visible partial folder.
 
     Raises:
-        BatchError: it cannot be removed.
+        BatchError: the folder cannot be removed.
     """
     size = sum(file.lstat().st_size for file in folder.rglob("*"))
     try:
@@ -64,7 +64,7 @@ def remove_folder_atomically(folder: Path, away: Path) -> int:
 
 
 def copy_input(source: Path, target: Path) -> None:
-    """Copy a file or folder as it is: links stay links and nothing outside is followed."""
+    """Copy a file or folder; symbolic links are copied, not followed."""
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True)
     else:
@@ -72,7 +72,7 @@ def copy_input(source: Path, target: Path) -> None:
 
 
 def describe_os_error(error: OSError) -> str:
-    """What an error says, in one line; of a folder that could not be copied, the first reason."""
+    """Describe an error in one line; for a folder copy, its first error."""
     if isinstance(error, shutil.Error) and error.args and error.args[0]:
         first = error.args[0][0]
         return str(first[-1]) if isinstance(first, tuple) else str(first)
@@ -80,8 +80,8 @@ def describe_os_error(error: OSError) -> str:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether a disk or quota was full; shutil tells of it only in words."""
-    said = isinstance(error, shutil.Error) and any(
+    """Whether a disk or quota was full; shutil reports the reason as text only."""
+    copy_failed = isinstance(error, shutil.Error) and any(
         os.strerror(no) in str(error) for no in DISK_FULL_ERRNOS
     )
-    return said or error.errno in DISK_FULL_ERRNOS
+    return copy_failed or error.errno in DISK_FULL_ERRNOS

@@ -1,24 +1,25 @@
-"""The batch system HTCondor; the only package that imports ``htcondor2`` and ``classad2``.
+"""Batch system HTCondor; the only package that imports ``htcondor2`` and ``classad2``.
 
-A *submission* is one cluster: the jobs of one campaign whose submit descriptions are the same text.
-What differs between its jobs follows from the item ``$(job_id)``.
+A *submission* is one cluster: the jobs of one campaign with the same submit description.  Values that
+differ between jobs are derived from the item ``$(job_id)``.
 
-For templates
--------------
-The text of a description is HTCondor's submit language without a ``queue`` statement.  It may use
+Templates
+---------
+A description is written in HTCondor's submit language without a ``queue`` statement.  It may use
 
 ``$(job_id)``
-    our identity of the job;
+    Treehammer's id of the job;
 ``$(treehammer_attempt)``
-    number of this start of the job (:data:`~.keys.ATTEMPT`): from 1, growing, never used twice,
-    with gaps where a shadow was started anew without the job;
+    number of this start of the job (:data:`~.submit_description.ATTEMPT_VARIABLE`): from 1, growing,
+    unique, with gaps if a shadow was restarted without the job;
 ``$(treehammer_output)``
-    path in the job's sandbox, ``output/attempt-N``, of what comes back of this start
-    (:data:`~.keys.OUTPUT`).  ``output`` is there; the job makes the folder in it, and says what it
-    says there too, in ``worker.out`` and ``worker.err``.  With ``when_to_transfer_output =
-    ON_EXIT_OR_EVICT`` the output of an evicted start comes home with that of the next.
+    folder in the job's sandbox, ``output/attempt-N``, for the output of this start
+    (:data:`~.submit_description.OUTPUT_VARIABLE`).  ``output`` exists; the job creates the folder in
+    it and redirects its standard streams there, to ``worker.out`` and ``worker.err``.  With
+    ``when_to_transfer_output = ON_EXIT_OR_EVICT`` the output of an evicted start is returned with
+    that of the next.
 
-so that a template says, in full::
+A complete example::
 
     executable = /bin/sh
     transfer_executable = false
@@ -26,36 +27,37 @@ so that a template says, in full::
         --attempt $(treehammer_attempt) --output $(treehammer_output) \
         >$(treehammer_output)/worker.out 2>$(treehammer_output)/worker.err'"
 
-These keys are filled in here and refused in a text (:data:`~.keys.OWNED`): ``initialdir``, ``log``,
-``transfer_input_files``, ``transfer_output_files``, ``transfer_output_remaps``,
-``should_transfer_files``, ``job_ad_information_attrs``, ``treehammer_attempt``,
-``treehammer_output``, ``queue``, ``My.TreehammerCampaign``, ``My.TreehammerSubmission``,
-``My.TreehammerJob`` and ``My.TreehammerAttempt``.  All others are the
-template's: ``max_materialize`` (taken out for a pool with ``spool``, which HTCondor cannot combine),
-``when_to_transfer_output``, ``requirements``, ``batch_name``, the retry budget …
+These keys are set by Treehammer and refused in a description
+(:data:`~.submit_description.RESERVED_KEYS`): ``initialdir``, ``log``, ``transfer_input_files``,
+``transfer_output_files``, ``transfer_output_remaps``, ``should_transfer_files``,
+``job_ad_information_attrs``, ``treehammer_attempt``, ``treehammer_output``, ``queue``,
+``My.TreehammerCampaign``, ``My.TreehammerSubmission``, ``My.TreehammerJob`` and
+``My.TreehammerAttempt``.  All others belong to the template: ``max_materialize`` (dropped for a pool
+with ``spool``, which HTCondor cannot combine), ``when_to_transfer_output``, ``requirements``,
+``batch_name``, the retry limits, and so on.
 
-In the sandbox lie the description's inputs under their names (``worker.pyz``, ``payload/``,
-``job.json``).  An input that is the same file for all jobs is stored once for the cluster.
+The sandbox contains the description's inputs under their names (``worker.pyz``, ``payload/``,
+``job.json``).  An input that is the same file for all jobs is stored once per cluster.
 
-On disk
--------
+Files
+-----
 ::
 
     ROOT/                        the pool's submit_dir, else a folder below data_dir
       CAMPAIGN/
-        TAG/                     one submission; made by one rename
+        TAG/                     one submission; created by one rename
           submission.json        job ids in order: job N of the list is proc N of the cluster
-          cluster.json           the cluster it became; absent: it may or may not be queued
-          submit.txt             exactly what was submitted
-          cancelled              exists once we asked for its end
+          cluster.json           the resulting cluster; absent: it may or may not be queued
+          submit.txt             the submitted description
+          cancelled              exists once the submission was cancelled
           events.log             HTCondor's event log
-          seen.json              what was read of it so far; can be made again
+          event_log_state.json   state read from it so far; only a cache
           shared/                inputs that all jobs share
           jobs/JOBID/job.json    inputs of one job
-          jobs/JOBID/output/attempt-N/  of its start number N
+          jobs/JOBID/output/attempt-N/  output of its start number N
 
-``TAG`` is computed from campaign, text and job ids: who submits the same again, after whatever
-happened, asks the schedd for that tag first.
+``TAG`` is computed from campaign, description and job ids: a repeated submission, after any failure,
+first asks the schedd for that tag.
 """
 
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch

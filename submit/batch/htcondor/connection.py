@@ -1,7 +1,7 @@
-"""Talking to one pool: its configuration, patience with a restarting daemon, errors in our words.
+"""Connection to one pool: configuration, retries, and conversion of errors.
 
-The bindings have one configuration for the whole process.  Here it is that of the pool that is
-talked to: read anew, which takes half a millisecond, whenever that is another than before.
+The bindings have one configuration per process.  It is reloaded, which takes half a millisecond,
+whenever another pool than before is used.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from treehammer.submit.batch.htcondor.pool import HTCondorPool
 
 T = TypeVar("T")
 
-#: Seconds between tries to reach a daemon: one that restarts is back within a few.
+#: Seconds between attempts to reach a daemon; a restart takes a few.
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 3.0, 4.0)
-#: What HTCondor says when trying again cannot help.
+#: Words in errors of HTCondor for which a retry cannot help.
 _REFUSAL_WORDS = ("AUTHENTICATE", "DENIED", "PERMISSION", "AUTHORIZATION", "NOT AUTHORIZED")
 
-#: What the bindings say, whatever the reason.
+#: The bindings' message for every kind of failure.
 _COLLECTOR_FAILED = "Failed communication with collector."
-#: Of a collector whose address names none.
+#: Default port of a collector.
 COLLECTOR_PORT = 9618
 
 _lock = threading.RLock()
 _configured: HTCondorPool | None = None
-#: Where HTCondor looks for a configuration that nobody names.
+#: HTCondor's default configuration files.
 _DEFAULT_CONFIG_PATHS = ("/etc/condor/condor_config", "/usr/local/etc/condor_config")
 
 
 class PoolUnreachableError(BatchError):
-    """The pool did not answer; what it would have said is not known."""
+    """The pool did not answer, so the state of the request is unknown."""
 
 
 class PoolConnection:
-    """The daemons of a pool.
+    """Connection to the daemons of a pool.
 
     Args:
-        pool: which.
-        pauses_s: seconds between tries.
+        pool: the pool.
+        pauses_s: seconds between attempts.
     """
 
     def __init__(self, pool: HTCondorPool, pauses_s: tuple[float, ...] = RETRY_PAUSES_S) -> None:
@@ -55,57 +55,57 @@ class PoolConnection:
         self.pauses_s = pauses_s
         self._location: Any = None
 
-    def query_schedd(self, what: Callable[[Any], T]) -> T:
-        """Let the schedd do something that is harmless to do again.
+    def query_schedd(self, operation: Callable[[Any], T]) -> T:
+        """Run an operation on the schedd that is safe to repeat.
 
         Raises:
-            Unreachable: it did not answer, or refused us.
+            PoolUnreachableError: the schedd did not answer, or denied access.
         """
-        return self.call_with_retries(lambda htcondor: what(self._open_schedd(htcondor)))
+        return self.call_with_retries(lambda htcondor: operation(self._open_schedd(htcondor)))
 
-    def query_collector(self, what: Callable[[Any], T]) -> T:
-        """Ask the collector something.
+    def query_collector(self, operation: Callable[[Any], T]) -> T:
+        """Run a query on the collector.
 
         Raises:
-            Unreachable: it did not answer, or refused us.
+            PoolUnreachableError: the collector did not answer, or denied access.
         """
-        return self.call_with_retries(lambda htcondor: what(self._open_collector(htcondor)))
+        return self.call_with_retries(lambda htcondor: operation(self._open_collector(htcondor)))
 
     def schedd_ad(self) -> Any:
-        """The ad that tells where the schedd is.
+        """Return the ad with the schedd's address.
 
         Raises:
-            Unreachable: the collector did not answer, or knows none.
+            PoolUnreachableError: the collector did not answer, or knows no schedd.
         """
         return self.call_with_retries(self._locate_schedd)
 
-    def command_schedd(self, what: Callable[[Any], T]) -> T:
-        """Let the schedd do something once that must not be done twice.
+    def command_schedd(self, operation: Callable[[Any], T]) -> T:
+        """Run an operation on the schedd once; it must not be repeated.
 
         Raises:
-            Unreachable: it cannot be found, so that nothing was done.
-            htcondor2.HTCondorException: it may or may not have been done.
+            PoolUnreachableError: the schedd was not found, so nothing was done.
+            htcondor2.HTCondorException: the operation may or may not have been done.
         """
         self.schedd_ad()
         with configured_bindings(self.pool) as htcondor:
             try:
-                return what(self._open_schedd(htcondor))
+                return operation(self._open_schedd(htcondor))
             except htcondor.HTCondorException:
                 self._location = None
                 raise
 
-    def call_with_retries(self, what: Callable[[ModuleType], T]) -> T:
-        """Use the bindings, again and again until a daemon answers.
+    def call_with_retries(self, operation: Callable[[ModuleType], T]) -> T:
+        """Call the bindings until a daemon answers.
 
         Raises:
-            Unreachable: none did, or one refused us.
+            PoolUnreachableError: no daemon answered, or one denied access.
         """
         for pause in (*self.pauses_s, None):
             with configured_bindings(self.pool) as htcondor:
                 try:
-                    return what(htcondor)
+                    return operation(htcondor)
                 except htcondor.HTCondorException as error:
-                    self._location = None  # a daemon that was started anew has another address
+                    self._location = None  # a restarted daemon has another address
                     if pause is None or is_refusal(error):
                         raise self.unreachable_error(error) from error
             time.sleep(pause)
@@ -122,17 +122,17 @@ class PoolConnection:
             collector, name = self._open_collector(htcondor), self.pool.schedd or None
             kind = htcondor.DaemonType.Schedd
             if self.pool.collector and name is None:
-                found = collector.locateAll(kind)
-                if len(found) != 1:
+                schedds = collector.locateAll(kind)
+                if len(schedds) != 1:
                     raise htcondor.HTCondorException(
-                        f"the collector knows {len(found)} schedds, and none is named"
+                        f"the collector knows {len(schedds)} schedds, and the pool names none"
                     )
-                self._location = found[0]
+                self._location = schedds[0]
             else:
                 try:
                     self._location = collector.locate(kind, name)
                 except htcondor.HTCondorException:
-                    # Of a collector that refuses us it says only that there is no schedd.
+                    # If the collector denies access, locate only reports that there is no schedd.
                     collector.query(htcondor.AdType.Collector, projection=["Name"])
                     raise
             if self._location is None:
@@ -140,37 +140,37 @@ class PoolConnection:
         return self._location
 
     def unreachable_error(self, error: Exception) -> PoolUnreachableError:
-        """An error of the bindings in our words."""
+        """Convert an error of the bindings."""
         pool = self.pool
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         place = f"pools.{pool.name}"
         key = "scitoken_file" if pool.scitoken_file else "token_dir"
-        hint = f"Check {key} of this pool in the sites file: the token, and that it is still valid."
+        hint = f"Check {key} of this pool in the sites file, and that the token has not expired."
         if is_refusal(error):
             return PoolUnreachableError(
-                f"HTCondor does not let us in ({said})", where=place, hint=hint
+                f"HTCondor denies access ({message})", where=place, hint=hint
             )
-        if said == _COLLECTOR_FAILED and self._is_collector_listening():
-            said = "its collector takes the connection and then hangs up"
+        if message == _COLLECTOR_FAILED and self._is_collector_listening():
+            message = "its collector accepts connections and closes them"
             return PoolUnreachableError(
-                f"HTCondor does not let us in ({said})", where=place, hint=hint
+                f"HTCondor denies access ({message})", where=place, hint=hint
             )
         return PoolUnreachableError(
-            f"HTCondor does not answer ({said})",
+            f"HTCondor does not answer ({message})",
             where=place,
             hint="Check config, collector and schedd of this pool in the sites file, and that its "
-            "schedd runs. Jobs that were queued go on.",
+            "schedd runs. Queued jobs continue.",
         )
 
     def _is_collector_listening(self) -> bool:
-        """Whether it is not the network: the bindings say the same of a collector that refuses us."""
+        """Whether the collector accepts connections, so that it denied access rather than being down."""
         with configured_bindings(self.pool) as htcondor:
             address = self.pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
         return measure_reachability(daemon_url(address.partition(",")[0])).rtt_s is not None
 
 
 def known_values(ads: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """Ads as dictionaries of what is known: in ads of the bindings, unknown is a number."""
+    """Convert ads to dictionaries without undefined values, which the bindings return as numbers."""
     import classad2
 
     return [
@@ -180,24 +180,24 @@ def known_values(ads: Iterable[Any]) -> list[Mapping[str, Any]]:
 
 
 def daemon_url(address: str) -> str:
-    """An address, as ``host``, ``host:port`` or ``<host:port?more>``, as a URL with a port."""
+    """Convert ``host``, ``host:port`` or ``<host:port?more>`` to a URL with a port."""
     url = f"condor://{address.strip().strip('<>').partition('?')[0]}"
     return url if urlsplit(url).port else f"{url}:{COLLECTOR_PORT}"
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether it is no use to try again."""
+    """Whether a retry cannot help."""
     return any(word in str(error).upper() for word in _REFUSAL_WORDS)
 
 
 @contextmanager
 def configured_bindings(pool: HTCondorPool) -> Iterator[ModuleType]:
-    """The bindings, set up for a pool; one thread at a time.
+    """Yield the bindings configured for a pool; one thread at a time.
 
     Raises:
-        BatchError: the pool's configuration or the bindings are not there.
+        BatchError: the pool's configuration or the bindings are missing.
     """
-    global _configured  # noqa: PLW0603 - as the bindings have it
+    global _configured  # noqa: PLW0603 - like the bindings' own configuration
     with _lock:
         if _configured == pool:
             import htcondor2
@@ -213,17 +213,17 @@ def configured_bindings(pool: HTCondorPool) -> Iterator[ModuleType]:
 
 
 def _load_bindings(pool: HTCondorPool) -> ModuleType:
-    """The bindings with the pool's configuration file, leaving the environment as it was."""
+    """Load the bindings with the pool's configuration file; the environment is restored."""
     before = os.environ.get("CONDOR_CONFIG")
-    # Without any, HTCondor would end the process.
-    usual = next((path for path in _DEFAULT_CONFIG_PATHS if Path(path).is_file()), "/dev/null")
+    # Without a configuration, HTCondor would end the process.
+    default = next((path for path in _DEFAULT_CONFIG_PATHS if Path(path).is_file()), "/dev/null")
     if pool.config and not pool.config.is_file():
         raise BatchError(
-            f"there is no HTCondor configuration {pool.config}",
+            f"HTCondor configuration {pool.config} not found",
             where=f"pools.{pool.name}.config",
-            hint="Correct it in the sites file; of a testbed, see that it is up.",
+            hint="Correct it in the sites file, or start the testbed it belongs to.",
         )
-    os.environ["CONDOR_CONFIG"] = str(pool.config or before or usual)
+    os.environ["CONDOR_CONFIG"] = str(pool.config or before or default)
     try:
         try:
             import htcondor2
@@ -244,17 +244,17 @@ def _load_bindings(pool: HTCondorPool) -> ModuleType:
 
 
 def _pool_parameters(pool: HTCondorPool) -> Mapping[str, str]:
-    """What the pool's entry says beyond its configuration file."""
-    found: dict[str, str] = {}
+    """Return HTCondor parameters from the pool's entry in the sites file."""
+    parameters: dict[str, str] = {}
     methods = []
     if pool.token_dir:
-        found["SEC_TOKEN_DIRECTORY"] = str(pool.token_dir)
+        parameters["SEC_TOKEN_DIRECTORY"] = str(pool.token_dir)
         methods.append("IDTOKENS")
     if pool.scitoken_file:
-        found["SCITOKENS_FILE"] = str(pool.scitoken_file)
+        parameters["SCITOKENS_FILE"] = str(pool.scitoken_file)
         methods.append("SCITOKENS")
     if methods:
-        found["SEC_CLIENT_AUTHENTICATION_METHODS"] = ", ".join(methods)
+        parameters["SEC_CLIENT_AUTHENTICATION_METHODS"] = ", ".join(methods)
     if pool.collector:
-        found["COLLECTOR_HOST"] = pool.collector
-    return found
+        parameters["COLLECTOR_HOST"] = pool.collector
+    return parameters

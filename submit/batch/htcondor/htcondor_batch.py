@@ -1,4 +1,4 @@
-"""The batch system itself: submission, state, output and end of jobs in one pool."""
+"""HTCondor batch system: submission, status, output and removal of jobs in one pool."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from treehammer.collectors.batch_names import HTCONDOR_PREFIX
 from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor import match_diagnosis
-from treehammer.submit.batch.htcondor import requeue as anew
+from treehammer.submit.batch.htcondor import match_diagnosis, requeue
 from treehammer.submit.batch.htcondor.connection import (
     PoolConnection,
     PoolUnreachableError,
     known_values,
 )
-from treehammer.submit.batch.htcondor.event_log import EventLogState, GuessedAttemptStatus
+from treehammer.submit.batch.htcondor.event_log import EventLogState
+from treehammer.submit.batch.htcondor.job_events import GuessedAttemptStatus
 from treehammer.submit.batch.htcondor.job_status import (
     CANCEL_REASON,
     CANCELLED_REASON,
@@ -38,18 +38,18 @@ from treehammer.submit.batch.htcondor.submission_folder import (
 from treehammer.submit.batch.htcondor.submit_description import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.interface import InputReplacement, JobDescription, JobStatus
 
-#: Jobs of one cluster where inputs are spooled, since all of these are in the queue at once.
+#: Jobs per cluster with spooled inputs: all of them are in the queue at once.
 MAX_SPOOLED_JOBS = 1000
-#: More jobs than these are asked of the history all at once.
+#: Limit of jobs named in a history query; more are queried by their cluster.
 _MAX_NAMED_JOBS = 50
 
 
 class HTCondorBatch:
-    """The jobs of one HTCondor pool.
+    """Jobs of one HTCondor pool.
 
     Args:
-        pool: which.
-        folder: where jobs are kept if the pool names no ``submit_dir``; made when needed.
+        pool: the pool.
+        folder: folder of submissions if the pool sets no ``submit_dir``; created when needed.
     """
 
     def __init__(self, pool: HTCondorPool, folder: Path) -> None:
@@ -62,15 +62,15 @@ class HTCondorBatch:
     # -- submission
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
-        """Queue the jobs in this order; those already queued keep their batch id.
+        """Queue the jobs in this order; jobs already queued keep their batch id.
 
         Raises:
-            BatchError: not all were queued; :meth:`find` tells which.
+            BatchError: not all were queued; :meth:`find` returns those that were.
         """
         self._make_root()
         unique = {job.job_id: job for job in jobs}
-        anyone = Submission.for_jobs(self.root, campaign_id, "", ())
-        with anyone.locked():
+        placeholder = Submission.for_jobs(self.root, campaign_id, "", ())
+        with placeholder.locked():
             found = self._find_in_campaign(unique, campaign_id, mine=True)
             groups: dict[str, list[JobDescription]] = defaultdict(list)
             for job_id, job in unique.items():
@@ -88,7 +88,7 @@ class HTCondorBatch:
             (self.root / ".incoming").mkdir(exist_ok=True)
         except OSError as error:
             raise BatchError(
-                f"cannot make the folder that jobs are submitted from ({error.strerror})",
+                f"cannot create the folder for submissions ({error.strerror})",
                 where=str(self.root),
                 hint=f"Correct pools.{self.pool.name}.submit_dir in the sites file.",
             ) from error
@@ -102,7 +102,7 @@ class HTCondorBatch:
         try:
             cluster = self.queue.add(submission)
         except PoolUnreachableError:
-            # Whether it is queued will be found out when somebody asks for it.
+            # A later find() or query() resolves whether it is queued.
             raise
         except BatchError:
             submission.remove()
@@ -112,17 +112,17 @@ class HTCondorBatch:
     # -- finding again
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        """Job id -> batch id of the jobs that are in the queue, or were.
+        """Return job id -> batch id of jobs that are or were in the queue.
 
         Raises:
-            BatchError: a submission ended half-way and HTCondor does not tell what became of it.
+            BatchError: a submission was interrupted and HTCondor does not answer.
         """
         return self._find_in_campaign(job_ids, "*", mine=False)
 
     def _find_in_campaign(
         self, job_ids: Iterable[str], campaign: str, *, mine: bool
     ) -> dict[str, str]:
-        """As :meth:`find`; ``mine`` where the caller holds the campaign."""
+        """Find jobs like :meth:`find`; ``mine`` if the caller holds the campaign."""
         wanted = set(job_ids)
         found: dict[str, str] = {}
         for submission in find_submissions(self.root, campaign):
@@ -134,17 +134,17 @@ class HTCondorBatch:
             cluster = submission.cluster or self.queue.resolve_unconfirmed(submission, mine=mine)
             if cluster is not None:
                 ids = submission.batch_ids(cluster)
-                # A job that was queued anew stands in older submissions too.
+                # Older submissions contain a requeued job too.
                 found |= {job_id: ids[job_id] for job_id in here if job_id not in found}
         return found
 
     # -- state
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """State of each known job; unknown ids are absent.
+        """Return the status of each known job.
 
         Raises:
-            BatchError: HTCondor does not answer; nothing is known then.
+            BatchError: HTCondor does not answer.
         """
         groups: dict[tuple[Submission, int], list[int]] = defaultdict(list)
         for batch_id in batch_ids:
@@ -163,7 +163,7 @@ class HTCondorBatch:
     def _query_queue(
         self, wanted: Sequence[Submission]
     ) -> Mapping[tuple[str, int], Mapping[int, ClassAdValues]]:
-        """(Submission, cluster) -> proc -> ad; that of the cluster itself is proc -1."""
+        """Return (submission, cluster) -> proc -> ad; the cluster's own ad is proc -1."""
         clauses = {submission.constraint for submission in wanted}
         ads = self.queue.query_ads(
             " || ".join(sorted(clauses)), (*JOB_PROJECTION, *FACTORY_PROJECTION)
@@ -181,14 +181,14 @@ class HTCondorBatch:
         procs: Sequence[int],
         ads: Mapping[int, ClassAdValues],
     ) -> Mapping[str, JobStatus]:
-        """The states of some jobs of one cluster."""
+        """Derive the statuses of some jobs of one cluster."""
         fetched: Sequence[int] = ()
         if self.pool.spool:
             self._fetch_output(
                 cluster, [proc for proc in procs if _has_output_waiting(ads.get(proc))]
             )
             fetched = [proc for proc in procs if _has_left_queue(ads.get(proc))]
-        # Read after the queue: who is not there any more has told why.
+        # Read after the queue: the log explains why a job has left it.
         seen = EventLogState.read(submission, fetched)
         cancelled = submission.is_cancelled
         factory = ads.get(-1, {})
@@ -213,7 +213,7 @@ class HTCondorBatch:
     def _statuses_from_history(
         self, submission: Submission, cluster: int, procs: Sequence[int], seen: EventLogState
     ) -> Mapping[str, JobStatus]:
-        """States of jobs that are in the queue no more and whose events do not tell why."""
+        """Derive the statuses of jobs that left the queue without an event."""
         constraint = submission.cluster_constraint(
             cluster, procs if len(procs) <= _MAX_NAMED_JOBS else ()
         )
@@ -242,7 +242,7 @@ class HTCondorBatch:
     def _status_if_never_materialized(
         batch_id: str, submission: Submission, seen: EventLogState, *, known_jobs: bool
     ) -> JobStatus | None:
-        """Of a job that left no trace though its cluster did: that was removed before its turn."""
+        """Derive the status of an unknown job in a known cluster: it was removed before its turn."""
         if submission.is_cancelled:
             return JobStatus(batch_id, JobState.CANCELLED, (), "", CANCELLED_REASON)
         if seen.cluster_removed or known_jobs:
@@ -254,13 +254,13 @@ class HTCondorBatch:
         return None
 
     def _fetch_output(self, cluster: int, procs: Sequence[int]) -> None:
-        """Fetch the output of jobs that are over from the schedd, which then forgets them."""
+        """Fetch the output of completed jobs from the schedd, which then forgets them."""
         if procs:
             ids = [f"{cluster}.{proc}" for proc in procs]
             self.connection.query_schedd(lambda schedd: schedd.retrieve(ids))
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
-        """Attempt -> folder with its output, as far as it came."""
+        """Return attempt -> output folder, as far as the output has arrived."""
         known = parse_batch_id(batch_id, self.root)
         if known is None:
             return {}
@@ -271,7 +271,7 @@ class HTCondorBatch:
             return {}
 
     def _cached_submission(self, submission: Submission) -> Submission:
-        """The same submission as the last time, which has read its index already."""
+        """Return the last submission if it is the same; its index has been read already."""
         if submission != getattr(self, "_last", None):
             self._last = submission
         return self._last
@@ -279,13 +279,12 @@ class HTCondorBatch:
     # -- ends
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
-        """Cancel what is not final and return how many were.
+        """Cancel jobs that are not final and return their number.
 
-        Of a cluster whose jobs are not all in the queue yet, those that are not can only be
-        cancelled with all the others.
+        Jobs that are not materialized yet can only be cancelled together with their whole cluster.
 
         Raises:
-            BatchError: HTCondor does not answer; some may be cancelled.
+            BatchError: HTCondor does not answer; some jobs may be cancelled.
         """
         statuses = self.query(batch_ids)
         open_ids = [batch_id for batch_id, status in statuses.items() if not status.state.is_final]
@@ -310,7 +309,7 @@ class HTCondorBatch:
         return len(open_ids)
 
     def release(self, batch_ids: Iterable[str]) -> int:
-        """Let held jobs go on and return how many were held.
+        """Release held jobs and return their number.
 
         Raises:
             BatchError: HTCondor does not answer.
@@ -322,25 +321,22 @@ class HTCondorBatch:
         return len(held)
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
-        """Queue jobs anew that are final; asking twice queues them once.
+        """Queue final jobs again; a second call queues nothing.
 
         Raises:
-            BatchError: not all were queued; asking again queues the others.
+            BatchError: not all were queued; another call queues the others.
         """
         found: dict[str, str] = {}
         for old, cluster, procs in self._group_by_cluster(earlier):
             ids = {old.job_ids[proc]: f"{cluster}.{proc}@{old.name}" for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())
-            jobs = anew.rebuild_descriptions(old, ids, last, inputs)
+            jobs = requeue.rebuild_descriptions(old, ids, last, inputs)
             text = jobs[0].text
             new = Submission.for_jobs(self.root, old.campaign, text, [job.job_id for job in jobs])
             with new.locked():
-                there = new.path.exists()
-                queued = (
-                    (new.cluster or self.queue.resolve_unconfirmed(new, mine=True))
-                    if there
-                    else None
-                )
+                queued = None
+                if new.path.exists():
+                    queued = new.cluster or self.queue.resolve_unconfirmed(new, mine=True)
                 queued_ids = (
                     new.batch_ids(queued)
                     if queued
@@ -360,19 +356,19 @@ class HTCondorBatch:
         return [(submission, cluster, procs) for (submission, cluster), procs in groups.items()]
 
     def purge(self, batch_ids: Iterable[str]) -> int:
-        """Remove the submissions all of whose jobs are named and final; how many bytes that freed.
+        """Remove submissions whose jobs are all listed and final; return the freed bytes.
 
-        A job that was queued anew is named by its last batch id.
+        A requeued job is listed by its last batch id.
 
         Raises:
-            BatchError: HTCondor does not answer, or one cannot be removed.
+            BatchError: HTCondor does not answer, or a folder cannot be removed.
         """
         over: dict[str, set[str]] = defaultdict(set)
         for submission, cluster, procs in self._group_by_cluster(batch_ids):
             if submission.path.is_dir():
                 ids = {f"{cluster}.{proc}@{submission.name}": proc for proc in procs}
-                going = {i for i, status in self.query(ids).items() if not status.state.is_final}
-                left = [proc for batch_id, proc in ids.items() if batch_id not in going]
+                open_ids = {i for i, status in self.query(ids).items() if not status.state.is_final}
+                left = [proc for batch_id, proc in ids.items() if batch_id not in open_ids]
                 over[submission.campaign].update(submission.job_ids[proc] for proc in left)
         return sum(
             submission.remove()
@@ -381,10 +377,10 @@ class HTCondorBatch:
             if job_ids.issuperset(submission.job_ids)
         )
 
-    # -- what users are told
+    # -- diagnosis
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
-        """What keeps these jobs from starting: a line each.
+        """Explain why these jobs do not start, a line each.
 
         Raises:
             BatchError: HTCondor does not answer.
@@ -394,24 +390,24 @@ class HTCondorBatch:
         return match_diagnosis.explain_idle_jobs(self.connection, " || ".join(mine)) if mine else []
 
     def matching_slots(self, requirements: str) -> tuple[int, int]:
-        """How many slots of the pool a requirements expression matches, and how many there are.
+        """Count the slots that a requirements expression matches, and all slots of the pool.
 
         Raises:
-            BatchError: HTCondor does not answer, or the expression is none.
+            BatchError: HTCondor does not answer, or the expression is invalid.
         """
         return match_diagnosis.count_matching_slots(self.connection, requirements)
 
     def check(self) -> match_diagnosis.ScheddIdentity:
-        """Reach the pool's collector and schedd, and see that we may submit.
+        """Check that the pool's collector and schedd answer and accept submissions.
 
         Raises:
-            BatchError: one does not answer or does not let us in.
+            BatchError: one does not answer or denies access.
         """
         return match_diagnosis.check_pool(self.connection)
 
 
 def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int) -> JobStatus:
-    """The status, with the number that the output of its last attempt has where that was guessed."""
+    """Replace a guessed number of the last attempt by that of its output."""
     if not status.state.is_final or not status.attempts:
         return status
     *earlier, last = status.attempts
@@ -419,17 +415,18 @@ def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int
         return status
     number = max(submission.sandboxes(proc), default=last.number)
     if number > last.number:
-        why = "the other pool started it again"
-        lost = replace(last, state=JobState.LOST, exit_code=None, reason=why, failure_class="lost")
-        earlier.append(lost)
+        reason = "the other pool restarted it"
+        earlier.append(
+            replace(last, state=JobState.LOST, exit_code=None, reason=reason, failure_class="lost")
+        )
     return replace(status, attempts=(*earlier, replace(last, number=number)))
 
 
 def _has_left_queue(ad: ClassAdValues | None) -> bool:
-    """Whether a job left the queue, or has only its output there."""
+    """Whether a job left the queue, except possibly for its output."""
     return ad is None or ad.get("JobStatus") == COMPLETED
 
 
 def _has_output_waiting(ad: ClassAdValues | None) -> bool:
-    """Whether a job's output waits at the schedd."""
+    """Whether the schedd holds a job's output."""
     return ad is not None and ad.get("JobStatus") == COMPLETED and not ad.get("StageOutFinish")

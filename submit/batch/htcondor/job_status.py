@@ -1,4 +1,4 @@
-"""From what the queue, the history and the event log say of a job to its one status."""
+"""Status of a job, derived from queue, history and event log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.failures import FAILURE_CLASSES
-from treehammer.submit.batch.htcondor.event_log import (
+from treehammer.submit.batch.htcondor.job_events import (
+    EVICTED_BY_NODE,
     ExecutionStart,
     JobEventState,
     format_hold_reason,
@@ -19,7 +20,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
 )
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 
-#: What is asked of the queue and the history.
+#: Attributes queried from queue and history.
 JOB_PROJECTION = (
     "ClusterId",
     "ProcId",
@@ -46,7 +47,7 @@ JOB_PROJECTION = (
     "GridResource",
     "StageOutFinish",
 )
-#: Of a cluster whose jobs are materialised one after the other.
+#: Attributes of a cluster whose jobs are materialized one after the other.
 FACTORY_PROJECTION = (
     "JobMaterializeNextProcId",
     "JobMaterializePaused",
@@ -55,7 +56,7 @@ FACTORY_PROJECTION = (
 
 #: HTCondor's JobStatus.
 IDLE, RUNNING, REMOVED, COMPLETED, HELD, TRANSFERRING, SUSPENDED = range(1, 8)
-#: HoldReasonCode while inputs are on their way to the schedd.
+#: HoldReasonCode while inputs are being transferred to the schedd.
 SPOOLING = 16
 
 _STATE_BY_CODE = {
@@ -65,7 +66,7 @@ _STATE_BY_CODE = {
     SUSPENDED: JobState.RUNNING,
     HELD: JobState.HELD,
 }
-#: What `cancel` tells the schedd, and what tells a cancelled job from one removed behind our back.
+#: Removal reason given by `cancel`; jobs removed by others have another.
 CANCEL_REASON = "treehammer cancel"
 CANCELLED_REASON = "cancelled"
 
@@ -74,7 +75,7 @@ ClassAdValues = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class JobRemoval:
-    """Why a job was removed."""
+    """Removal of a job from the queue; ``was_requested`` if by Treehammer."""
 
     reason: str
     was_requested: bool
@@ -84,13 +85,13 @@ class JobRemoval:
 def derive_status(
     batch_id: str, seen: JobEventState | None, ad: ClassAdValues | None, cancelled: bool
 ) -> JobStatus | None:
-    """The status of a job; None where neither says what became of it.
+    """Derive the status of a job; None if neither events nor ad give one.
 
     Args:
-        batch_id: of the job.
-        seen: what its events told; None for nothing.
-        ad: of the queue or the history; None where it is in neither, or not looked for.
-        cancelled: whether we asked for its end.
+        batch_id: id of the job.
+        seen: state from its events; None without events.
+        ad: from the queue or the history; None if it is in neither, or was not queried.
+        cancelled: whether Treehammer cancelled it.
     """
     seen = seen or JobEventState()
     starts = dict(seen.starts)
@@ -117,25 +118,42 @@ def _to_microseconds(seconds: Any) -> int:
 
 
 def _add_last_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> None:
-    """Add to the starts what the ad alone knows: the last one, where events are missing."""
-    told = str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}") or "")
-    number = int(told) if told.isdigit() else 0
+    """Add the start that the ad describes and close starts that it shows as ended.
+
+    Events of these may be missing from the log.
+    """
     if ad.get("GridResource") and ad.get("JobStartDate"):
-        # The other pool counts its starts; here there is one, numbered by what comes back of it.
-        number = max(starts, default=1)
-        starts.setdefault(
-            number, ExecutionStart(_to_microseconds(ad.get("JobStartDate")), is_number_guessed=True)
-        )
+        number = _add_grid_start(starts, ad)
+    else:
+        matched = str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}") or "")
+        number = int(matched) if matched.isdigit() else 0
     if not number or not ad.get("NumShadowStarts"):
         return
-    running = ad.get("JobStatus") in (RUNNING, TRANSFERRING, SUSPENDED)
     host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
     if number not in starts:
-        if not running and number > 1 and number - 1 in starts and ad.get("JobStatus") == IDLE:
-            return  # expanded for a match that came to nothing
-        starts[number] = ExecutionStart(
-            started_us=_to_microseconds(ad.get("JobCurrentStartDate")), host=host
-        )
+        if ad.get("JobStatus") == IDLE and number - 1 in starts:
+            return  # the number was assigned for a match that did not start the job
+        started_us = _to_microseconds(ad.get("JobCurrentStartDate"))
+        starts[number] = ExecutionStart(started_us=started_us, host=host)
+    _update_starts(starts, ad, number, host)
+
+
+def _add_grid_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> int:
+    """Add the only start of a grid universe job and return its number.
+
+    The other pool counts its own starts; the number is corrected when the output arrives.
+    """
+    number = max(starts, default=1)
+    started_us = _to_microseconds(ad.get("JobStartDate"))
+    starts.setdefault(number, ExecutionStart(started_us, is_number_guessed=True))
+    return number
+
+
+def _update_starts(
+    starts: dict[int, ExecutionStart], ad: ClassAdValues, number: int, host: str
+) -> None:
+    """Close every open start but the running one, whose host is updated."""
+    running = ad.get("JobStatus") in (RUNNING, TRANSFERRING, SUSPENDED)
     for n, start in starts.items():
         if start.is_open and (n < number or not running):
             starts[n] = _close_start(start, ad, last=n == number)
@@ -144,7 +162,7 @@ def _add_last_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> Non
 
 
 def _close_start(start: ExecutionStart, ad: ClassAdValues, *, last: bool) -> ExecutionStart:
-    """A start of which only the ad tells that it is over."""
+    """Close a start whose end is known from the ad only."""
     ended, state = _to_microseconds(ad.get("EnteredCurrentStatus")), ad.get("JobStatus")
     if last and state == COMPLETED:
         by_signal = ad.get("ExitBySignal") is True
@@ -161,11 +179,11 @@ def _close_start(start: ExecutionStart, ad: ClassAdValues, *, last: bool) -> Exe
         return start.as_lost(ended, "held", hold_reason_of(ad))
     reason = str(ad.get("VacateReason") or "") or start.shadow_error
     kind = "lost" if start.shadow_error else "evicted"
-    return start.as_lost(ended, kind, reason or "evicted, and no event tells why")
+    return start.as_lost(ended, kind, reason or "evicted, no event gives a reason")
 
 
 def hold_reason_of(ad: ClassAdValues) -> str:
-    """Why a job is held, with HTCondor's codes."""
+    """Format the reason of a hold with HTCondor's codes."""
     codes = ad.get("HoldReasonCode"), ad.get("HoldReasonSubCode")
     return format_hold_reason(str(ad.get("HoldReason") or ""), *codes)
 
@@ -196,12 +214,12 @@ def _done_job_status(batch_id: str, starts: dict[int, ExecutionStart], ended_us:
 def _removed_job_status(
     batch_id: str, starts: dict[int, ExecutionStart], seen: JobEventState, removal: JobRemoval
 ) -> JobStatus:
-    """Of a removed job: cancelled where that was us, else lost with the class of its cause."""
-    ours = removal.was_requested or CANCEL_REASON in removal.reason
+    """Return the status of a removed job: cancelled if Treehammer removed it, else lost."""
+    cancelled = removal.was_requested or CANCEL_REASON in removal.reason
     last = max(starts, default=0)
-    at_the_end = last and (starts[last].is_open or _is_eviction_by_removal(starts[last], removal))
-    if ours:
-        if at_the_end:
+    interrupted = last and (starts[last].is_open or _is_eviction_by_removal(starts[last], removal))
+    if cancelled:
+        if interrupted:
             starts[last] = replace(
                 starts[last],
                 state=JobState.CANCELLED.value,
@@ -213,10 +231,10 @@ def _removed_job_status(
             batch_id, JobState.CANCELLED, _attempt_statuses(starts), "", CANCELLED_REASON
         )
     kind, reason = _removal_cause(starts.get(last), seen, removal.reason)
-    if at_the_end:
+    if interrupted:
         starts[last] = starts[last].as_lost(removal.time_us, kind, reason)
     elif not last or starts[last].state == JobState.DONE.value or kind == "submission":
-        # It was waiting for another start: that is the one which failed.
+        # The job was waiting for its next start; that one failed.
         starts[last + 1] = ExecutionStart().as_lost(removal.time_us, kind, reason)
     return JobStatus(batch_id, JobState.LOST, _attempt_statuses(starts), kind, reason)
 
@@ -227,17 +245,19 @@ def _is_eviction_by_removal(start: ExecutionStart, removal: JobRemoval) -> bool:
     return start.failure_class == "evicted" and near
 
 
-def _removal_cause(last: ExecutionStart | None, seen: JobEventState, said: str) -> tuple[str, str]:
-    """Class and reason of a removal that was not asked for by us.
+def _removal_cause(
+    last: ExecutionStart | None, seen: JobEventState, removal: str
+) -> tuple[str, str]:
+    """Return class and reason of a removal by others.
 
-    A template states both as ``CLASS: reason``; otherwise what happened before tells.
+    A template states both as ``CLASS: reason``; otherwise earlier events explain the removal.
     """
-    kind, _, reason = said.partition(": ")
+    kind, _, reason = removal.partition(": ")
     if kind in FAILURE_CLASSES and reason:
         return kind, reason
-    by_whom = f"removed from the queue: {said or 'for no stated reason'}"
+    by_whom = f"removed from the queue: {removal or 'no reason given'}"
     if seen.hold_reason:
         return "held", f"{seen.hold_reason}; {by_whom}"
-    if last is not None and last.failure_class and last.reason not in ("", "evicted by its node"):
+    if last is not None and last.failure_class and last.reason not in ("", EVICTED_BY_NODE):
         return last.failure_class, f"{last.reason}; {by_whom}"
     return "lost", by_whom

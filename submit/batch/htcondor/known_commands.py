@@ -1,6 +1,6 @@
-"""Submit commands of HTCondor: which there are, and which a site may add.
+"""Submit commands of HTCondor, and those that a site may add.
 
-HTCondor takes a misspelt command for a variable of the user's own and says nothing.
+HTCondor silently takes a misspelled command for a user's variable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from treehammer.errors import ConfigError, suggest_word
 
 _COMMANDS_FILE = Path(__file__).with_name("known_commands.txt")
-#: What one may end with any word of one's own, and the words that HTCondor itself knows after it.
+#: Prefixes that accept any word, and the words that HTCondor itself knows after them.
 _COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
     "request_": ("cpus", "memory", "disk", "gpus"),
     "require_": ("gpus",),
@@ -23,12 +23,12 @@ _COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
     "cloud_label_": ("names",),
 }
 _OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
-#: Lines that are no assignments, by their first word.
+#: First words of lines that are not assignments.
 _NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
 _ASSIGNMENT = re.compile(r"\s*(?P<name>[+\w.]+)\s*(?P<sign>@?=)\s*(?P<value>.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\w*\((\w+)")
 
-#: What Treehammer fills in itself, and where a site says what it wants instead.
+#: Commands that Treehammer sets -> the option of a site or of submit to use instead.
 RESERVED_COMMANDS: Mapping[str, str] = {
     "requirements": "the site's own 'requirements'",
     "universe": "the site's own 'grid_resource'",
@@ -60,7 +60,7 @@ RESERVED_COMMANDS: Mapping[str, str] = {
 
 @cache
 def load_known_commands() -> frozenset[str]:
-    """All commands, in lower case."""
+    """Load all commands, in lower case."""
     lines = _COMMANDS_FILE.read_text(encoding="utf-8").splitlines()
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
@@ -69,14 +69,13 @@ def check_site_commands(commands: Iterable[str], where: str) -> None:
     """Check the commands that a site adds to every job.
 
     Raises:
-        ConfigError: one does not exist, or is filled in by Treehammer; the message names it and
-            what to write instead.
+        ConfigError: a command does not exist, or is set by Treehammer; the hint names the remedy.
     """
     for name in commands:
         plain = name.strip().lower()
         if plain in RESERVED_COMMANDS:
             raise ConfigError(
-                f"the submit command {name!r} is filled in by Treehammer",
+                f"the submit command {name!r} is set by Treehammer",
                 where=where,
                 hint=f"Use {RESERVED_COMMANDS[plain]}.",
             )
@@ -86,10 +85,10 @@ def check_site_commands(commands: Iterable[str], where: str) -> None:
 def check_description(text: str, where: str) -> None:
     """Check every command of a submit description.
 
-    A name that the description itself refers to as ``$(NAME)`` is a variable and may be anything.
+    A name that the description references as ``$(NAME)`` is a variable and may be anything.
 
     Raises:
-        ConfigError: a command does not exist, a line is none, or there is a ``queue``.
+        ConfigError: a command does not exist, a line is not an assignment, or there is a ``queue``.
     """
     variables = frozenset(name.lower() for name in _REFERENCE.findall(text))
     for name in _assigned_names(text, where):
@@ -101,7 +100,7 @@ def _check_command(name: str, where: str, variables: frozenset[str]) -> None:
     if plain in load_known_commands() or plain in variables or _OWN_ATTRIBUTE.fullmatch(plain):
         return
     for prefix, words in _COMMAND_FAMILIES.items():
-        # request_memry is a slip, request_widgets a resource of the pool's own.
+        # request_memry is a typo, request_widgets a custom resource of the pool.
         if plain.startswith(prefix) and plain != prefix:
             if not suggest_word(plain[len(prefix) :], words):
                 return
@@ -109,7 +108,7 @@ def _check_command(name: str, where: str, variables: frozenset[str]) -> None:
     raise ConfigError(
         f"HTCondor has no submit command {name!r}",
         where=where,
-        hint=f"{suggest_word(plain, load_known_commands())}An attribute of your own is written "
+        hint=f"{suggest_word(plain, load_known_commands())}A custom attribute is written "
         f"+{_normalize_attribute(name)}.",
     )
 
@@ -119,21 +118,21 @@ def _normalize_attribute(name: str) -> str:
 
 
 def _assigned_names(text: str, where: str) -> Iterator[str]:
-    """The left-hand side of each assignment."""
+    """Yield the left-hand side of each assignment."""
     lines = iter(text.replace("\\\n", " ").split("\n"))
     for line in lines:
         words = line.split()
         if not words or words[0].startswith("#") or words[0].lower().rstrip(":") in _NON_COMMANDS:
             continue
-        found = _ASSIGNMENT.fullmatch(line)
-        if words[0].lower() == "queue" or found is None:
+        match = _ASSIGNMENT.fullmatch(line)
+        if words[0].lower() == "queue" or match is None:
             raise ConfigError(
-                f"{line.strip()!r} is no assignment",
+                f"{line.strip()!r} is not an assignment",
                 where=where,
                 hint="Write NAME = VALUE; the queue statement is added by Treehammer.",
             )
-        if found["sign"] == "@=":  # goes on until @TAG stands on a line of its own
-            end = f"@{found['value'].strip()}"
+        if match["sign"] == "@=":  # continues to a line that contains only @TAG
+            end = f"@{match['value'].strip()}"
             while next(lines, end).strip() != end:
                 pass
-        yield found["name"]
+        yield match["name"]

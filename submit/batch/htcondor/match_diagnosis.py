@@ -1,7 +1,8 @@
-"""Why jobs do not start, said at once: held, not made yet, or no slot that would take them."""
+"""Diagnosis of jobs that do not start: held, not materialized, or without a matching slot."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from treehammer.submit.batch.htcondor.connection import (
 from treehammer.submit.batch.htcondor.job_status import HELD, IDLE, SPOOLING, hold_reason_of
 from treehammer.submit.batch.htcondor.submit_description import SUBMISSION_ATTRIBUTE
 
-#: JobUniverse of jobs that go on to another batch system.
+#: JobUniverse of jobs that are forwarded to another batch system.
 _GRID_UNIVERSE = 9
 _DIAGNOSIS_PROJECTION = (
     "ClusterId",
@@ -36,9 +37,13 @@ _DIAGNOSIS_PROJECTION = (
 )
 
 
+_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|&&|[()\[\]{}|?]')
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+
+
 @dataclass(frozen=True)
 class ScheddIdentity:
-    """A schedd that answered: its name, its version, and whom it takes us for."""
+    """Name and version of a schedd, and the user it maps Treehammer to."""
 
     schedd: str
     version: str
@@ -46,32 +51,34 @@ class ScheddIdentity:
 
 
 def check_pool(connection: PoolConnection) -> ScheddIdentity:
-    """Reach collector and schedd, and see that we may submit.
+    """Check that collector and schedd answer and accept submissions.
 
     Raises:
-        BatchError: one does not answer or does not let us in.
+        BatchError: one does not answer or denies access.
     """
     location = connection.schedd_ad()
     try:
         answer = connection.call_with_retries(lambda htcondor: htcondor.ping(location, "WRITE"))
     except PoolUnreachableError as error:
-        # Of a schedd that lets us read alone, the bindings say no more than of one that is not there.
+        # The bindings report a read-only schedd like an unreachable one: reading tells them apart.
         connection.call_with_retries(lambda htcondor: htcondor.ping(location, "READ"))
         raise connection.unreachable_error(
-            PermissionError("DENIED: we may read, not submit")
+            PermissionError("DENIED: read access only, no submission")
         ) from error
     version = str(answer.get("RemoteVersion", "")).removeprefix("$CondorVersion: ")
     user = str(answer.get("MyRemoteUserName", ""))
     if not answer.get("AuthorizationSucceeded", False):
-        raise connection.unreachable_error(PermissionError(f"DENIED to {user or 'us'}: WRITE"))
+        raise connection.unreachable_error(
+            PermissionError(f"DENIED to {user or 'this user'}: WRITE")
+        )
     return ScheddIdentity(str(location.get("Name", "")), version.partition(" ")[0], user)
 
 
 def count_matching_slots(connection: PoolConnection, requirements: str) -> tuple[int, int]:
-    """How many slots of the pool an expression matches, and how many there are in all.
+    """Count the slots that an expression matches, and all slots of the pool.
 
     Raises:
-        BatchError: the pool does not answer, or this is no expression.
+        BatchError: the pool does not answer, or the expression is invalid.
     """
     with configured_bindings(connection.pool):
         import classad2
@@ -80,7 +87,7 @@ def count_matching_slots(connection: PoolConnection, requirements: str) -> tuple
             job = classad2.ClassAd({"Requirements": classad2.ExprTree(requirements or "true")})
         except classad2.ClassAdException as error:
             raise BatchError(
-                f"{requirements!r} is no ClassAd expression",
+                f"{requirements!r} is not a ClassAd expression",
                 where="requirements",
                 hint='Write it like TARGET.GLIDEIN_Site == "NAME".',
             ) from error
@@ -89,7 +96,7 @@ def count_matching_slots(connection: PoolConnection, requirements: str) -> tuple
 
 
 def _query_slots(connection: PoolConnection) -> Sequence[Any]:
-    """All slots but those that were split off another."""
+    """Query all slots except dynamic ones."""
 
     def query(collector: Any) -> Sequence[Any]:
         with configured_bindings(connection.pool) as htcondor:
@@ -100,7 +107,7 @@ def _query_slots(connection: PoolConnection) -> Sequence[Any]:
 
 
 def explain_idle_jobs(connection: PoolConnection, constraint: str) -> list[str]:
-    """What keeps the jobs from starting of which a ClassAd expression is true.
+    """Explain why jobs that match a ClassAd expression do not start, a line each.
 
     Raises:
         BatchError: the pool does not answer.
@@ -133,14 +140,14 @@ def _explain_held(ads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _explain_paused(ads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for ad in ads:
         if "ProcId" not in ad and ad.get("JobMaterializePaused"):
-            reason = ad.get("JobMaterializePauseReason") or "for no stated reason"
-            yield f"HTCondor makes no more jobs of cluster {ad['ClusterId']}: {reason}"
+            reason = ad.get("JobMaterializePauseReason") or "no reason given"
+            yield f"HTCondor materializes no more jobs of cluster {ad['ClusterId']}: {reason}"
 
 
 def _explain_unmatched(
     connection: PoolConnection, ads: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Idle jobs that no slot would take; those of a submission are alike, so one is looked at."""
+    """Explain idle jobs without a matching slot; jobs of a submission are alike, so one is checked."""
     idle: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for ad in ads:
         if ad.get("JobStatus") == IDLE and "ProcId" in ad:
@@ -150,28 +157,28 @@ def _explain_unmatched(
         first = waiting[0]
         if first.get("JobUniverse") == _GRID_UNIVERSE:
             if not first.get("GridJobStatus"):
-                yield f"{_count_jobs(len(waiting))} not taken yet by {first.get('GridResource')}"
+                yield f"{_count_jobs(len(waiting))} not accepted yet by {first.get('GridResource')}"
             continue
         slots = _query_slots(connection) if slots is None else slots
         job = f"ClusterId == {first['ClusterId']} && ProcId == {first['ProcId']}"
-        found = connection.query_schedd(partial(_query_first_job, constraint=job))
-        why = _unmet_requirement(found[0], slots) if found else ""
-        if why:
-            yield f"{_count_jobs(len(waiting))} idle: {why}"
+        ads_of_job = connection.query_schedd(partial(_query_first_job, constraint=job))
+        reason = _unmet_requirement(ads_of_job[0], slots) if ads_of_job else ""
+        if reason:
+            yield f"{_count_jobs(len(waiting))} idle: {reason}"
 
 
 def _query_first_job(schedd: Any, constraint: str) -> Sequence[Any]:
-    found: Sequence[Any] = schedd.query(constraint, limit=1)
-    return found
+    ads: Sequence[Any] = schedd.query(constraint, limit=1)
+    return ads
 
 
 def _unmet_requirement(job: Any, slots: Sequence[Any]) -> str:
-    """What no slot fulfils; '' when one does."""
+    """Return the requirement that no slot fulfills; '' if one slot fulfills all."""
     import classad2
 
     if not slots:
-        return "the pool has no slot at all"
-    # What only time brings about says nothing against a slot.
+        return "the pool has no slots"
+    # Clauses about time become true later and do not rule out a slot.
     wanted = [
         part for part in split_conjunction(str(job.lookup("Requirements"))) if "time(" not in part
     ]
@@ -185,45 +192,35 @@ def _unmet_requirement(job: Any, slots: Sequence[Any]) -> str:
 
 
 def split_conjunction(expression: str) -> list[str]:
-    """The parts of an expression that ``&&`` joins, without their outermost parentheses."""
-    parts, depth, start, quoted, index = [], 0, 0, False, 0
-    while index < len(expression):
-        character = expression[index]
-        if character == "\\" and quoted:
-            index += 1
-        elif character == '"':
-            quoted = not quoted
-        elif not quoted and character in "([{":
-            depth += 1
-        elif not quoted and character in ")]}":
-            depth -= 1
-        elif not quoted and depth == 0 and character in "|?":
-            return [_strip_parentheses(expression)]  # binds less than &&
-        elif not quoted and depth == 0 and expression.startswith("&&", index):
-            parts.append(expression[start:index])
-            index += 1
-            start = index + 1
-        index += 1
-    parts.append(expression[start:])
-    if len(parts) == 1:
-        inner = _strip_parentheses(expression)
-        return [inner] if inner == expression.strip() else split_conjunction(inner)
-    return [clause for part in parts for clause in split_conjunction(part)]
+    """Split an expression at its outermost ``&&`` into clauses without enclosing parentheses."""
+    text = _strip_parentheses(expression)
+    operators = [(token[0], token.span()) for depth, token in _tokens(text) if depth == 0]
+    if any(operator in ("|", "?") for operator, _ in operators):
+        return [text]  # binds less than &&
+    clauses, start = [], 0
+    for operator, (begin, end) in operators:
+        if operator == "&&":
+            clauses += split_conjunction(text[start:begin])
+            start = end
+    return [*clauses, *split_conjunction(text[start:])] if clauses else [text]
 
 
 def _strip_parentheses(expression: str) -> str:
-    """Without one pair of parentheses around the whole."""
+    """Remove all parentheses that enclose the whole expression."""
     text = expression.strip()
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth, quoted = 0, False
-    for index, character in enumerate(text):
-        if character == '"' and text[index - 1] != "\\":
-            quoted = not quoted
-        depth += (not quoted) * ((character == "(") - (character == ")"))
-        if depth == 0 and index < len(text) - 1:
-            return text
-    return text[1:-1].strip()
+    if text.startswith("("):
+        closing = next((token for depth, token in _tokens(text) if depth == 0), None)
+        if closing is not None and closing.end() == len(text):
+            return _strip_parentheses(text[1:-1])
+    return text
+
+
+def _tokens(expression: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """Yield strings, brackets and operators with the depth of nesting after each."""
+    depth = 0
+    for token in _TOKEN.finditer(expression):
+        depth += (token[0] in _OPENING) - (token[0] in _CLOSING)
+        yield depth, token
 
 
 def _count_jobs(count: int) -> str:

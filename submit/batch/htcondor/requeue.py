@@ -1,4 +1,4 @@
-"""Jobs queued anew: as they were submitted before, from what lies in their submission's folder."""
+"""Requeued jobs: rebuilt from the folder of their submission."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ import re
 from collections.abc import Collection
 
 from treehammer.submit.batch.htcondor.submission_folder import Submission
-from treehammer.submit.batch.htcondor.submit_description import EARLIER_ATTRIBUTE
+from treehammer.submit.batch.htcondor.submit_description import PREVIOUS_ATTEMPTS_ATTRIBUTE
 from treehammer.submit.batch.interface import InputReplacement, JobDescription
 
 
 def rebuild_descriptions(
-    submission: Submission, job_ids: Collection[str], earlier: int, inputs: InputReplacement
+    submission: Submission,
+    job_ids: Collection[str],
+    previous_attempts: int,
+    inputs: InputReplacement,
 ) -> list[JobDescription]:
-    """The jobs as they were submitted, but for their attempts so far.
+    """Rebuild the descriptions of jobs with the number of their previous attempts.
 
     Args:
-        submission: where they were submitted last.
-        job_ids: which of its jobs.
-        earlier: number of the last attempt of any of them; the next is counted from there.
-        inputs: gives what each is sent now.
+        submission: their last submission.
+        job_ids: selected jobs of it.
+        previous_attempts: number of the last attempt of any of them; the next continues from there.
+        inputs: gives the new inputs of each.
 
     Raises:
         BatchError: the folder is damaged.
     """
-    told = rf"^My\.{EARLIER_ATTRIBUTE} = .*\n?"
-    text = re.sub(told, "", submission.description_text, flags=re.MULTILINE).rstrip("\n")
-    text += f"\nMy.{EARLIER_ATTRIBUTE} = {earlier}\n"
+    pattern = rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = .*\n?"
+    text = re.sub(pattern, "", submission.description_text, flags=re.MULTILINE).rstrip("\n")
+    text += f"\nMy.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = {previous_attempts}\n"
     return [
         JobDescription(job_id, text, inputs(job_id, submission.inputs(job_id)))
         for job_id in submission.job_ids

@@ -1,4 +1,4 @@
-"""The queue of a pool's schedd: clusters are added to it exactly once, asked for, and acted on."""
+"""Queue of a pool's schedd: adding clusters exactly once, queries and actions."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from treehammer.submit.batch.htcondor.submission_folder import QueuedCluster, Su
 
 
 class ScheddQueue:
-    """The queue that a connection leads to."""
+    """Queue of the schedd behind a connection."""
 
     def __init__(self, connection: PoolConnection) -> None:
         self.connection = connection
 
     def add(self, submission: Submission) -> QueuedCluster:
-        """Make it a cluster, exactly once.
+        """Submit a cluster exactly once.
 
         Raises:
-            Unreachable: it is not known whether it is queued.
-            BatchError: it is not queued.
+            PoolUnreachableError: it is unknown whether the cluster is queued.
+            BatchError: the cluster is not queued.
         """
         for pause in (*self.connection.pauses_s, None):
             try:
                 return submission.record_cluster(self._add_once(submission))
             except PoolUnreachableError as error:
-                # Not even the daemon was found: nothing can have been queued.
+                # The daemon was not found, so nothing was queued.
                 raise BatchError(error.message, where=error.where, hint=error.hint) from error
             except _SubmissionRefusedError as error:
                 raise BatchError(
-                    f"HTCondor does not take the jobs ({error})",
+                    f"HTCondor does not accept the jobs ({error})",
                     where=str(submission.description_file),
                     hint="Nothing of this cluster was submitted. Correct the template or the site.",
                 ) from error
@@ -55,7 +55,7 @@ class ScheddQueue:
                     ) from error
                 if pause is None:
                     raise BatchError(
-                        f"HTCondor does not take the jobs ({error})",
+                        f"HTCondor does not accept the jobs ({error})",
                         where=f"pools.{self.connection.pool.name}",
                         hint="Nothing of this cluster was submitted. Try again later.",
                     ) from error
@@ -87,13 +87,16 @@ class ScheddQueue:
                 raise _SubmissionInDoubtError(" ".join(str(error).split())) from error
 
     def resolve_unconfirmed(self, submission: Submission, *, mine: bool) -> QueuedCluster | None:
-        """What became of a submission whose submitter died, or is still at it."""
-        over = mine or not is_locked(submission.lock_file)
+        """Find out whether a submission without a recorded cluster is queued.
+
+        ``mine`` if the caller holds the campaign, so that no submitter is alive.
+        """
+        abandoned = mine or not is_locked(submission.lock_file)
         cluster = self.find_cluster(submission)
-        if cluster is None or not over:
+        if cluster is None or not abandoned:
             return cluster
         if self.connection.pool.spool and self._is_half_spooled(submission):
-            # Its inputs will never come.
+            # Its inputs will never arrive.
             self.act_on_jobs("Remove", submission.constraint, CANCEL_REASON)
             submission.remove()
             return None
@@ -108,10 +111,10 @@ class ScheddQueue:
         )
 
     def find_cluster(self, submission: Submission) -> QueuedCluster | None:
-        """Ask queue and history for a submission by its name.
+        """Find a submission's cluster in queue and history.
 
         Raises:
-            Unreachable: there is no answer.
+            PoolUnreachableError: HTCondor does not answer.
         """
         constraint = submission.constraint
         wanted = ["ClusterId", "QDate"]
@@ -127,7 +130,7 @@ class ScheddQueue:
     def query_ads(
         self, constraint: str, wanted: Sequence[str], limit: int = -1
     ) -> Sequence[ClassAdValues]:
-        """Ads of the queue, with those of clusters whose jobs are still to be made."""
+        """Query ads of the queue, including ads of clusters that are not fully materialized."""
 
         def query(schedd: Any) -> Sequence[ClassAdValues]:
             with configured_bindings(self.connection.pool) as htcondor:
@@ -139,23 +142,23 @@ class ScheddQueue:
         return self.connection.query_schedd(query)
 
     def act_on_jobs(self, action: str, constraint: str, reason: str) -> None:
-        """Do something with all jobs that fulfil a constraint: ``Remove``, ``Release``.
+        """Apply an action (``Remove``, ``Release``) to all jobs that match a constraint.
 
         Raises:
-            Unreachable: there is no answer.
+            PoolUnreachableError: HTCondor does not answer.
         """
 
         def act(schedd: Any) -> None:
             with configured_bindings(self.connection.pool) as htcondor:
-                # Without a code the reason would be lost.
+                # HTCondor drops a reason without a code.
                 schedd.act(getattr(htcondor.JobAction, action), constraint, (reason, 0))
 
         self.connection.query_schedd(act)
 
 
 class _SubmissionRefusedError(Exception):
-    """The description is wrong: trying again cannot help."""
+    """The description is invalid; a retry cannot help."""
 
 
 class _SubmissionInDoubtError(Exception):
-    """The schedd did not say whether it took the jobs."""
+    """The schedd did not confirm whether it accepted the jobs."""

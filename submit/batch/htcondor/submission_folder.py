@@ -1,4 +1,4 @@
-"""A submission on disk: what is written before the schedd is asked, and found again after any death.
+"""Submission folder: written before the schedd is called, and recoverable after a crash.
 
 See :mod:`treehammer.submit.batch.htcondor` for the layout.
 """
@@ -40,7 +40,7 @@ _LOCKS = ".locks"
 
 @dataclass(frozen=True)
 class QueuedCluster:
-    """What a submission became: its number, and when it was queued, in seconds since 1970 UTC."""
+    """Cluster of a submission: its number and its queue time in seconds since 1970 UTC."""
 
     number: int
     queued_s: int
@@ -48,7 +48,7 @@ class QueuedCluster:
 
 @dataclass(frozen=True)
 class Submission:
-    """The jobs of a campaign that share a description, in the folder they are submitted from."""
+    """Jobs of a campaign with the same description, and the folder they are submitted from."""
 
     root: Path
     campaign: str
@@ -56,10 +56,10 @@ class Submission:
 
     @classmethod
     def for_jobs(cls, root: Path, campaign: str, text: str, job_ids: Sequence[str]) -> Submission:
-        """The submission of these jobs; the same jobs with the same text are the same one.
+        """Return the submission of these jobs; the same jobs and text give the same submission.
 
         Raises:
-            BatchError: the campaign's identity cannot name a folder.
+            BatchError: the campaign's id is not a valid folder name.
         """
         if not _SAFE_NAME.fullmatch(campaign):
             raise BatchError(f"{campaign!r} cannot name a submission")
@@ -68,16 +68,16 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """What the jobs' ads know it by."""
+        """Name of the submission in the jobs' ads."""
         return f"{self.campaign}.{self.tag}"
 
     @property
     def constraint(self) -> str:
-        """ClassAd expression that is true of all its jobs, and of no other."""
+        """ClassAd expression that matches exactly its jobs."""
         return f'{SUBMISSION_ATTRIBUTE} == "{self.name}"'
 
     def cluster_constraint(self, cluster: int, procs: Collection[int] = ()) -> str:
-        """As :attr:`constraint`, of the jobs of one cluster; of these procs alone, if any is named."""
+        """Restrict :attr:`constraint` to one cluster, and to these procs if any are given."""
         parts = [self.constraint, f"ClusterId == {cluster}"]
         if procs:
             parts.append(f"({' || '.join(f'ProcId == {proc}' for proc in procs)})")
@@ -85,7 +85,7 @@ class Submission:
 
     @property
     def path(self) -> Path:
-        """Its folder."""
+        """Folder of the submission."""
         return self.root / self.campaign / self.tag
 
     @property
@@ -95,21 +95,21 @@ class Submission:
 
     @property
     def description_file(self) -> Path:
-        """Exactly what was submitted."""
+        """The submitted description."""
         return self.path / "submit.txt"
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether we asked for its end."""
+        """Whether Treehammer cancelled the submission."""
         return (self.path / "cancelled").exists()
 
     def mark_cancelled(self) -> None:
-        """Remember that we ask for its end."""
+        """Record that Treehammer cancels the submission."""
         (self.path / "cancelled").touch()
 
     @property
     def job_ids(self) -> tuple[str, ...]:
-        """Its jobs: number N of these is proc N of the cluster.
+        """Ids of its jobs: number N is proc N of the cluster.
 
         Raises:
             BatchError: the folder is damaged.
@@ -118,7 +118,7 @@ class Submission:
 
     @property
     def description_text(self) -> str:
-        """The description that its jobs came with.
+        """Description of the jobs, as given to :meth:`stage`.
 
         Raises:
             BatchError: the folder is damaged.
@@ -126,7 +126,7 @@ class Submission:
         return self._read_index[1]
 
     def inputs(self, job_id: str) -> dict[str, Path]:
-        """Name in the sandbox -> file or folder that was sent with a job."""
+        """Return name in the sandbox -> file or folder of a job's inputs."""
         files: dict[str, Path] = {}
         for folder in (self.path / "shared", self.path / "jobs" / job_id):
             files |= {
@@ -146,12 +146,12 @@ class Submission:
             raise BatchError(
                 f"damaged submission ({error})",
                 where=str(path),
-                hint="Remove this folder; what its jobs recorded and was not collected is lost.",
+                hint="Remove this folder; records of its jobs that were not collected are lost.",
             ) from error
 
     @property
     def cluster(self) -> QueuedCluster | None:
-        """The cluster it became; None while nobody has seen it in the queue."""
+        """Cluster of the submission; None until it was seen in the queue."""
         try:
             document = json.loads((self.path / "cluster.json").read_text(encoding="utf-8"))
             return QueuedCluster(int(document["cluster"]), int(document["queued_s"]))
@@ -159,51 +159,51 @@ class Submission:
             return None
 
     def record_cluster(self, cluster: QueuedCluster) -> QueuedCluster:
-        """Remember what it became."""
+        """Store the cluster of the submission."""
         text = json.dumps({"cluster": cluster.number, "queued_s": cluster.queued_s})
         write_atomically(self.path / "cluster.json", text)
         return cluster
 
     def batch_ids(self, cluster: QueuedCluster) -> dict[str, str]:
-        """Job id -> batch id."""
+        """Return job id -> batch id."""
         return {
             job_id: f"{cluster.number}.{proc}@{self.name}"
             for proc, job_id in enumerate(self.job_ids)
         }
 
     def job_folder(self, proc: int) -> Path:
-        """Folder of one of its jobs."""
+        """Return the folder of one job."""
         return self.path / "jobs" / self.job_ids[proc]
 
     def sandboxes(self, proc: int) -> dict[int, Path]:
-        """Attempt -> folder with its output, as far as it came."""
-        found = {}
+        """Return attempt -> output folder, as far as the output has arrived."""
+        folders = {}
         try:
             with os.scandir(self.job_folder(proc) / OUTPUT_FOLDER) as entries:
                 for entry in entries:
                     number = entry.name.removeprefix(ATTEMPT_PREFIX)
                     if number.isdigit() and entry.is_dir(follow_symlinks=False):
-                        found[int(number)] = Path(entry.path)
+                        folders[int(number)] = Path(entry.path)
         except OSError:
             return {}
-        return dict(sorted(found.items()))
+        return dict(sorted(folders.items()))
 
     def locked(self) -> AbstractContextManager[object]:
-        """Hold the campaign: nobody else stages or submits for it meanwhile."""
+        """Hold the campaign: no other process stages or submits for it meanwhile."""
         return hold_lock(self.lock_file)
 
     @property
     def lock_file(self) -> Path:
-        """Held by whoever submits for the campaign."""
+        """File locked by the submitter of the campaign."""
         return self.root / _LOCKS / self.campaign
 
     def stage(self, text: str, jobs: Sequence[JobDescription], *, spool: bool) -> None:
-        """Write all that the jobs need; the caller holds the campaign.
+        """Write all files of the jobs. The caller holds the campaign.
 
         Raises:
-            BatchError: it cannot be written; nothing of it is there then.
+            BatchError: the folder cannot be written; none of it exists then.
         """
-        hint = "Make room, or choose another submit_dir for the pool."
+        hint = "Free disk space, or choose another submit_dir for the pool."
         with create_folder_atomically(
             self.path, self.root / _INCOMING / self.name, hint
         ) as incoming:
@@ -214,10 +214,10 @@ class Submission:
                 _change_owner(self.path.parent, self.root)
 
     def full_description(self, text: str, jobs: Sequence[JobDescription], *, spool: bool) -> str:
-        """The submit description, but for its ``queue`` statement.
+        """Build the submit description without its ``queue`` statement.
 
         Raises:
-            BatchError: the text has what is filled in here, or an input has no proper name.
+            BatchError: the text sets a reserved key, or an input has an invalid name.
         """
         shared = _shared_inputs(jobs)
         # HTCondor names a file in the sandbox by the last part of its path.
@@ -243,7 +243,7 @@ class Submission:
         (folder / "jobs").mkdir()
         own = [name for name in jobs[0].inputs if name not in shared]
         for job in jobs:
-            # Plain strings and links: there may be ten thousand.
+            # Plain strings and hard links are fast enough for ten thousand jobs.
             mine = f"{folder}/jobs/{job.job_id}"
             os.mkdir(mine)  # noqa: PTH102
             for name in own:
@@ -253,7 +253,7 @@ class Submission:
         (folder / "submission.json").write_text(index, encoding="utf-8")
 
     def remove(self) -> int:
-        """Remove its folder and return its bytes.
+        """Remove the folder and return its bytes.
 
         Raises:
             BatchError: it cannot be removed.
@@ -262,21 +262,21 @@ class Submission:
         try:
             self.path.parent.rmdir()
         except OSError:
-            pass  # other submissions of the campaign are there
+            pass  # the campaign has other submissions
         return size
 
 
 def parse_batch_id(batch_id: str, root: Path) -> tuple[Submission, int, int] | None:
-    """Submission, cluster and proc that a batch id means; None when it is none of ours."""
-    found = _BATCH_ID.fullmatch(batch_id)
-    if found is None:
+    """Return submission, cluster and proc of a batch id; None for another format."""
+    match = _BATCH_ID.fullmatch(batch_id)
+    if match is None:
         return None
-    cluster, proc, campaign, tag = found.groups()
+    cluster, proc, campaign, tag = match.groups()
     return Submission(root, campaign, tag), int(cluster), int(proc)
 
 
 def find_submissions(root: Path, campaign: str = "*") -> Iterator[Submission]:
-    """All submissions of a campaign, or of every one; the newest first."""
+    """Yield the submissions of one campaign, or of all, newest first."""
     found = [path for path in root.glob(f"{campaign}/*/submission.json") if path.is_file()]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         folder = path.parent
@@ -285,11 +285,11 @@ def find_submissions(root: Path, campaign: str = "*") -> Iterator[Submission]:
 
 
 def _shared_inputs(jobs: Sequence[JobDescription]) -> Mapping[str, Path]:
-    """The inputs that are the same for all jobs."""
+    """Return the inputs that are the same file for all jobs."""
     first = jobs[0].inputs
     for name in first:
         if not _INPUT_NAME.fullmatch(name) or name == OUTPUT_FOLDER:
-            raise BatchError(f"{name!r} cannot be the name of an input")
+            raise BatchError(f"{name!r} is not a valid name of an input")
     for job in jobs:
         if job.inputs.keys() != first.keys():
             raise BatchError(f"job {job.job_id} has other inputs than {jobs[0].job_id}")
@@ -301,7 +301,7 @@ def _shared_inputs(jobs: Sequence[JobDescription]) -> Mapping[str, Path]:
 
 
 def _link_or_copy(source: Path, target: str) -> None:
-    """Have the same file there, as the same file where both are on one disk: nobody changes it."""
+    """Create a hard link, or a copy across disks; nobody changes the file."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:  # another disk, or a folder
@@ -309,21 +309,20 @@ def _link_or_copy(source: Path, target: str) -> None:
 
 
 def _change_owner(folder: Path, like: Path) -> None:
-    """Give a folder, with all in it, to whom another belongs, if that is not us.
+    """Give a folder and its content to the owner of another folder if that is not this user.
 
-    As root we give it away; otherwise it takes on the permissions of group and others, but for files
-    that are nobody else's business.
+    Root changes the owner; other users copy the group and world permissions, except for private files.
     """
-    of = like.stat()
-    if of.st_uid == os.geteuid() and not of.st_mode & 0o022:
+    status = like.stat()
+    if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
         return
     for parent, _, files in os.walk(folder):
         paths = (parent, *(f"{parent}/{name}" for name in files))
         for path in paths:
             if os.geteuid() == 0:
-                os.lchown(path, of.st_uid, of.st_gid)
+                os.lchown(path, status.st_uid, status.st_gid)
             else:
-                _grant_access(Path(path), of.st_mode)
+                _grant_access(Path(path), status.st_mode)
 
 
 def _grant_access(path: Path, like: int) -> None:

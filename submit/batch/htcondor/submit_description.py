@@ -1,4 +1,4 @@
-"""What a template may use and must leave alone, and the submit description made of both."""
+"""Submit descriptions: keys of the template and keys that Treehammer adds."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Iterator, Sequence
 
 from treehammer.errors import BatchError
 
-#: In a template: number of this start of the job.
+#: Placeholder in a template: number of this start of the job.
 ATTEMPT_VARIABLE = "$(treehammer_attempt)"
-#: In a template: folder in the sandbox for the output of this start.
+#: Placeholder in a template: sandbox folder for the output of this start.
 OUTPUT_VARIABLE = "$(treehammer_output)"
-#: Folder of the sandbox that comes back, with that of every start.
+#: Sandbox folder that is transferred back, with a folder for every start.
 OUTPUT_FOLDER = "output"
-#: HTCondor's event log: of a submission, or of a job that is spooled.
+#: HTCondor's event log of a submission, or of a spooled job.
 EVENT_LOG_NAME = "events.log"
-#: Name of the folder of one start in it.
+#: Prefix of the folder of one start.
 ATTEMPT_PREFIX = "attempt-"
 
-#: Attributes of a job of ours.
+#: ClassAd attributes of Treehammer's jobs.
 CAMPAIGN_ATTRIBUTE = "TreehammerCampaign"
 SUBMISSION_ATTRIBUTE = "TreehammerSubmission"
 JOB_ATTRIBUTE = "TreehammerJob"
 ATTEMPT_ATTRIBUTE = "TreehammerAttempt"
-#: Of a job that was queued anew: number of its last attempt before.
-EARLIER_ATTRIBUTE = "TreehammerEarlier"
+#: Number of the last attempt of a requeued job before it was requeued.
+PREVIOUS_ATTEMPTS_ATTRIBUTE = "TreehammerPreviousAttempts"
 
-# The schedd counts the starts of shadows durably; NumJobStarts falls back when it is killed, and a
-# later start would overwrite the output of an earlier one.  Expanded as a shadow starts, and kept
-# when it reconnects.  Without spaces: inside quoted arguments HTCondor would quote them.
-_ATTEMPT_VALUE = f"$$([(NumShadowStarts?:1)+({EARLIER_ATTRIBUTE}?:0)])"
+# The schedd counts shadow starts durably; NumJobStarts falls back when the schedd is killed, and a
+# later start would overwrite the output of an earlier one.  It is expanded when a shadow starts and
+# kept when it reconnects.  No spaces: HTCondor would quote them inside quoted arguments.
+_ATTEMPT_VALUE = f"$$([(NumShadowStarts?:1)+({PREVIOUS_ATTEMPTS_ATTRIBUTE}?:0)])"
 
-#: Keys that are filled in here, in lower case.
+#: Keys that Treehammer sets, in lower case.
 RESERVED_KEYS = frozenset(
     {
         "initialdir",
@@ -56,7 +56,7 @@ RESERVED_KEYS = frozenset(
         ),
     }
 )
-#: Keys of late materialisation, which HTCondor cannot combine with spooling.
+#: Keys of late materialization, which HTCondor cannot combine with spooling.
 _MATERIALIZATION_KEYS = frozenset({"max_materialize", "max_idle", "materialize_max_idle"})
 
 _KEY_PATTERN = re.compile(r"\s*([+\w.]+)")
@@ -65,22 +65,22 @@ _KEY_PATTERN = re.compile(r"\s*([+\w.]+)")
 def build_description(
     text: str, *, folder: str, campaign: str, submission: str, inputs: Sequence[str], spool: bool
 ) -> str:
-    """The whole submit description of a cluster, but for its ``queue`` statement.
+    """Build the submit description of a cluster, without its ``queue`` statement.
 
     Args:
-        text: what the template gave.
-        folder: of the submission; absolute.
-        campaign: its identity.
+        text: the rendered template.
+        folder: absolute path of the submission.
+        campaign: id of the campaign.
         submission: unique name of the submission.
-        inputs: of a job, relative to its folder.
-        spool: whether input goes to the schedd, and output is fetched from it.
+        inputs: inputs of a job, relative to its folder.
+        spool: whether inputs are sent to the schedd and outputs fetched from it.
 
     Raises:
-        BatchError: the text has a key that is filled in here, or the folder's name cannot be said.
+        BatchError: the text sets a reserved key, or the folder's name cannot be expressed.
     """
     if re.search(r'[$"\n]', folder):
         raise BatchError(
-            "HTCondor cannot be told of a folder with $ or a quotation mark in its name",
+            "HTCondor does not support folder names with $, quotation marks or line breaks",
             where=folder,
             hint="Choose another submit_dir for this pool, or another --data-dir.",
         )
@@ -88,9 +88,9 @@ def build_description(
     for key, statement in _split_statements(text):
         if key in RESERVED_KEYS:
             raise BatchError(
-                f"{key!r} is filled in when the job is submitted",
+                f"{key!r} is set by Treehammer",
                 where="submit description",
-                hint="Take it out of the template.",
+                hint="Remove it from the template.",
             )
         if not (spool and key in _MATERIALIZATION_KEYS):
             kept.append(statement)
@@ -98,7 +98,7 @@ def build_description(
         [
             *kept,
             f"initialdir = {folder}/jobs/$(job_id)",
-            # The log of a spooled job lies at the schedd and comes home with its output.
+            # The log of a spooled job is written at the schedd and returned with the output.
             f"log = {EVENT_LOG_NAME}" if spool else f"log = {folder}/{EVENT_LOG_NAME}",
             "should_transfer_files = YES",
             f"transfer_input_files = {','.join(inputs)}",
@@ -109,7 +109,7 @@ def build_description(
             f'My.{SUBMISSION_ATTRIBUTE} = "{submission}"',
             f'My.{JOB_ATTRIBUTE} = "$(job_id)"',
             f'My.{ATTEMPT_ATTRIBUTE} = "{ATTEMPT_VARIABLE}"',
-            # So that each event tells to which start it belongs.
+            # Adds the number of the start to each event.
             f"job_ad_information_attrs = {ATTEMPT_ATTRIBUTE}",
             "",
         ]
@@ -117,11 +117,11 @@ def build_description(
 
 
 def _split_statements(text: str) -> Iterator[tuple[str, str]]:
-    """Key in lower case, '' for none, and text of each statement, with the lines it goes on over."""
+    """Yield key (lower case, '' for none) and text of each statement with its continuation lines."""
     lines = iter(text.splitlines())
     for line in lines:
         parts = [line]
         while parts[-1].endswith("\\") and not line.lstrip().startswith("#"):
             parts.append(next(lines, ""))
-        found = _KEY_PATTERN.match(line)
-        yield found.group(1).lower() if found else "", "\n".join(parts)
+        match = _KEY_PATTERN.match(line)
+        yield match.group(1).lower() if match else "", "\n".join(parts)

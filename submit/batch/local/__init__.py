@@ -1,1 +1,1 @@
-"""The local batch system: jobs on this machine."""
+"""Local batch system: jobs on this machine."""

@@ -1,4 +1,4 @@
-"""Starting one attempt of a job: what its description asks for, its sandbox, its worker."""
+"""Start of one attempt of a job: its description, its sandbox, its worker."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from treehammer.submit.batch.local import job_processes
 from treehammer.submit.batch.local.spool import SpooledJob
 from treehammer.submit.batch.staging import copy_input, describe_os_error, is_disk_full
 
-#: Tells the worker its slot.
+#: Environment variable with the worker's slot.
 SLOT_VARIABLE = "TREEHAMMER_BATCH_SLOT"
-#: In a description's arguments: the number of the attempt.
+#: Placeholder in a description's arguments for the number of the attempt.
 ATTEMPT_PLACEHOLDER = "$(ATTEMPT)"
 
 
 class NoDiskSpaceError(Exception):
-    """The attempt could not be prepared because the disk is full; later it may be."""
+    """The attempt could not be prepared because the disk is full; it can be retried."""
 
 
 @dataclass(frozen=True)
 class WorkerCommand:
-    """What a description asks for: the command, its whole environment, seconds of wall time.
+    """Command of a job description with its whole environment and its wall limit in seconds.
 
-    :data:`ATTEMPT` among the arguments stands for the attempt's number; no limit is infinity.
+    :data:`ATTEMPT_PLACEHOLDER` in the arguments stands for the attempt's number; no limit is infinity.
     """
 
     executable: str
@@ -47,7 +47,7 @@ class WorkerCommand:
         """Read a rendered description.
 
         Raises:
-            BatchError: it is no valid description.
+            BatchError: the description is invalid.
         """
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -63,9 +63,9 @@ class WorkerCommand:
 
 @dataclass(frozen=True)
 class PreparedAttempt:
-    """An attempt for which everything is there but the process.
+    """An attempt that is ready to be started.
 
-    The lock is held already: the worker inherits it and holds it as long as it lives.
+    The lock is already held; the worker inherits it and holds it for its lifetime.
     """
 
     job: SpooledJob
@@ -76,7 +76,7 @@ class PreparedAttempt:
     err: IO[bytes]
 
     def launch(self, slot: int) -> subprocess.Popen[bytes]:
-        """Start the worker in a session of its own.
+        """Start the worker in its own session.
 
         Raises:
             OSError, ValueError, subprocess.SubprocessError: it cannot be started.
@@ -89,8 +89,8 @@ class PreparedAttempt:
         pid_file = self.job.pid_file(self.number)
 
         def leave_pid() -> None:
-            # In the child, so that no moment exists in which it runs and nobody could end it.
-            # Where there is no room for it, a cancellation kills without asking first.
+            # Written in the child, so that a running worker can always be ended.
+            # Without the file, e.g. on a full disk, a cancellation sends SIGKILL at once.
             pid = os.getpid()
             with suppress(OSError):
                 write_atomically(pid_file, f"{pid} {job_processes.start_time(pid)}")
@@ -114,13 +114,13 @@ def prepare_attempt(job: SpooledJob, number: int) -> Iterator[PreparedAttempt]:
 
     Raises:
         BatchError: the attempt can never start.
-        NoRoom: the disk is full.
+        NoDiskSpaceError: the disk is full.
     """
     task = WorkerCommand.read(job.description_file)
     sandbox = job.sandbox_folder(number)
     with ExitStack() as files:
         try:
-            if sandbox.exists():  # half copied by a killed runner, or for want of room
+            if sandbox.exists():  # a partial copy of a killed runner, or from a full disk
                 shutil.rmtree(sandbox)
             copy_input(job.inputs_folder, sandbox)
             lock = files.enter_context(job.lock_file(number).open("w"))

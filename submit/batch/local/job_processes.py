@@ -1,6 +1,6 @@
-"""Processes of a job on this machine: who they are, and how to end all of them (Linux).
+"""Processes of local jobs: their identity, and killing all of them (Linux).
 
-A job is named by its folder in the spool.
+A job is identified by its folder in the spool.
 """
 
 from __future__ import annotations
@@ -11,98 +11,86 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from treehammer.collectors.job_spec import JOB_MARK_VARIABLE
-from treehammer.collectors.worker.probes.process_stats import list_descendants, read_text
+import psutil
 
-_PROC = Path("/proc")
-#: How often is looked for processes that were forked while the others were being killed.
+from treehammer.collectors.job_spec import JOB_MARK_VARIABLE
+
+#: Rounds of killing: processes may fork while the others are being killed.
 MAX_KILL_ROUNDS = 20
 
 
 def start_time(pid: int) -> int:
-    """Clock ticks since boot at which the process started, 0 when there is none.
+    """Return the process's start in clock ticks since boot; 0 for a zombie or no process.
 
-    With the pid it names a process for good: a pid alone is used again.  A zombie counts as gone.
+    Pid and start time identify a process; a pid alone is reused.  ``psutil``'s creation time depends
+    on the wall clock, which may be set.
     """
     try:
-        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
-    # The command's name is in parentheses and may hold anything, even ") R 1".
+    # The command name is in parentheses and may contain anything, even ") R 1".
     fields = text.rpartition(")")[2].split()
     return 0 if fields[0] in ("Z", "X") else int(fields[19])
 
 
 def job_marker(job: Path) -> dict[str, str]:
-    """The variable that marks all processes of a job.
+    """Return the environment variable that marks all processes of a job.
 
-    It holds the job's folder rather than its batch id: another queue may use the same ids.
+    Its value is the job's folder rather than the batch id: another queue may use the same ids.
     """
     return {JOB_MARK_VARIABLE: str(job.absolute())}
 
 
 def find_marked_processes(job: Path) -> Iterator[int]:
-    """Pids of all living processes of a job, in whatever session or process group they are."""
+    """Yield the pids of a job's live processes, in any session or process group."""
     ((name, value),) = job_marker(job).items()
-    mark = os.fsencode(f"{name}={value}")
-    for entry in _PROC.iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            environment = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if mark in environment.split(b"\0"):
-            yield int(entry.name)
+    for process in psutil.process_iter(["environ"]):
+        environment = process.info["environ"] or {}
+        if environment.get(name) == value and process.pid != os.getpid():
+            yield process.pid
 
 
 def send_signal(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process that may just have ended."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def kill_job_processes(job: Path) -> int:
-    """Kill every process of a job and return how many there were.
-
-    What is forked while the others are being killed is met on the next look.
-    """
+    """Kill every process of a job and return their number."""
     killed: set[int] = set()
     for _ in range(MAX_KILL_ROUNDS):
-        found = set(find_marked_processes(job))
-        if not found:
+        pids = set(find_marked_processes(job))
+        if not pids:
             break
-        for pid in found:
+        for pid in pids:
             send_signal(pid, signal.SIGKILL)
-        killed |= found
+        killed |= pids
     return len(killed)
 
 
 def kill_orphans(workers: Collection[int]) -> int:
-    """Kill every child of this process but ``workers``, and all below it; how many there were.
+    """Kill every child of this process except ``workers``, with its descendants.
 
-    For the runner, a child sub-reaper: what workers leave behind becomes its own child.
+    For the runner, a child sub-reaper: processes that outlive a worker become its children.
+
+    Returns:
+        Number of killed processes.
     """
     killed: set[int] = set()
     for _ in range(MAX_KILL_ROUNDS):
-        orphans = set(_child_pids()) - set(workers)
+        orphans = [child for child in psutil.Process().children() if child.pid not in workers]
         if not orphans:
             break
-        found = {pid for orphan in orphans for pid in (orphan, *list_descendants(orphan))}
-        for pid in found:
+        pids = {orphan.pid for orphan in orphans}
+        for orphan in orphans:
+            with suppress(psutil.NoSuchProcess):
+                pids |= {process.pid for process in orphan.children(recursive=True)}
+        for pid in pids:
             send_signal(pid, signal.SIGKILL)
-        killed |= found
-        for pid in orphans:
+        killed |= pids
+        for orphan in orphans:
             with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+                os.waitpid(orphan.pid, 0)
     return len(killed)
-
-
-def _child_pids() -> Iterator[int]:
-    me = os.getpid()
-    for pid in list_descendants(me):
-        fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-        if fields and int(fields[1]) == me:
-            yield pid

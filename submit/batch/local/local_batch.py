@@ -1,4 +1,4 @@
-"""The local batch system: jobs of this machine's user, run by a detached runner process."""
+"""Local batch system: jobs of this machine's user, run by a detached runner process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from treehammer.submit.batch.local import queue_runner
 from treehammer.submit.batch.local.spool import Spool
 from treehammer.submit.batch.staging import describe_os_error
 
-#: Seconds that a cancel waits for its jobs to end before it returns all the same.
+#: Longest time in seconds that a cancel waits for its jobs to end.
 _CANCEL_WAIT_S = queue_runner.TERMINATE_GRACE_S + 5.0
 
 
 class LocalBatch:
-    """A queue in a spool directory (see :mod:`treehammer.submit.batch.local.spool`).
+    """Queue in a spool directory (see :mod:`treehammer.submit.batch.local.spool`).
 
-    Every call that finds unfinished work makes sure that a runner is there.
+    Every call that finds unfinished jobs starts a runner unless one is alive.
 
     Args:
-        spool_dir: the spool; made when it does not exist.
-        slots: how many jobs may run at once; 1 measures undisturbed.
+        spool_dir: the spool; created if missing.
+        slots: number of concurrent jobs; 1 avoids disturbing measurements.
     """
 
     name = LOCAL_BATCH
@@ -37,7 +37,7 @@ class LocalBatch:
         self.slots = slots
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
-        """Queue the jobs in this order; those already queued keep their batch id.
+        """Queue the jobs in this order; jobs already queued keep their batch id.
 
         Raises:
             BatchError: nothing was queued.
@@ -51,11 +51,11 @@ class LocalBatch:
         return {**known, **added}
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        """Job id -> batch id of the jobs that are in the queue."""
+        """Return job id -> batch id of queued jobs."""
         return self.spool.find(job_ids)
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """State of each known job; unknown ids are absent."""
+        """Return the status of each known job."""
         statuses = self._read_statuses(batch_ids)
         if any(not status.state.is_final for status in statuses.values()):
             with self.spool.locked():
@@ -63,7 +63,7 @@ class LocalBatch:
         return statuses
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
-        """Attempt -> folder with its output."""
+        """Return attempt -> output folder."""
         job = self.spool.job(batch_id)
         if job is None:
             return {}
@@ -71,62 +71,62 @@ class LocalBatch:
         return {number: folder for number, folder in folders.items() if folder.is_dir()}
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
-        """Cancel what is not final and return how many were.
+        """Cancel jobs that are not final and return their number.
 
-        Waits until they are, which takes some seconds where a worker is slow to end.
+        Waits until they have ended, up to some seconds.
         """
         statuses = self._read_statuses(batch_ids)
-        asked = [batch_id for batch_id, status in statuses.items() if not status.state.is_final]
-        if not asked:
+        open_ids = [batch_id for batch_id, status in statuses.items() if not status.state.is_final]
+        if not open_ids:
             return 0
         with self.spool.locked():
             try:
-                for batch_id in asked:
+                for batch_id in open_ids:
                     (self.spool.cancels / batch_id).touch()
             except OSError as error:
                 raise BatchError(
-                    f"cannot ask for the end of the jobs ({describe_os_error(error)})",
+                    f"cannot request the cancellation of jobs ({describe_os_error(error)})",
                     where=str(self.spool.cancels),
-                    hint="Make room there and cancel again; those asked for so far end.",
+                    hint="Free some disk space and cancel again.",
                 ) from error
             self._ensure_runner()
         deadline = time.monotonic() + _CANCEL_WAIT_S
         while time.monotonic() < deadline:
-            if all(status.state.is_final for status in self._read_statuses(asked).values()):
+            if all(status.state.is_final for status in self._read_statuses(open_ids).values()):
                 break
             time.sleep(queue_runner.TICK_INTERVAL_S)
-        return len(asked)
+        return len(open_ids)
 
     def release(self, batch_ids: Iterable[str]) -> int:
-        """Nothing is ever held here."""
+        """Release nothing: local jobs are never held."""
         return 0
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
-        """None: a lost job has been tried once more already."""
+        """Requeue nothing: the runner has retried lost jobs already."""
         return {}
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
-        """Why no queued job starts."""
+        """Explain why no queued job starts."""
         if queue_runner.has_disk_space(self.spool):
             return []
         least = queue_runner.MIN_FREE_BYTES // 1_000_000
         return [
-            f"No job starts: less than {least} MB are free in {self.spool.root}. Make room there."
+            f"No job starts: less than {least} MB are free in {self.spool.root}. Free disk space there."
         ]
 
     def purge(self, batch_ids: Iterable[str]) -> int:
-        """Remove the clusters all of whose jobs are named and final; how many bytes that freed.
+        """Remove clusters whose jobs are all listed and final; return the freed bytes.
 
         Raises:
-            BatchError: one cannot be removed.
+            BatchError: a folder cannot be removed.
         """
-        asked, freed = set(batch_ids), 0
+        listed, freed = set(batch_ids), 0
         with self.spool.locked():
-            for name in sorted({batch_id.rpartition(".")[0] for batch_id in asked}):
+            for name in sorted({batch_id.rpartition(".")[0] for batch_id in listed}):
                 if not (self.spool.jobs / name).is_dir():
                     continue
                 jobs = self.spool.read_cluster(name).jobs
-                if all(job.batch_id in asked and job.read_status().state.is_final for job in jobs):
+                if all(job.batch_id in listed and job.read_status().state.is_final for job in jobs):
                     freed += self.spool.remove(name)
         return freed
 
@@ -135,7 +135,7 @@ class LocalBatch:
         return {job.batch_id: job.read_status() for job in jobs if job is not None}
 
     def _ensure_runner(self) -> None:
-        """Start a runner unless one is alive; the caller holds the queue, so none can just leave."""
+        """Start a runner unless one is alive. The caller holds the queue, so no runner can leave now."""
         with self.spool.runner_lock.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,13 +151,13 @@ class LocalBatch:
                 timeout=60,
                 check=True,
                 cwd=self.spool.root,
-                # Ctrl-C is meant for us, not for the runner.
+                # Ctrl-C must not reach the runner.
                 start_new_session=True,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            said = getattr(error, "stderr", None) or b""
+            output = getattr(error, "stderr", None) or b""
             raise BatchError(
-                f"the local runner does not start ({error}) {said.decode(errors='replace')}".rstrip(),
+                f"the local runner does not start ({error}) {output.decode(errors='replace')}".rstrip(),
                 where=str(self.spool.root),
-                hint="What is queued stays queued; `treehammer status` tries again.",
+                hint="Queued jobs stay queued; `treehammer status` tries again.",
             ) from error

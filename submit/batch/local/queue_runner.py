@@ -1,11 +1,11 @@
-"""The local batch system's runner: one detached process per spool that runs the queued jobs.
+"""Runner of the local batch system: one detached process per spool that runs the queued jobs.
 
-``python -m treehammer.submit.batch.local.queue_runner SPOOL`` returns at once and leaves the runner behind in
-a session of its own, unless one is already there.  It starts jobs in the order of submission,
-``slots`` at once, ends what is cancelled or over its wall limit, and leaves when nothing is left.
+``python -m treehammer.submit.batch.local.queue_runner SPOOL`` returns at once and leaves the runner
+in its own session, unless one is alive.  It starts jobs in the order of submission, ``slots`` at
+once, ends cancelled jobs and jobs over their wall limit, and leaves when no job is left.
 
-Whenever the runner itself is killed, its workers go on.  The next runner recognises them by the
-lock each holds, adopts them, and starts again (as a new attempt) only those that ended unseen.
+If the runner is killed, its workers continue.  The next runner recognizes them by the lock that
+each holds, adopts them, and restarts, as a new attempt, only those that ended unobserved.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from treehammer.submit.batch.local.attempt_launch import (
 from treehammer.submit.batch.local.spool import Spool, SpooledJob
 from treehammer.submit.batch.staging import describe_os_error
 
-#: A job whose attempt was lost, or asked for it, is started again until it had so many.
+#: Attempts of a job that was lost or asked for a retry.
 MAX_LOCAL_ATTEMPTS = 2
-#: Seconds between SIGTERM, on which the worker still writes its records, and SIGKILL.
+#: Seconds between SIGTERM, which lets the worker write its records, and SIGKILL.
 TERMINATE_GRACE_S = 10.0
-#: Seconds between two looks at the queue: small beside a job, and no load while it measures.
+#: Seconds between two polls: short compared to a job, and no load on its measurements.
 TICK_INTERVAL_S = 0.2
-#: Seconds until what failed for want of room, or for another fault of the disk, is tried again.
+#: Seconds before a failed disk operation is retried.
 STALLED_S = 2.0
-#: Bytes that must be free for a job to start: what it measures would find no place otherwise.
+#: Free bytes that a job needs to start; its records need room.
 MIN_FREE_BYTES = 16_000_000
 
 
 @dataclass
 class RunningAttempt:
-    """One attempt under way; ``process`` is None for one adopted from a killed runner.
+    """One attempt in progress; ``process`` is None if adopted from a killed runner.
 
     ``reason`` says why it is being ended, or why it could not be started.
     """
@@ -66,7 +66,7 @@ class RunningAttempt:
     kill_at: float = 0.0
 
     def pid(self, attempt: int) -> int:
-        """The worker's pid, 0 when it is gone or not yet known."""
+        """Return the worker's pid; 0 if it has ended or is not known yet."""
         try:
             pid, started = map(int, self.job.pid_file(attempt).read_text("ascii").split())
         except (FileNotFoundError, ValueError):
@@ -86,21 +86,20 @@ class QueueRunner:
         self.running: dict[str, RunningAttempt] = {}
 
     def run(self, lock: IO[str]) -> None:
-        """Work until the queue is empty; ``lock`` is the held runner's lock."""
+        """Run until the queue is empty; ``lock`` is the runner's lock, already held."""
         self.log_line(f"runner {os.getpid()} starts")
-        # A spool that was removed has nothing left to run, and never will.
+        # A removed spool never has jobs again.
         while self.spool.jobs.is_dir():
             if self.run_once() and not self.active and self.release_if_idle(lock):
                 return
             time.sleep(TICK_INTERVAL_S)
 
     def run_once(self) -> bool:
-        """Take one look at everything; whether all could be done.
+        """Run every step once; returns whether all succeeded.
 
-        What could not be written did not happen: it is tried again as it stands, and holds up
-        nothing else.
+        A step that fails on a disk error is retried later and does not stop the others.
         """
-        good = True
+        succeeded = True
         for step in (
             self.load_new_clusters,
             self.record_finished,
@@ -111,30 +110,30 @@ class QueueRunner:
             try:
                 step()
             except OSError as error:
-                good = False
+                succeeded = False
                 self.log_line(f"stalled: {describe_os_error(error)}")
-        if not good:
+        if not succeeded:
             time.sleep(STALLED_S)
-        return good
+        return succeeded
 
     def release_if_idle(self, lock: IO[str]) -> bool:
-        """Let go of the spool unless there is new work after all."""
+        """Release the runner's lock unless there are new jobs."""
         with self.spool.locked():
             self.load_new_clusters()
             if self.active:
                 return False
-            self.log_line(f"runner {os.getpid()} leaves: nothing is left")
+            self.log_line(f"runner {os.getpid()} leaves: no jobs left")
             lock.close()
             return True
 
     def log_line(self, text: str) -> None:
-        """Write one line to the runner's log, when there is room for it."""
+        """Write one line to the runner's log if the disk has room."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         with suppress(OSError):
             print(f"{stamp} {text}", file=self.log, flush=True)
 
     def load_new_clusters(self) -> None:
-        """Take in submissions that are new to this runner."""
+        """Load submissions that are new to this runner."""
         for name in self.spool.cluster_names():
             if name in self.seen:
                 continue
@@ -145,7 +144,7 @@ class QueueRunner:
                     continue
                 statuses = {job.batch_id: job.read_status() for job in cluster.jobs}
             except BatchError as error:
-                self.log_line(f"left alone: {error}")
+                self.log_line(f"skipped: {error}")
                 continue
             for job in cluster.jobs:
                 status = statuses[job.batch_id]
@@ -156,24 +155,24 @@ class QueueRunner:
                         self.adopt_attempt(job, status)
 
     def adopt_attempt(self, job: SpooledJob, status: JobStatus) -> None:
-        """Watch an attempt that a killed runner left behind; whether it lives shows later."""
+        """Watch an attempt that a killed runner left; the next step finds out whether it is alive."""
         attempt = status.attempts[-1]
         self.log_line(f"{job.batch_id}: attempt {attempt.number} adopted")
         try:
             wall_s = WorkerCommand.read(job.description_file).wall_s
-        except BatchError:  # it ran, so it was readable once
+        except BatchError:  # damaged after the start
             wall_s = math.inf
         elapsed_s = (_now_us() - attempt.started_us) / 1e6
         deadline = time.monotonic() + wall_s - elapsed_s
         self.running[job.batch_id] = RunningAttempt(job, self.free_slot(), deadline)
 
     def free_slot(self) -> int:
-        """The lowest slot number that no running attempt has."""
+        """Return the lowest slot number without a running attempt."""
         taken = {running.slot for running in self.running.values()}
         return next(n for n in range(1, len(taken) + 2) if n not in taken)
 
     def start_queued(self) -> None:
-        """Start jobs in the order of submission while a slot and some room are free."""
+        """Start jobs in the order of submission while a slot and disk space are free."""
         slots = self.spool.slots
         for batch_id, status in list(self.active.items()):
             if len(self.running) >= slots or not has_disk_space(self.spool):
@@ -182,13 +181,13 @@ class QueueRunner:
                 self.start_attempt(self.folders[batch_id], status)
 
     def start_attempt(self, job: SpooledJob, status: JobStatus) -> None:
-        """Begin the next attempt of a job."""
+        """Start the next attempt of a job."""
         number = len(status.attempts) + 1
         attempt = AttemptStatus(number, JobState.RUNNING, _now_us(), 0, None, "")
         try:
             with prepare_attempt(job, number) as ready:
-                # Recorded before the start: should we be killed in between, the successor finds a
-                # lock that nobody holds and tries again; the other order could run a job twice.
+                # Recorded before the start: if this runner is killed in between, the successor finds a
+                # free lock and tries again; the reverse order could run a job twice.
                 self.record_status(
                     JobStatus(job.batch_id, JobState.RUNNING, (*status.attempts, attempt))
                 )
@@ -201,13 +200,13 @@ class QueueRunner:
                 except (OSError, ValueError, subprocess.SubprocessError) as error:
                     running.reason = f"cannot start: {error}"
         except NoDiskSpaceError as error:
-            self.log_line(f"{job.batch_id}: waits for room ({error})")
+            self.log_line(f"{job.batch_id}: waits for disk space ({error})")
         except BatchError as error:
             lost = replace(attempt, state=JobState.LOST, ended_us=_now_us(), reason=str(error))
             self.record_status(JobStatus(job.batch_id, JobState.LOST, (*status.attempts, lost)))
 
     def record_status(self, status: JobStatus) -> None:
-        """Write a job's new state, and forget the job when that is final."""
+        """Write a job's new status; a final job leaves the runner."""
         job = self.folders[status.batch_id]
         job.write_status(status)
         number = f" (attempt {status.attempts[-1].number})" if status.attempts else ""
@@ -219,11 +218,11 @@ class QueueRunner:
         (self.spool.cancels / status.batch_id).unlink(missing_ok=True)
         cluster = status.batch_id.rpartition(".")[0]
         if not any(other.rpartition(".")[0] == cluster for other in self.active):
-            with suppress(OSError):  # it saves the next runner a look, no more
+            with suppress(OSError):  # only saves the next runner some work
                 self.spool.mark_finished(cluster)
 
     def record_finished(self) -> None:
-        """Record the attempts that ended since the last look."""
+        """Record the attempts that ended since the last poll."""
         for batch_id, running in list(self.running.items()):
             status = self.active[batch_id]
             number = status.attempts[-1].number
@@ -241,16 +240,14 @@ class QueueRunner:
                 {r.process.pid for r in self.running.values() if r.process and r is not running}
             )
             if leftover:
-                self.log_line(
-                    f"{batch_id}: {leftover} processes that outlived the worker were ended"
-                )
+                self.log_line(f"{batch_id}: killed {leftover} processes that outlived the worker")
             self.record_status(self.status_after_attempt(status, running, code))
             del self.running[batch_id]
 
     def status_after_attempt(
         self, status: JobStatus, running: RunningAttempt, code: int | None
     ) -> JobStatus:
-        """The state of a job whose attempt has just ended with ``code`` (None: nobody saw it)."""
+        """Return a job's status after its attempt ended with ``code`` (None: no runner saw it)."""
         attempt = replace(status.attempts[-1], ended_us=_now_us(), exit_code=code)
         if running.reason:
             state = JobState.CANCELLED if running.reason == "cancelled" else JobState.LOST
@@ -269,7 +266,7 @@ class QueueRunner:
         return JobStatus(status.batch_id, state, (*status.attempts[:-1], attempt))
 
     def apply_cancel_requests(self) -> None:
-        """Cancel what was asked for; requests for jobs that are final already are dropped."""
+        """Cancel the requested jobs; requests for final jobs are dropped."""
         for batch_id in self.spool.cancel_requests():
             status = self.active.get(batch_id)
             if status is None:
@@ -280,7 +277,7 @@ class QueueRunner:
                 self.record_status(JobStatus(batch_id, JobState.CANCELLED, status.attempts))
 
     def enforce_limits(self) -> None:
-        """End what is over its wall limit, and kill what did not end when asked to."""
+        """End attempts over their wall limit, and kill those that ignore SIGTERM."""
         now = time.monotonic()
         for batch_id, running in self.running.items():
             if now > running.deadline:
@@ -289,7 +286,7 @@ class QueueRunner:
                 job_processes.kill_job_processes(running.job.path)
 
     def terminate_attempt(self, batch_id: str, reason: str) -> None:
-        """Ask a worker to end; :meth:`enforce_limits` kills it when it does not."""
+        """Send SIGTERM to a worker; :meth:`enforce_limits` kills it if it does not end."""
         running = self.running[batch_id]
         if running.reason:
             return
@@ -306,24 +303,24 @@ def _now_us() -> int:
 
 
 def has_disk_space(spool: Spool) -> bool:
-    """Whether jobs may start: less than :data:`MIN_FREE` bytes free would lose what they measure."""
+    """Whether at least :data:`MIN_FREE_BYTES` bytes are free, so that jobs may start."""
     return shutil.disk_usage(spool.root).free >= MIN_FREE_BYTES
 
 
 def _describe_exit_code(code: int | None) -> str:
-    """How a worker ended that has to be started again; ``code`` as :mod:`subprocess` tells it."""
+    """Describe the end of a worker that has to be restarted; ``code`` as in :mod:`subprocess`."""
     if code is None:
-        return "ended while no runner watched it"
+        return "ended while no runner was alive"
     if code >= 0:
-        return "could not keep its records and asks for another attempt"
+        return "could not store its records and asks for another attempt"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"
 
 
 def _is_attempt_complete(sandbox: Path) -> bool:
-    """Whether the worker closed its account of the attempt, which it opens at its start."""
+    """Whether the worker completed its attempt.json, which it creates at its start."""
     try:
         account = json.loads((sandbox / "attempt.json").read_text(encoding="utf-8"))
         return account["ended_us"] is not None
@@ -332,7 +329,7 @@ def _is_attempt_complete(sandbox: Path) -> bool:
 
 
 def main(root: str) -> None:
-    """Leave a runner for the spool behind, unless one is there; returns when it is at work."""
+    """Start a runner in the background unless one is alive; returns once it runs."""
     spool = Spool(Path(root))
     lock = spool.runner_lock.open("a")
     try:
@@ -348,7 +345,7 @@ def main(root: str) -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
-    # What a killed worker leaves behind becomes ours, whatever it did to its environment.
+    # Orphans of killed workers become children of this process, whatever their environment.
     become_subreaper()
     QueueRunner(spool, log).run(lock)
 

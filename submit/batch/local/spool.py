@@ -1,13 +1,13 @@
-"""The spool directory: the queue of the local batch system, as files.
+"""Spool directory: the queue of the local batch system as files.
 
 ::
 
     SPOOL/
       queue.lock       held while a cluster is added and while the runner decides to leave
-      runner.lock      held by the runner as long as it lives
-      runner.log       what the runner did
-      slots            how many jobs run at once, as the last submission asked
-      incoming/        a cluster being copied in or removed; what is left here counts for nothing
+      runner.lock      held by the runner for its lifetime
+      runner.log       log of the runners
+      slots            number of concurrent jobs, set by the last submission
+      incoming/        clusters being copied in or removed; leftovers are ignored
       cancel/          one empty file, named by its batch id, for each job to be cancelled
       jobs/
         000012-CAMPAIGN/          one cluster: the jobs of one submission, queued by one rename
@@ -16,13 +16,13 @@
           3/                      batch id 000012-CAMPAIGN.3
             description.toml
             inputs/               as submitted, copied into each attempt's sandbox
-            state.json            written by the runner alone; absent = queued
+            state.json            written by the runner only; absent = queued
             attempt-1/            sandbox of the first attempt
-            attempt-1.lock        held by the worker as long as it lives
+            attempt-1.lock        held by the worker for its lifetime
             attempt-1.pid         the worker's process id and start time
 
-Every file appears by a rename and there is one writer for each, so that a reader, or a successor
-of a killed process, never sees half of anything.
+Every file appears by a rename and has one writer, so that a reader, or the successor of a killed
+process, never sees partial content.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SpooledJob:
 
     @property
     def inputs_folder(self) -> Path:
-        """What goes into each attempt's sandbox."""
+        """Files that are copied into each attempt's sandbox."""
         return self.path / INPUTS_NAME
 
     def sandbox_folder(self, attempt: int) -> Path:
@@ -75,15 +75,15 @@ class SpooledJob:
         return self.path / f"attempt-{attempt}"
 
     def lock_file(self, attempt: int) -> Path:
-        """Locked by the worker of that attempt as long as it lives."""
+        """File that the attempt's worker locks for its lifetime."""
         return self.path / f"attempt-{attempt}.lock"
 
     def pid_file(self, attempt: int) -> Path:
-        """Process id and start time of the worker of that attempt."""
+        """File with process id and start time of the attempt's worker."""
         return self.path / f"attempt-{attempt}.pid"
 
     def read_status(self) -> JobStatus:
-        """The job's state as the runner last wrote it.
+        """Return the job's status as the runner last wrote it.
 
         Raises:
             BatchError: the state file is damaged.
@@ -99,11 +99,11 @@ class SpooledJob:
             raise BatchError(
                 f"damaged job state ({error})",
                 where=str(path),
-                hint="Move the job's folder away; what it recorded is in attempt-*/records there.",
+                hint="Move the job's folder away; its records are in attempt-*/records there.",
             ) from error
 
     def write_status(self, status: JobStatus) -> None:
-        """Record the job's state; for the runner alone."""
+        """Write the job's status. Only the runner may call this."""
         attempts = [asdict(a) | {"state": a.state.value} for a in status.attempts]
         document = {"state": status.state.value, "attempts": attempts}
         write_atomically(self.path / "state.json", json.dumps(document, indent=1))
@@ -129,7 +129,7 @@ class SpooledCluster:
 
 @dataclass(frozen=True)
 class Spool:
-    """The directory of one local queue; made when it does not exist."""
+    """Directory of one local queue; created if missing."""
 
     root: Path
     jobs: Path = field(init=False)
@@ -144,24 +144,24 @@ class Spool:
                 path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BatchError(
-                f"cannot make the local queue ({error.strerror})",
+                f"cannot create the local queue ({error.strerror})",
                 where=str(self.root),
                 hint="Choose another --data-dir, or make this one writable.",
             ) from error
 
     @property
     def runner_lock(self) -> Path:
-        """Held by the runner as long as it lives."""
+        """File that the runner locks for its lifetime."""
         return self.root / "runner.lock"
 
     @property
     def runner_log(self) -> Path:
-        """What the runner did."""
+        """Log of the runners."""
         return self.root / "runner.log"
 
     @property
     def slots(self) -> int:
-        """How many jobs may run at once."""
+        """Number of concurrent jobs."""
         try:
             return int((self.root / "slots").read_text(encoding="ascii"))
         except FileNotFoundError:
@@ -172,14 +172,14 @@ class Spool:
         return hold_lock(self.root / "queue.lock")
 
     def cluster_names(self) -> list[str]:
-        """Names of all clusters in the order of submission."""
+        """List the clusters in the order of submission."""
         return sorted(entry.name for entry in self.jobs.iterdir())
 
     def read_cluster(self, name: str) -> SpooledCluster:
-        """The cluster of that name.
+        """Read a cluster by name.
 
         Raises:
-            BatchError: it is not there, or damaged.
+            BatchError: it is missing or damaged.
         """
         path = self.jobs / name
         try:
@@ -189,24 +189,24 @@ class Spool:
             raise BatchError(
                 f"damaged submission ({error})",
                 where=str(path),
-                hint="Remove this folder; what its jobs recorded and was not collected is lost.",
+                hint="Remove this folder; records of its jobs that were not collected are lost.",
             ) from error
         jobs = tuple(SpooledJob(f"{name}.{n}", path / str(n)) for n in range(1, len(job_ids) + 1))
         return SpooledCluster(path, jobs, job_ids)
 
     def mark_finished(self, cluster: str) -> None:
-        """Record that every job of a cluster is final; for the runner alone."""
+        """Record that every job of a cluster is final. Only the runner may call this."""
         (self.jobs / cluster / FINISHED_NAME).touch()
 
     def job(self, batch_id: str) -> SpooledJob | None:
-        """The job of that batch id, None when there is none."""
+        """Return a job by its batch id, None if there is none."""
         name, _, number = batch_id.rpartition(".")
         path = self.jobs / name / number
         known = number.isdigit() and "/" not in name and name and path.is_dir()
         return SpooledJob(batch_id, path) if known else None
 
     def find(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """Job id -> batch id of those that are here."""
+        """Return job id -> batch id of the jobs in this spool."""
         wanted = set(job_ids)
         found: dict[str, str] = {}
         for name in self.cluster_names():
@@ -219,9 +219,9 @@ class Spool:
     def add(
         self, campaign_id: str, jobs: Sequence[JobDescription], slots: int
     ) -> Mapping[str, str]:
-        """Queue the jobs as one cluster, all or none; the caller holds the queue.
+        """Queue all jobs as one cluster, or none. The caller holds the queue.
 
-        From now on ``slots`` jobs may run at once.
+        ``slots`` jobs may run at once from now on.
 
         Raises:
             BatchError: nothing was queued.
@@ -231,7 +231,7 @@ class Spool:
         self._clear_incoming()
         last = max((int(name.partition("-")[0]) for name in self.cluster_names()), default=0)
         name = f"{last + 1:06d}-{campaign_id}"
-        hint = "Make room or choose another --data-dir."
+        hint = "Free disk space or choose another --data-dir."
         with create_folder_atomically(self.jobs / name, self.incoming / name, hint) as staged:
             for number, job in enumerate(jobs, start=1):
                 stage_job(job, staged / str(number))
@@ -241,7 +241,7 @@ class Spool:
         return {job.job_id: f"{name}.{n}" for n, job in enumerate(jobs, start=1)}
 
     def remove(self, cluster: str) -> int:
-        """Remove a finished cluster and return its bytes; the caller holds the queue.
+        """Remove a finished cluster and return its bytes. The caller holds the queue.
 
         Raises:
             BatchError: it cannot be removed.
@@ -249,12 +249,12 @@ class Spool:
         return remove_folder_atomically(self.jobs / cluster, self.incoming / cluster)
 
     def _clear_incoming(self) -> None:
-        """Remove what killed processes left: the queue is held, so nobody is copying now."""
+        """Remove leftovers of killed processes. The caller holds the queue, so none is in use."""
         for entry in self.incoming.iterdir():
             shutil.rmtree(entry)
 
     def cancel_requests(self) -> list[str]:
-        """Batch ids of the jobs to be cancelled."""
+        """List the batch ids of jobs to be cancelled."""
         return sorted(entry.name for entry in self.cancels.iterdir())
 
 

@@ -78,21 +78,21 @@ def test_tokens_that_are_of_no_use_are_told(user: TokenDesk, issuer: ScitokenIss
     user.comes_with(issuer.write_token(user.folder / "old", life_s=-100))
     found = user.checks()
     assert "expired at" in found["token old"]["found"]
-    assert "does not let us in" in found["collector"]["found"]
+    assert "denies access" in found["collector"]["found"]
     assert "scitoken_file" in found["collector"]["remedy"]
 
     # The same name, and a key that the pool does not know.
     user.comes_with(ScitokenIssuer().write_token(user.folder / "forged"))
     found = user.checks()
     assert found["token forged"]["result"] == "ok"
-    assert "does not let us in" in found["collector"]["found"]
+    assert "denies access" in found["collector"]["found"]
 
     user.comes_with(issuer.write_token(user.folder / "reader", scope="condor:/READ"))
     found = user.checks()
     assert found["collector"]["result"] == "ok"
-    assert "does not let us in" in found["schedd"]["found"]
+    assert "denies access" in found["schedd"]["found"]
     secret = (user.folder / "reader").read_text().strip()
     said = user.run_in_shell("submit", str(user.test), "--sites", user.grid.box.sites[0])
-    assert "does not let us in" in said, said
+    assert "denies access" in said, said
     assert "Try again" not in said
     assert secret not in said

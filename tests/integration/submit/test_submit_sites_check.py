@@ -180,7 +180,7 @@ def test_a_token_of_somebody_else_is_told(
         row["finding"] for check, row in found.items() if check.startswith("token")
     )
     assert found["collector"]["result"] == PROBE_FAILED
-    assert "does not let us in" in found["collector"]["finding"]
+    assert "denies access" in found["collector"]["finding"]
     assert "token_dir" in found["collector"]["remedy"]
 
 

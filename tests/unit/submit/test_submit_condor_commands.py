@@ -1,4 +1,4 @@
-"""Submit commands: slips are found before HTCondor takes them for variables."""
+"""Checks of submit commands, which HTCondor would take for variables if misspelled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treehammer.submit.batch.htcondor.known_commands import (
 
 
 @pytest.mark.parametrize(
-    "name, said",
+    "name, suggestion",
     [
         ("acounting_group", "'accounting_group'"),
         ("request_memry", "'request_memory'"),
@@ -23,39 +23,39 @@ from treehammer.submit.batch.htcondor.known_commands import (
         ("+", "no submit command"),
     ],
 )
-def test_a_slip_names_site_key_and_what_is_near(name: str, said: str) -> None:
+def test_misspelled_command_gets_suggestion(name: str, suggestion: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_site_commands([name], "site SITE_A: submit")
     message = str(caught.value)
     assert "site SITE_A: submit" in message
     assert repr(name) in message
-    assert said in message
+    assert suggestion in message
 
 
 @pytest.mark.parametrize("name", ["+JobFlavour", "My.Project", "MY.x", "request_fpgas", "Rank"])
-def test_what_a_site_may_add(name: str) -> None:
+def test_site_commands_are_accepted(name: str) -> None:
     check_site_commands([name], "here")
 
 
 @pytest.mark.parametrize(
-    "name, instead", [("Requirements", "'requirements'"), ("queue", "template")]
+    "name, remedy", [("Requirements", "'requirements'"), ("queue", "template")]
 )
-def test_what_is_filled_in_cannot_be_added(name: str, instead: str) -> None:
-    with pytest.raises(ConfigError, match=f"filled in by Treehammer\n.*{instead}"):
+def test_reserved_command_is_refused(name: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=f"set by Treehammer\n.*{remedy}"):
         check_site_commands([name], "here")
 
 
-def test_descriptions() -> None:
+def test_description_lines_are_checked() -> None:
     check_description(
         "# comment\n\nif version > 23\n  rank = \\\n    Memory\nendif\nmine = 4\n"
         "request_cpus = $(mine)\nMy.Text @=END\nany thing = goes\n@END\n+Own = 1\n",
         "here",
     )
-    for text in ("rnak = 1\n", "queue 7\n", "what is this\n"):
+    for text in ("rnak = 1\n", "queue 7\n", "no assignment\n"):
         with pytest.raises(ConfigError, match=r"template\.j2"):
             check_description(text, "template.j2")
 
 
-def test_the_list_holds_what_templates_and_sites_need() -> None:
+def test_known_commands_include_reserved_ones() -> None:
     assert set(RESERVED_COMMANDS) - {"queue"} <= load_known_commands()
     assert {"accounting_group", "x509userproxy", "use_oauth_services"} <= load_known_commands()

@@ -150,7 +150,7 @@ def test_a_log_is_read_on_from_where_it_ended(tmp_path: Path) -> None:
     submission.log_file.write_text(event(EXECUTE, 50, 1, proc=1))  # rotated
     seen = EventLogState.read(submission)
     assert (seen.jobs[0].is_over, seen.jobs[1].starts[1].executing) == (True, True)
-    (submission.path / "seen.json").write_text("{")
+    (submission.path / "event_log_state.json").write_text("{")
     assert list(EventLogState.read(submission).jobs) == [1]
 
 
@@ -162,9 +162,9 @@ def test_keys_that_are_filled_in_are_refused() -> None:
 
     assert "max_materialize" not in made("max_materialize = 5\nuniverse = vanilla")
     for line in ("Log = x", "queue 5", "+TreehammerJob = 1", "a = b \\\nc\nmy.treehammerjob = 1"):
-        with pytest.raises(BatchError, match="is filled in"):
+        with pytest.raises(BatchError, match="is set by Treehammer"):
             made(f"universe = vanilla\n{line}\n")
-    with pytest.raises(BatchError, match="cannot be told"):
+    with pytest.raises(BatchError, match="does not support folder names"):
         made("", folder="/a$b")
 
 
