@@ -262,7 +262,7 @@ def test_what_is_wrong_is_said(
     assert nobody.find(["lost0"]) == {}, "nothing was left behind"
     with pytest.raises(BatchError, match="does not answer"):
         nobody.query(jobs.ids.values())
-    with pytest.raises(BatchError, match="HTCondor configuration .* not found"):
+    with pytest.raises(BatchError, match=r"HTCondor configuration .* not found"):
         HTCondorBatch(replace(good, config=tmp_path / "none"), tmp_path).check()
     with pytest.raises(BatchError, match="is set by Treehammer"):
         jobs.submit(jobs.describe_jobs("own", 1, submit_text() + "initialdir = /tmp\n"))

@@ -57,8 +57,8 @@ def user(pool: Grid, tmp_path: Path) -> TokenDesk:
 def test_a_campaign_by_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None:
     user.comes_with(issuer.write_token(user.folder / "scitoken"))
     found = user.checks()
-    assert found["token scitoken"]["found"].startswith("holds until")
-    assert f"takes jobs of {SCITOKEN_USER}@{user.grid.pool.domain}" in found["schedd"]["found"]
+    assert found["token scitoken"]["finding"].startswith("holds until")
+    assert f"takes jobs of {SCITOKEN_USER}@{user.grid.pool.domain}" in found["schedd"]["finding"]
 
     user.set_payload("test ! -e scitoken")
     said = user.run_in_shell(
@@ -77,20 +77,20 @@ def test_a_campaign_by_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None
 def test_tokens_that_are_of_no_use_are_told(user: TokenDesk, issuer: ScitokenIssuer) -> None:
     user.comes_with(issuer.write_token(user.folder / "old", life_s=-100))
     found = user.checks()
-    assert "expired at" in found["token old"]["found"]
-    assert "denies access" in found["collector"]["found"]
+    assert "expired at" in found["token old"]["finding"]
+    assert "denies access" in found["collector"]["finding"]
     assert "scitoken_file" in found["collector"]["remedy"]
 
     # The same name, and a key that the pool does not know.
     user.comes_with(ScitokenIssuer().write_token(user.folder / "forged"))
     found = user.checks()
     assert found["token forged"]["result"] == "ok"
-    assert "denies access" in found["collector"]["found"]
+    assert "denies access" in found["collector"]["finding"]
 
     user.comes_with(issuer.write_token(user.folder / "reader", scope="condor:/READ"))
     found = user.checks()
     assert found["collector"]["result"] == "ok"
-    assert "denies access" in found["schedd"]["found"]
+    assert "denies access" in found["schedd"]["finding"]
     secret = (user.folder / "reader").read_text().strip()
     said = user.run_in_shell("submit", str(user.test), "--sites", user.grid.box.sites[0])
     assert "denies access" in said, said
