@@ -24,6 +24,7 @@ from treehammer.datasets.doors.file_observation import (
     FileObservation,
 )
 from treehammer.datasets.doors.probe import ProbeResult, ProbeTarget
+from treehammer.optional_packages import require_package
 from treehammer.progress import ByteCallback
 
 #: Without these the client tries for minutes before it says that a server is dead.
@@ -96,7 +97,9 @@ def _run_client(
     Raises:
         TimeoutError: it said nothing for ``limit_s`` (by default LIMIT_S) and was ended.
         ValueError: it ended without saying what came of it.
+        MissingExtraError: the XRootD client is not installed.
     """
+    require_package("XRootD")
     command = [sys.executable, "-P", "-m", xrootd_client.__name__, *words]
     with (
         tempfile.TemporaryFile() as errors,

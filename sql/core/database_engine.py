@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from treehammer.errors import ConfigError
+from treehammer.optional_packages import explain_missing_extra
 from treehammer.sql.core import database_errors
 from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.backends.generic import ACCESS_OPTION
@@ -43,10 +44,11 @@ def make_engine(url: URL) -> Engine:
     """An engine whose transactions are what :func:`reading` and :func:`writing` promise.
 
     Raises:
-        ConfigError: the driver for this database is not installed.
+        MissingExtraError, ConfigError: the driver for this database is not installed.
     """
     try:
-        return backend_of(url).create_engine(url)
+        with explain_missing_extra():
+            return backend_of(url).create_engine(url)
     except ImportError as error:
         raise ConfigError(
             f"the driver for {url.drivername} is not installed ({error})", where="database"

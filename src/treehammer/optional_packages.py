@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from treehammer.errors import MissingExtraError
 
@@ -41,3 +42,13 @@ def explain_missing_extra() -> Iterator[None]:
         if package not in EXTRA_OF_MODULE:
             raise
         raise MissingExtraError(package, EXTRA_OF_MODULE[package]) from error
+
+
+def require_package(name: str) -> None:
+    """Check that an optional package is installed, without importing it.
+
+    Raises:
+        MissingExtraError: it is not.
+    """
+    if find_spec(name) is None:
+        raise MissingExtraError(name, EXTRA_OF_MODULE[name])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Ceilings, Door, Site
+
+if TYPE_CHECKING:
+    from treehammer.submit.sites.sites_file import SitesFileContent
 
 #: Maximum number of local jobs in one campaign.  Each has a folder in the queue, and one machine
 #: needs days for this many.
@@ -37,7 +40,8 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
         )
     doors = (Door("file", "file", prefix),)
     local = Site(LOCAL_BATCH, LOCAL_BATCH, doors, Ceilings(jobs=MAX_LOCAL_JOBS))
-    return {local.name: local, **_load_sites_file(settings).sites}
+    content = _load_sites_file(settings)
+    return {local.name: local, **(content.sites if content else {})}
 
 
 def load_pools(settings: Settings) -> Mapping[str, HTCondorPool]:
@@ -46,13 +50,17 @@ def load_pools(settings: Settings) -> Mapping[str, HTCondorPool]:
     Raises:
         SitesError: the sites file cannot be read or has mistakes.
     """
-    return _load_sites_file(settings).pools
+    content = _load_sites_file(settings)
+    return content.pools if content else {}
 
 
-def _load_sites_file(settings: Settings) -> sites_file.SitesFileContent:
+def _load_sites_file(settings: Settings) -> SitesFileContent | None:
     if settings.sites_file is None:
-        return sites_file.SitesFileContent({}, {})
-    return sites_file.read_sites_file(settings.sites_file)
+        return None
+    # Pydantic and tree-sitter take a tenth of a second to load.
+    from treehammer.submit.sites.sites_file import read_sites_file
+
+    return read_sites_file(settings.sites_file)
 
 
 def select_sites(names: Sequence[str], settings: Settings) -> tuple[Site, ...]:

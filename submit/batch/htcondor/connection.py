@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.errors import BatchError
+from treehammer.optional_packages import explain_missing_extra
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 
 T = TypeVar("T")
@@ -226,12 +227,12 @@ def _load_bindings(pool: HTCondorPool) -> ModuleType:
     os.environ["CONDOR_CONFIG"] = str(pool.config or before or default)
     try:
         try:
-            import htcondor2
+            with explain_missing_extra():
+                import htcondor2
         except ImportError as error:
             raise BatchError(
                 f"the HTCondor bindings cannot be loaded ({error})",
                 where=f"pools.{pool.name}",
-                hint="Install them: pip install htcondor",
             ) from error
         htcondor2.reload_config()
         module: ModuleType = htcondor2

@@ -1,4 +1,4 @@
-"""The lowest versions that setup.cfg declares: each of them is one that somebody may have."""
+"""The lowest versions of requirements that setup.cfg declares."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from service_process import ServiceProcess, read_whole_rows
 
 from treehammer.sql.write.store import Store
 
-#: Tests of what other versions once did otherwise: SciPy, Uvicorn, uproot; and what runs them.
-TOLD_APART = (
+#: Tests whose results once depended on the version of SciPy, Uvicorn or uproot.
+VERSION_DEPENDENT_TESTS = (
     "tests/unit/analysis/test_analysis_statistics.py",
-    "tests/unit/web/test_web_pages.py::test_only_a_proxy_is_believed",
+    "tests/unit/web/test_web_common_pages.py::test_only_a_proxy_is_believed",
     "tests/unit/web/test_web_explore.py::test_files_hold_what_is_shown",
 )
+#: Extras that the service and its figures need.
+SERVICE_EXTRAS = ("root", "service")
 RUNNERS = ("pytest", "pytest-timeout", "httpx", "hypothesis")
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def run(*command: str | Path) -> str:
-    """What a command prints; it runs where nothing of the checkout is found by accident."""
+    """Run a command outside the checkout and return its output."""
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False)
     if done.returncode and "Failed to fetch" in done.stderr:
@@ -37,15 +39,18 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def lowest(folder: Path) -> Path:
-    """A Python beside which the lowest declared version of each requirement is installed.
+def make_lowest_environment(folder: Path) -> Path:
+    """Install the lowest declared version of each requirement beside a new Python.
 
-    Only of what is there as a wheel for this Python: nobody builds Arrow from its sources.
+    Only wheels for this Python are taken: building Arrow from its sources would take hours.
     """
     declared = configparser.ConfigParser(interpolation=None)
     declared.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    extras = declared["options.extras_require"]
+    sections = (declared["options"]["install_requires"], *(extras[name] for name in SERVICE_EXTRAS))
+    lines = [line for text in sections for line in text.splitlines() if "treehammer[" not in line]
     wanted, found, env = folder / "wanted.txt", folder / "found.txt", folder / "env"
-    wanted.write_text(declared["options"]["install_requires"], encoding="utf-8")
+    wanted.write_text("\n".join(lines), encoding="utf-8")
     uv = (sys.executable, "-m", "uv", "--quiet")
     wheels = ("--only-binary", ":all:", "--python")
     run(
@@ -60,32 +65,32 @@ def lowest(folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_lowest_declared_versions_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = lowest(tmp_path)
+    python = make_lowest_environment(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
-    monkeypatch.setenv("TREEHAMMER_SERVE_READING", "open")
+    monkeypatch.setenv("TREEHAMMER_SERVE_READ_ACCESS", "public")
     served = ServiceProcess(tmp_path, python=python)
     (tmp_path / "data").mkdir()
     with Store.open(served.database) as store:
         store.add([full_measurement(index) for index in range(3)])
 
-    verb = (python, "-m", "treehammer", "--data-dir", tmp_path / "data", "--database")
-    assert "ttree-read" in run(*verb, served.database, "tests", "list")
+    command = (python, "-m", "treehammer", "--data-dir", tmp_path / "data", "--database")
+    assert "ttree-read" in run(*command, served.database, "tests", "list")
     exported = tmp_path / "all.parquet"
-    run(*verb, served.database, "export", exported)
-    anew = f"sqlite:///{tmp_path / 'anew.db'}"
-    run(*verb, anew, "import", exported)
-    assert read_whole_rows(anew) == read_whole_rows(served.database)
+    run(*command, served.database, "export", exported)
+    imported = f"sqlite:///{tmp_path / 'imported.db'}"
+    run(*command, imported, "import", exported)
+    assert read_whole_rows(imported) == read_whole_rows(served.database)
 
-    # What is deprecated by now is none of ours.
-    calm = ("-W", "ignore::DeprecationWarning", "-p", "no:cacheprovider")
+    # Old versions use features that are deprecated by now.
+    quiet = ("-W", "ignore::DeprecationWarning", "-p", "no:cacheprovider")
     run(
         python,
         "-m",
         "pytest",
         "--rootdir",
         REPOSITORY,
-        *calm,
-        *(REPOSITORY / t for t in TOLD_APART),
+        *quiet,
+        *(REPOSITORY / t for t in VERSION_DEPENDENT_TESTS),
     )
 
     served.start()
