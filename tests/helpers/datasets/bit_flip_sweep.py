@@ -25,7 +25,7 @@ from treehammer_kit.read_passes import ReadPasses
 
 RegionSpans = dict[str, list[tuple[int, int]]]
 
-#: Marks at the beginning of a compressed basket; a stored one has none.
+#: Marks at the beginning of a compressed basket; uncompressed ones have none.
 CODECS = {b"ZL": "zlib", b"L4": "lz4", b"ZS": "zstd", b"XZ": "lzma"}
 HEADER_BYTES = 9  # of a compressed block
 TIME_LIMIT_S = 60
@@ -67,7 +67,7 @@ void make(const char *path) {
 
 
 def list_records(content: bytes) -> Iterator[tuple[int, int, int, str]]:
-    """Offset, length, length of its key and class of every record of a ROOT file."""
+    """Yield offset, length, key length and class of every record of a ROOT file."""
     at, end = struct.unpack(">ii", content[8:16])
     while at < end:
         length, version, _, _, key, _ = struct.unpack(">ihiIhh", content[at : at + 18])
@@ -77,7 +77,7 @@ def list_records(content: bytes) -> Iterator[tuple[int, int, int, str]]:
 
 
 def find_regions(content: bytes) -> RegionSpans:
-    """What each part of the file is for."""
+    """Find the spans of each kind of region in a ROOT file."""
     found: RegionSpans = {"file header": [(0, 64)]}
     for at, length, key, kind in list_records(content):
         body, end = at + key, at + length
@@ -95,7 +95,7 @@ def find_regions(content: bytes) -> RegionSpans:
 
 
 def file_offset(spans: list[tuple[int, int]], position: int) -> int:
-    """Offset in the file of a position within a region."""
+    """Convert a position within a region to an offset in the file."""
     for start, end in spans:
         if position < end - start:
             return start + position
@@ -104,42 +104,42 @@ def file_offset(spans: list[tuple[int, int]], position: int) -> int:
 
 
 def build_task(path: str, adler32: str, kind: str) -> PayloadTask:
-    """Two passes over everything, or the checksum."""
+    """Build a task of two passes over everything, or of the checksum."""
     return PayloadTask(kind, "events", [path], [adler32], 2, 1, 1.0, 1_000_000, 1.0, {}, ".")
 
 
 def read_outcome(root: Any, path: str, adler32: str) -> dict[str, Any]:
-    """What a timed and a checksum execution make of the file; '' means that all was well."""
-    found: dict[str, Any] = {"timed": "", "checksum": "", "message": ""}
+    """Run a timed and a checksum execution; return their failures, '' for success."""
+    outcome: dict[str, Any] = {"timed": "", "checksum": "", "message": ""}
     try:
         passes = ReadPasses(root, build_task(path, adler32, "timed"))
-        done = [passes.run() for _ in range(2)]
-        found["amount"] = [(one.events, one.unzipped_bytes) for one in done]
-    except PayloadError as trouble:
-        found.update(timed=_name_failure(trouble), message=str(trouble))
+        results = [passes.run_pass() for _ in range(2)]
+        outcome["amount"] = [(item.events, item.unzipped_bytes) for item in results]
+    except PayloadError as error:
+        outcome.update(timed=_name_failure(error), message=str(error))
     try:
         sums = treehammer_kit.value_checksum.compute_checksum(
             root, build_task(path, adler32, "checksum")
         )
-        found["sum"] = sums["value_checksum"]
-    except PayloadError as trouble:
-        found["checksum"] = _name_failure(trouble)
-    except Exception:  # as the kit itself
-        found["checksum"] = "payload/exception"
-    return found
+        outcome["sum"] = sums["value_checksum"]
+    except PayloadError as error:
+        outcome["checksum"] = _name_failure(error)
+    except Exception:  # like the kit itself
+        outcome["checksum"] = "payload/exception"
+    return outcome
 
 
-def _name_failure(trouble: PayloadError) -> str:
-    return f"{trouble.document['failure_class']}/{trouble.document['kind']}"
+def _name_failure(error: PayloadError) -> str:
+    return f"{error.document['failure_class']}/{error.document['kind']}"
 
 
 def outcome_in_fork(root: Any, path: str, adler32: str) -> dict[str, Any]:
-    """The outcome, from a process that may crash or hang."""
+    """Read in a child process, which may crash or hang."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         signal.alarm(TIME_LIMIT_S)
-        for printed in (1, 2):  # what ROOT has to say would stand among the results
+        for printed in (1, 2):  # ROOT's messages would mix with the results
             os.dup2(os.open(os.devnull, os.O_WRONLY), printed)
         code = 1
         try:
@@ -157,13 +157,13 @@ def outcome_in_fork(root: Any, path: str, adler32: str) -> dict[str, Any]:
 
 
 def sweep_bit_flips(path: str, seed: int, each: int, adler32: str) -> list[dict[str, Any]]:
-    """The outcome of every flip, beginning with that of the sound file."""
+    """Flip random bits in every region; return the outcomes, the intact file's first."""
     with open(path, "rb") as stream:
         content = stream.read()
     root, _ = root_engine.load_root()
     root_engine.compile_header(root, "kit.hpp")
     root_engine.compile_header(root, "checksum.hpp")
-    # In this process, so that the forks find everything compiled.
+    # Read once before forking, so that everything is compiled.
     found = [{"region": "none", "offset": 0, **read_outcome(root, path, adler32)}]
     chosen = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -182,7 +182,7 @@ def sweep_bit_flips(path: str, seed: int, each: int, adler32: str) -> list[dict[
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line."""
     if sys.argv[1] == "make":
         root, _ = root_engine.load_root()
         root.gInterpreter.Declare(MAKE_FILE_SOURCE)

@@ -1,4 +1,4 @@
-"""A user who types the command: what is printed, the exit code, and what the database then holds."""
+"""A user of the command line: output, exit code and stored measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILURE_COLUMNS = (
 
 
 class CommandLineUser:
-    """Settings of one's own; only the ROOT releases are those of this machine."""
+    """A user with separate settings, who shares only this machine's ROOT releases."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class CommandLineUser:
         self.settings.software_dir.symlink_to(shared)
 
     def run_command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run ``treehammer`` with these words, in a process of its own."""
+        """Run ``treehammer`` with these arguments."""
         options = ["--cache-dir", str(self.settings.cache_dir), "--local-slots", "2"]
         options += ["--data-dir", str(self.settings.data_dir)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("TREEHAMMER_", "GIT_"))}
@@ -54,22 +54,22 @@ class CommandLineUser:
         )
 
     def run_json_command(self, *words: str) -> Any:
-        """What a verb prints with ``--json``."""
+        """Run a command with ``--json`` and parse its output."""
         done = self.run_command(*words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def read_measurements(self, *columns: str) -> list[Mapping[str, Any]]:
-        """These columns and those of the failure, of every measurement."""
+        """Read these columns and those of the failure of every measurement."""
         with Store.open(self.settings.database) as store:
             return list(store.measurements(Selection(), (*columns, *FAILURE_COLUMNS)))
 
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLineUser]:
-    """One for all tests of a file: a campaign takes long, and they look at it from all sides."""
-    made = CommandLineUser(tmp_path_factory.mktemp("user"))
-    yield made
-    bench = SpoolHarness(made.folder / "bench", spool=made.settings.spool_dir)
+    """One user for all tests of a module, which share a campaign."""
+    user = CommandLineUser(tmp_path_factory.mktemp("user"))
+    yield user
+    bench = SpoolHarness(user.folder / "bench", spool=user.settings.spool_dir)
     bench.kill_runner()
-    assert not any(bench.end_processes().values()), "processes stayed behind"
+    assert not any(bench.end_processes().values()), "processes are left"

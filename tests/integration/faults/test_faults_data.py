@@ -1,4 +1,4 @@
-"""Campaigns on data that are not what they should be: refused at planning, or failed on the node."""
+"""Campaigns on wrong data: refused at planning, or failed on the node."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ void read(treehammer::Pass &pass)
 
 @pytest.fixture(scope="module")
 def test_folder(user: Any) -> Path:
-    """A test that reads a small dataset, which was added; one of its variants names no branch."""
+    """A test that reads a small added dataset; one variant selects an unknown branch."""
     kit = Path(providers.__file__).parents[1] / "kit"
     asked = providers.parse_software_request(RELEASES[-1])
     setup = providers.setup_software(
@@ -60,7 +60,7 @@ def test_folder(user: Any) -> Path:
     made = user.folder / "codecs.root"
     command = [setup.python, "-W", "ignore", str(MAKER), "make", str(made)]
     subprocess.run(command, env=dict(setup.env), check=True, timeout=300)
-    added = user.types("datasets", "add", "codecs", str(made))
+    added = user.run_command("datasets", "add", "codecs", str(made))
     assert added.returncode == 0, added.stderr
     folder: Path = user.folder / "reads"
     folder.mkdir()
@@ -71,23 +71,23 @@ def test_folder(user: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def submitted(user: Any, test_folder: Path) -> subprocess.CompletedProcess[str]:
-    """The campaign, submitted and waited for."""
-    done: subprocess.CompletedProcess[str] = user.types("submit", str(test_folder), "--wait")
+    """The output of the campaign's submission, after its end."""
+    done: subprocess.CompletedProcess[str] = user.run_command("submit", str(test_folder), "--wait")
     return done
 
 
 @pytest.fixture(scope="module")
 def rendered(user: Any, test_folder: Path, submitted: object) -> Path:
-    """The jobs as they would be sent, planned while the data were still sound."""
+    """The rendered jobs, planned with the intact data."""
     output: Path = user.folder / "rendered"
-    done = user.types("render", str(test_folder), "-o", str(output))
+    done = user.run_command("render", str(test_folder), "-o", str(output))
     assert done.returncode == 0, done.stderr
     return output
 
 
 @pytest.fixture
 def spoil(user: Any, rendered: Path) -> Any:
-    """Change the dataset's file, and put it right afterwards."""
+    """Function that changes the dataset's file, which is restored afterwards."""
     path: Path = user.settings.datasets_dir / "codecs" / "codecs.root"
     sound = path.read_bytes()
 
@@ -104,18 +104,20 @@ def truncated(content: bytes) -> bytes:
 
 
 def flipped(content: bytes) -> bytes:
-    """One bit in what zlib compressed; the file's size stays."""
+    """Flip one bit in zlib-compressed data; the file's size stays."""
     changed = bytearray(content)
     changed[content.index(b"ZL\x08") + 20] ^= 1
     return bytes(changed)
 
 
-def test_an_unknown_branch_fails_alone_and_the_rest_is_measured(
+def test_unknown_branch_fails_only_its_variant(
     user: Any, submitted: subprocess.CompletedProcess[str]
 ) -> None:
     assert submitted.returncode == 1, submitted.stderr
     assert f"no branch matches '{UNKNOWN}'" in submitted.stdout
-    rows = user.records("kind", "axis_branches", "plausible", "events_read", "value_checksum")
+    rows = user.read_measurements(
+        "kind", "axis_branches", "plausible", "events_read", "value_checksum"
+    )
     failed = [row for row in rows if row["failure_class"]]
     assert [row["axis_branches"] for row in failed] == [UNKNOWN]
     assert failed[0]["failure_class"] == "open"
@@ -128,10 +130,10 @@ def test_an_unknown_branch_fails_alone_and_the_rest_is_measured(
     assert all(row["plausible"] for row in good)
 
 
-def test_status_counts_it_and_compare_still_works(user: Any, submitted: object) -> None:
-    (site,) = user.prints("status", "last")
+def test_status_and_compare_after_a_failure(user: Any, submitted: object) -> None:
+    (site,) = user.run_json_command("status", "last")
     assert (site["failures"], site["lost"]) == ({"open": 1}, 0)
-    done = user.types("compare", *RELEASES, "--json")
+    done = user.run_command("compare", *RELEASES, "--json")
     assert done.returncode == 0, done.stderr
     measured = [row for row in json.loads(done.stdout) if row["jobs"]]
     assert {row["metric"] for row in measured} == {"cpu_per_event_s", "wall_per_event_s"}
@@ -139,28 +141,28 @@ def test_status_counts_it_and_compare_still_works(user: Any, submitted: object) 
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [(truncated, " bytes instead of "), (flipped, "codecs.root has adler32 ")],
 )
-def test_a_dataset_that_changed_is_refused_before_anything_is_sent(
+def test_changed_dataset_is_refused_at_planning(
     user: Any,
     test_folder: Path,
     spoil: Callable[[Callable[[bytes], bytes]], None],
     change: Callable[[bytes], bytes],
-    said: str,
+    expected: str,
 ) -> None:
     spoil(change)
-    before = len(user.prints("status"))
-    done = user.types("submit", str(test_folder), "--wait")
+    before = len(user.run_json_command("status"))
+    done = user.run_command("submit", str(test_folder), "--wait")
     assert done.returncode == 2
     assert "the dataset 'codecs' has changed and is refused" in done.stderr
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "add the files again: treehammer datasets add" in done.stderr
-    assert len(user.prints("status")) == before
+    assert len(user.run_json_command("status")) == before
 
 
 def run_alone(rendered: Path, kind: str, **change: Any) -> list[Mapping[str, Any]]:
-    """Run the last execution of a rendered job of this kind, with changes; the values recorded."""
+    """Run the last execution of this kind of a rendered job, with changes; return its values."""
     for inputs in sorted(rendered.glob("*/inputs")):
         job = json.loads((inputs / "job.json").read_text())
         last = job["executions"][-1]
@@ -176,7 +178,7 @@ def run_alone(rendered: Path, kind: str, **change: Any) -> list[Mapping[str, Any
 
 
 @pytest.mark.parametrize(
-    ("spoiled", "kind", "change", "failure", "said"),
+    ("spoiled", "kind", "change", "failure", "expected"),
     [
         (truncated, "timed", {}, ("open", "size", "open"), "the manifest says"),
         (flipped, "timed", {}, ("read", "entry", "loop"), "GetEntry returned -1"),
@@ -184,18 +186,18 @@ def run_alone(rendered: Path, kind: str, **change: Any) -> list[Mapping[str, Any
         (bytes, "timed", {"tree": "event"}, ("open", "tree", "get_tree"), "did you mean 'events'?"),
     ],
 )
-def test_data_that_went_bad_after_planning_fail_on_the_node(
+def test_data_damaged_after_planning_fail_on_the_node(
     rendered: Path,
     spoil: Callable[[Callable[[bytes], bytes]], None],
     spoiled: Callable[[bytes], bytes],
     kind: str,
     change: Mapping[str, Any],
     failure: tuple[str, str, str],
-    said: str,
+    expected: str,
 ) -> None:
     spoil(spoiled)
     (values,) = run_alone(rendered, kind, **change)
     found = tuple(values[f"failure_{name}"] for name in ("class", "kind", "phase"))
     assert found == failure
-    assert said in values["failure_message"]
+    assert expected in values["failure_message"]
     assert values["failure_transient"] is False

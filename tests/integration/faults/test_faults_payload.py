@@ -1,4 +1,4 @@
-"""One campaign whose payload does everything wrong that a payload can, beside good executions."""
+"""A campaign whose payload fails in every possible way, beside successful executions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 @dataclass(frozen=True)
 class Fault:
-    """What the payload does, and what must be said of it; without a kind it is measured well."""
+    """The payload's code and the expected failure; without a kind it succeeds."""
 
     code: str
     kind: str = ""
-    said: str = ""
+    expected: str = ""
     phase: str = "result"
     transient: bool = False
 
@@ -30,7 +30,7 @@ FAULTS: Mapping[str, Fault] = {
     "crash": Fault("os.kill(os.getpid(), signal.SIGSEGV)", "signal", "SIGSEGV", "payload"),
     "exits": Fault("report(GOOD); sys.exit(3)", "exit", "exit code 3", "payload"),
     "hangs": Fault("time.sleep(900)", "timeout", "wall_limit_s", "payload", transient=True),
-    # Neither SIGTERM nor anything but SIGKILL reaches it, and its child has left the session.
+    # Only SIGKILL reaches it, and its child has left the session.
     "stopped": Fault(
         "child() or os.kill(os.getpid(), signal.SIGSTOP)",
         "timeout",
@@ -51,7 +51,7 @@ FAULTS: Mapping[str, Fault] = {
     "nan": Fault(
         'report(\'{"format": 1, "values": {"loop_wall_s": NaN}}\')',
         "bad-result",
-        "NaN is no number of JSON",
+        "NaN is not valid JSON",
     ),
     "unknown": Fault(
         "report(json.dumps({'format': 1, 'values': {'loop_wal_s': 1.0}}))",
@@ -85,7 +85,7 @@ exec({ {name: fault.code for name, fault in FAULTS.items()}!r}[os.environ["TREEH
 
 @pytest.fixture(scope="module")
 def submitted(user: Any) -> subprocess.CompletedProcess[str]:
-    """The campaign, submitted and waited for; a job for each fault."""
+    """The output of the campaign's submission, after its end; a job for each fault."""
     folder: Path = user.folder / "faulty"
     folder.mkdir()
     (folder / "test.toml").write_text(
@@ -94,50 +94,52 @@ def submitted(user: Any) -> subprocess.CompletedProcess[str]:
     )
     (folder / "run").write_text(PAYLOAD)
     (folder / "run").chmod(0o755)
-    done: subprocess.CompletedProcess[str] = user.types("submit", str(folder), "--wait")
+    done: subprocess.CompletedProcess[str] = user.run_command("submit", str(folder), "--wait")
     return done
 
 
 @pytest.fixture(scope="module")
 def records(user: Any, submitted: object) -> Mapping[str, Mapping[str, Any]]:
-    """The only record of each fault."""
-    found = user.records("variant_label", "plausible", "processes", "log_excerpt", "payload_wall_s")
+    """The record of each fault."""
+    found = user.read_measurements(
+        "variant_label", "plausible", "processes", "log_excerpt", "payload_wall_s"
+    )
     named = {str(row["variant_label"]).partition("=")[2]: row for row in found}
     assert len(named) == len(found) == len(FAULTS)
     return named
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_every_fault_is_recorded_as_what_it_is(
-    records: Mapping[str, Mapping[str, Any]], name: str
-) -> None:
+def test_every_fault_is_classified(records: Mapping[str, Mapping[str, Any]], name: str) -> None:
     fault, row = FAULTS[name], records[name]
     if not fault.kind:
         assert (row["failure_class"], row["plausible"]) == (None, True)
         return
     assert (row["failure_class"], row["failure_kind"]) == ("payload", fault.kind)
     assert row["failure_phase"] == fault.phase
-    assert fault.said in row["failure_message"]
+    assert fault.expected in row["failure_message"]
     assert row["failure_transient"] is fault.transient
-    assert len(row["failure_message"]) < 1000, "one clear message"
+    assert len(row["failure_message"]) < 1000, "one short message"
 
 
 def test_children_are_counted_and_a_stopped_payload_is_killed(
     records: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """That nothing is left behind is seen to when the user is taken away."""
+    """The fixture ``user`` checks at its end that no processes are left."""
     assert records["forks"]["processes"] == 21
     assert records["stopped"]["processes"] == 2
     assert WALL_LIMIT_S <= records["stopped"]["payload_wall_s"] < 10 * WALL_LIMIT_S
 
 
-def test_the_exit_code_and_the_words_tell_of_the_failures(
+def test_exit_code_and_output_report_the_failures(
     submitted: subprocess.CompletedProcess[str],
 ) -> None:
     assert submitted.returncode == 1, submitted.stderr
     assert f"{len(FAULTS)} of {len(FAULTS)} measured" in submitted.stdout
     told = [
-        fault.said for fault in FAULTS.values() if fault.kind and fault.said in submitted.stdout
+        fault.expected
+        for fault in FAULTS.values()
+        if fault.kind and fault.expected in submitted.stdout
     ]
     assert len(told) >= 5
     assert "more kinds of trouble" in submitted.stdout
@@ -145,14 +147,14 @@ def test_the_exit_code_and_the_words_tell_of_the_failures(
 
 
 def test_status_counts_the_failures_by_class(user: Any, submitted: object) -> None:
-    (site,) = user.prints("status", "last")
+    (site,) = user.run_json_command("status", "last")
     assert site["failures"] == {"payload": sum(bool(fault.kind) for fault in FAULTS.values())}
     assert (site["done"], site["lost"], site["queued"]) == (len(FAULTS), 0, 0)
 
 
-def test_good_executions_can_still_be_compared(user: Any, submitted: object) -> None:
-    good = user.prints("compare", "none", "forks", "--axis", "fault")
+def test_successful_executions_are_compared(user: Any, submitted: object) -> None:
+    good = user.run_json_command("compare", "none", "forks", "--axis", "fault")
     assert {row["metric"] for row in good} == {"cpu_per_event_s", "wall_per_event_s"}
     assert {row["verdict"] for row in good}.isdisjoint({"failed", "faster", "slower"})
-    bad = user.prints("compare", "none", "crash", "--axis", "fault")
+    bad = user.run_json_command("compare", "none", "crash", "--axis", "fault")
     assert {row["verdict"] for row in bad if row["scope"] == "series"} == {"failed"}

@@ -1,4 +1,4 @@
-"""What a user can get wrong before anything runs: one clear message, exit code 2, nothing stored."""
+"""Mistakes of a user before anything runs: one message, exit code 2, nothing stored."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def write_test(folder: Path, text: str | bytes) -> Path:
     return folder
 
 
-def test_every_kind_of_mistake_is_named_with_file_line_and_key(user: Any) -> None:
-    """All of them in one go, as somebody checks a repository of tests."""
+def test_every_mistake_is_reported_with_file_line_and_key(user: Any) -> None:
+    """Check all at once, like a repository of tests."""
     good = write_test(user.folder / "good", TEST_HEADER)
     expected: list[tuple[str, str]] = []
-    for number, (text, line, key, said) in enumerate(DEFINITION_MISTAKES):
+    for number, (text, line, key, part) in enumerate(DEFINITION_MISTAKES):
         folder = write_test(
             user.folder / f"m{number}", text if "[test]" in text else TEST_HEADER + text
         )
-        expected.append((f"{folder / 'test.toml'}:{line}: {key}: ", said))
+        expected.append((f"{folder / 'test.toml'}:{line}: {key}: ", part))
     for number, (text, line) in enumerate(BROKEN_DEFINITIONS):
         folder = write_test(user.folder / f"b{number}", text)
         expected.append((f"{folder / 'test.toml'}:{line}: not valid TOML: ", ""))
@@ -43,19 +43,19 @@ def test_every_kind_of_mistake_is_named_with_file_line_and_key(user: Any) -> Non
     expected.append((f"{folder / 'test.toml'}: ", "is not UTF-8 text"))
 
     folders = [start.partition("/test.toml")[0] for start, _ in expected]
-    done = user.types("tests", "check", *folders, str(good))
+    done = user.run_command("tests", "check", *folders, str(good))
     assert done.returncode == 2
     assert done.stderr == ""
     *lines, last = done.stdout.splitlines()
     assert last.startswith(f"ok {good}: mine")
     assert len(lines) == len(expected), "one line for each mistake"
-    for line, (start, said) in zip(lines, expected, strict=True):
+    for line, (start, part) in zip(lines, expected, strict=True):
         assert line.startswith(start)
-        assert said in line
+        assert part in line
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("-S", "dataset=reference-smal"), "Did you mean 'reference-small'?"),
         (("-P", "root=path:/nonexistent"), "/nonexistent does not exist; name the folder"),
@@ -64,22 +64,20 @@ def test_every_kind_of_mistake_is_named_with_file_line_and_key(user: Any) -> Non
         (("--sites", "locale"), "Did you mean 'local'?"),
     ],
 )
-def test_a_wrong_request_is_a_usage_error_and_stores_nothing(
-    user: Any, words: tuple[str, ...], said: str
-) -> None:
+def test_invalid_request_is_a_usage_error(user: Any, words: tuple[str, ...], expected: str) -> None:
     folder = user.folder / "request"
     if not folder.exists():
         write_test(folder, TEST_HEADER)
-    done = user.types("submit", str(folder), *words)
+    done = user.run_command("submit", str(folder), *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert not user.settings.data_dir.exists()
 
 
 @pytest.fixture(scope="module")
 def repository(user: Any) -> Path:
-    """A repository with a test, links to its folder and out of it, and a file."""
+    """A repository with a test, links inside and out of its folder, and a file."""
     top: Path = user.folder / "repository"
     write_test(top / "tests" / "read", TEST_HEADER)
     (top / "tests" / "alias").symlink_to("read")
@@ -97,7 +95,7 @@ def repository(user: Any) -> Path:
     return top
 
 
-def test_every_kind_of_wrong_source_is_one_clear_message(user: Any, repository: Path) -> None:
+def test_every_invalid_source_is_one_message(user: Any, repository: Path) -> None:
     wrong = {
         f"{repository}@mian:tests/read": "no branch, tag or commit 'mian'",
         f"{repository}@main:tests/raed": "no such folder in that commit",
@@ -108,18 +106,18 @@ def test_every_kind_of_wrong_source_is_one_clear_message(user: Any, repository: 
         f"{repository}@main:tests/read/read.py": "is a file, not a folder",
         f"{user.folder}/nothing@main:x": "no such repository",
     }
-    done = user.types("tests", "check", *wrong, f"{repository}@main:tests/read")
+    done = user.run_command("tests", "check", *wrong, f"{repository}@main:tests/read")
     assert done.returncode == 2
     messages = [line for line in done.stdout.splitlines() if not line.startswith("  ")]
     assert messages[-1].startswith("ok ")
-    for message, said in zip(messages[:-1], wrong.values(), strict=True):
-        assert said in message
+    for message, expected in zip(messages[:-1], wrong.values(), strict=True):
+        assert expected in message
 
 
-def test_an_unreachable_repository_is_no_fault_of_the_user(user: Any) -> None:
-    """Trying again may help, which is what exit code 4 says; the other tests are checked too."""
+def test_unreachable_repository_is_an_infrastructure_error(user: Any) -> None:
+    """Exit code 4 means that a retry may help; other tests are still checked."""
     good = write_test(user.folder / "beside", TEST_HEADER)
-    done = user.types("tests", "check", "https://127.0.0.1:9/tests.git@main:read", str(good))
+    done = user.run_command("tests", "check", "https://127.0.0.1:9/tests.git@main:read", str(good))
     assert done.returncode == 4
     refused, hint, last = done.stdout.splitlines()
     assert refused.startswith("https://127.0.0.1:9/tests.git: cannot be fetched: ")

@@ -1,4 +1,4 @@
-"""Real ROOT releases, a small tree, and a way to run a payload of the kit as the worker does."""
+"""Fixtures: ROOT releases, a small tree, and a function that runs a payload like the worker."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ sys.stdout.flush(); os._exit(0)
 
 @pytest.fixture(scope="session", params=RELEASES)
 def release(request: pytest.FixtureRequest) -> providers.SoftwareSetup:
-    """A released ROOT that is set up, each in turn."""
+    """Each released ROOT in turn, set up."""
     return prepare_release(request.param)
 
 
 @pytest.fixture(scope="session")
 def latest_release() -> providers.SoftwareSetup:
-    """The newest release, for what cannot depend on the release."""
+    """The newest release, for tests that do not depend on the release."""
     return prepare_release(RELEASES[-1])
 
 
@@ -84,7 +84,7 @@ def prepare_release(version: str) -> providers.SoftwareSetup:
 
 @pytest.fixture(scope="session")
 def tree_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """4000 events in 8 clusters, 32 branches of all the kinds that a checksum covers."""
+    """A file with 4000 events in 8 clusters and 32 branches of all kinds that a checksum covers."""
     path = tmp_path_factory.mktemp("tree") / "events.root"
     setup = prepare_release(RELEASES[-1])
     command = [setup.python, "-W", "ignore", "-c", MAKE_TREE_SCRIPT, str(path)]
@@ -94,7 +94,7 @@ def tree_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class PayloadOutcome:
-    """What the payload left."""
+    """Result, exit code and log of a payload."""
 
     values: dict[str, Any]
     extras: dict[str, float]
@@ -108,7 +108,7 @@ RunPayload = Callable[..., PayloadOutcome]
 
 @pytest.fixture
 def run_payload(tmp_path: Path) -> RunPayload:
-    """Run a payload as the worker does, and check that its values are the payload's to give."""
+    """Function that runs a payload like the worker and checks the owner and type of its values."""
 
     def do(
         setup: providers.SoftwareSetup,

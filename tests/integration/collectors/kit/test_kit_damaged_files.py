@@ -1,4 +1,4 @@
-"""A damaged file never gives a good measurement that nothing speaks against."""
+"""A damaged file fails the measurement or the checksum."""
 
 from __future__ import annotations
 
@@ -34,15 +34,13 @@ def in_root(setup: providers.SoftwareSetup, *arguments: str) -> str:
 def all_codecs(
     tmp_path_factory: pytest.TempPathFactory, latest_release: providers.SoftwareSetup
 ) -> Path:
-    """A file of less than 100 kB with a branch for each way of storing a basket."""
+    """A file below 100 kB with branches for each compression algorithm."""
     path = tmp_path_factory.mktemp("damage") / "codecs.root"
     in_root(latest_release, "make", str(path))
     return path
 
 
-def test_every_flipped_bit_fails_a_measurement_or_the_proof_of_same_data(
-    release: providers.SoftwareSetup, all_codecs: Path
-) -> None:
+def test_every_flipped_bit_is_detected(release: providers.SoftwareSetup, all_codecs: Path) -> None:
     adler32 = f"{zlib.adler32(all_codecs.read_bytes()):08x}"
     sound, *rows = json.loads(
         in_root(release, "sweep", str(all_codecs), str(SEED), str(EACH), adler32)
@@ -51,33 +49,33 @@ def test_every_flipped_bit_fails_a_measurement_or_the_proof_of_same_data(
     assert len(rows) == EACH * len({row["region"] for row in rows})
     unnoticed = [row for row in rows if not row["timed"] and not row["checksum"]]
     assert not unnoticed
-    # What ROOT notices by itself ends the measurement: these carry checksums of their own.
+    # Regions with checksums of their own: ROOT detects the damage.
     timed = {row["region"]: set[str]() for row in rows}
     for row in rows:
         timed[row["region"]].add(row["timed"])
     for codec in ("zlib", "lz4", "lzma"):
         assert timed[f"{codec} basket"] == {"read/entry"}
-    # A stored basket has none: the loop is happy, and the bytes of the file alone tell.
+    # Uncompressed baskets have none: only the adler32 of the file detects the damage.
     assert "" in timed["stored basket"]
     assert {row["checksum"] for row in rows if not row["timed"]} == {"data-check/content"}
 
 
-def test_without_the_files_adler32_other_values_would_pass(
+def test_undetected_without_adler32(
     latest_release: providers.SoftwareSetup, all_codecs: Path
 ) -> None:
-    """The reason for the check of content: no release notices these by itself."""
+    """No release detects these by itself, hence the check of the file's content."""
     sound, *rows = json.loads(in_root(latest_release, "sweep", str(all_codecs), str(SEED), "1", ""))
     passed = [row for row in rows if not row["timed"] and not row["checksum"]]
     assert any(row["sum"] != sound["sum"] for row in passed)
 
 
-def test_an_error_that_root_reads_on_after_is_a_failed_read(
+def test_reported_error_fails_the_read(
     release: providers.SoftwareSetup, all_codecs: Path, run_payload: Run, tmp_path: Path
 ) -> None:
-    """A vector that claims fewer elements: GetEntry complains, and returns what it always does."""
+    """For a vector with fewer elements GetEntry reports an error and returns as usual."""
     content = bytearray(all_codecs.read_bytes())
     basket = content.index(b"\x07TBasket\x0dstored_floats")
-    # Byte count, version and number of elements of the first entry's vector.
+    # Byte count, version and size of the first entry's vector.
     vector = content.index(b"\x40\x00\x00\x16\x00\x0a\x00\x00\x00\x04", basket)
     content[vector + 9] = 1
     damaged = tmp_path / "damaged.root"
@@ -90,7 +88,7 @@ def test_an_error_that_root_reads_on_after_is_a_failed_read(
     assert done.failure["transient"] is False
 
 
-def test_content_that_is_not_the_manifests_is_named_with_the_remedy(
+def test_changed_content_names_the_remedy(
     release: providers.SoftwareSetup, all_codecs: Path, run_payload: Run
 ) -> None:
     done = run_payload(release, all_codecs, kind="checksum", adler32="00000001")
@@ -108,10 +106,10 @@ def test_content_that_is_not_the_manifests_is_named_with_the_remedy(
     assert "value_checksum" not in done.values
 
 
-def test_a_crash_inside_root_ends_by_its_signal_and_says_where(
+def test_crash_inside_root_ends_by_its_signal(
     release: providers.SoftwareSetup, all_codecs: Path, tmp_path: Path
 ) -> None:
-    """Not with ROOT's stack trace and an exit code that means another signal elsewhere."""
+    """ROOT's own handler would print a stack trace and exit with a misleading code."""
     script = tmp_path / "crash.py"
     script.write_text(
         "import treehammer_kit\n"

@@ -1,4 +1,4 @@
-"""The payload kit on real ROOT releases: its figures against independent accounts of the reads."""
+"""The payload kit on ROOT releases: its metrics, compared with independent accounts."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def test_root_the_kernel_and_the_read_events_agree(
     assert 0 < values["read_latency_p50_s"] <= values["read_latency_max_s"]
 
 
-def test_a_good_read_tells_of_its_passes_alone(
+def test_successful_read_logs_only_its_passes(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
-    """What the log holds is shown to people when something fails: it must be about that."""
+    """The log is shown after failures, so it must contain nothing else."""
     lines = run_payload(release, tree_file).log.splitlines()
     assert [line for line in lines if not line.startswith("pass ")] == []
 
 
-def test_a_full_read_gets_every_byte_of_every_basket_once(
+def test_full_read_fetches_every_basket_once(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
     values = run_payload(release, tree_file, cache_mb=30).values
@@ -61,7 +61,7 @@ def test_a_full_read_gets_every_byte_of_every_basket_once(
     assert values["cache_efficiency"] == 1.0
 
 
-def test_the_cache_asked_for_is_the_cache_in_force(
+def test_requested_cache_size_is_used(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
     without, small = (run_payload(release, tree_file, cache_mb=size).values for size in (0, 3))
@@ -71,7 +71,7 @@ def test_the_cache_asked_for_is_the_cache_in_force(
     assert without["read_calls"] > 10 * small["read_calls"]
 
 
-def test_a_selection_reads_its_branches_and_their_counters(
+def test_selection_reads_branches_and_counters(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
     values = run_payload(release, tree_file, branches="Muon_pt,single_1*").values
@@ -80,7 +80,7 @@ def test_a_selection_reads_its_branches_and_their_counters(
     assert values["loop_unzipped_bytes"] / values["events_read"] == pytest.approx(32, abs=1)
 
 
-def test_a_fraction_of_the_events_is_exact(
+def test_event_fraction_is_exact(
     latest_release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
     values = run_payload(latest_release, tree_file, tree_file, events=0.01).values
@@ -120,7 +120,7 @@ def test_build_facts_name_the_release(
     assert any("libTree.so" in path for path in libraries)
 
 
-# --- What goes wrong -----------------------------------------------------------------------------
+# --- Failures -------------------------------------------------------------------------------------
 
 
 def _failure(done: Any) -> tuple[str, str, str]:
@@ -128,7 +128,7 @@ def _failure(done: Any) -> tuple[str, str, str]:
     return done.failure["failure_class"], done.failure["kind"], done.failure["phase"]
 
 
-def test_a_truncated_file_is_refused(
+def test_truncated_file_is_refused(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run, tmp_path: Path
 ) -> None:
     half = tmp_path / "half.root"
@@ -139,7 +139,7 @@ def test_a_truncated_file_is_refused(
 
 
 @pytest.mark.parametrize("kind, phase", [("timed", "loop"), ("checksum", "checksum")])
-def test_a_damaged_basket_is_a_failed_read(
+def test_damaged_basket_fails_the_read(
     release: providers.SoftwareSetup,
     tree_file: Path,
     run_payload: Run,
@@ -149,37 +149,37 @@ def test_a_damaged_basket_is_a_failed_read(
 ) -> None:
     damaged = tmp_path / "damaged.root"
     content = bytearray(tree_file.read_bytes())
-    quarter = len(content) // 4  # baskets; the records that opening needs lie further back
+    quarter = len(content) // 4  # within the baskets; records needed for opening are further back
     content[quarter : quarter + 20_000] = bytes(20_000)
     damaged.write_bytes(content)
     done = run_payload(release, damaged, kind=kind)
     assert _failure(done) == ("read", "entry", phase)
     assert "GetEntry returned -1" in done.failure["message"]
-    assert done.values["root_version"]  # what was known before is kept
+    assert done.values["root_version"]  # earlier values are kept
 
 
 @pytest.mark.parametrize(
-    "change, failed, said",
+    "change, failed, expected",
     [
         ({"tree": "event"}, ("open", "tree", "get_tree"), "did you mean 'events'"),
         ({"branches": "single_x"}, ("open", "branch", "prepare"), "near: single_"),
         ({"branches": "@none.txt"}, ("open", "branch-list", "prepare"), "none.txt"),
     ],
 )
-def test_what_is_not_there_is_named(
+def test_missing_item_is_named(
     latest_release: providers.SoftwareSetup,
     tree_file: Path,
     run_payload: Run,
     change: dict[str, Any],
     failed: tuple[str, str, str],
-    said: str,
+    expected: str,
 ) -> None:
     done = run_payload(latest_release, tree_file, **change)
     assert _failure(done) == failed
-    assert said in done.failure["message"]
+    assert expected in done.failure["message"]
 
 
-def test_a_missing_file_is_named(
+def test_missing_file_is_named(
     latest_release: providers.SoftwareSetup, run_payload: Run, tmp_path: Path
 ) -> None:
     done = run_payload(latest_release, tmp_path / "nothing.root")
@@ -188,7 +188,7 @@ def test_a_missing_file_is_named(
     assert done.failure["transient"] is False
 
 
-def test_a_server_that_does_not_answer_may_do_so_later(
+def test_unresponsive_server_is_transient(
     latest_release: providers.SoftwareSetup, run_payload: Run
 ) -> None:
     patience = {"XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1"}
@@ -202,7 +202,7 @@ def test_a_server_that_does_not_answer_may_do_so_later(
 # --- Macros and counters of a payload -------------------------------------------------------------
 
 
-def test_a_macro_has_settings_and_reports_counters(
+def test_macro_has_settings_and_reports_counters(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run, tmp_path: Path
 ) -> None:
     macro = tmp_path / "odd.C"
@@ -220,14 +220,14 @@ def test_a_macro_has_settings_and_reports_counters(
 
 
 @pytest.mark.parametrize(
-    "name, body, failed, said",
+    "name, body, failed, expected",
     [
         ("bad", "void bad(treehammer::Pass &p) { p.nothing(); }", "compile", "does not compile"),
         ("name", "void other(treehammer::Pass &p) {}", "compile", "void name(treehammer::Pass"),
         ("lost", 'void lost(treehammer::Pass &p) { p.Setting("key"); }', "exception", "'key'"),
     ],
 )
-def test_a_wrong_macro_says_what_is_wrong(
+def test_invalid_macro_is_reported(
     tree_file: Path,
     run_payload: Run,
     latest_release: providers.SoftwareSetup,
@@ -235,20 +235,20 @@ def test_a_wrong_macro_says_what_is_wrong(
     name: str,
     body: str,
     failed: str,
-    said: str,
+    expected: str,
 ) -> None:
     macro = tmp_path / f"{name}.C"
     macro.write_text(body)
     done = run_payload(latest_release, tree_file, payload=macro)
     assert done.failure["failure_class"] == "payload"
     assert done.failure["kind"] == failed
-    assert said in done.failure["message"]
+    assert expected in done.failure["message"]
 
 
-# --- Same data, proven ----------------------------------------------------------------------------
+# --- Checksum -------------------------------------------------------------------------------------
 
 
-def test_the_checksum_covers_every_leaf_and_follows_the_values(
+def test_checksum_covers_every_leaf_and_depends_on_values(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run, tmp_path: Path
 ) -> None:
     one = run_payload(release, tree_file, kind="checksum")

@@ -1,4 +1,4 @@
-"""What must not depend on the release: values, amounts, choices; and builds of one's own."""
+"""Results that must not depend on the release, and private builds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _ready(version: str) -> providers.SoftwareSetup:
     return providers.setup_software(request, os.environ, KIT)
 
 
-def test_releases_read_the_same_values_whatever_the_layout(
+def test_releases_read_the_same_values_of_any_layout(
     tree_file: Path, run_payload: Run, tmp_path: Path
 ) -> None:
     rewritten = tmp_path / "rewritten.root"
@@ -64,7 +64,7 @@ def test_releases_read_the_same_amount(tree_file: Path, run_payload: Run) -> Non
 
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
-    """An installation with a thisroot.sh, made around the ROOT of a wheel."""
+    """An installation with a thisroot.sh around the ROOT of a wheel."""
     python = Path(_ready("6.40.00").python)
     packages = next((python.parent.parent / "lib").glob("python3*/site-packages"))
     script = tmp_path / "bin" / "thisroot.sh"
@@ -77,19 +77,17 @@ def build(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_build_of_ones_own_reports_its_version(
-    build: Path, tree_file: Path, run_payload: Run
-) -> None:
+def test_private_build_reports_its_version(build: Path, tree_file: Path, run_payload: Run) -> None:
     request = providers.prepare_software(
         providers.parse_software_request(f"path:{build}@6.41.01"), build
     )
     done = run_payload(providers.setup_software(request, os.environ, KIT), tree_file)
     assert done.failure is None
-    # The worker refuses the measurement on this difference.
+    # The worker refuses such a measurement.
     assert (request.version, done.values["root_version"]) == ("6.41.01", "6.40.00")
 
 
-def test_a_python_of_ones_own_is_never_mixed_with_that_of_the_build(
+def test_user_python_is_not_mixed_with_the_build(
     build: Path, tree_file: Path, run_payload: Run
 ) -> None:
     request = providers.parse_software_request(f"path:{build}")
@@ -135,7 +133,7 @@ def _slow_fake(folder: str, version: str, log: Path) -> None:
     wheel_environments.write_marker(folder, version)
 
 
-def test_an_environment_whose_python_is_gone_is_not_used(tmp_path: Path) -> None:
+def test_environment_without_python_is_not_used(tmp_path: Path) -> None:
     _slow_fake(str(tmp_path / "root-6.40.00"), "6.40.00", tmp_path / "log")
     assert providers.list_prepared_releases(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
     python = tmp_path / "root-6.40.00" / "bin" / "python"

@@ -1,4 +1,4 @@
-"""A TTree and the RNTuple that ROOT's importer makes of it: the same values, the same choices."""
+"""A TTree and the RNTuple imported from it: equal values and selections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READ = Path(hctests_file).parent / "rntuple-read" / "read.py"
 
 Run = Callable[..., Any]
 
-#: Every kind of branch that both formats hold, as ROOT's importer translates it.
+#: Every kind of branch that both formats support.
 MAKE_KINDS = """
 import sys, ROOT, os
 ROOT.gInterpreter.Declare('''
@@ -89,7 +89,7 @@ def newest_twin(
     latest_release: providers.SoftwareSetup,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """What the importer of the newest release makes of the usual tree."""
+    """The usual tree, imported by the newest release."""
     path = tmp_path_factory.mktemp("newest") / "twin.root"
     _in_root(latest_release, IMPORT, tree_file, path)
     return path
@@ -97,13 +97,13 @@ def newest_twin(
 
 @pytest.fixture
 def twin(tree_file: Path, release: providers.SoftwareSetup, tmp_path: Path) -> Path:
-    """What the importer makes of the usual tree."""
+    """The usual tree as an RNTuple."""
     path = tmp_path / "twin.root"
     _in_root(release, IMPORT, tree_file, path)
     return path
 
 
-def test_a_tree_and_its_twin_have_one_checksum(
+def test_tree_and_rntuple_have_equal_checksums(
     tree_file: Path, twin: Path, release: providers.SoftwareSetup, run_payload: Run
 ) -> None:
     tree, ntuple = (run_payload(release, path, kind="checksum") for path in (tree_file, twin))
@@ -120,7 +120,7 @@ def test_a_tree_and_its_twin_have_one_checksum(
     assert twice["value_checksum"] != ntuple.values["value_checksum"]
 
 
-def test_every_kind_of_branch_has_one_checksum_in_both_formats(
+def test_every_kind_of_branch_has_equal_checksums(
     release: providers.SoftwareSetup, run_payload: Run, tmp_path: Path
 ) -> None:
     tree, ntuple = tmp_path / "kinds.root", tmp_path / "kinds-twin.root"
@@ -132,7 +132,7 @@ def test_every_kind_of_branch_has_one_checksum_in_both_formats(
     assert one["value_checksum"] == other["value_checksum"]
 
 
-#: Reports which branches or fields are read, as a number that depends on all their names.
+#: Reports a hash of the names of the branches or fields read.
 WHICH = """
 #include <TBranch.h>
 static double Number(const std::string &name)
@@ -186,7 +186,7 @@ def test_both_formats_read_the_same_branches_and_events(
 
 @pytest.mark.parametrize("cache_mb", [0, 30])
 @pytest.mark.parametrize("branches", [1.0, 0.2])
-def test_the_readers_bytes_are_those_of_the_kernel_and_of_the_pages(
+def test_bytes_match_kernel_and_pages(
     twin: Path, release: providers.SoftwareSetup, run_payload: Run, branches: float, cache_mb: int
 ) -> None:
     done = run_payload(
@@ -200,7 +200,7 @@ def test_the_readers_bytes_are_those_of_the_kernel_and_of_the_pages(
     assert values["kernel_read_calls"] == values["ntuple_ranges_read"] == values["read_calls"]
     assert values["bytes_read"] == values["ntuple_payload_bytes"]
     assert values["ntuple_pages_unzipped"] == values["ntuple_pages_read"]
-    # Page by page, equal pages that are stored once are read more than once.
+    # Page by page, pages that are stored once are read several times.
     held = values["selected_zip_bytes"]
     assert held <= values["ntuple_payload_bytes"] <= held * 1.05
     if cache_mb:
@@ -210,7 +210,7 @@ def test_the_readers_bytes_are_those_of_the_kernel_and_of_the_pages(
         assert held < twin.stat().st_size
 
 
-def test_each_format_says_what_it_cannot_read(
+def test_other_format_is_named(
     tree_file: Path, newest_twin: Path, latest_release: providers.SoftwareSetup, run_payload: Run
 ) -> None:
     as_tree = run_payload(latest_release, newest_twin).failure["message"]
@@ -220,13 +220,13 @@ def test_each_format_says_what_it_cannot_read(
     missing = run_payload(
         latest_release, newest_twin, payload=READ, format="rntuple", tree="event"
     ).failure
-    assert "holds no RNTuple 'event'; did you mean 'events'?" in missing["message"]
+    assert "contains no RNTuple 'event'; did you mean 'events'?" in missing["message"]
     without_loop = run_payload(latest_release, newest_twin, format="rntuple").failure
     assert without_loop["kind"] == "format"
     assert "void read(treehammer::NTuplePass &pass)" in without_loop["message"]
 
 
-def test_a_release_before_the_reader_was_released_is_not_supported() -> None:
+def test_release_without_reader_is_not_supported() -> None:
     class Old(SimpleNamespace):
         def GetVersionInt(self) -> int:  # noqa: N802
             return 63402

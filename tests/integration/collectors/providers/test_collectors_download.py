@@ -1,4 +1,4 @@
-"""Fetching a release from an index that cuts, spoils and replaces what it sends."""
+"""Download of a release from an index that truncates, corrupts or replaces files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ WHEELS = {
 
 
 class Index(ThreadingHTTPServer):
-    """A simple index; ``faults`` tells what each download of ROOT in turn is done to."""
+    """A simple index; ``faults`` lists the fault of each download of ROOT in turn."""
 
     daemon_threads = True
 
@@ -126,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
-        # As PyPI does: pip may keep what it got, the spoilt bytes as well.
+        # Like PyPI: pip may cache the response, including corrupt bytes.
         self.send_header("Cache-Control", "max-age=365000000, immutable, public")
         self.end_headers()
         self.wfile.write(content[:part])
@@ -156,7 +156,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment to copy: making one takes longer than all that is tested here."""
+    """An environment to copy, since creating one takes longer than the tests."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     return folder
@@ -171,10 +171,10 @@ def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare(folder: Path, notes: list[str] | None = None) -> Path:
-    said = notes if notes is not None else []
+    progress = notes if notes is not None else []
     return Path(
         providers.prepare_software(
-            providers.parse_software_request(VERSION), folder, said.append
+            providers.parse_software_request(VERSION), folder, progress.append
         ).location
     )
 
@@ -185,14 +185,14 @@ def _library(folder: Path) -> Path:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
-    "faults, hashes, said",
+    "faults, hashes, expected",
     [
         (["flipped"], True, "the download is corrupt (SHA-256 "),
         (["truncated", "cut"], False, "the download is corrupt ("),
     ],
 )
-def test_a_bad_download_is_fetched_again(
-    index: Index, tmp_path: Path, faults: list[str], hashes: bool, said: str
+def test_corrupt_download_is_repeated(
+    index: Index, tmp_path: Path, faults: list[str], hashes: bool, expected: str
 ) -> None:
     index.faults, index.hashes = list(faults), hashes
     notes: list[str] = []
@@ -200,11 +200,11 @@ def test_a_bad_download_is_fetched_again(
     assert index.sent == [*faults, "whole"]
     again = [note for note in notes if "try " in note]
     assert len(again) == len(faults)
-    assert said in again[0]
+    assert expected in again[0]
     assert "; try 2 of 3 in 0 s" in again[0]
     assert providers.list_prepared_releases(tmp_path / "software") == {VERSION: str(folder)}
     assert not (folder / "tmp").exists()
-    # Whole now; damaged later, it is noticed and made again.
+    # Later damage is detected and repaired.
     library = _library(folder)
     library.write_bytes(library.read_bytes()[:-1])
     assert providers.list_prepared_releases(tmp_path / "software") == {}
@@ -220,7 +220,7 @@ def test_a_bad_download_is_fetched_again(
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_index_that_never_behaves(index: Index, tmp_path: Path) -> None:
+def test_persistent_corruption_fails(index: Index, tmp_path: Path) -> None:
     index.faults = ["flipped"] * 9
     with pytest.raises(SoftwareError) as error:
         prepare_root(providers.parse_software_request(VERSION), tmp_path / "software", no_progress)
@@ -232,7 +232,7 @@ def test_an_index_that_never_behaves(index: Index, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_another_wheel_than_was_published_is_refused(
+def test_replaced_wheel_is_refused(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
@@ -245,13 +245,15 @@ def test_another_wheel_than_was_published_is_refused(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_killed_download_is_made_again_from_nothing(index: Index, tmp_path: Path) -> None:
+def test_killed_installation_is_restarted(index: Index, tmp_path: Path) -> None:
     index.faults = ["stall"]
     script = (
-        "import sys; from treehammer.collectors import software\n"
-        "from treehammer.collectors.software import fetch, wheel\n"
-        f"wheel.WHEELS[{VERSION!r}] = {WHEEL!r}; fetch.NEEDED_BYTES = 1\n"
-        f"software.prepare(software.parse({VERSION!r}), {str(tmp_path)!r})\n"
+        "from treehammer.collectors.software import (\n"
+        "    providers, wheel_environments, wheel_installation)\n"
+        f"wheel_environments.WHEELS[{VERSION!r}] = {WHEEL!r}\n"
+        "wheel_installation.NEEDED_BYTES = 1\n"
+        f"request = providers.parse_software_request({VERSION!r})\n"
+        f"providers.prepare_software(request, {str(tmp_path)!r})\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script])
     assert index.stalled.wait(120)
@@ -261,21 +263,21 @@ def test_a_killed_download_is_made_again_from_nothing(index: Index, tmp_path: Pa
     assert providers.list_prepared_releases(tmp_path) == {}
     notes: list[str] = []
     folder = prepare(tmp_path, notes)
-    # The orphaned pip wrote there until the connection ended: nobody builds beside it.
+    # The orphaned pip held the lock until its connection ended.
     assert notes[0] == f"waiting for ROOT {VERSION}"
     assert providers.list_prepared_releases(tmp_path) == {VERSION: str(folder)}
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_index_that_is_not_there_is_told_from_one_without_root(
+def test_missing_index_and_missing_release_are_distinguished(
     tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
     monkeypatch.setitem(wheel_environments.WHEELS, VERSION, "0.98")
-    with pytest.raises(ExecutionError, match="No matching distribution") as fault:
+    with pytest.raises(ExecutionError, match="No matching distribution") as error:
         prepare(tmp_path, notes)
-    assert "tries" not in str(fault.value)
-    assert fault.value.failure.transient
+    assert "tries" not in str(error.value)
+    assert error.value.failure.transient
     assert not (tmp_path / f"root-{VERSION}").exists()
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
@@ -300,8 +302,8 @@ except ExecutionError as error:
 
 
 @pytest.mark.parametrize("needed, megabytes", [(10**12, 60), (1, 50), (1, 6)])
-def test_a_full_disk_is_named(index: Index, tmp_path: Path, needed: int, megabytes: int) -> None:
-    """Found before anything is fetched, while pip installs, and while venv works."""
+def test_full_disk_is_named(index: Index, tmp_path: Path, needed: int, megabytes: int) -> None:
+    """Detected before the download, by pip, and by venv."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f'mount -t tmpfs -o size={megabytes}m none {disk} && exec "$@"'

@@ -1,4 +1,4 @@
-"""A release that does not exist: named with what is near, before anything is made or recorded."""
+"""Unknown releases are refused with a suggestion before anything is created."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def treehammer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
         (("submit", "ttree-read", "-P", "root=6.40.00,6.41.00", "--wait"), "-P root: "),
     ],
 )
-def test_an_unknown_release_is_a_mistake_of_the_request(
-    tmp_path: Path, arguments: tuple[str, ...], where: str
-) -> None:
+def test_unknown_release_is_refused(tmp_path: Path, arguments: tuple[str, ...], where: str) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "test.toml").write_text(TEST)
     (tmp_path / "mine" / "read.py").write_text("")

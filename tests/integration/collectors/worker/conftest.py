@@ -1,4 +1,4 @@
-"""Runs the packed worker on small payloads, as a batch system would."""
+"""Fixtures that run the packed worker on small payloads, as a batch system does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLACEHOLDERS = {"text": "x", "int": 1, "bool": False}
 
 
 def make_identity(**values: Any) -> dict[str, Any]:
-    """Plan-owned values that make a record valid."""
+    """Return plan-owned values of a valid record."""
     required = {
         metric.name: PLACEHOLDERS[metric.type]
         for metric in metrics_owned_by("plan")
@@ -42,7 +42,7 @@ def make_identity(**values: Any) -> dict[str, Any]:
 
 
 def make_execution(position: int = 1, **changes: Any) -> ExecutionSpec:
-    """An execution without input that asks for no ROOT."""
+    """Create an execution without input and without ROOT."""
     spec = ExecutionSpec(
         round=1,
         position=position,
@@ -62,7 +62,7 @@ def make_execution(position: int = 1, **changes: Any) -> ExecutionSpec:
 
 @dataclass
 class WorkerResult:
-    """What a run of the worker left."""
+    """Exit code, output and files of a run of the worker."""
 
     folder: Path
     exit_code: int
@@ -78,12 +78,12 @@ class WorkerResult:
         return self.records[0].values
 
     def read_log(self, name: str) -> str:
-        """Text of a log."""
+        """Read a log."""
         return (self.folder / "logs" / name).read_text(errors="replace")
 
 
 class WorkerBench:
-    """Makes jobs in a folder and runs the worker there."""
+    """A folder in which jobs are written and run by the worker."""
 
     def __init__(self, folder: Path, worker: Path) -> None:
         self.folder = folder
@@ -97,14 +97,14 @@ class WorkerBench:
         limits: ExecutionLimits = ExecutionLimits(30.0, 0),  # noqa: B008 - frozen
         **payload_changes: Any,
     ) -> Path:
-        """Write ``job.json`` and a payload (a script's text); returns the former."""
+        """Write ``job.json`` and a payload (a script's text); return the path of ``job.json``."""
         payload_folder = self.folder / "payload"
         payload_folder.mkdir(exist_ok=True)
         script = payload_folder / "script"
         script.write_text(textwrap.dedent(payload).lstrip())
         script.chmod(0o755)
         spec = PayloadSpec(kind, "script", "payload", **payload_changes)
-        # Tests that run at the same time do not share a door.
+        # Concurrent tests must not share a door.
         job = JobSpec(
             campaign_id="campaign",
             job_id="job",
@@ -119,7 +119,7 @@ class WorkerBench:
         return path
 
     def command(self, *options: str, python: str = sys.executable) -> list[str]:
-        """The command line that runs the job here."""
+        """Build the command line that runs the job."""
         return [python, str(self.worker), "run", "job.json", *options]
 
     def run(
@@ -130,7 +130,7 @@ class WorkerBench:
         env: Mapping[str, str] | None = None,
         **rest: Any,
     ) -> WorkerResult:
-        """Write the job, run the worker on it and read what it left."""
+        """Write the job, run the worker on it and read the results."""
         self.write_job(payload, *executions, **rest)
         done = subprocess.run(
             self.command(python=python),
@@ -144,7 +144,7 @@ class WorkerBench:
         return self.read_result(done.returncode, done.stdout, done.stderr)
 
     def read_result(self, exit_code: int, output: str = "", errors: str = "") -> WorkerResult:
-        """What the worker left in the folder."""
+        """Read the results from the folder."""
         attempt = self.folder / "attempt.json"
         ran = WorkerResult(self.folder, exit_code, output, errors, {})
         if attempt.exists():
@@ -169,13 +169,13 @@ def bench(tmp_path: Path, worker: Path) -> WorkerBench:
 
 @pytest.fixture
 def make_spec() -> Callable[..., ExecutionSpec]:
-    """Makes executions: ``spec(position, variant=..., files=...)``."""
+    """Factory of executions: ``make_spec(position, variant=..., files=...)``."""
     return make_execution
 
 
 @pytest.fixture
 def input_file(tmp_path: Path) -> InputFile:
-    """A local file of 8 MB on disk, and what its manifest would say."""
+    """A local file of 8 MB with its manifest entry."""
     import zlib
 
     content = os.urandom(1 << 20) * 8

@@ -1,4 +1,4 @@
-"""The worker's figures beside independent accounts of the same processes."""
+"""The worker's accounting, compared with independent accounts of the same processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from treehammer.collectors.worker.probes import page_cache
 
 DONE = "open(os.environ['TREEHAMMER_RESULT'], 'w').write('{\"format\": 1}')\n"
 
-#: A payload that lets a child do the work and writes the kernel's account of that child down.
+#: A payload whose child does the work; it records the kernel's account of that child.
 WRAPPER = f"""
 import json, os, resource, subprocess, sys
 subprocess.run([sys.executable, "-S", "-E", "-c", os.environ["WORK"]], check=True)
@@ -55,14 +55,14 @@ def accounted(bench: Any, tmp_path: Path, work: str) -> tuple[Any, dict[str, Any
     account = tmp_path / "account.json"
     ran = bench.run(WRAPPER, env={"WORK": work, "ACCOUNT": str(account)})
     assert ran.exit_code == 0, ran.output
-    return ran.values, json.loads(account.read_text())
+    return ran.record_values, json.loads(account.read_text())
 
 
 def test_cpu_and_memory_agree_with_rusage(bench: Any, tmp_path: Path) -> None:
     values, account = accounted(bench, tmp_path, BURN_IN_GRANDCHILDREN)
     cpu = values["payload_user_s"] + values["payload_sys_s"]
     assert account["cpu"] > 1.7
-    # What the wrapper does after it took its account is ours alone: start-up and end of a Python.
+    # The wrapper's account lacks start and end of its own Python.
     assert cpu == pytest.approx(account["cpu"], rel=0.01, abs=0.01)
     assert cpu >= account["cpu"]
     assert values["max_rss_bytes"] == pytest.approx(account["rss"], rel=0.01)
@@ -72,7 +72,7 @@ def test_cpu_and_memory_agree_with_rusage(bench: Any, tmp_path: Path) -> None:
 
 
 def test_cpu_of_orphans_is_accounted(bench: Any, tmp_path: Path) -> None:
-    """Each process writes down its own account; three are orphans when the payload ends."""
+    """Each process records its own account; three are orphans when the payload ends."""
     payload = f"""
         import os, resource, time
         def burn_and_tell(seconds, name):
@@ -98,10 +98,10 @@ def test_cpu_of_orphans_is_accounted(bench: Any, tmp_path: Path) -> None:
     ran = bench.run(payload)
     assert ran.exit_code == 0, ran.output
     told = sum(float(path.read_text()) for path in tmp_path.glob("*.cpu"))
-    cpu = ran.values["payload_user_s"] + ran.values["payload_sys_s"]
+    cpu = ran.record_values["payload_user_s"] + ran.record_values["payload_sys_s"]
     assert told > 1.5
     assert cpu == pytest.approx(told, rel=0.02, abs=0.05)
-    assert ran.values["eff_payload"] > 0
+    assert ran.record_values["eff_payload"] > 0
 
 
 def test_io_of_threads_and_children_is_exact(bench: Any, input_file: InputFile) -> None:
@@ -115,21 +115,21 @@ def test_io_of_threads_and_children_is_exact(bench: Any, input_file: InputFile) 
         subprocess.run([sys.executable, __file__, "child"], check=True)
         {DONE}
     """
-    reading = bench.run(payload).values
+    reading = bench.run(payload).record_values
     idle = bench.run(payload.replace('def read(): open(path, "rb").read()', "def read(): pass"))
-    assert reading["io_read_chars"] - idle.values["io_read_chars"] == pytest.approx(
+    assert reading["io_read_chars"] - idle.record_values["io_read_chars"] == pytest.approx(
         3 * input_file.size, rel=0.001
     )
 
 
-def test_sleeping_payload_is_not_busy_and_not_waiting(bench: Any) -> None:
+def test_sleeping_payload_is_neither_busy_nor_waiting(bench: Any) -> None:
     ran = bench.run(f"import os, time; time.sleep(1); {DONE}")
-    assert ran.values["eff_payload"] < 0.5
-    assert ran.values["payload_run_queue_s"] < ran.values["payload_wall_s"] / 2
+    assert ran.record_values["eff_payload"] < 0.5
+    assert ran.record_values["payload_run_queue_s"] < ran.record_values["payload_wall_s"] / 2
 
 
-def test_run_queue_wait_is_seen_on_a_crowded_core(bench: Any) -> None:
-    """Four busy processes on one core: three quarters of their time is spent waiting."""
+def test_run_queue_wait_on_a_crowded_core(bench: Any) -> None:
+    """Four busy processes on one core wait for three quarters of their time."""
     payload = f"""
         import os, time
         os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
@@ -140,14 +140,14 @@ def test_run_queue_wait_is_seen_on_a_crowded_core(bench: Any) -> None:
         {DONE}
     """
     ran = bench.run(payload)
-    cpu = ran.values["payload_user_s"] + ran.values["payload_sys_s"]
-    waited, wall = ran.values["payload_run_queue_s"], ran.values["payload_wall_s"]
+    cpu = ran.record_values["payload_user_s"] + ran.record_values["payload_sys_s"]
+    waited, wall = ran.record_values["payload_run_queue_s"], ran.record_values["payload_wall_s"]
     assert waited > 1.5 * cpu
     assert waited + cpu == pytest.approx(4 * wall, rel=0.3)
 
 
-def test_run_queue_wait_between_samples_is_seen(bench: Any) -> None:
-    """A payload shorter than the sampling shares its core with one that outlives it."""
+def test_run_queue_wait_between_samples(bench: Any) -> None:
+    """A payload shorter than the sampling interval shares its core with a longer process."""
     payload = f"""
         import os, time
         os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
@@ -159,7 +159,7 @@ def test_run_queue_wait_between_samples_is_seen(bench: Any) -> None:
     """
     ran = bench.run(payload)
     assert ran.exit_code == 0, ran.output
-    assert ran.values["payload_run_queue_s"] > 0.04
+    assert ran.record_values["payload_run_queue_s"] > 0.04
 
 
 def in_memory(folder: Path) -> bool:
@@ -194,10 +194,10 @@ def test_cold_and_warm(bench: Any, make_spec: Callable[..., Any], input_file: In
     assert staged["stagein_bytes"] == input_file.size
     assert staged["file_url"] != input_file.url
     assert staged["eff_job"] != staged["eff_payload"]
-    assert not list(ran.folder.glob("work/*/input/*/*")), "staged copies must not pile up"
+    assert not list(ran.folder.glob("work/*/input/*/*")), "staged copies are removed"
 
 
-def test_copying_starts_from_the_cache_that_was_asked_for(
+def test_staging_starts_from_the_requested_cache_state(
     bench: Any, make_spec: Callable[..., Any], input_file: InputFile
 ) -> None:
     if page_cache.cached_fraction([input_file.url]) is None or in_memory(bench.folder):
@@ -211,7 +211,7 @@ def test_copying_starts_from_the_cache_that_was_asked_for(
         )
         return 512 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before)
 
-    Path(input_file.url).read_bytes()  # what ran before left the source in the cache
+    Path(input_file.url).read_bytes()  # leaves the source in the cache
     assert fetched_from_disk("cold") >= 2 * input_file.size  # the source, and then the copy
     assert fetched_from_disk("warm") < input_file.size / 2
 
@@ -224,24 +224,26 @@ def test_changed_file_is_not_staged(
     content[12345] ^= 1
     path.write_bytes(content)
     ran = bench.run("", make_spec(files=(input_file,), variant={"access": "staged"}))
-    assert ran.values["failure_class"] == "stage-in"
-    assert ran.values["failure_kind"] == "checksum"
-    assert "payload_wall_s" not in ran.values
+    assert ran.record_values["failure_class"] == "stage-in"
+    assert ran.record_values["failure_kind"] == "checksum"
+    assert "payload_wall_s" not in ran.record_values
 
 
-def test_remote_files_are_not_staged_without_root_and_have_no_known_cache(
+def test_remote_files_need_root_and_have_unknown_cache_state(
     bench: Any, make_spec: Callable[..., Any]
 ) -> None:
     remote = InputFile("f", "root://127.0.0.1:9//f", 1, "00000001")
     ran = bench.run(f"import os; {DONE}", make_spec(files=(remote,), variant={"cache": "warm"}))
-    assert ran.values["client_cache_state"] == "unknown"
-    assert ran.values["server_cache_state"] == "unknown"
-    assert "door_rtt_s" not in ran.values
+    assert ran.record_values["client_cache_state"] == "unknown"
+    assert ran.record_values["server_cache_state"] == "unknown"
+    assert "door_rtt_s" not in ran.record_values
     ran = bench.run("", make_spec(files=(remote,), variant={"access": "staged"}))
-    assert ran.values["failure_kind"] == "not-supported"
+    assert ran.record_values["failure_kind"] == "not-supported"
 
 
-def test_calibration_is_shared_by_neighbours(bench: Any, make_spec: Callable[..., Any]) -> None:
+def test_adjacent_executions_share_the_calibration(
+    bench: Any, make_spec: Callable[..., Any]
+) -> None:
     ran = bench.run(f"import os; {DONE}", make_spec(1), make_spec(2))
     first, second = (record.values for record in ran.records)
     assert first["calibration_after_s"] == second["calibration_before_s"]
@@ -249,8 +251,10 @@ def test_calibration_is_shared_by_neighbours(bench: Any, make_spec: Callable[...
     assert second["calibration_after_s"] > 0
 
 
-def test_another_job_at_the_same_door_is_seen(bench: Any, tmp_path: Path, worker: Path) -> None:
-    """The payload of one job runs a second worker on the same door."""
+def test_concurrent_job_at_the_same_door_is_counted(
+    bench: Any, tmp_path: Path, worker: Path
+) -> None:
+    """The payload of one job runs a second worker at the same door."""
     inner = type(bench)(tmp_path / "inner", worker)
     inner.folder.mkdir()
     inner.write(f"import os; {DONE}")
@@ -261,12 +265,12 @@ def test_another_job_at_the_same_door_is_seen(bench: Any, tmp_path: Path, worker
         {DONE}
     """
     ran = bench.run(payload)
-    assert ran.exit_code == 0, ran.log("1-1.err")
-    assert ran.values["concurrent_door_jobs"] == 0
-    assert inner.read(0).values["concurrent_door_jobs"] == 1
+    assert ran.exit_code == 0, ran.read_log("1-1.err")
+    assert ran.record_values["concurrent_door_jobs"] == 0
+    assert inner.read_result(0).record_values["concurrent_door_jobs"] == 1
 
 
-def test_payload_sees_its_task_and_none_of_our_secrets(
+def test_payload_sees_its_task_and_no_secrets(
     bench: Any, make_spec: Callable[..., Any], input_file: InputFile
 ) -> None:
     payload = """
@@ -303,8 +307,8 @@ def test_shell_payload(bench: Any) -> None:
     """
     ran = bench.run(payload, kind="executable")
     assert ran.exit_code == 0
-    assert ran.values["io_read_chars"] > 2_000_000
-    assert ran.values["events_read"] == 1
+    assert ran.record_values["io_read_chars"] > 2_000_000
+    assert ran.record_values["events_read"] == 1
 
 
 def test_implausible_record_is_kept_and_marked(bench: Any) -> None:
@@ -312,13 +316,13 @@ def test_implausible_record_is_kept_and_marked(bench: Any) -> None:
     report = '{"format": 1, "values": {"events_read": 0, "loop_wall_s": 1e9}}'
     ran = bench.run(payload % report)
     assert ran.exit_code == 0
-    assert ran.values["plausible"] is False
-    assert "events_read" in ran.values["implausible_reasons"]
+    assert ran.record_values["plausible"] is False
+    assert "events_read" in ran.record_values["implausible_reasons"]
     assert "implausible" in ran.output
 
 
-def test_package_runs_as_the_packed_worker_does(bench: Any) -> None:
-    bench.write(f"import os; {DONE}")
+def test_package_runs_like_the_packed_worker(bench: Any) -> None:
+    bench.write_job(f"import os; {DONE}")
     command = [sys.executable, "-m", "treehammer.collectors.worker", "run", "job.json"]
     options = ["--attempt", "2", "--output", "there"]
     subprocess.run([*command, *options], cwd=bench.folder, check=True)
@@ -328,7 +332,7 @@ def test_package_runs_as_the_packed_worker_does(bench: Any) -> None:
 
 @pytest.mark.root
 def test_real_root(bench: Any, make_spec: Callable[..., Any]) -> None:
-    """A wheel's ROOT is set up and reports the version that was asked for."""
+    """A wheel's ROOT is set up and reports the requested version."""
     request = providers.prepare_software(
         providers.parse_software_request("6.40.00"), config.load_settings().software_dir
     )
@@ -340,14 +344,14 @@ def test_real_root(bench: Any, make_spec: Callable[..., Any]) -> None:
     """
     ran = bench.run(payload, make_spec(software=request))
     assert ran.exit_code == 0, ran.output
-    assert ran.values["root_version"] == "6.40.00"
-    assert ran.values["root_provider"] == "wheel"
-    assert ran.values["max_rss_bytes"] > 100_000_000
-    assert ran.values["setup_wall_s"] > 0
+    assert ran.record_values["root_version"] == "6.40.00"
+    assert ran.record_values["root_provider"] == "wheel"
+    assert ran.record_values["max_rss_bytes"] > 100_000_000
+    assert ran.record_values["setup_wall_s"] > 0
 
 
 def python_of(minor: int) -> str:
-    """A Python 3.``minor`` of this machine; without one the test is skipped, in CI it fails."""
+    """Find a Python 3.``minor``; without one the test is skipped, or fails in CI."""
     import shutil
 
     roots = [os.environ.get("PYENV_ROOT"), str(Path.home() / ".pyenv")]

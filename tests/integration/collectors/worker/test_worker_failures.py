@@ -1,4 +1,4 @@
-"""Every way a payload can end is told apart, recorded, and never stops the executions after it."""
+"""Ends of a payload: each is classified and recorded, and later executions still run."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def failure(values: Any) -> tuple[str, str]:
     return values["failure_class"], values["failure_kind"]
 
 
-def test_well_done_payload_has_no_failure(bench: Any) -> None:
+def test_successful_payload_has_no_failure(bench: Any) -> None:
     ran = bench.run(GOOD)
     assert ran.exit_code == 0
-    assert ran.values["events_read"] == 5
-    assert ran.values["plausible"] is True
-    assert "failure_class" not in ran.values
+    assert ran.record_values["events_read"] == 5
+    assert ran.record_values["plausible"] is True
+    assert "failure_class" not in ran.record_values
     assert ran.attempt["failed"] == 0
     assert ran.attempt["done"] == 1
     assert ran.attempt["ended_us"] > ran.attempt["started_us"]
 
 
 @pytest.mark.parametrize(
-    ("payload", "kind", "said"),
+    ("payload", "kind", "expected"),
     [
         ("import sys; print('Traceback', file=sys.stderr); sys.exit(3)", "exit", "exit code 3"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "signal", "SIGSEGV"),
-        # Nobody ran out of memory: a plain SIGKILL is not called so.
+        # A plain SIGKILL is not classified as out of memory.
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "signal", "SIGKILL"),
         ("print('fine')", "no-result", "TREEHAMMER_RESULT"),
         (RESULT + "report('{')", "bad-result", "not JSON"),
@@ -72,25 +72,25 @@ def test_well_done_payload_has_no_failure(bench: Any) -> None:
     ],
     ids=lambda value: value if len(value) < 20 else "",
 )
-def test_ends_of_a_payload(bench: Any, payload: str, kind: str, said: str) -> None:
+def test_end_of_a_payload_is_classified(bench: Any, payload: str, kind: str, expected: str) -> None:
     ran = bench.run(payload)
     assert ran.exit_code == 1
-    assert failure(ran.values) == ("payload", kind)
-    assert said in ran.values["failure_message"]
+    assert failure(ran.record_values) == ("payload", kind)
+    assert expected in ran.record_values["failure_message"]
     assert ran.attempt["failures"] == {"payload": 1}
     assert f"payload/{kind}" in ran.output
 
 
 def test_exit_code_signal_and_output_are_recorded(bench: Any) -> None:
     ran = bench.run("import sys; print('the reason', file=sys.stderr); sys.exit(3)")
-    assert ran.values["exit_code"] == 3
-    assert ran.values["log_excerpt"] == "the reason"
+    assert ran.record_values["exit_code"] == 3
+    assert ran.record_values["log_excerpt"] == "the reason"
     ran = bench.run("import os; os.abort()")
-    assert ran.values["exit_signal"] == signal.SIGABRT
-    assert "exit_code" not in ran.values
+    assert ran.record_values["exit_signal"] == signal.SIGABRT
+    assert "exit_code" not in ran.record_values
 
 
-def test_own_report_of_a_failure_is_believed(bench: Any) -> None:
+def test_failure_reported_by_the_payload_is_recorded(bench: Any) -> None:
     report = {
         "format": 1,
         "values": {"events_read": 7},
@@ -103,9 +103,9 @@ def test_own_report_of_a_failure_is_believed(bench: Any) -> None:
         },
     }
     ran = bench.run(RESULT + f"report({json.dumps(json.dumps(report))}); raise SystemExit(1)")
-    assert failure(ran.values) == ("read", "getentry")
-    assert ran.values["failure_transient"] is True
-    assert ran.values["events_read"] == 7
+    assert failure(ran.record_values) == ("read", "getentry")
+    assert ran.record_values["failure_transient"] is True
+    assert ran.record_values["events_read"] == 7
 
 
 def test_declared_extras_are_kept(bench: Any) -> None:
@@ -115,11 +115,11 @@ def test_declared_extras_are_kept(bench: Any) -> None:
     assert ran.records[0].extras == {"mine": 2.5}
 
 
-def test_hanging_payload_meets_its_wall_limit(bench: Any) -> None:
+def test_hanging_payload_reaches_its_wall_limit(bench: Any) -> None:
     ran = bench.run("import time; time.sleep(60)", limits=ExecutionLimits(0.6, 0))
-    assert failure(ran.values) == ("payload", "timeout")
-    assert 0.6 <= ran.values["payload_wall_s"] < 20
-    assert ran.values["exit_signal"] == signal.SIGTERM
+    assert failure(ran.record_values) == ("payload", "timeout")
+    assert 0.6 <= ran.record_values["payload_wall_s"] < 20
+    assert ran.record_values["exit_signal"] == signal.SIGTERM
 
 
 def test_payload_that_ignores_sigterm_is_killed(bench: Any) -> None:
@@ -127,8 +127,8 @@ def test_payload_that_ignores_sigterm_is_killed(bench: Any) -> None:
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",
         limits=ExecutionLimits(0.6, 0),
     )
-    assert failure(ran.values) == ("payload", "timeout")
-    assert ran.values["exit_signal"] == signal.SIGKILL
+    assert failure(ran.record_values) == ("payload", "timeout")
+    assert ran.record_values["exit_signal"] == signal.SIGKILL
 
 
 def test_memory_limit(bench: Any) -> None:
@@ -136,9 +136,9 @@ def test_memory_limit(bench: Any) -> None:
         "import time; hog = bytearray(b'x') * 200_000_000; time.sleep(60)",
         limits=ExecutionLimits(30.0, 100_000_000),
     )
-    assert failure(ran.values) == ("payload", "memory")
-    # Stopped while it grows: how far it came is up to the sampling.
-    assert ran.values["tree_peak_rss_bytes"] > 100_000_000
+    assert failure(ran.record_values) == ("payload", "memory")
+    # Killed while it grows: the recorded size depends on the sampling.
+    assert ran.record_values["tree_peak_rss_bytes"] > 100_000_000
 
 
 def test_shared_pages_count_once_against_the_memory_limit(bench: Any) -> None:
@@ -153,8 +153,8 @@ def test_shared_pages_count_once_against_the_memory_limit(bench: Any) -> None:
         open(os.environ["TREEHAMMER_RESULT"], "w").write('{{"format": 1}}')
     """
     ran = bench.run(payload, limits=ExecutionLimits(30.0, 100_000_000))
-    assert "failure_class" not in ran.values
-    assert ran.values["tree_peak_rss_bytes"] > 120_000_000
+    assert "failure_class" not in ran.record_values
+    assert ran.record_values["tree_peak_rss_bytes"] > 120_000_000
 
 
 def alive_with(marker: str) -> list[int]:
@@ -171,14 +171,14 @@ def alive_with(marker: str) -> list[int]:
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Iterator[str]:
-    """A word in the environment by which a payload's processes are found; none may be left."""
+    """A word that identifies a payload's processes; fails if any are left."""
     word = f"WORKER_TEST_{os.getpid()}_{time.monotonic_ns()}"
     yield word
     for pid in alive_with(word):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_children_that_outlive_the_payload_are_ended_and_accounted(bench: Any, marker: str) -> None:
+def test_surviving_children_are_killed_and_accounted(bench: Any, marker: str) -> None:
     payload = f"""
         import os, sys, time
         def burn(seconds):
@@ -202,13 +202,13 @@ def test_children_that_outlive_the_payload_are_ended_and_accounted(bench: Any, m
     ran = bench.run(payload, env={marker: "1"})
     assert ran.exit_code == 0
     assert not alive_with(marker)
-    assert ran.values["processes"] == 5
-    assert "[4 processes outlived the payload]" in ran.log("1-1.err")
-    assert ran.values["payload_user_s"] + ran.values["payload_sys_s"] >= 0.4
+    assert ran.record_values["processes"] == 5
+    assert "[4 processes outlived the payload]" in ran.read_log("1-1.err")
+    assert ran.record_values["payload_user_s"] + ran.record_values["payload_sys_s"] >= 0.4
 
 
-def test_processes_that_keep_forking_are_ended(bench: Any, marker: str) -> None:
-    # Some hundred a second, and not for ever: tests beside this one need processes, too.
+def test_forking_processes_are_killed(bench: Any, marker: str) -> None:
+    # Some hundred per second, for a limited time: concurrent tests need processes as well.
     payload = """
         import os, time
         if os.fork() == 0:
@@ -223,12 +223,12 @@ def test_processes_that_keep_forking_are_ended(bench: Any, marker: str) -> None:
     """
     ran = bench.run(payload, env={marker: "1"}, limits=ExecutionLimits(20.0, 0))
     assert ran.exit_code == 0, ran.output
-    assert ran.values["payload_wall_s"] < 10
-    assert ran.values["ended_us"] - ran.values["started_us"] < 15e6
+    assert ran.record_values["payload_wall_s"] < 10
+    assert ran.record_values["ended_us"] - ran.record_values["started_us"] < 15e6
     assert not alive_with(marker)
 
 
-def test_flood_of_output_is_bounded_and_says_what_is_missing(bench: Any) -> None:
+def test_flood_of_output_is_bounded(bench: Any) -> None:
     payload = """
         import os, sys
         print("first line", flush=True)
@@ -238,19 +238,17 @@ def test_flood_of_output_is_bounded_and_says_what_is_missing(bench: Any) -> None
         open(os.environ["TREEHAMMER_RESULT"], "w").write('{"format": 1}')
     """
     ran = bench.run(payload)
-    text = ran.log("1-1.out")
+    text = ran.read_log("1-1.out")
     assert ran.exit_code == 0
     assert len(text) < 2_000_000
     assert text.startswith("first line")
     assert text.endswith("last line\n")
-    cut = int(text.split("[... ")[1].split(" bytes left out")[0])
-    head, tail = text.split(f"\n[... {cut} bytes left out ...]\n")
+    cut = int(text.split("[... ")[1].split(" bytes omitted")[0])
+    head, tail = text.split(f"\n[... {cut} bytes omitted ...]\n")
     assert len(head) + cut + len(tail) == 800 * 65536 + len("first line\n\nlast line\n")
 
 
-def test_a_failed_execution_does_not_stop_the_next(
-    bench: Any, make_spec: Callable[..., Any]
-) -> None:
+def test_failed_execution_does_not_stop_the_next(bench: Any, make_spec: Callable[..., Any]) -> None:
     payload = GOOD + 'import sys; sys.exit(os.environ["TREEHAMMER_AXIS_END"] == "bad")\n'
     ends = ("bad", "good", "bad")
     specs = [make_spec(i + 1, variant={"end": end}) for i, end in enumerate(ends)]
@@ -262,7 +260,7 @@ def test_a_failed_execution_does_not_stop_the_next(
 
 def test_payload_that_cannot_be_started(bench: Any) -> None:
     ran = bench.run("#!/no/such/interpreter\n", kind="executable")
-    assert failure(ran.values) == ("payload", "start")
+    assert failure(ran.record_values) == ("payload", "start")
 
 
 FULL = """
@@ -278,35 +276,35 @@ sys.exit(__main__.main(["run", "job.json"]))
 """
 
 
-def test_a_node_that_has_no_room_for_processes_is_to_blame(bench: Any) -> None:
-    bench.write("pass")
+def test_failed_fork_is_a_failure_of_the_node(bench: Any) -> None:
+    bench.write_job("pass")
     done = subprocess.run([sys.executable, "-c", FULL], cwd=bench.folder, timeout=60, check=False)
-    ran = bench.read(done.returncode)
-    assert failure(ran.values) == ("payload", "node")
-    assert "Resource temporarily unavailable" in ran.values["failure_message"]
-    assert "executable" not in ran.values["failure_message"], "the payload is in order"
+    ran = bench.read_result(done.returncode)
+    assert failure(ran.record_values) == ("payload", "node")
+    assert "Resource temporarily unavailable" in ran.record_values["failure_message"]
+    assert "executable" not in ran.record_values["failure_message"], "the payload is not the cause"
 
 
-def test_software_that_is_not_there(bench: Any, make_spec: Callable[..., Any]) -> None:
+def test_missing_software(bench: Any, make_spec: Callable[..., Any]) -> None:
     request = SoftwareRequest("path:/nowhere", "path", "", "/nowhere")
     ran = bench.run(GOOD, make_spec(software=request))
-    assert ran.values["failure_class"] == "software-setup"
-    assert "payload_wall_s" not in ran.values
+    assert ran.record_values["failure_class"] == "software-setup"
+    assert "payload_wall_s" not in ran.record_values
 
 
-def test_other_root_than_asked_for_is_refused(bench: Any, make_spec: Callable[..., Any]) -> None:
+def test_other_root_version_is_refused(bench: Any, make_spec: Callable[..., Any]) -> None:
     payload = RESULT + 'report(\'{"format": 1, "values": {"root_version": "6.38.00"}}\')'
     ran = bench.run(payload, make_spec(software=SoftwareRequest("none", "none", "6.40.00", "")))
-    assert failure(ran.values) == ("software-setup", "version")
-    assert "6.40.00" in ran.values["failure_message"]
-    assert "6.38.00" in ran.values["failure_message"]
-    assert ran.values["root_version"] == "6.38.00"
+    assert failure(ran.record_values) == ("software-setup", "version")
+    assert "6.40.00" in ran.record_values["failure_message"]
+    assert "6.38.00" in ran.record_values["failure_message"]
+    assert ran.record_values["root_version"] == "6.38.00"
 
 
 def started(bench: Any, payload: str, *specs: Any, **env: str) -> subprocess.Popen[bytes]:
-    """The worker, once its payload says that it runs."""
-    bench.write(payload, *specs)
-    # Output goes to a file: nobody reads a pipe here.
+    """Start the worker and wait until its payload runs."""
+    bench.write_job(payload, *specs)
+    # Output goes to a file, since no process reads a pipe here.
     with (bench.folder / "worker.out").open("wb") as out:
         process = subprocess.Popen(
             bench.command(),
@@ -334,49 +332,49 @@ time.sleep(100)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_worker_records_and_leaves_nothing_behind(
+def test_stopped_worker_records_and_cleans_up(
     bench: Any, make_spec: Callable[..., Any], marker: str, number: signal.Signals
 ) -> None:
     process = started(bench, RUNS_LONG, make_spec(1), make_spec(2), make_spec(3), **{marker: "1"})
     process.send_signal(number)
     assert process.wait(20) == 1
-    ran = bench.read(1)
-    assert failure(ran.values) == ("evicted", "stopped")
-    assert ran.values["failure_transient"] is True
+    ran = bench.read_result(1)
+    assert failure(ran.record_values) == ("evicted", "stopped")
+    assert ran.record_values["failure_transient"] is True
     assert ran.attempt["stopped_by"] == number.name
     assert (ran.attempt["done"], ran.attempt["not_started"]) == (1, 2)
     assert not alive_with(marker)
 
 
-def test_signal_that_reaches_everybody_is_an_eviction(bench: Any) -> None:
-    """A batch system may end the payload before the worker finds the time to."""
+def test_signal_to_all_processes_is_an_eviction(bench: Any) -> None:
+    """A batch system may end the payload before the worker."""
     ran = bench.run("""
         import os, signal
         os.kill(os.getppid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
     """)
-    assert failure(ran.values) == ("evicted", "stopped")
+    assert failure(ran.record_values) == ("evicted", "stopped")
     assert ran.attempt["stopped_by"] == "SIGTERM"
 
 
-def test_log_that_cannot_be_written_ends_the_payload_in_order(bench: Any, marker: str) -> None:
-    """What a full disk does, done with a limit on the size of files."""
+def test_unwritable_log_ends_the_payload(bench: Any, marker: str) -> None:
+    """A limit on file sizes has the effect of a full disk."""
     payload = """
         import sys, time
         print("x" * 1_000_000); sys.stdout.flush()
         time.sleep(100)
     """
-    bench.write(payload)
+    bench.write_job(payload)
     command = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", *bench.command()]
     done = subprocess.run(
         command, cwd=bench.folder, env={**os.environ, marker: "1"}, capture_output=True, check=False
     )
-    ran = bench.read(done.returncode)
-    assert failure(ran.values) == ("payload", "node")
+    ran = bench.read_result(done.returncode)
+    assert failure(ran.record_values) == ("payload", "node")
     assert not alive_with(marker)
 
 
-def test_killed_worker_takes_its_payload_with_it(bench: Any, marker: str) -> None:
+def test_killed_worker_kills_its_payload(bench: Any, marker: str) -> None:
     payload = RUNS_LONG.replace("if os.fork() == 0:", "if False:")
     process = started(bench, payload, **{marker: "1"})
     process.kill()
@@ -390,19 +388,19 @@ def test_killed_worker_takes_its_payload_with_it(bench: Any, marker: str) -> Non
     assert attempt["done"] == 0
 
 
-def test_file_of_another_size_is_not_read(
+def test_file_of_another_size_is_refused(
     bench: Any, make_spec: Callable[..., Any], input_file: InputFile
 ) -> None:
     Path(input_file.url).write_bytes(b"short")
     ran = bench.run(GOOD, make_spec(files=(input_file,)))
-    assert failure(ran.values) == ("open", "size")
+    assert failure(ran.record_values) == ("open", "size")
     Path(input_file.url).unlink()
     ran = bench.run(GOOD, make_spec(files=(input_file,)))
-    assert failure(ran.values) == ("open", "missing")
+    assert failure(ran.record_values) == ("open", "missing")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (lambda job: job.update(format=99), "format 1"),
         (lambda job: job.update(surprise=1), "surprise"),
@@ -410,17 +408,17 @@ def test_file_of_another_size_is_not_read(
         (lambda job: job["executions"][0]["identity"].pop("series"), "identity.series: is missing"),
         (lambda job: job["executions"][0]["identity"].update(host="x"), "identity.host"),
         (lambda job: job["executions"][0]["identity"].update(instrument_version=99), "99"),
-        (lambda job: job["executions"].append(job["executions"][0]), "comes twice"),
+        (lambda job: job["executions"].append(job["executions"][0]), "occurs twice"),
         (lambda job: job["payload"].update(kind="song"), "song"),
-        (lambda job: job["executions"][0].update(identity=[]), "identity: an object"),
-        (lambda job: job["executions"][0].update(passes="3"), "passes: a whole number"),
+        (lambda job: job["executions"][0].update(identity=[]), "identity: expected an object"),
+        (lambda job: job["executions"][0].update(passes="3"), "passes: expected a whole number"),
         (lambda job: job["executions"][0].update(round=0), "round: must be at least 1"),
-        (lambda job: job["limits"].update(wall_s=None), "limits.wall_s: a number"),
-        (lambda job: job.update(executions=[]), "there is none"),
+        (lambda job: job["limits"].update(wall_s=None), "limits.wall_s: expected a number"),
+        (lambda job: job.update(executions=[]), "executions: must not be empty"),
     ],
 )
-def test_unusable_job(bench: Any, change: Callable[[Any], Any], said: str) -> None:
-    path = bench.write(GOOD)
+def test_invalid_job_is_refused(bench: Any, change: Callable[[Any], Any], expected: str) -> None:
+    path = bench.write_job(GOOD)
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
@@ -429,6 +427,6 @@ def test_unusable_job(bench: Any, change: Callable[[Any], Any], said: str) -> No
     )
     assert done.returncode == 2
     assert "job.json" in done.stderr
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert not (bench.folder / "records").exists()

@@ -1,4 +1,4 @@
-"""The worker and the results service: what is sent when, what it costs, and what stays."""
+"""Upload by the worker: timing, costs, and records that remain."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ Spec = Callable[..., ExecutionSpec]
 DONE = "open(os.environ['TREEHAMMER_RESULT'], 'w').write('{\"format\": 1}')"
 QUICK = f"import os; {DONE}"
 NAP = f"import os, time; time.sleep(0.3); {DONE}"
-#: The worker, but one that sends after every execution.
+#: A worker that uploads after every execution.
 EAGER = """
 import sys
-from treehammer.collectors.worker import __main__, uploader
-uploader.EVERY_S = 0.0
-uploader.pause_s = lambda *_: 0.0
+from treehammer.collectors.worker import __main__
+from treehammer.collectors.worker.upload import uploader
+uploader.UPLOAD_INTERVAL_S = 0.0
+uploader.backoff_pause_s = lambda *_: 0.0
 sys.exit(__main__.main(["run", "job.json"]))
 """
 
@@ -46,7 +47,7 @@ def ingest(tmp_path: Path) -> Iterator[IngestStub]:
 
 
 def beside(bench: Any, ingest: IngestStub, wait_s: float = 30.0, token: str = TOKEN) -> None:
-    """Lay beside the job what names the service."""
+    """Write the files that name the service beside the job."""
     (bench.folder / SERVICE_FILE).write_text(ServiceSpec(ingest.url, wait_s).to_json())
     (bench.folder / CA_FILE).write_bytes(ingest.ca.read_bytes())
     path = bench.folder / TOKEN_FILE
@@ -55,12 +56,12 @@ def beside(bench: Any, ingest: IngestStub, wait_s: float = 30.0, token: str = TO
 
 
 def holders(folder: Path) -> list[str]:
-    """Files that hold the token's signature."""
+    """List the files that contain the token's signature."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return [str(path) for path in files if b"5ecretSignature" in path.read_bytes()]
 
 
-def test_records_are_sent_and_stay(bench: Any, make_spec: Spec, ingest: IngestStub) -> None:
+def test_records_are_sent_and_kept(bench: Any, make_spec: Spec, ingest: IngestStub) -> None:
     beside(bench, ingest)
     ran = bench.run(QUICK, make_spec(1), make_spec(2))
     assert ran.exit_code == 0, ran.errors
@@ -72,7 +73,7 @@ def test_records_are_sent_and_stay(bench: Any, make_spec: Spec, ingest: IngestSt
     assert upload["service"] == ingest.url
     assert ran.errors == ""
     assert ingest.tokens == {TOKEN}
-    assert holders(bench.folder) == [], "what comes back holds no token"
+    assert holders(bench.folder) == [], "the returned sandbox contains no token"
 
 
 def test_payloads_see_no_token(bench: Any, ingest: IngestStub) -> None:
@@ -83,77 +84,73 @@ def test_payloads_see_no_token(bench: Any, ingest: IngestStub) -> None:
     assert ran.exit_code == 0, ran.records
 
 
-def test_nothing_is_sent_while_anything_runs(
-    bench: Any, make_spec: Spec, ingest: IngestStub
-) -> None:
+def test_uploads_happen_between_executions(bench: Any, make_spec: Spec, ingest: IngestStub) -> None:
     beside(bench, ingest)
-    bench.write(NAP, *(make_spec(n) for n in range(1, 5)))
+    bench.write_job(NAP, *(make_spec(n) for n in range(1, 5)))
     done = subprocess.run([sys.executable, "-c", EAGER], cwd=bench.folder, timeout=60, check=False)
-    ran = bench.read(done.returncode)
+    ran = bench.read_result(done.returncode)
     assert ran.exit_code == 0
     assert ingest.posts == [1, 1, 1, 1]
     spans = [(r.values["started_us"], r.values["ended_us"]) for r in ran.records]
     for when in ingest.times:
         during = [span for span in spans if span[0] < when * 1e6 < span[1]]
-        assert not during, "a request came while an execution was under way"
+        assert not during, "a request arrived during an execution"
     first, last = min(start for start, _ in spans), max(end for _, end in spans)
     assert first < ingest.times[0] * 1e6 < last < ingest.times[-1] * 1e6
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_dead_service_costs_its_time_and_nothing_else(
-    bench: Any, ingest: IngestStub, hangs: bool
-) -> None:
+def test_dead_service_costs_only_its_wait_time(bench: Any, ingest: IngestStub, hangs: bool) -> None:
     beside(bench, ingest, wait_s=3.0)
     if hangs:
         ingest.script = lambda _: StubReply(200, after_s=20)
     else:
         ingest.stop()
-    bench.write(QUICK)
+    bench.write_job(QUICK)
     without = time.monotonic()
     ran = bench.run(QUICK)
     took = time.monotonic() - without
-    assert ran.exit_code == 0, "the measurement is whole"
+    assert ran.exit_code == 0, "the measurement is complete"
     assert took < 3 + 3, took
     upload = ran.attempt["upload"]
     assert (upload["acknowledged"], upload["pending"]) == (0, 1)
     assert ("it did not answer within 3 s" if hangs else "Connection refused") in upload["problem"]
-    assert "not sent: 1 (they stay here and come back with the job)" in ran.errors
+    assert "1 not sent (they stay here and return with the job)" in ran.errors
     assert len(ran.records) == 1
     assert holders(bench.folder) == []
 
 
-def test_a_node_that_has_no_room_for_processes_keeps_records_at_home(
+def test_records_stay_when_no_process_can_be_started(
     bench: Any, make_spec: Spec, ingest: IngestStub
 ) -> None:
     beside(bench, ingest)
-    bench.write(NAP, *(make_spec(n) for n in range(1, 3)))
+    bench.write_job(NAP, *(make_spec(n) for n in range(1, 3)))
     full = (
         "import errno, os\ndef full(): raise BlockingIOError(errno.EAGAIN, 'no more processes')\n"
     )
     run = EAGER.replace("sys.exit", "os.fork = full\nsys.exit")
     done = subprocess.run([sys.executable, "-c", full + run], cwd=bench.folder, check=False)
-    ran = bench.read(done.returncode)
+    ran = bench.read_result(done.returncode)
     assert (ran.exit_code, len(ran.records), ingest.posts) == (0, 2, [])
     assert ran.attempt["upload"]["pending"] == 2
     assert "no more processes" in ran.attempt["upload"]["problem"]
 
 
-def test_half_of_the_time_is_kept_for_the_end(
+def test_half_of_the_wait_time_is_reserved_for_the_end(
     bench: Any, make_spec: Spec, ingest: IngestStub
 ) -> None:
     beside(bench, ingest, wait_s=4.0)
     ingest.script = lambda _: StubReply(200, after_s=20)
-    bench.write(NAP, *(make_spec(n) for n in range(1, 5)))
+    bench.write_job(NAP, *(make_spec(n) for n in range(1, 5)))
     done = subprocess.run([sys.executable, "-c", EAGER], cwd=bench.folder, timeout=60, check=False)
-    ran = bench.read(done.returncode)
+    ran = bench.read_result(done.returncode)
     assert (ran.exit_code, ran.attempt["upload"]["pending"]) == (0, 4)
-    assert len(ingest.times) == 2, "one gap took its half, the end the other"
+    assert len(ingest.times) == 2, "one interval used half of the time, the end the other half"
     last = max(record.values["ended_us"] for record in ran.records) / 1e6
     assert ingest.times[0] < last < ingest.times[1]
 
 
-def test_what_stayed_behind_is_sent_by_hand(
+def test_upload_command_sends_pending_records(
     bench: Any, make_spec: Spec, ingest: IngestStub, tmp_path: Path
 ) -> None:
     beside(bench, ingest, wait_s=1.0)
@@ -169,23 +166,23 @@ def test_what_stayed_behind_is_sent_by_hand(
 
     refused = upload()
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "there is no token. Give one: --token-file FILE" in refused.stderr
+    assert "no token; name one with --token-file FILE" in refused.stderr
     done = upload("--token-file", str(token))
     assert (done.returncode, done.stderr) == (0, "")
-    assert "2 sent, 0 sent before, 0 refused, 0 left" in done.stdout
+    assert "2 sent, 0 sent before, 0 refused, 0 pending" in done.stdout
     assert sorted(ingest.records) == sorted(record.id for record in ran.records)
     assert "0 sent, 2 sent before" in upload("--token-file", str(token)).stdout
     assert token.exists()
     empty = tmp_path / "empty"
     empty.mkdir()
-    for folder, said in ((empty, "no folder 'records'"), (tmp_path / "none", "no folder")):
+    for folder, expected in ((empty, "no folder 'records'"), (tmp_path / "none", "no folder")):
         command = [sys.executable, str(bench.worker), "upload", str(folder)]
         failed = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (failed.returncode, said in failed.stderr) == (2, True)
+        assert (failed.returncode, expected in failed.stderr) == (2, True)
         assert "Traceback" not in failed.stderr
 
 
-def test_a_token_that_is_refused_is_not_tried_for_ever(bench: Any, ingest: IngestStub) -> None:
+def test_refused_token_is_not_retried(bench: Any, ingest: IngestStub) -> None:
     beside(bench, ingest)
     ingest.script = lambda _: StubReply(401, {"error": "the token of this job was revoked"})
     ran = bench.run(QUICK)
@@ -195,38 +192,40 @@ def test_a_token_that_is_refused_is_not_tried_for_ever(bench: Any, ingest: Inges
 
 
 @pytest.mark.parametrize(
-    "files, said",
+    "files, expected",
     [
         ({}, None),
-        ({SERVICE_FILE: ServiceSpec("https://127.0.0.1:9").to_json()}, "there is no token"),
+        ({SERVICE_FILE: ServiceSpec("https://127.0.0.1:9").to_json()}, "no valid token"),
         (
             {
                 SERVICE_FILE: ServiceSpec("https://127.0.0.1:9").to_json(),
                 TOKEN_FILE: TOKEN_PLACEHOLDER,
             },
-            "there is no token",
+            "no valid token",
         ),
-        ({SERVICE_FILE: '{"format": 2}'}, "format 1 is expected"),
+        ({SERVICE_FILE: '{"format": 2}'}, "expected 1"),
     ],
 )
-def test_a_job_alone_needs_no_service(bench: Any, files: dict[str, str], said: str | None) -> None:
+def test_job_runs_without_a_usable_service(
+    bench: Any, files: dict[str, str], expected: str | None
+) -> None:
     for name, text in files.items():
         (bench.folder / name).write_text(text)
     ran = bench.run(QUICK)
     assert ran.exit_code == 0
     upload: dict[str, Any] | None = ran.attempt["upload"]
-    assert (said in str(upload)) if said else upload is None
+    assert (expected in str(upload)) if expected else upload is None
     for name in files:
-        assert (bench.folder / name).exists(), "what is no token is left alone"
+        assert (bench.folder / name).exists(), "a placeholder is not removed"
 
 
 @pytest.mark.parametrize("when", ["payload", "upload"])
-def test_a_worker_that_is_asked_to_stop_is_not_kept_by_its_service(
+def test_stopped_worker_does_not_wait_for_the_service(
     bench: Any, ingest: IngestStub, when: str
 ) -> None:
     beside(bench, ingest)
     ingest.script = lambda _: StubReply(200, after_s=40)
-    bench.write("import time; time.sleep(600)" if when == "payload" else QUICK)
+    bench.write_job("import time; time.sleep(600)" if when == "payload" else QUICK)
     worker = subprocess.Popen(
         bench.command(), cwd=bench.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -240,16 +239,16 @@ def test_a_worker_that_is_asked_to_stop_is_not_kept_by_its_service(
     os.kill(worker.pid, signal.SIGTERM)
     output, errors = worker.communicate(timeout=60)
     assert time.monotonic() - asked < 20
-    ran = bench.read(worker.returncode, output, errors)
+    ran = bench.read_result(worker.returncode, output, errors)
     assert len(ran.records) == 1
     assert ran.attempt["ended_us"] is not None
     assert ran.attempt["upload"]["pending"] == 1
-    assert len(ingest.posts) == 1, "one last try"
+    assert len(ingest.posts) == 1, "one last attempt"
 
 
-def test_an_evicted_record_gets_home_as_well(bench: Any, ingest: IngestStub) -> None:
+def test_record_of_an_eviction_is_sent(bench: Any, ingest: IngestStub) -> None:
     beside(bench, ingest)
-    bench.write("import time; time.sleep(600)")
+    bench.write_job("import time; time.sleep(600)")
     worker = subprocess.Popen(bench.command(), cwd=bench.folder, stdout=subprocess.DEVNULL)
     until = time.monotonic() + 30
     while not (bench.folder / "work" / "1-1").exists():
@@ -263,8 +262,8 @@ def test_an_evicted_record_gets_home_as_well(bench: Any, ingest: IngestStub) -> 
 
 
 @pytest.mark.parametrize("name", ["https_proxy", "TREEHAMMER_HTTPS_PROXY"])
-def test_a_proxy_of_the_environment_is_used(bench: Any, ingest: IngestStub, name: str) -> None:
+def test_proxy_of_the_environment_is_used(bench: Any, ingest: IngestStub, name: str) -> None:
     beside(bench, ingest, wait_s=1.0)
     (bench.folder / SERVICE_FILE).write_text(ServiceSpec("https://service.invalid", 1.0).to_json())
     ran = bench.run(QUICK, env={name: "http://127.0.0.1:9", "no_proxy": ""})
-    assert "Connection refused" in ran.attempt["upload"]["problem"], "the proxy was asked"
+    assert "Connection refused" in ran.attempt["upload"]["problem"], "the proxy is used"

@@ -1,4 +1,4 @@
-"""ROOT from CVMFS and behind a command: real releases in both, and what goes wrong with either."""
+"""Real releases of ROOT on CVMFS and behind a command, and their failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ treehammer_kit.run("""
     }}
 """)
 '''
-#: Burns CPU in itself, in a child, and in a grandchild whose parent ends before it does.
+#: Burns CPU in itself, a child and an orphaned grandchild.
 BURN = """
 import json, os, time
 def burn(seconds):
@@ -66,7 +66,7 @@ if os.fork() == 0:
 os.close(alive)
 burn(0.4)
 os.wait()
-os.read(ended, 1)  # until the grandchild has ended, too
+os.read(ended, 1)  # wait for the end of the grandchild
 with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
     json.dump({"format": 1, "values": {}}, stream)
 """
@@ -74,7 +74,7 @@ with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
 
 @pytest.fixture(scope="session")
 def release() -> Path:
-    """The environment of a real release."""
+    """The environment of a released ROOT."""
     request = providers.prepare_software(
         providers.parse_software_request(VERSION), config.load_settings().software_dir
     )
@@ -108,7 +108,7 @@ def read(before: str = "") -> str:
 
 @pytest.fixture
 def ask(make_spec: Callable[..., Any], tree: InputFile) -> Callable[..., Any]:
-    """An execution that reads the tree with the ROOT that ``text`` names."""
+    """Factory of executions that read the tree with the ROOT named by ``text``."""
 
     def do(text: str, **variant: Any) -> Any:
         return make_spec(
@@ -137,47 +137,52 @@ def mount(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def on_cvmfs(mount: Path) -> dict[str, str]:
-    """The environment of a node that has this mount, and the Python of the release."""
+    """The environment of a node with this mount and the release's Python."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {CVMFS_VARIABLE: str(mount), "PATH": path, "COMPILER": ""}
 
 
 @pytest.mark.root
 @pytest.mark.parametrize(
-    "name, said",
+    "name, expected",
     [
         (f"{VIEW}/{PLATFORM}@{VERSION}", "LCG_VERSION=106 COMPILER_OF_THE_VIEW=gcc"),
         (f"ROOT/{VERSION}/{PLATFORM}", "LCG_VERSION=None COMPILER_OF_THE_VIEW=None"),
     ],
 )
-def test_a_root_on_cvmfs_reads_a_tree(
-    bench: Any, ask: Callable[..., Any], mount: Path, on_cvmfs: dict[str, str], name: str, said: str
+def test_root_on_cvmfs_reads_a_tree(
+    bench: Any,
+    ask: Callable[..., Any],
+    mount: Path,
+    on_cvmfs: dict[str, str],
+    name: str,
+    expected: str,
 ) -> None:
     show = "LCG_VERSION={get('LCG_VERSION')} COMPILER_OF_THE_VIEW={get('COMPILER_OF_THE_VIEW')}"
     before = f"get = os.environ.get; print(f\"{show}\"); import ROOT; print('from', ROOT.__file__)"
     ran = bench.run(read(before), ask(f"cvmfs:{name}"), env=on_cvmfs)
-    assert ran.exit_code == 0, ran.output + ran.log("1-1.err")
-    assert ran.values["root_version"] == VERSION
-    assert ran.values["root_provider"] == "cvmfs"
-    assert ran.values["events_read"] == 1000
-    assert said in ran.log("1-1.out")
-    assert f"from {mount}" in ran.log("1-1.out")
+    assert ran.exit_code == 0, ran.output + ran.read_log("1-1.err")
+    assert ran.record_values["root_version"] == VERSION
+    assert ran.record_values["root_provider"] == "cvmfs"
+    assert ran.record_values["events_read"] == 1000
+    assert expected in ran.read_log("1-1.out")
+    assert f"from {mount}" in ran.read_log("1-1.out")
 
 
 @pytest.mark.root
-def test_a_view_of_another_version_is_refused(
+def test_view_of_another_version_is_refused(
     bench: Any, ask: Callable[..., Any], on_cvmfs: dict[str, str]
 ) -> None:
     ran = bench.run(read(), ask(f"cvmfs:{VIEW}/{PLATFORM}@6.32.02"), env=on_cvmfs)
     assert ran.exit_code == 1
-    assert failure(ran.values) == ("software-setup", "version")
-    assert "ROOT 6.32.02 was asked for" in ran.values["failure_message"]
-    assert ran.values["root_version"] == VERSION
+    assert failure(ran.record_values) == ("software-setup", "version")
+    assert "instead of the requested 6.32.02" in ran.record_values["failure_message"]
+    assert ran.record_values["root_version"] == VERSION
 
 
 @pytest.mark.root
 @pytest.mark.parametrize(
-    "name, kind, transient, said",
+    "name, kind, transient, expected",
     [
         (f"LCG_105/{PLATFORM}", "missing", False, "did you mean 'LCG_106'"),
         (f"{VIEW}/x86_64-el9-gcc14-opt", "missing", False, f"did you mean '{PLATFORM}'"),
@@ -186,19 +191,19 @@ def test_a_view_of_another_version_is_refused(
         ("sft.cern.ch/lcg/releases/gcc/13.1.0/x86_64-el9", "broken", False, "no root-config"),
     ],
 )
-def test_what_cvmfs_does_not_have(
+def test_missing_on_cvmfs(
     bench: Any,
     ask: Callable[..., Any],
     on_cvmfs: dict[str, str],
     name: str,
     kind: str,
     transient: bool,
-    said: str,
+    expected: str,
 ) -> None:
     ran = bench.run(read(), ask(f"cvmfs:{name}"), env={**on_cvmfs, "PATH": "/usr/bin:/bin"})
-    assert failure(ran.values) == ("software-setup", kind)
-    assert said in ran.values["failure_message"]
-    assert ran.values["failure_transient"] is transient
+    assert failure(ran.record_values) == ("software-setup", kind)
+    assert expected in ran.record_values["failure_message"]
+    assert ran.record_values["failure_transient"] is transient
 
 
 # --- Behind a command
@@ -206,7 +211,7 @@ def test_what_cvmfs_does_not_have(
 
 @pytest.fixture
 def bare(release: Path, tmp_path: Path) -> str:
-    """A command that lets no variable through but sets its own, as many an image does."""
+    """A command that drops all variables and sets its own, like many images."""
     script = tmp_path / "bare"
     packages = next((release / "lib").glob("python3*/site-packages"))
     script.write_text(
@@ -219,7 +224,7 @@ def bare(release: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def contained(release: Path) -> str:
-    """A container of namespaces of its own: no home, no /tmp, no processes of the host."""
+    """A container in separate namespaces: no home, no /tmp, no processes of the host."""
     words = ["--unshare-all", "--die-with-parent", "--clearenv", "--proc", "/proc", "--dev", "/dev"]
     for folder in ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc"):
         if os.path.islink(folder):
@@ -247,7 +252,7 @@ BINDS = (
 @pytest.mark.parametrize(
     "name, access", [("bare", "direct"), ("contained", "direct"), ("contained", "staged")]
 )
-def test_a_root_behind_a_command_reads_a_tree(
+def test_root_behind_a_command_reads_a_tree(
     bench: Any, ask: Callable[..., Any], request: pytest.FixtureRequest, name: str, access: str
 ) -> None:
     prefix = request.getfixturevalue(name) + (BINDS if name == "contained" else "")
@@ -255,61 +260,61 @@ def test_a_root_behind_a_command_reads_a_tree(
     mark = {"TREEHAMMER_BATCH_JOB": "the mark"}
     before += "; print(os.environ['TREEHAMMER_BATCH_JOB'])"
     ran = bench.run(read(before), ask(f"wrap:{prefix}@{VERSION}", access=access), env=mark)
-    assert ran.exit_code == 0, ran.output + ran.log("1-1.err")
-    assert ran.values["root_version"] == VERSION
-    assert ran.values["root_provider"] == "wrap"
-    assert ran.values["events_read"] == 1000
-    inside, sees_host, url, marked = ran.log("1-1.out").split(maxsplit=3)
+    assert ran.exit_code == 0, ran.output + ran.read_log("1-1.err")
+    assert ran.record_values["root_version"] == VERSION
+    assert ran.record_values["root_provider"] == "wrap"
+    assert ran.record_values["events_read"] == 1000
+    inside, sees_host, url, marked = ran.read_log("1-1.out").split(maxsplit=3)
     assert (inside, sees_host) in (("bare", "True"), ("contained", "False"))
     assert ("/work/1-1/input/" in url) == (access == "staged")
     assert marked.startswith("the mark")
 
 
 @pytest.mark.root
-def test_a_root_of_another_version_behind_a_command_is_refused(
+def test_other_version_behind_a_command_is_refused(
     bench: Any, ask: Callable[..., Any], bare: str
 ) -> None:
     ran = bench.run(read(), ask(f"wrap:{bare}@6.40.00"))
-    assert failure(ran.values) == ("software-setup", "version")
-    assert ran.values["root_version"] == VERSION
+    assert failure(ran.record_values) == ("software-setup", "version")
+    assert ran.record_values["root_version"] == VERSION
 
 
 @pytest.mark.root
-def test_the_account_holds_what_ran_inside(
+def test_accounting_includes_processes_inside(
     bench: Any, ask: Callable[..., Any], contained: str
 ) -> None:
-    """Orphans inside become children of the container's own init: the kernel's sum is the same."""
+    """Orphans inside become children of the container's init; the kernel's sum includes them."""
     ran = bench.run(BURN, ask(f"wrap:{contained}{BINDS}"))
-    assert ran.exit_code == 0, ran.output + ran.log("1-1.err")
-    cpu = ran.values["payload_user_s"] + ran.values["payload_sys_s"]
-    assert 1.2 < cpu < 1.5  # Python's own start is in it
-    assert ran.values["processes"] >= 4  # bwrap, its init, the payload and what it forked
+    assert ran.exit_code == 0, ran.output + ran.read_log("1-1.err")
+    cpu = ran.record_values["payload_user_s"] + ran.record_values["payload_sys_s"]
+    assert 1.2 < cpu < 1.5  # includes the start of Python
+    assert ran.record_values["processes"] >= 4  # bwrap, its init, the payload and what it forked
 
 
 @pytest.mark.root
-def test_a_hanging_container_is_ended_with_all_in_it(
+def test_hanging_container_is_killed_with_its_processes(
     bench: Any, ask: Callable[..., Any], contained: str
 ) -> None:
     payload = "import subprocess; subprocess.run(['sleep', '987654'])"
     ran = bench.run(payload, ask(f"wrap:{contained}{BINDS}"), limits=ExecutionLimits(3.0, 0))
-    assert failure(ran.values) == ("payload", "timeout")
+    assert failure(ran.record_values) == ("payload", "timeout")
     done = subprocess.run(["pgrep", "-f", "sleep 987654"], capture_output=True, check=False)
     assert not done.stdout
 
 
 @pytest.mark.root
-def test_a_container_that_hides_the_files_says_what_to_bind(
+def test_container_without_files_names_the_folder_to_bind(
     bench: Any, ask: Callable[..., Any], contained: str
 ) -> None:
     text = "wrap:" + contained + BINDS.replace(" --ro-bind {payload} {payload}", "")
     ran = bench.run(read(), ask(text))
-    assert failure(ran.values) == ("software-setup", "broken")
-    assert f"there is no {bench.folder / 'payload'}" in ran.values["failure_message"]
-    assert "--bind {folders}" in ran.values["failure_message"]
+    assert failure(ran.record_values) == ("software-setup", "broken")
+    assert f"{bench.folder / 'payload'} is missing" in ran.record_values["failure_message"]
+    assert "--bind {folders}" in ran.record_values["failure_message"]
 
 
 @pytest.mark.parametrize(
-    "prefix, kind, said",
+    "prefix, kind, expected",
     [
         ("/no/such/runtime exec image", "broken", "No such file or directory: '/no/such/runtime'"),
         ("sh -c 'echo FATAL: no such image >&2; exit 255'", "broken", "FATAL: no such image"),
@@ -317,9 +322,9 @@ def test_a_container_that_hides_the_files_says_what_to_bind(
         (f"env PATH={Path(sys.executable).parent}:/usr/bin:/bin", "missing", "finds no ROOT"),
     ],
 )
-def test_a_command_that_leads_nowhere(
-    bench: Any, make_spec: Callable[..., Any], prefix: str, kind: str, said: str
+def test_unusable_command(
+    bench: Any, make_spec: Callable[..., Any], prefix: str, kind: str, expected: str
 ) -> None:
     ran = bench.run(read(), make_spec(software=providers.parse_software_request(f"wrap:{prefix}")))
-    assert failure(ran.values) == ("software-setup", kind)
-    assert said in ran.values["failure_message"]
+    assert failure(ran.record_values) == ("software-setup", kind)
+    assert expected in ran.record_values["failure_message"]
