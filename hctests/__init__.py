@@ -1,1 +1,1 @@
-"""What is measured: shipped tests, the test.toml schema, the matrix, the Git source."""
+"""Shipped tests, the schema of test.toml, the matrix, and tests from Git."""

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -33,6 +34,7 @@ FETCH_TIMEOUT_S = 1800
 
 _FULL_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHORT_HASH = re.compile(r"[0-9a-f]{4,64}")
+_ALL_REFS = ("+refs/heads/*:refs/mirror/heads/*", "+refs/tags/*:refs/mirror/tags/*")
 LINK_MODE, SUBMODULE_MODE, EXECUTABLE_MODE = "120000", "160000", "100755"
 
 
@@ -256,26 +258,25 @@ def update_mirror(address: RepositoryAddress, ref: str, git_dir: Path) -> tuple[
 
 
 def _fetch_ref(repository: Repository, address: RepositoryAddress, ref: str) -> str:
+    """Fetch the commit of a ref, unless the repository already contains it; return the commit."""
     names = _list_remote_refs(repository, address, ref)
-    for full in (ref, f"refs/tags/{ref}", f"refs/heads/{ref}"):
-        commit = names.get(full + "^{}", names.get(full, ""))
-        if commit:
-            if not repository._has_commit(commit):
-                repository._fetch(address, f"+{full}:refs/pinned/{commit}")
-            return repository.resolve_commit(commit)
+    full = next((n for n in (ref, f"refs/tags/{ref}", f"refs/heads/{ref}") if n in names), "")
+    if full:
+        commit = names.get(full + "^{}", names[full])
+        if not repository._has_commit(commit):
+            repository._fetch(address, f"+{full}:refs/pinned/{commit}")
+        return repository.resolve_commit(commit)
     if _FULL_HASH.fullmatch(ref):
         # Most servers provide any commit by its full hash, even one that no branch contains.
-        try:
+        with suppress(GitCommandError):
             repository._fetch(address, f"+{ref}:refs/pinned/{ref}")
-        except GitCommandError:
-            pass
-    if _SHORT_HASH.fullmatch(ref):
-        if not (_FULL_HASH.fullmatch(ref) and repository._has_commit(ref)):
-            repository._fetch(
-                address, "+refs/heads/*:refs/mirror/heads/*", "+refs/tags/*:refs/mirror/tags/*"
-            )
-        if not _FULL_HASH.fullmatch(ref) or repository._has_commit(ref):
+        if not repository._has_commit(ref):
+            repository._fetch(address, *_ALL_REFS)
+        if repository._has_commit(ref):
             return repository.resolve_commit(ref)
+    elif _SHORT_HASH.fullmatch(ref):
+        repository._fetch(address, *_ALL_REFS)
+        return repository.resolve_commit(ref)
     raise _unknown_ref_error(ref, names, repository.shown)
 
 

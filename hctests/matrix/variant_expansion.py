@@ -27,9 +27,9 @@ def expand_variants(definition: TestDefinition, door: str) -> tuple[Variant, ...
         if not any(rule.items() <= point.items() for rule in definition.exclude)
     ]
     for rule in definition.include:
-        rule_axes = {name: (rule[name],) if name in rule else axes[name] for name in axes}
-        rule_doors = (str(rule["door"]),) if "door" in rule else doors
-        points += _expand_points(rule_axes, rule_doors, door)
+        fixed = {name: (value,) for name, value in rule.items()}
+        rule_doors = fixed.pop("door", doors)
+        points += _expand_points({**axes, **fixed}, rule_doors, door)
     variants = (Variant(tuple((name, point[name]) for name in axes)) for point in points)
     return tuple(dict.fromkeys(variants))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.hctests.matrix import axes, variant_expansion
-from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar, TestDefinition
+from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar, TestDefinition, Variant
 from treehammer.hctests.schema.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
@@ -100,10 +100,7 @@ def check_rule(
 
 
 def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check the number of variants, and that warm ones have a pass to count.
-
-    Executables decide themselves which of their passes they count.
-    """
+    """Check the number of variants, and that warm ones have a pass to count."""
     doors = definition.axes.get("door", ("any",))
     size = math.prod(len(values) for values in definition.axes.values())
     if size * (1 + len(definition.include)) > MAX_VARIANTS:
@@ -118,8 +115,16 @@ def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
     ]
     if size and not variants:
         yield DocumentProblem(("exclude",), "excludes all variants")
-    counted = definition.payload_kind != "executable"
-    if counted and definition.passes < 2 and any(v["cache"] == "warm" for v in variants):
+    yield from _check_passes(definition, variants)
+
+
+def _check_passes(
+    definition: TestDefinition, variants: Sequence[Variant]
+) -> Iterator[DocumentProblem]:
+    """Check that warm variants have a pass to count; executables count their passes themselves."""
+    if definition.payload_kind == "executable" or definition.passes >= 2:
+        return
+    if any(variant["cache"] == "warm" for variant in variants):
         yield DocumentProblem(
             ("test", "passes"),
             f"{definition.passes} leaves nothing to count: the first pass of a warm execution is "
@@ -189,34 +194,37 @@ def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[Docume
 
 def check_file(folder: FilePath, name: str, path: KeyPath) -> Iterator[DocumentProblem]:
     """Check that a named file is in the test's folder, or a link to a file of a test beside it."""
+    problem = _find_file_problem(folder, name)
+    if problem:
+        yield DocumentProblem(path, problem)
+
+
+def _find_file_problem(folder: FilePath, name: str) -> str:
     pure = PurePosixPath(name)
     inside = f"(expected a file in {folder.name}/)"
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or not name.isprintable():
-        yield DocumentProblem(path, f"{name!r} is not a path below the test's folder {inside}")
-        return
+        return f"{name!r} is not a path below the test's folder {inside}"
     target = folder / pure
     if not _is_test_file(target.resolve(), folder.resolve()):
-        yield DocumentProblem(
-            path, f"{name!r} is a link to neither this test's folder nor one beside it {inside}"
-        )
-    elif target.is_dir():
-        yield DocumentProblem(path, f"{name!r} is a folder (expected its files, one by one)")
-    elif not target.is_file():
+        return f"{name!r} is a link to neither this test's folder nor one beside it {inside}"
+    if target.is_dir():
+        return f"{name!r} is a folder (expected its files, one by one)"
+    if not target.is_file():
         names = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
-        yield DocumentProblem(
-            path, f"there is no file {name!r} {inside}{suggest_nearest(name, names)}"
+        return f"there is no file {name!r} {inside}{suggest_nearest(name, names)}"
+    if not os.access(target, os.R_OK):
+        return f"{name!r} cannot be read"
+    if _is_lfs_pointer(target):
+        return (
+            f"{name!r} is a Git LFS pointer (expected the file itself: run 'git lfs pull' in a "
+            "working tree; LFS files of commits are not supported)"
         )
-    elif not os.access(target, os.R_OK):
-        yield DocumentProblem(path, f"{name!r} cannot be read")
-    else:
-        with target.open("rb") as stream:
-            pointer = stream.read(len(LFS_POINTER)) == LFS_POINTER
-        if pointer:
-            yield DocumentProblem(
-                path,
-                f"{name!r} is a Git LFS pointer (expected the file itself: run 'git lfs pull' in a "
-                "working tree; LFS files of commits are not supported)",
-            )
+    return ""
+
+
+def _is_lfs_pointer(file: FilePath) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(len(LFS_POINTER)) == LFS_POINTER
 
 
 def _is_test_file(target: FilePath, folder: FilePath) -> bool:

@@ -269,15 +269,20 @@ def _override_axes(
         elif name == "bundle":
             raw["matrix"]["bundle"] = list(texts)
         else:
-            declared = definition.axes.get(name, ())
-            values = [parse_axis_text(name, text, declared) for text in texts]
-            if name not in AXES_BY_NAME and not have_same_kind((*declared, *values)):
-                yield DocumentProblem(
-                    ("matrix", name), f"has another type than its own values: {declared[0]!r}"
-                )
-            raw["matrix"][name] = values
-            for kind in ("exclude", "include"):
-                raw[kind] = [rule for rule in raw[kind] if name not in rule or rule[name] in values]
+            yield from _override_axis(raw, name, texts, definition.axes.get(name, ()))
+
+
+def _override_axis(
+    raw: dict[str, Any], name: str, texts: Sequence[str], declared: Sequence[Scalar]
+) -> Iterator[DocumentProblem]:
+    values = [parse_axis_text(name, text, declared) for text in texts]
+    if name not in AXES_BY_NAME and not have_same_kind((*declared, *values)):
+        yield DocumentProblem(
+            ("matrix", name), f"has another type than its own values: {declared[0]!r}"
+        )
+    raw["matrix"][name] = values
+    for kind in ("exclude", "include"):
+        raw[kind] = [rule for rule in raw[kind] if name not in rule or rule[name] in values]
 
 
 def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[DocumentProblem]:
@@ -302,20 +307,20 @@ def _override_setting(
     settings: dict[str, Any], path: tuple[str, ...], text: str
 ) -> Iterator[DocumentProblem]:
     table: Any = settings
-    for depth, key in enumerate(path[1:], 1):
-        if not isinstance(table, dict) or key not in table:
-            known = tuple(table) if isinstance(table, dict) else ()
+    for depth, key in enumerate(path[1:], 2):
+        known = tuple(table) if isinstance(table, dict) else ()
+        if key not in known:
             listed = ", ".join(known) or "none"
             yield DocumentProblem(
-                path[: depth + 1],
+                path[:depth],
                 f"test.toml has no such setting (known: {listed}){suggest_nearest(key, known)}",
             )
             return
-        if depth < len(path) - 1:
+        if depth < len(path):
             table = table[key]
     old = table[path[-1]]
     new = text if isinstance(old, str) else _parse_toml_value(text)
-    if type(new) is not type(old) and not (isinstance(old, float) and type(new) is int):
+    if type(new) is not type(old) and (type(old), type(new)) != (float, int):
         yield DocumentProblem(path, f"{text!r} has another type than in test.toml: {old!r}")
     table[path[-1]] = new
 

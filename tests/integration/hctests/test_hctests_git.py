@@ -296,7 +296,7 @@ def test_submodule_is_refused(origin: Path, git: Git, settings: Settings, tmp_pa
     git(other, "commit", "--quiet", "--allow-empty", "-m", "first")
     git(origin, "submodule", "--quiet", "add", str(other), "tests/read/module")
     git(origin, "commit", "--quiet", "-m", "a submodule")
-    with pytest.raises(SourceError, match=r"holds a submodule \(module\)"):
+    with pytest.raises(SourceError, match=r"contains a submodule \(module\)"):
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     with pytest.raises(SourceError, match="tests/read/module is a submodule"):
         pinned_tests.pin_test(f"{origin}@main:tests/read/module/deep", settings)
@@ -340,7 +340,7 @@ def test_large_folder_is_refused(
     origin: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pinned_tests, "MAX_TEST_BYTES", 10)
-    with pytest.raises(SourceError, match="each job would carry it"):
+    with pytest.raises(SourceError, match="sent with each job"):
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
 
 
@@ -375,9 +375,9 @@ def test_find_lists_the_tests_of_a_commit(
 PIN = """
 import sys
 from pathlib import Path
-from treehammer.config import load
-from treehammer.hctests import source
-pinned = source.pin(sys.argv[1], load({"cache_dir": sys.argv[2]}, environ={}))
+from treehammer.config import load_settings
+from treehammer.hctests.git.pinned_tests import pin_test
+pinned = pin_test(sys.argv[1], load_settings({"cache_dir": sys.argv[2]}, environ={}))
 print(pinned.commit, pinned.folder, sorted(pinned.hashes.values()))
 """
 
@@ -390,10 +390,10 @@ def test_several_processes_share_an_empty_cache(origin: Path, git: Git, settings
         subprocess.Popen([*command, str(settings.cache_dir)], stdout=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
-    said = {process.communicate(timeout=120)[0] for process in running}
+    outputs = {process.communicate(timeout=120)[0] for process in running}
     assert [process.returncode for process in running] == [0] * 4
-    assert len(said) == 1
-    assert git(origin, "rev-parse", "HEAD") in said.pop()
+    assert len(outputs) == 1
+    assert git(origin, "rev-parse", "HEAD") in outputs.pop()
     left = [path.name for path in (settings.git_dir / "tests").iterdir()]
     assert not [name for name in left if name.startswith(".")]
 

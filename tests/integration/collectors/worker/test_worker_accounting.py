@@ -257,7 +257,7 @@ def test_concurrent_job_at_the_same_door_is_counted(
     """The payload of one job runs a second worker at the same door."""
     inner = type(bench)(tmp_path / "inner", worker)
     inner.folder.mkdir()
-    inner.write(f"import os; {DONE}")
+    inner.write_job(f"import os; {DONE}")
     payload = f"""
         import os, subprocess, sys
         subprocess.run([sys.executable, {str(worker)!r}, "run", "job.json"],
