@@ -15,6 +15,7 @@ import httpx
 import pytest
 import uvicorn
 from measurement_factory import make_measurement
+from page_database import fill_database
 from starlette.applications import Starlette
 
 from treehammer.collectors.record.measurement_record import Measurement
@@ -160,3 +161,12 @@ def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service
 def shared_key(shared_service: ServiceThread) -> str:
     """A key to it that may submit."""
     return shared_service.make_key("submit").text
+
+
+@pytest.fixture(scope="module")
+def filled_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    """A public service on the database of :mod:`page_database`, shared by a module's tests."""
+    folder = tmp_path_factory.mktemp("filled")
+    fill_database(f"sqlite:///{folder / 'results.db'}")
+    with run_service(folder, reading_open=True) as filled:
+        yield filled

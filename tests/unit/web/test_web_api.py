@@ -1,16 +1,15 @@
-"""What programs are told is what pages show, at addresses that are described."""
+"""API operations: same content as the pages, checked parameters, complete description."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
-from page_database import HOSTILE_TEXTS, fill_database
-from service_thread import ServiceThread, StartService, run_service
+from page_database import HOSTILE_TEXTS
+from service_thread import ServiceThread, StartService
 
 from treehammer.collectors.record.measurement_record import max_length
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
@@ -28,7 +27,7 @@ PARTS = {
     "comparison": "comparison",
 }
 
-#: Where the page that shows the same is.
+#: Paths of pages that differ from those of their operations.
 PAGES = {
     "getOverview": "/",
     "getDay": "/days/{day}",
@@ -39,62 +38,55 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
-    folder = tmp_path_factory.mktemp("data")
-    fill_database(f"sqlite:///{folder / 'results.db'}")
-    with run_service(folder, reading_open=True) as service:
-        yield service
-
-
 @pytest.mark.parametrize(
     "operation",
     [one for one in OPERATIONS if one.name != "compareSelections"],
     ids=lambda one: one.name,
 )
-def test_it_is_what_the_page_shows(filled: ServiceThread, operation: Operation) -> None:
+def test_operation_returns_content_of_page(
+    filled_service: ServiceThread, operation: Operation
+) -> None:
     address = f"{API_PREFIX}{operation.path.format(**PARTS)}"
     needed = {one.name: unquote(PARTS[one.name]) for one in operation.parameters if one.required}
-    found = filled.client.get(address, params=needed)
-    assert found.status_code == 200, found.text
-    told: dict[str, Any] = found.json()
-    assert set(told["tables"]) == set(operation.tables)
-    assert set(told["about"]) == set(operation.about)
+    response = filled_service.client.get(address, params=needed)
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    assert set(body["tables"]) == set(operation.tables)
+    assert set(body["about"]) == set(operation.about)
     page = PAGES.get(operation.name, operation.path).format(**PARTS)
-    shown = filled.client.get(page, params={**needed, "format": "json"}).json()
-    assert (told["title"], told["tables"]) == (shown["title"], shown["tables"])
+    shown = filled_service.client.get(page, params={**needed, "format": "json"}).json()
+    assert (body["title"], body["tables"]) == (shown["title"], shown["tables"])
     first = next(iter(operation.tables))
-    lines = filled.client.get(address, params={**needed, "format": "csv"})
+    lines = filled_service.client.get(address, params={**needed, "format": "csv"})
     rows = [*csv.reader(io.StringIO(lines.text))]
-    assert len(rows) == 1 + len(told["tables"][first])
+    assert len(rows) == 1 + len(body["tables"][first])
 
 
-def test_a_comparison_is_refused_as_on_the_page(filled: ServiceThread) -> None:
+def test_comparison_is_refused_as_on_page(filled_service: ServiceThread) -> None:
     query = {"a": "6.38.00", "b": "6.40.00", "where": "site=nowhere"}
-    told = filled.client.get(f"{API_PREFIX}/compare", params=query)
-    shown = filled.client.get("/compare", params={**query, "format": "json"})
-    assert told.status_code == shown.status_code >= 400
-    assert told.json() == shown.json()
+    response = filled_service.client.get(f"{API_PREFIX}/compare", params=query)
+    shown = filled_service.client.get("/compare", params={**query, "format": "json"})
+    assert response.status_code == shown.status_code >= 400
+    assert response.json() == shown.json()
 
 
-def test_all_pages_with_tables_are_there(filled: ServiceThread) -> None:
-    """Beside those that only lead elsewhere."""
-    pages = filled.client.get("/api/v1/openapi.json").json()["paths"]
+def test_description_has_all_operations(filled_service: ServiceThread) -> None:
+    pages = filled_service.client.get("/api/v1/openapi.json").json()["paths"]
     assert {f"{API_PREFIX}{one.path}" for one in OPERATIONS} <= set(pages)
     assert pages == build_description(RequestLimits())["paths"]
 
 
-def test_exactly_what_runs_is_told(filled: ServiceThread) -> None:
-    about = filled.client.get("/api/v1/campaigns/running").json()["about"]
+def test_about_holds_values_outside_tables(filled_service: ServiceThread) -> None:
+    about = filled_service.client.get("/api/v1/campaigns/running").json()["about"]
     assert about["facts"]["campaign"] == "running"
     assert about["command_line"].startswith("treehammer submit")
     assert about["job_count"] == 6
-    news = filled.client.get("/api/v1/overview").json()["about"]["news"]
+    news = filled_service.client.get("/api/v1/overview").json()["about"]["news"]
     assert any("came in" in text for text in news)
 
 
 @pytest.mark.parametrize(
-    "address, status, said",
+    "address, status, message",
     [
         ("/sites/SITE_A?metrik=eff_job", 400, "Did you mean 'metric'"),
         ("/sites/SITE_A?metric=host", 400, "metric cannot be"),
@@ -129,15 +121,17 @@ def test_exactly_what_runs_is_told(filled: ServiceThread) -> None:
         ("/nothing", 404, ""),
     ],
 )
-def test_what_is_asked_for(filled: ServiceThread, address: str, status: int, said: str) -> None:
-    answer = filled.client.get(f"{API_PREFIX}{address}")
-    assert answer.status_code == status, answer.text
-    assert said in answer.text
-    assert status == 200 or set(answer.json()) == {"error"}
+def test_operation_checks_parameters(
+    filled_service: ServiceThread, address: str, status: int, message: str
+) -> None:
+    response = filled_service.client.get(f"{API_PREFIX}{address}")
+    assert response.status_code == status, response.text
+    assert message in response.text
+    assert status == 200 or set(response.json()) == {"error"}
 
 
 @pytest.mark.parametrize(
-    "address, said",
+    "address, message",
     [
         ("/explore?kind=banana", "kind must be one of timed, checksum"),
         ("/figures/s0?kind=banana", "kind must be one of timed, checksum"),
@@ -146,21 +140,21 @@ def test_what_is_asked_for(filled: ServiceThread, address: str, status: int, sai
         ("/campaigns/running?site=nowhere", "site cannot be 'nowhere' here"),
     ],
 )
-def test_pages_refuse_it_as_well(filled: ServiceThread, address: str, said: str) -> None:
-    answer = filled.client.get(address)
-    assert answer.status_code == 400, answer.text
-    assert said in answer.json()["error"]
+def test_page_checks_parameters(filled_service: ServiceThread, address: str, message: str) -> None:
+    response = filled_service.client.get(address)
+    assert response.status_code == 400, response.text
+    assert message in response.json()["error"]
 
 
 @pytest.mark.parametrize("path", ["/explore", "/figures/s0"])
-def test_columns_are_filters_as_on_the_page(filled: ServiceThread, path: str) -> None:
+def test_column_filters_work_as_on_page(filled_service: ServiceThread, path: str) -> None:
     query = "site=SITE_A&site=SITE_B&axis_root=6.40.00&host=node1.SITE_A&host=node2.SITE_B"
-    told, shown = (
-        filled.client.get(f"{prefix}{path}?{query}&format=json").json()
+    response, shown = (
+        filled_service.client.get(f"{prefix}{path}?{query}&format=json").json()
         for prefix in (API_PREFIX, "")
     )
-    assert told["tables"] == shown["tables"]
-    assert {row["site"] for row in told["tables"]["figure"]} == {"SITE_A", "SITE_B"}
+    assert response["tables"] == shown["tables"]
+    assert {row["site"] for row in response["tables"]["figure"]} == {"SITE_A", "SITE_B"}
     described = build_description(RequestLimits())["paths"][f"{API_PREFIX}{path}"]["get"][
         "parameters"
     ]
@@ -171,19 +165,19 @@ def test_columns_are_filters_as_on_the_page(filled: ServiceThread, path: str) ->
 
 
 @pytest.mark.parametrize("before", ["variant=", "where=variant="])
-def test_a_filter_takes_as_much_as_its_column(filled: ServiceThread, before: str) -> None:
+def test_filter_accepts_text_as_long_as_column(filled_service: ServiceThread, before: str) -> None:
     longest = max_length(METRICS_BY_NAME["variant"])
     for path in (f"{API_PREFIX}/explore", "/explore"):
-        answer = filled.client.get(f"{path}?{before}{'x' * longest}&format=json")
+        answer = filled_service.client.get(f"{path}?{before}{'x' * longest}&format=json")
         assert answer.status_code == 200, answer.text
     name, _, _ = before.partition("=")
-    longer = filled.client.get(f"{API_PREFIX}/explore?{before}{'x' * 2 * longest}")
+    longer = filled_service.client.get(f"{API_PREFIX}/explore?{before}{'x' * 2 * longest}")
     assert longer.status_code == 400
     assert f"{name} cannot be" in longer.json()["error"]
 
 
 @pytest.mark.parametrize(
-    "query, said",
+    "query, message",
     [
         ("sitte=A", "Did you mean 'site'"),
         ("sitte=A", "any column of the catalogue"),
@@ -192,14 +186,14 @@ def test_a_filter_takes_as_much_as_its_column(filled: ServiceThread, before: str
         ("read_latency_hist=1", "unknown parameter"),
     ],
 )
-def test_filters_that_cannot_be_are_refused(filled: ServiceThread, query: str, said: str) -> None:
-    answer = filled.client.get(f"{API_PREFIX}/explore?{query}")
-    assert answer.status_code == 400
-    assert said in answer.json()["error"]
-    assert len(answer.json()["error"]) < 400
+def test_invalid_filter_is_refused(filled_service: ServiceThread, query: str, message: str) -> None:
+    response = filled_service.client.get(f"{API_PREFIX}/explore?{query}")
+    assert response.status_code == 400
+    assert message in response.json()["error"]
+    assert len(response.json()["error"]) < 400
 
 
-def test_reading_may_need_a_key(start_service: StartService) -> None:
+def test_operation_requires_key_unless_public(start_service: StartService) -> None:
     with start_service() as service:
         assert service.get_path(f"{API_PREFIX}/sites").status_code == 401
         key = service.make_key("read").text

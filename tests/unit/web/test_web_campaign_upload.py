@@ -1,4 +1,4 @@
-"""What submitters tell of their campaigns: what is taken, what stays, what is refused and why."""
+"""Upload of campaigns: stored rows, precedence of updates, refusals with reasons."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ ATTEMPT = AttemptRow("j1", 1, "running", STARTED_US, 0, None, "", "")
 
 
 def document(*rows: JobRow | AttemptRow | ReplicaRow, campaign: CampaignRow = CAMPAIGN) -> Any:
-    """What is posted for rows."""
-    told: dict[str, Any] = {"campaign": {**asdict(campaign), "plan": json.loads(campaign.plan)}}
+    """Build the request body for rows."""
+    body: dict[str, Any] = {"campaign": {**asdict(campaign), "plan": json.loads(campaign.plan)}}
     jobs: dict[str, Any] = {}
     for row in rows:
         values = asdict(row)
@@ -45,8 +45,8 @@ def document(*rows: JobRow | AttemptRow | ReplicaRow, campaign: CampaignRow = CA
             jobs[row.id] = {**values, "attempts": []}
         elif isinstance(row, AttemptRow):
             jobs[values.pop("job_id")]["attempts"].append(values)
-    found = [asdict(row) for row in rows if isinstance(row, ReplicaRow)]
-    return {**told, "jobs": [*jobs.values()], "replicas": found}
+    replicas = [asdict(row) for row in rows if isinstance(row, ReplicaRow)]
+    return {**body, "jobs": [*jobs.values()], "replicas": replicas}
 
 
 @pytest.fixture
@@ -54,10 +54,10 @@ def key(service: ServiceThread) -> str:
     return service.make_key("submit").text
 
 
-def told(
+def upload(
     service: ServiceThread, key: str, *rows: JobRow | AttemptRow | ReplicaRow
 ) -> tuple[int, ...]:
-    """New, changed, known."""
+    """Upload rows and return the numbers of new, changed and known ones."""
     answer = service.post_document(document(*rows), key, PATH)
     assert answer.status_code == 200, answer.text
     return tuple(answer.json().values())
@@ -72,50 +72,52 @@ def marked(job: JobRow) -> JobRow:
     return replace(job, batch_system=EXTERNAL_PREFIX + job.batch_system)
 
 
-def test_what_is_told_later_stands(service: ServiceThread, key: str) -> None:
-    assert told(service, key, JOB, ATTEMPT) == (3, 0, 0)
-    assert told(service, key, JOB, ATTEMPT) == (0, 0, 3)
+def test_later_upload_replaces_earlier(service: ServiceThread, key: str) -> None:
+    assert upload(service, key, JOB, ATTEMPT) == (3, 0, 0)
+    assert upload(service, key, JOB, ATTEMPT) == (0, 0, 3)
     done = replace(JOB, state="done")
     ended = replace(ATTEMPT, state="done", ended_us=STARTED_US + 1, exit_code=0)
-    assert told(service, key, done, ended) == (0, 2, 1)
-    assert told(service, key, JOB, ATTEMPT) == (0, 0, 3), "what was said before came late"
+    assert upload(service, key, done, ended) == (0, 2, 1)
+    assert upload(service, key, JOB, ATTEMPT) == (0, 0, 3), (
+        "an earlier state that arrives late is ignored"
+    )
     assert jobs(service) == [marked(done)]
     again = replace(JOB, state="queued", batch_id="8.0")
-    assert told(service, key, again) == (0, 1, 1)
+    assert upload(service, key, again) == (0, 1, 1)
     assert jobs(service) == [marked(again)]
     with Store.open(service.url) as store:
         assert store.campaigns() == [CAMPAIGN]
-        assert store.attempts(["j1"]) == [ended], "what is not told stays"
+        assert store.attempts(["j1"]) == [ended], "rows outside the upload stay"
 
 
-def test_what_is_followed_here_is_left_alone(service: ServiceThread, key: str) -> None:
+def test_upload_leaves_locally_tracked_jobs(service: ServiceThread, key: str) -> None:
     with Store.open(service.url) as store:
         store.add_campaign(CAMPAIGN, [JOB])
-        assert told(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
+        assert upload(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
         assert (jobs(service), store.attempts(["j1"])) == ([JOB], [])
         done, ended = replace(JOB, state="done"), replace(ATTEMPT, state="done", exit_code=0)
         store.set_attempts([ended])
         store.set_jobs([done])
-        assert told(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
-        # It was imported here, and queued anew where it is followed.
+        assert upload(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
+        # A job imported here was queued again by its submitter.
         second = replace(ATTEMPT, number=2)
-        assert told(service, key, JOB, second) == (1, 1, 1)
+        assert upload(service, key, JOB, second) == (1, 1, 1)
         assert (jobs(service), store.attempts(["j1"])) == ([marked(JOB)], [ended, second])
 
 
-def test_bad_replicas_mark_what_read_them(service: ServiceThread, key: str) -> None:
+def test_uploaded_bad_replica_marks_measurements(service: ServiceThread, key: str) -> None:
     service.post_document(
         make_body([make_sent_measurement(dataset_hash="h", door="root", plausible=True)]), key
     )
     finding = ReplicaRow("f1", 5, "tiny", "h", "local", "root", "f", "root://", False, "torn")
-    assert told(service, key, finding) == (2, 0, 0)
+    assert upload(service, key, finding) == (2, 0, 0)
     with Store.open(service.url) as store:
         (row,) = store.measurements(Selection(), ["plausible"])
         assert store.replicas() == [finding]
     assert row["plausible"] is False
 
 
-def test_who_may(service: ServiceThread, key: str) -> None:
+def test_upload_requires_submitter_key(service: ServiceThread, key: str) -> None:
     token = mint_job_token(service.make_key("submit"), "c1", "j1", 2**60)
     assert service.post_document(document(), token, PATH).status_code == 403
     assert service.post_document(document(), service.make_key("read").text, PATH).status_code == 403
@@ -123,11 +125,11 @@ def test_who_may(service: ServiceThread, key: str) -> None:
     assert (
         service.post_document(document(), service.make_key("admin").text, PATH).status_code == 200
     )
-    assert service.get_path(PATH, key).status_code == 403, "those who submit do not read"
+    assert service.get_path(PATH, key).status_code == 403, "a key to submit does not permit reading"
 
 
-def test_pages_show_it(service: ServiceThread, key: str) -> None:
-    assert told(service, key, JOB, ATTEMPT) == (3, 0, 0)
+def test_pages_show_uploaded_campaign(service: ServiceThread, key: str) -> None:
+    assert upload(service, key, JOB, ATTEMPT) == (3, 0, 0)
     reader = service.make_key("read").text
     (listed,) = service.get_path("/api/v1/campaigns", reader).json()["tables"]["campaigns"]
     assert (listed["campaign_id"], listed["running"], listed["planned"]) == ("c1", 1, 8)
@@ -140,19 +142,19 @@ def test_pages_show_it(service: ServiceThread, key: str) -> None:
 
 
 def changed(part: str, **values: Any) -> Any:
-    """A good document with other values in one of its parts."""
+    """Build a valid document with other values in one of its parts."""
     finding = ReplicaRow("f1", 1, "tiny", "h", "A", "root", "f", "root://a//f", True, "")
-    made = document(JOB, ATTEMPT, finding)
-    places = {
-        "": made,
-        "campaign": made["campaign"],
-        "plan": made["campaign"]["plan"],
-        "job": made["jobs"][0],
-        "attempt": made["jobs"][0]["attempts"][0],
-        "replica": made["replicas"][0],
+    body = document(JOB, ATTEMPT, finding)
+    parts = {
+        "": body,
+        "campaign": body["campaign"],
+        "plan": body["campaign"]["plan"],
+        "job": body["jobs"][0],
+        "attempt": body["jobs"][0]["attempts"][0],
+        "replica": body["replicas"][0],
     }
-    places[part].update(values)
-    return made
+    parts[part].update(values)
+    return body
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def changed(part: str, **values: Any) -> Any:
         (changed("job", attempts=[{}] * (MAX_ROWS + 1)), 413, "at most"),
     ],
 )  # fmt: skip
-def test_nonsense_is_refused_with_the_reason(
+def test_invalid_campaign_is_refused_with_reason(
     shared_service: ServiceThread, shared_key: str, content: Any, status: int, word: str
 ) -> None:
     answer = shared_service.post_document(content, shared_key, PATH)
@@ -209,16 +211,16 @@ def test_nonsense_is_refused_with_the_reason(
         assert (store.campaigns(), store.replicas()) == ([], [])
 
 
-def test_a_job_stays_with_its_campaign(service: ServiceThread, key: str) -> None:
-    told(service, key, JOB)
+def test_job_cannot_change_campaign(service: ServiceThread, key: str) -> None:
+    upload(service, key, JOB)
     other = replace(CAMPAIGN, id="c2")
     answer = service.post_document(document(JOB, campaign=other), key, PATH)
     assert (answer.status_code, "another campaign" in answer.json()["error"]) == (422, True)
     with Store.open(service.url) as store:
-        assert store.campaigns() == [CAMPAIGN], "nothing of it is stored"
+        assert store.campaigns() == [CAMPAIGN], "the refused upload stored nothing"
 
 
-def test_packed_and_large(service: ServiceThread, key: str) -> None:
+def test_largest_upload_is_stored(service: ServiceThread, key: str) -> None:
     many = [replace(JOB, id=f"j{number}") for number in range(MAX_ROWS)]
     packed = gzip.compress(json.dumps(document(*many)).encode())
     answer = service.post_document(packed, key, PATH, Content_Encoding="gzip")
@@ -226,16 +228,16 @@ def test_packed_and_large(service: ServiceThread, key: str) -> None:
     assert len(jobs(service)) == MAX_ROWS
 
 
-def test_a_database_that_refuses_is_told(
+def test_upload_responds_503_if_database_fails(
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with start_service() as service:
         key = service.make_key("submit").text
 
-        def refuses(*_: object) -> None:
+        def fail(*_: object) -> None:
             raise StoreError("disk full", where="/secret")
 
-        monkeypatch.setattr(Store, "apply_upload", refuses)
+        monkeypatch.setattr(Store, "apply_upload", fail)
         answer = service.post_document(document(), key, PATH)
         assert (answer.status_code, int(answer.headers["Retry-After"]) > 0) == (503, True)
         assert "secret" not in answer.text

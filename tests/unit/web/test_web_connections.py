@@ -1,4 +1,4 @@
-"""Connections before anybody has shown a token, over TLS: what they may take, and how long they last."""
+"""Limits on unauthenticated TLS connections: header size, timeouts, shutdown."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from starlette.routing import Route
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 from treehammer.web.service import http_connection
 
-#: What stands for the service's seconds, and more than what anything of it may take.
+#: Shortened timeouts of the service, and the patience of the tests.
 HEADER_TIMEOUT_S, REFUSED_BODY_TIMEOUT_S, CLOSE_TIMEOUT_S, PATIENCE_S = 0.4, 0.8, 0.1, 10.0
-#: Bytes that nobody sends before a refusal has become the end of the connection.
-MOST = 320_000_000
+#: More bytes than a client can send before a refused connection ends.
+MAX_SENT_BYTES = 320_000_000
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -33,14 +33,14 @@ Connect = Callable[[], ssl.SSLSocket]
 
 
 async def _answer(request: Request) -> Response:
-    """Read the body, unless told to refuse."""
+    """Respond with the size of the body, or refuse without reading it."""
     if "refuse" in request.url.path:
         return PlainTextResponse("no", 403)
     return PlainTextResponse(str(len(await request.body())))
 
 
-class Stage:
-    """A server, and what connects to it."""
+class TlsServer:
+    """A TLS server with its clients."""
 
     def __init__(self, folder: Path) -> None:
         authority = CertificateAuthority(folder)
@@ -62,21 +62,21 @@ class Stage:
         self._clients: list[ssl.SSLSocket] = []
 
     def connect(self) -> ssl.SSLSocket:
-        """A client."""
+        """Open a client connection."""
         plain = socket.create_connection(self._listening.getsockname(), timeout=PATIENCE_S)
         client = self._context.wrap_socket(plain, server_hostname="127.0.0.1")
         self._clients.append(client)
         return client
 
     def stop(self) -> float:
-        """Ask it to end; the seconds that it takes."""
+        """Stop the server and return the seconds it took."""
         start = time.monotonic()
         self._server.should_exit = True
         self._thread.join(PATIENCE_S)
         return time.monotonic() - start
 
     def close(self) -> None:
-        """End everything."""
+        """Close all clients and the server."""
         for client in self._clients:
             client.close()
         self._server.force_exit = True
@@ -86,25 +86,25 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TlsServer]:
     for name in ("HEADER_TIMEOUT_S", "REFUSED_BODY_TIMEOUT_S", "CLOSE_TIMEOUT_S"):
         monkeypatch.setattr(http_connection, name, globals()[name])
-    made = Stage(tmp_path)
-    yield made
-    made.close()
+    server = TlsServer(tmp_path)
+    yield server
+    server.close()
 
 
-def answer(client: ssl.SSLSocket) -> tuple[int, bytes]:
-    """The next answer: status and body."""
-    told = http.client.HTTPResponse(client)
-    told.begin()
-    return told.status, told.read()
+def read_response(client: ssl.SSLSocket) -> tuple[int, bytes]:
+    """Read the next response: status and body."""
+    response = http.client.HTTPResponse(client)
+    response.begin()
+    return response.status, response.read()
 
 
-def pour(client: ssl.SSLSocket, piece: bytes = b"a" * 65_536) -> int:
-    """Send until the other side has enough: how much it took."""
+def send_until_closed(client: ssl.SSLSocket, piece: bytes = b"a" * 65_536) -> int:
+    """Send until the server closes the connection, and return the number of bytes sent."""
     sent = 0
-    while sent < MOST:
+    while sent < MAX_SENT_BYTES:
         try:
             client.sendall(piece)
         except OSError:
@@ -113,8 +113,8 @@ def pour(client: ssl.SSLSocket, piece: bytes = b"a" * 65_536) -> int:
     return sent
 
 
-def ends(client: ssl.SSLSocket) -> float:
-    """The seconds until the other side ends the connection."""
+def wait_for_end(client: ssl.SSLSocket) -> float:
+    """Return the seconds until the server closes the connection."""
     start = time.monotonic()
     try:
         while client.recv(10_000):
@@ -138,52 +138,52 @@ def ends(client: ssl.SSLSocket) -> float:
     ],
     ids=["value", "name", "address", "second request", "trailer", "trailer of a refused one"],
 )
-def test_headers_without_end_are_cut(stage: Stage, begin: bytes) -> None:
-    client = stage.connect()
+def test_endless_header_is_cut_off(server: TlsServer, begin: bytes) -> None:
+    client = server.connect()
     client.sendall(begin)
-    assert pour(client) < MOST
-    another = stage.connect()
+    assert send_until_closed(client) < MAX_SENT_BYTES
+    another = server.connect()
     another.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert answer(another) == (200, b"0")
+    assert read_response(another) == (200, b"0")
 
 
-def test_many_headers_are_cut(stage: Stage) -> None:
-    client = stage.connect()
+def test_endless_headers_are_cut_off(server: TlsServer) -> None:
+    client = server.connect()
     client.sendall(HEAD)
-    assert pour(client, b"X: y\r\n" * 10_000) < MOST
+    assert send_until_closed(client, b"X: y\r\n" * 10_000) < MAX_SENT_BYTES
 
 
-def test_too_much_is_told(stage: Stage) -> None:
-    client = stage.connect()
+def test_too_large_headers_get_431(server: TlsServer) -> None:
+    client = server.connect()
     client.sendall(HEAD + b"X: " + b"a" * (http_connection.MAX_HEADER_BYTES - len(HEAD) - 3))
-    assert answer(client) == (431, b'{"error": "the headers are larger than 65536 bytes"}')
+    assert read_response(client) == (431, b'{"error": "the headers are larger than 65536 bytes"}')
 
 
-def test_the_rest_of_a_piece_is_no_header(stage: Stage) -> None:
-    client = stage.connect()
+def test_body_bytes_do_not_count_as_headers(server: TlsServer) -> None:
+    client = server.connect()
     large = HEAD + b"X: " + b"a" * 50_000 + b"\r\nContent-Length: 200000\r\n\r\n" + b"b" * 200_000
     for _ in range(2):
         client.sendall(large)
-        assert answer(client) == (200, b"200000")
-    # A body in many chunks, and another request right behind it, whose headers come in two pieces.
+        assert read_response(client) == (200, b"200000")
+    # A body in many chunks, followed by a request whose headers arrive in two pieces.
     client.sendall(CHUNKED + b"5\r\nabcde\r\n" * 30_000 + b"0\r\nX: y\r\n\r\n" + HEAD)
     client.sendall(b"Content-Length: 0\r\n\r\n")
-    assert answer(client) == (200, b"150000")
-    assert answer(client) == (200, b"0")
+    assert read_response(client) == (200, b"150000")
+    assert read_response(client) == (200, b"0")
 
 
 @pytest.mark.parametrize(
     "sent", [b"", HEAD, b"\r\n", HEAD + b"X: y\r\n"], ids=["nothing", "half", "lines", "header"]
 )
-def test_who_keeps_the_service_waiting_is_sent_away(stage: Stage, sent: bytes) -> None:
-    client = stage.connect()
+def test_incomplete_headers_time_out(server: TlsServer, sent: bytes) -> None:
+    client = server.connect()
     client.sendall(sent)
-    assert ends(client) < PATIENCE_S / 2
+    assert wait_for_end(client) < PATIENCE_S / 2
 
 
-def test_byte_by_byte_is_no_help(stage: Stage) -> None:
+def test_sending_byte_by_byte_does_not_extend_timeout(server: TlsServer) -> None:
     for begin in (HEAD, b"POST /refuse HTTP/1.1\r\nContent-Length: 10000\r\n\r\n"):
-        client = stage.connect()
+        client = server.connect()
         client.sendall(begin)
         start = time.monotonic()
         with suppress(OSError):
@@ -193,32 +193,30 @@ def test_byte_by_byte_is_no_help(stage: Stage) -> None:
         assert time.monotonic() - start < PATIENCE_S / 2
 
 
-def test_who_is_slow_with_a_body_is_waited_for(stage: Stage) -> None:
-    client = stage.connect()
+def test_slow_body_is_awaited(server: TlsServer) -> None:
+    client = server.connect()
     client.sendall(HEAD + b"Content-Length: 4\r\n\r\n")
     for _ in range(4):
         time.sleep(HEADER_TIMEOUT_S / 2)
         client.sendall(b"a")
-    assert answer(client) == (200, b"4")
-    # Refused before it was read: what is still on its way does not cost the answer.
+    assert read_response(client) == (200, b"4")
+    # Refused before it was read: the response arrives although the body is still being sent.
     client.sendall(b"POST /refuse HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
     time.sleep(HEADER_TIMEOUT_S)
     client.sendall(b"aaaa")
-    assert answer(client) == (403, b"no")
+    assert read_response(client) == (403, b"no")
     client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert answer(client) == (200, b"0")
+    assert read_response(client) == (200, b"0")
 
 
-def test_stopping_waits_for_nobody_who_asks_nothing(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_closes_idle_connections(server: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "HEADER_TIMEOUT_S", 2 * PATIENCE_S)
     for sent in (b"", HEAD, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"nonsense\r\n\r\n"):
-        stage.connect().sendall(sent)
-    socket.create_connection(stage._listening.getsockname()).close()
-    busy = stage.connect()
+        server.connect().sendall(sent)
+    socket.create_connection(server._listening.getsockname()).close()
+    busy = server.connect()
     busy.sendall(HEAD + b"Content-Length: 4\r\n\r\n")
     time.sleep(0.2)
     threading.Timer(0.3, busy.sendall, (b"aaaa",)).start()
-    assert stage.stop() < 3
-    assert answer(busy) == (200, b"4"), "what was under way is finished"
+    assert server.stop() < 3
+    assert read_response(busy) == (200, b"4"), "a request in progress is finished"
