@@ -40,13 +40,13 @@ STATUS_COLUMNS = (
 )
 
 testbed_name_option = click.option(
-    "--name", default="testbed", show_default=True, help="Which testbed; several live side by side."
+    "--name", default="testbed", show_default=True, help="Name of the testbed; several can run."
 )
 
 
 @click.group()
 def testbed() -> None:
-    """A real grid on this machine: HTCondor and XRootD, to try things on.
+    """Run a real grid on this machine, with HTCondor and XRootD.
 
     Example: treehammer testbed up, and later: treehammer testbed down
     """
@@ -59,26 +59,26 @@ def testbed() -> None:
     type=click.IntRange(1, MAX_SITES),
     default=DEFAULT_SITES,
     show_default=True,
-    help="How many sites; the last is the distant one.",
+    help="Number of sites; the last one is distant.",
 )
-@click.option("--second-pool", is_flag=True, help="A second HTCondor pool, for the grid universe.")
+@click.option("--second-pool", is_flag=True, help="Add an HTCondor pool for the grid universe.")
 @click.option(
     "--releases",
     metavar="LIST",
     default=",".join(DEFAULT_RELEASES),
     show_default=True,
-    help="ROOT releases that its jobs find on CVMFS.",
+    help="ROOT releases that jobs find on CVMFS.",
 )
 @click.option(
-    "--with-rucio", "rucio", is_flag=True, help="Rucio too: each site's storage becomes an RSE."
+    "--with-rucio", "rucio", is_flag=True, help="Add Rucio: each site's storage becomes an RSE."
 )
 @click.option(
     "--with-database",
     "database",
     is_flag=True,
-    help="A PostgreSQL server too, with a database for results, over TLS.",
+    help="Add a PostgreSQL server with a results database, over TLS.",
 )
-@click.option("--keep", is_flag=True, help="If it fails, leave it to be looked at.")
+@click.option("--keep", is_flag=True, help="Keep a testbed that fails to start, for inspection.")
 @click.pass_obj
 def up(
     settings: Settings,
@@ -90,11 +90,11 @@ def up(
     database: bool,
     keep: bool,
 ) -> None:
-    """Bring a testbed up, and print its sites file.
+    """Start a testbed and print its sites file.
 
-    The first time, it fetches some 100 MB of Debian packages into the cache and unpacks them there;
-    nothing is installed.  What a crash left of the testbed is removed first.  Rucio adds some 120 MB
-    of downloads, a database some 35 MB, which Rucio has already.
+    The first start downloads 100 MB of Debian packages and unpacks them into the cache; nothing is
+    installed. Leftovers of a crash are removed first. Rucio adds 120 MB of downloads, a database
+    35 MB, which Rucio includes.
 
     Example: treehammer testbed up --sites 6
     """
@@ -125,12 +125,12 @@ def up(
 @testbed_name_option
 @click.pass_obj
 def down(settings: Settings, name: str) -> None:
-    """Take a testbed down: no process, file or port of it is left.
+    """Stop a testbed and remove its processes, files and ports.
 
     Example: treehammer testbed down
     """
     box, _ = _load_testbed(name, settings)
-    with on_interrupt("run it again to end what is left"):
+    with on_interrupt("repeat the command to stop the rest"):
         if not lifecycle.take_down(box, build_components(box), _print_progress):
             raise NothingToDoError(f"there is no testbed {name!r}")
     click.echo(f"testbed {name} is gone")
@@ -148,11 +148,11 @@ def status(settings: Settings, name: str, form: str) -> None:
     _, state = _load_testbed(name, settings)
     if state is None:
         raise NothingToDoError(
-            f"there is no testbed {name!r}", hint="Bring it up: treehammer testbed up"
+            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
         )
     rows = lifecycle.list_daemons(state)
     if form == "table" and not state.ready:
-        click.echo(f"testbed {name} is not up: treehammer testbed up makes it anew", err=True)
+        click.echo(f"testbed {name} is down; treehammer testbed up starts it", err=True)
     print_rows(rows, STATUS_COLUMNS, form=form)
 
 
@@ -162,7 +162,7 @@ def status(settings: Settings, name: str, form: str) -> None:
 @click.option("--lines", default=20, show_default=True, help="How many of each.")
 @click.pass_obj
 def logs(settings: Settings, name: str, daemon: str | None, lines: int) -> None:
-    """Print the ends of a testbed's logs, of all or of one.
+    """Print the ends of a testbed's logs, or of one log.
 
     Example: treehammer testbed logs condor-SchedLog --lines 50
     """
@@ -185,24 +185,24 @@ def logs(settings: Settings, name: str, daemon: str | None, lines: int) -> None:
 @testbed.command()
 @testbed_name_option
 @click.argument("datasets", nargs=-1, required=True, metavar="DATASET...")
-@click.option("--site", "sites", multiple=True, help="Only there; may be given again.")
+@click.option("--site", "sites", multiple=True, help="Only at this site; repeatable.")
 @click.pass_obj
 def put(settings: Settings, name: str, datasets: tuple[str, ...], sites: tuple[str, ...]) -> None:
-    """Put datasets of this machine on the storages of a testbed's sites.
+    """Copy datasets of this machine to the storages of a testbed's sites.
 
-    This stands in for Rucio: the files are copied straight onto the storages' disks, and read back
-    to compare size and adler32.  What is there already and right stays.
+    This replaces Rucio: files are copied to the storages' disks and read back to compare size and
+    adler32. Correct replicas stay.
 
     Example: treehammer testbed put reference-small
     """
     box, state = _load_testbed(name, settings)
     if state is None or not state.ready:
         raise NothingToDoError(
-            f"there is no testbed {name!r}", hint="Bring it up: treehammer testbed up"
+            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
         )
     catalogue = FolderCatalogue(settings.datasets_dir)
     for dataset in datasets:
-        with on_interrupt("files that were copied whole stay; run it again"):
+        with on_interrupt("completely copied files stay; repeat the command"):
             copied = replica_files.place_dataset(dataset, catalogue, box, sites, progress_bar)
         count = pluralize(sum(copied.values()), "file")
         click.echo(f"{dataset}: {count} copied, verified at {', '.join(copied)}")
@@ -213,7 +213,7 @@ def _print_progress(text: str) -> None:
 
 
 def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceState | None]:
-    """The testbed as it was brought up; of one that cannot be read, as it would be."""
+    """Load a testbed with its saved state, or with defaults if the state is unreadable."""
     box = define_workspace(name, DEFAULT_SITES, settings)
     state = read_state(box.folder)
     if state is not None:

@@ -1,4 +1,4 @@
-"""Which parts a testbed has."""
+"""Components of a testbed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treehammer.testbed.core.component import Component, VisibleFolder, Workspac
 
 
 def build_components(box: Workspace) -> list[Component]:
-    """All parts of a testbed, in the order in which their daemons are started."""
+    """Build all components of a testbed, in the order in which their daemons start."""
     storage = XrootdStorage(box)
     parts: list[Component] = [CvmfsMount(box), storage]
     if box.rucio or box.database:
@@ -29,19 +29,19 @@ def build_components(box: Workspace) -> list[Component]:
 
 
 def build_pools(box: Workspace, views: Sequence[VisibleFolder] = ()) -> list[Component]:
-    """HTCondor alone, whose jobs see ``views`` beside what it needs itself."""
+    """Build HTCondor alone, with jobs that also see ``views``."""
     second = condor_pool.second_pool_layout(box, views) if box.second_pool else None
     first = condor_pool.CondorPool(condor_pool.first_pool_layout(box, views), sends_to=second)
     return [first] if second is None else [first, condor_pool.CondorPool(second)]
 
 
 def sites_file_path(box: Workspace) -> Path:
-    """The sites file of a testbed that is up."""
+    """Path of the sites file of a running testbed."""
     return sites_file_writer.sites_file_path(box)
 
 
 def rucio_client_configs(box: Workspace) -> dict[str, Path]:
-    """Account of users -> what they set RUCIO_CONFIG to, in a testbed with Rucio."""
+    """Map each user account to its RUCIO_CONFIG; empty without Rucio."""
     return (
         {name: rucio_server.rucio_client_config(box, name) for name in rucio_server.ACCOUNTS}
         if box.rucio
@@ -50,7 +50,7 @@ def rucio_client_configs(box: Workspace) -> dict[str, Path]:
 
 
 def read_database_url(box: Workspace) -> str:
-    """URL of the results database of a testbed that is up, '' where it has none."""
+    """Read the URL of the results database; '' without one."""
     return (
         database_server.database_url_file(box).read_text(encoding="utf-8").strip()
         if box.database

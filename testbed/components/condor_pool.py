@@ -25,7 +25,7 @@ from treehammer.testbed.core.component import (
 from treehammer.testbed.install import debian_packages
 
 SUITE = "trixie"
-#: What HTCondor's programs load; its package depends on much more that a pool in a box has no use for.
+#: Libraries that HTCondor's programs load; its package depends on many more.
 LIBRARIES = (
     "libcurl4t64",
     "libgssapi-krb5-2",
@@ -45,19 +45,19 @@ LIBRARIES = (
     "libzstd1",
 )
 KEY_BYTES = 48
-#: Who submits, and whom the daemons are.
+#: The submitting user, and the user of the daemons.
 CONDOR_USER, DAEMON_USER = "treehammer", "condor"
-#: Whose SciTokens the pools take, and for which user; nobody listens there.
+#: Issuer of accepted SciTokens, and the user they map to; no server listens there.
 ISSUER, SCITOKEN_USER = "https://issuer.testbed", "alice"
 #: Names of the pools.
 FIRST_POOL, SECOND_POOL = "condor", "pool2"
-#: Where the second pool's jobs run.
+#: Site of the second pool's jobs.
 SECOND_SITE = "POOL2_SITE"
 SIGQUIT = 3
-#: What daemons find programs by; jobs have no PATH at all.
+#: PATH of the daemons; jobs have none.
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
-#: Changes the queue while jobs have been waiting for some seconds, to no effect on them.
+#: Touches waiting jobs every few seconds, because HTCondor 23.9 can forget them in an idle pool.
 KEEPALIVE_SCRIPT = """#!/bin/sh
 export _CONDOR_SEC_TOKEN_DIRECTORY={tokens} _CONDOR_SEC_TOKEN_SYSTEM_DIRECTORY={tokens}
 while sleep 4; do
@@ -69,13 +69,13 @@ done
 
 @dataclass(frozen=True)
 class PoolLayout:
-    """Where the things of a pool lie.
+    """Paths, addresses and environments of a pool.
 
     Attributes:
         name: of its folder in the testbed's.
         box: the testbed.
         sites: names of its sites.
-        views: what jobs see beside what HTCondor needs.
+        views: folders that jobs see in addition to HTCondor's needs.
         slots: jobs that a site runs at once.
     """
 
@@ -87,7 +87,7 @@ class PoolLayout:
 
     @property
     def folder(self) -> Path:
-        """What its daemons write, and their configuration."""
+        """Folder of the daemons' files and configuration."""
         return self.workspace.folder / self.name
 
     @property
@@ -97,60 +97,60 @@ class PoolLayout:
 
     @property
     def token_folder(self) -> Path:
-        """Tokens of the daemons, but for startds."""
+        """Tokens of the daemons except startds."""
         return self.folder / "tokens.d"
 
     @property
     def startd_token_folder(self) -> Path:
-        """Tokens of startds, with which they tell the collector of themselves and no more.
+        """Tokens of startds, valid only for advertising to the collector.
 
-        Jobs can read them, since they are the same user.
+        Jobs can read them, because they run as the same user.
         """
         return self.folder / "etc/tokens.d"
 
     @property
     def keepalive_folder(self) -> Path:
-        """Folder of the program that keeps waiting jobs from being forgotten (see the configuration).
+        """Folder of the keepalive script; see :data:`KEEPALIVE_SCRIPT`.
 
-        Jobs do not see it: it has a user's token.
+        Hidden from jobs, because it holds a user's token.
         """
         return self.folder / "stir"
 
     @property
     def user_map_file(self) -> Path:
-        """Which users SciTokens are of."""
+        """Map of SciToken subjects to users."""
         return self.folder / "etc/users"
 
     @property
     def key_cache(self) -> Path:
-        """Where daemons keep the keys of issuers of SciTokens."""
+        """Cache of the SciToken issuers' keys."""
         return self.folder / "run/cache"
 
     @property
     def client_folder(self) -> Path:
-        """Folder of what its user needs: ``condor_config`` and ``tokens.d``."""
+        """Folder of the user's files: ``condor_config`` and ``tokens.d``."""
         return self.workspace.folder / (
             "client" if self.name == FIRST_POOL else f"client-{self.name}"
         )
 
     @property
     def client_config(self) -> Path:
-        """What users set CONDOR_CONFIG to."""
+        """Value of CONDOR_CONFIG for users."""
         return self.client_folder / "condor_config"
 
     @property
     def admin_token_folder(self) -> Path:
-        """Tokens with which daemons can be stopped and started."""
+        """Tokens that may stop and start daemons."""
         return self.client_folder / "admin.d"
 
     @property
     def schedd_name(self) -> str:
-        """Name of its schedd."""
+        """Name of the schedd."""
         return f"{self.name}@{self.domain}"
 
     @property
     def domain(self) -> str:
-        """Of its users and machines."""
+        """Domain of users and machines."""
         return f"{self.name}.testbed"
 
     @property
@@ -160,7 +160,7 @@ class PoolLayout:
 
     @property
     def daemon_env(self) -> dict[str, str]:
-        """Environment of the daemons; the time zone is that of who reads their logs."""
+        """Environment of the daemons, in the local time zone."""
         kept = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
         return {
             **kept,
@@ -182,7 +182,7 @@ class PoolLayout:
 
     @property
     def collector_port(self) -> int:
-        """The one on which all of it listens, 0 while none is known."""
+        """Port of the pool's shared-port daemon; 0 if unknown."""
         try:
             text = (self.folder / "run/.collector_address").read_text(encoding="utf-8")
         except OSError:
@@ -191,36 +191,36 @@ class PoolLayout:
         return int(found[1]) if found else 0
 
     def site_folder(self, site: str) -> Path:
-        """What a site's startd writes: ``log``, ``execute`` and what jobs see as ``/tmp``.
+        """Folder of a site's startd: ``log``, ``execute`` and the jobs' ``/tmp``.
 
-        Where there is ``execute_mb`` when it starts, ``execute`` has so many MiB of room.
+        If ``execute_mb`` exists at the start, it limits ``execute`` to that many MiB.
         """
         return self.folder / "sites" / site
 
 
 def submit_folder(box: Workspace) -> Path:
-    """Where inputs and outputs of jobs lie: their owner can read and write there."""
+    """Folder of job inputs and outputs, writable by their owner."""
     return box.folder / "submit"
 
 
 def first_pool_layout(box: Workspace, views: Sequence[VisibleFolder] = ()) -> PoolLayout:
-    """The pool of the testbed's sites."""
+    """Return the pool of the testbed's sites."""
     return PoolLayout(FIRST_POOL, box, box.sites, tuple(views))
 
 
 def second_pool_layout(box: Workspace, views: Sequence[VisibleFolder] = ()) -> PoolLayout:
-    """The pool that is reached through the grid universe."""
+    """Return the pool behind the grid universe."""
     return PoolLayout(SECOND_POOL, box, (SECOND_SITE,), tuple(views))
 
 
 def grid_resource_of(box: Workspace) -> str:
-    """The submit key that sends jobs of the first pool into the second, which is up."""
+    """Return the ``grid_resource`` that leads into the running second pool."""
     pool = second_pool_layout(box)
     return f"condor {pool.schedd_name} 127.0.0.1:{pool.collector_port}"
 
 
 class CondorPool:
-    """The part of a testbed that is one pool."""
+    """Component for one HTCondor pool."""
 
     def __init__(self, pool: PoolLayout, sends_to: PoolLayout | None = None) -> None:
         self.pool = pool
@@ -228,10 +228,10 @@ class CondorPool:
         self.name = pool.name
 
     def install(self, say: ProgressCallback) -> None:
-        """Unpack Debian's HTCondor; for the second pool the first one has done it.
+        """Unpack Debian's HTCondor; both pools share it.
 
         Raises:
-            TestbedError: it cannot be had.
+            TestbedError: it cannot be fetched.
         """
         if self.name != FIRST_POOL:
             return
@@ -239,11 +239,11 @@ class CondorPool:
         debian_packages.unpack_packages("condor", LIBRARIES, SUITE, cache, say, alone=["condor"])
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Jobs see nothing of the pool but their own site."""
+        """Return nothing: jobs see only their own site."""
         return ()
 
     def configure(self) -> None:
-        """Write keys, tokens, configuration, and the startds' curtains."""
+        """Write keys, tokens, configuration and the startds' mount namespaces."""
         pool, box = self.pool, self.pool.workspace
         for name in (
             "",
@@ -263,7 +263,9 @@ class CondorPool:
         for name in ("startd", "sites"):
             box.make_folder(pool.folder / name)
         pool.client_folder.mkdir()
-        pool.client_folder.chmod(0o755)  # as root, HTCondor's commands read it as the box's user
+        pool.client_folder.chmod(
+            0o755
+        )  # as root, HTCondor's commands read it as the testbed's user
         for folder in (pool.client_folder / "tokens.d", pool.admin_token_folder):
             folder.mkdir(mode=0o700)
         box.make_folder(submit_folder(box))
@@ -302,10 +304,10 @@ class CondorPool:
                 VisibleFolder(path, path, True)
                 for path in (pool.folder / "s", pool.folder / "run", folder)
             ),
-            VisibleFolder(temporary, Path("/tmp"), True),  # noqa: S108 - what jobs know by that name
+            VisibleFolder(temporary, Path("/tmp"), True),  # noqa: S108 - the jobs' /tmp
             *pool.visible_folders,
         ]
-        # Its starters, which are told no local name when it asks what they can, inherit the log.
+        # Starters asked for their capabilities have no local name and inherit this log.
         startd = [
             "env",
             f"_CONDOR_LOG={folder}/log",
@@ -379,7 +381,7 @@ class CondorPool:
         return done.stdout
 
     def daemons(self) -> Sequence[DaemonSpec]:
-        """The master; it starts the others, and starts again what ends."""
+        """Return the master, which starts and restarts the other daemons."""
         pool = self.pool
         master = str(pool.release_root / "usr/sbin/condor_master")
         return [
@@ -387,7 +389,7 @@ class CondorPool:
         ]
 
     def describe_missing(self) -> str:
-        """The daemons that have not told the collector of themselves."""
+        """List daemons that have not reported to the collector."""
         pool = self.pool
         if not pool.collector_port:
             return "the collector"
@@ -409,11 +411,11 @@ class CondorPool:
         )
 
     def finish_setup(self) -> None:
-        """Let this pool's schedd submit to the other one."""
+        """Allow this pool's schedd to submit to the other pool."""
         if self.sends_to is not None:
             token = (self.sends_to.client_folder / "tokens.d/user").read_text(encoding="utf-8")
             path = self.pool.token_folder / self.sends_to.name
             self.pool.workspace.write_file(path, token, mode=0o600)
 
     def clean_up(self) -> None:
-        """Nothing lies outside the testbed's folder."""
+        """Do nothing: all files are in the testbed's folder."""

@@ -1,9 +1,9 @@
-"""A CVMFS mount as sites have it, around the real ROOTs of wheels.
+"""A simulated CVMFS mount with the ROOT installations of wheels.
 
-The layout is that of ``sft.cern.ch``: releases by package, version and platform; views that hold
-nothing but links into them and a script that sets all of a view up.  The scripts do what the real
-ones do, the unpleasant included: they find themselves by ``BASH_ARGV``, greet on standard output,
-use variables that are not set, go on after commands that fail, and end with one.
+The layout is that of ``sft.cern.ch``: releases by package, version and platform, and views of
+links with one set-up script. The scripts behave like the real ones, flaws included: they locate
+themselves by ``BASH_ARGV``, print to standard output, use unset variables, continue after failed
+commands, and end with one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, Visi
 
 REPOSITORY = "sft.cern.ch"
 VIEW = "LCG_106"
-#: As the releases of CERN name it: architecture, system, compiler, kind of build.
+#: CERN's name of a platform: architecture, system, compiler, build type.
 PLATFORM = f"{platform.machine()}-linux-wheel-opt"
-#: What a site's ``software`` says for a release on this mount.
+#: A site's ``software`` entry for releases on this mount.
 AXIS_VALUE = f"cvmfs:ROOT/{{version}}/{PLATFORM}"
 
-#: Of an environment's packages, those without which ROOT does not start.
+#: Packages of an environment that ROOT needs to start.
 _PACKAGES = ("ROOT", "cppyy", "root.libs", "numpy", "numpy.libs", "libcppyy*")
-#: Parts of Python's library that no job imports, 400 MB of them here and there.
+#: Parts of Python's library (up to 400 MB) that no job imports.
 _EXCLUDED_FOLDERS = ("site-packages", "dist-packages", "test", "idlelib", "ensurepip", "config-*")
 _SCRIPTS = Path(__file__).parent / "cvmfs_scripts"
 
@@ -41,16 +41,16 @@ _SCRIPTS = Path(__file__).parent / "cvmfs_scripts"
 
 
 def install_release(mount: Path, environment: Path, version: str, build: str = PLATFORM) -> Path:
-    """Put a release below ``mount``, beside those that are there.
+    """Add a release to the mount.
 
     Args:
-        mount: what ``/cvmfs`` would be.
-        environment: of a wheel, whose ROOT is linked into the tree.
+        mount: the folder that represents ``/cvmfs``.
+        environment: a wheel's environment, whose ROOT is linked into the tree.
         version: of that ROOT.
-        build: the platform, as it is part of paths.
+        build: the platform in the paths.
 
     Returns:
-        Its folder; ``cvmfs:ROOT/VERSION/BUILD`` leads there.
+        Its folder, for ``cvmfs:ROOT/VERSION/BUILD``.
     """
     lcg = mount / REPOSITORY / "lcg"
     packages = next((environment / "lib").glob("python3*/site-packages"))
@@ -64,10 +64,10 @@ def install_release(mount: Path, environment: Path, version: str, build: str = P
 
 
 def install_view(mount: Path, environment: Path, version: str, build: str = PLATFORM) -> Path:
-    """Put a release below ``mount`` and a view with it, as :func:`make_release` does.
+    """Add a release and a view of it to the mount; see :func:`install_release`.
 
     Returns:
-        The folder of the view; ``cvmfs:VIEW/BUILD`` leads there.
+        The folder of the view, for ``cvmfs:VIEW/BUILD``.
     """
     root = install_release(mount, environment, version, build)
     lcg = mount / REPOSITORY / "lcg"
@@ -89,9 +89,9 @@ def install_view(mount: Path, environment: Path, version: str, build: str = PLAT
 
 
 def _install_root(folder: Path, packages: Path, python: Path) -> Path:
-    """An installation as CMake makes it, with the Python that its wheel was installed for.
+    """Create an installation like CMake's, with the Python of its wheel.
 
-    ROOT's modules for Python lie beside its libraries.
+    ROOT's Python modules are beside its libraries.
     """
     name = packages.parent.name
     for item in (packages / "ROOT").iterdir():
@@ -121,24 +121,23 @@ def _write_script(path: Path, script: str) -> None:
     shutil.copyfile(_SCRIPTS / script, path)
 
 
-# --- Bringing an environment to where jobs may read -------------------------------------------
+# --- Copying an environment to a folder that jobs can read ------------------------------------
 
 
 def copy_root_environment(environment: Path, folder: Path) -> Path:
-    """Have a wheel's ROOT, and the Python it runs in, below ``folder``: it needs no other place.
+    """Copy a wheel's ROOT and its Python to a self-contained folder.
 
-    Quick when it is there.  Hard links where both lie on one disk (a second, no room), copies
-    otherwise.
+    Fast if it exists. On one disk files are hard-linked (a second, no space), otherwise copied.
 
     Args:
         environment: made by :func:`treehammer.collectors.software.providers.prepare_software`.
-        folder: to keep it in.
+        folder: the destination.
 
     Returns:
-        What takes the environment's place.
+        The copied environment.
 
     Raises:
-        OSError: it cannot be read or written.
+        OSError: a file cannot be read or written.
     """
     interpreter = (environment / "bin" / "python").resolve()
     packages = next((environment / "lib").glob("python3*/site-packages"))
@@ -163,12 +162,12 @@ def copy_root_environment(environment: Path, folder: Path) -> Path:
 
 
 def copy_python(interpreter: Path, name: str, folder: Path) -> Path:
-    """Have a Python with its library, and no packages, below a folder; the interpreter there.
+    """Copy a Python and its library, without packages; return the interpreter.
 
     Args:
-        interpreter: the program itself, no link.
-        name: as its version has it, e.g. ``python3.11``.
-        folder: need not be there.
+        interpreter: the program itself, not a link.
+        name: with version, e.g. ``python3.11``.
+        folder: the destination; created if missing.
     """
     base = interpreter.parent.parent
     _copy_tree(interpreter, folder / "bin" / name)
@@ -188,7 +187,7 @@ def _copy_tree(source: Path, target: Path, leave: Sequence[str] = ()) -> None:
 
 
 def _standard_library(base: Path, name: str) -> Path:
-    """The standard library of the Python that is installed in ``base``."""
+    """Return the standard library of the Python installed in ``base``."""
     if Path(sys.base_prefix).resolve() == base:
         return Path(sysconfig.get_path("stdlib"))
     return base / "lib" / name
@@ -199,16 +198,16 @@ def _link_or_copy(source: str, target: str, *, follow_symlinks: bool = True) -> 
         try:
             os.link(source, target)
             return target
-        except OSError:  # another disk, or somebody else's file
+        except OSError:  # another disk, or another owner
             pass
     return str(shutil.copy2(source, target, follow_symlinks=follow_symlinks))
 
 
-# --- The part of a testbed ------------------------------------------------------------------
+# --- The component --------------------------------------------------------------------------
 
 
 class CvmfsMount:
-    """The ROOT releases of a testbed's jobs, on a mount that all its sites share.
+    """ROOT releases for a testbed's jobs, on a mount shared by all sites.
 
     Args:
         box: the testbed.
@@ -222,7 +221,7 @@ class CvmfsMount:
 
     @property
     def mount(self) -> Path:
-        """What ``/cvmfs`` is on the nodes."""
+        """Folder that represents ``/cvmfs`` on the nodes."""
         return cvmfs_folder(self.box)
 
     @property
@@ -230,10 +229,10 @@ class CvmfsMount:
         return self.box.cache / "releases"
 
     def install(self, say: ProgressCallback) -> None:
-        """Have the wheels in the cache, and what jobs need of them in a part of it that jobs see.
+        """Install the wheels into the cache and copy them to a folder that jobs can read.
 
         Raises:
-            TestbedError: one cannot be had.
+            TestbedError: a release cannot be installed.
         """
         for version in self.box.releases:
             request = providers.parse_software_request(f"wheel:{version}")
@@ -246,20 +245,20 @@ class CvmfsMount:
                 raise TestbedError(str(error), where=f"ROOT {version}") from error
             except (OSError, shutil.Error) as error:
                 raise TestbedError(
-                    f"cannot be put where jobs see it: {error}",
+                    f"cannot be copied to a folder that jobs can read: {error}",
                     where=f"ROOT {version}",
-                    hint=f"Make room below {self.box.cache}, or choose another --cache-dir.",
+                    hint=f"Free space below {self.box.cache}, or choose another --cache-dir.",
                 ) from error
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
-        """The mount, and what its links lead to."""
+        """Return the mount and the targets of its links."""
         return [
             VisibleFolder(self.mount, self.mount),
             VisibleFolder(self._releases_folder, self._releases_folder),
         ]
 
     def configure(self) -> None:
-        """Build the mount anew.
+        """Rebuild the mount.
 
         Raises:
             TestbedError: it cannot be written.
@@ -274,20 +273,20 @@ class CvmfsMount:
             raise TestbedError(f"cannot be written: {error}", where=str(self.mount)) from error
 
     def daemons(self) -> Sequence[DaemonSpec]:
-        """None: it is a folder."""
+        """Return nothing: a mount has no daemon."""
         return []
 
     def describe_missing(self) -> str:
-        """Nothing, once it is configured."""
+        """Return '': a configured mount is complete."""
         return ""
 
     def finish_setup(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: a configured mount is complete."""
 
     def clean_up(self) -> None:
-        """Nothing lies outside the box's folder."""
+        """Do nothing: all files are in the testbed's folder."""
 
 
 def cvmfs_folder(box: Workspace) -> Path:
-    """Where a testbed has its CVMFS."""
+    """Return the CVMFS folder of a testbed."""
     return box.folder / "cvmfs"

@@ -1,7 +1,7 @@
-"""PostgreSQL of a testbed: one server, and a database for each who needs one.
+"""PostgreSQL of a testbed: one server with a database per user.
 
-Results are reached over TCP, with TLS and a password, as those of a server far away.  Rucio's are
-reached by the socket, by nobody but the box's user.
+Results are reached over TCP with TLS and a password, as on a remote server. Rucio's database is
+reached through the socket by the testbed's user only.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ LISTEN_ADDRESS = "127.0.0.1"
 #: Databases, and the roles that own them.
 RESULTS_DATABASE, RESULTS_OWNER = "results", "hammer"
 RUCIO_DATABASE = "rucio"
-#: The role that may do everything; by the socket alone.
+#: The superuser, through the socket only.
 ADMIN_USER = "postgres"
 DAEMON_NAME = "postgresql"
-#: Of the certificates; a testbed does not outlive a reboot.
+#: Validity of the certificates in days; a testbed does not survive a reboot.
 _CERTIFICATE_DAYS = 3650
 _CONNECT_TIMEOUT_S = 2
 _ENV = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8", "TZ": "UTC"}
 
 
 def database_url_file(box: Workspace) -> Path:
-    """What holds the URL of the results database, in a testbed that has one."""
+    """Path of the file with the URL of the results database."""
     return box.folder / "client-database" / "url"
 
 
 class DatabaseServer:
-    """The server.
+    """Component for the PostgreSQL server.
 
     Args:
         box: the testbed.
-        taken: gives ports that others have chosen but do not listen on yet.
+        taken: returns ports that other components have reserved.
     """
 
     name = "postgresql"
@@ -61,25 +61,25 @@ class DatabaseServer:
         self._programs = Path()
         self.port = postgres_server.DEFAULT_PORT
 
-    # --- before it runs
+    # --- before it starts
 
     def install(self, say: ProgressCallback) -> None:
-        """Have PostgreSQL in the cache.
+        """Unpack PostgreSQL into the cache.
 
         Raises:
-            TestbedError: it cannot be had.
+            TestbedError: it cannot be fetched.
         """
         self._programs = postgres_server.install_postgres(self.box.cache, say)
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
-        """None: jobs know nothing of it."""
+        """Return nothing: jobs do not see the server."""
         return ()
 
     def configure(self) -> None:
-        """Lay out the databases, with certificates and a password of their own.
+        """Create the databases, their certificates and passwords.
 
         Raises:
-            TestbedError: PostgreSQL does not work here.
+            TestbedError: PostgreSQL does not work on this machine.
         """
         box = self.box
         box.make_folder(self.folder, 0o700)
@@ -89,7 +89,7 @@ class DatabaseServer:
                 f"CREATE ROLE {RUCIO_DATABASE} LOGIN",
                 _create_database_statement(RUCIO_DATABASE, RUCIO_DATABASE),
             ]
-            # It need not outlive the machine, unlike results.
+            # Rucio's data need not survive a power failure; results must.
             statements.append(f"ALTER ROLE {RUCIO_DATABASE} SET synchronous_commit = off")
         if box.database:
             (self.port,) = find_free_ports(1, self._taken())
@@ -111,7 +111,7 @@ class DatabaseServer:
             self.box.change_owner(path)
 
     def _write_client_files(self, password: str) -> None:
-        """Write what users need, for whoever runs Treehammer alone."""
+        """Write the users' private files."""
         folder = database_url_file(self.box).parent
         folder.mkdir(mode=0o700)
         ca, passwords = folder / "ca.pem", folder / "passwords"
@@ -126,14 +126,14 @@ class DatabaseServer:
 
     @property
     def rucio_database_url(self) -> str:
-        """Of Rucio's database, as its SQLAlchemy wants it."""
+        """URL of Rucio's database for SQLAlchemy."""
         return self.cluster.url(RUCIO_DATABASE, RUCIO_DATABASE).replace(
             "postgresql:", "postgresql+psycopg:", 1
         )
 
     @property
     def cluster(self) -> postgres_server.PostgresCluster:
-        """What the server serves."""
+        """The cluster that the server runs."""
         access, settings = postgres_server.TRUST_LOCAL_ACCESS, {"shared_buffers": "32MB"}
         if self.box.database:
             access += (
@@ -158,7 +158,7 @@ class DatabaseServer:
         )
 
     def _shared_memory_wrapper(self) -> list[str]:
-        """In front of a command: with shared memory of its own, of which nothing is ever left."""
+        """Command prefix that gives a process its own shared memory, freed at its end."""
         uid, gid = self.box.user or (os.getuid(), os.getgid())
         again = shlex.join(["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}"])
         then = f'mount -t tmpfs none /dev/shm && exec {again} -- "$@"'
@@ -167,7 +167,7 @@ class DatabaseServer:
     # --- while it runs
 
     def daemons(self) -> Sequence[DaemonSpec]:
-        """The server."""
+        """Return the server."""
         command = [*self._shared_memory_wrapper(), *self.cluster.server_command]
         return [
             DaemonSpec(
@@ -176,8 +176,8 @@ class DatabaseServer:
         ]
 
     def describe_missing(self) -> str:
-        """Who is not let in yet, in the way in which they will come."""
-        import psycopg  # late, since it takes a sixth of a second to load
+        """List roles that cannot connect yet, each by its own way in."""
+        import psycopg  # late: importing takes 0.15 s
 
         urls = []
         if self.box.rucio:
@@ -192,10 +192,10 @@ class DatabaseServer:
         return ""
 
     def finish_setup(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: the server is complete."""
 
     def clean_up(self) -> None:
-        """Nothing lies outside the testbed's folder."""
+        """Do nothing: all files are in the testbed's folder."""
 
 
 def _create_database_statement(database: str, owner: str) -> str:

@@ -1,13 +1,13 @@
-"""Third-party copies for Rucio's conveyor: a small service that understands a part of FTS's REST.
+"""Third-party copies for Rucio's conveyor: a service with a part of FTS's REST interface.
 
-It stands in for FTS, of which no server can be had as a package.  Rucio's stock transfer tool
-``fts3`` talks to it: ``POST /jobs``, ``GET /jobs/ID,ID``, ``DELETE /jobs/ID``.  Each file is copied
-by ``xrdcp --tpc only``, from storage to storage, and its checksum is compared at the destination.
-It forgets all jobs when it ends, as Rucio's poller then notes.
+It replaces FTS, which is not available as a package. Rucio's stock transfer tool ``fts3`` uses
+``POST /jobs``, ``GET /jobs/ID,ID`` and ``DELETE /jobs/ID``. Each file is copied from storage to
+storage by ``xrdcp --tpc only``, and its checksum is compared at the destination. Jobs are lost
+when the service stops; Rucio's poller detects that.
 
-Started as a program of its own; standard library only::
+Runs as a separate program with the standard library only::
 
-    python transfers.py PORT XRDCP
+    python fts_service.py PORT XRDCP
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlparse
 
-#: Copies under way at once; each one mostly waits, for two seconds at least.
+#: Concurrent copies; each mostly waits, for at least two seconds.
 WORKER_THREADS = 8
-#: Seconds that a copy may take: some, and one for each so many bytes.
+#: Time limit of a copy: a base, and a second per so many bytes.
 COPY_TIMEOUT_S, MIN_BYTES_PER_S = 60.0, 2_000_000
-#: Characters of xrdcp's words that a reason repeats.
+#: Characters of xrdcp's output in a reason.
 MAX_REASON_CHARS = 400
-#: Jobs that are remembered.
+#: Jobs kept in memory.
 MAX_JOBS = 10_000
 FINAL_STATES = ("FINISHED", "FAILED", "CANCELED", "NOT_USED")
 
 
 class TransferQueue:
-    """Jobs, and the threads that carry them out.
+    """Transfer jobs and the threads that execute them.
 
-    A job with several sources for its one file tries them in turn; any other copies all its files.
+    A job with several sources for one file tries them in turn; any other job copies all its files.
 
     Args:
-        xrdcp: the program that copies.
+        xrdcp: path of the copy program.
     """
 
     def __init__(self, xrdcp: str) -> None:
@@ -52,12 +52,12 @@ class TransferQueue:
         self.lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the threads; they end with the process."""
+        """Start the daemon threads."""
         for _ in range(WORKER_THREADS):
             threading.Thread(target=self._run_worker, daemon=True).start()
 
     def submit(self, document: dict[str, Any]) -> str:
-        """Take a job, as FTS's ``POST /jobs`` has it; its id."""
+        """Accept a job in the format of FTS's ``POST /jobs``; return its id."""
         files = [
             {
                 "source_surl": source,
@@ -94,7 +94,7 @@ class TransferQueue:
         return identity
 
     def find_job(self, identity: str) -> dict[str, Any]:
-        """A job as FTS shows it, with a status of its own where it is not known."""
+        """Return a job in FTS's format; unknown ids get a status of their own."""
         unknown = {
             "job_id": identity,
             "http_status": "404 Not Found",
@@ -103,7 +103,7 @@ class TransferQueue:
         return self.jobs.get(identity, unknown)
 
     def cancel(self, identity: str) -> None:
-        """Do not begin what has not begun."""
+        """Cancel copies that have not started."""
         with self.lock:
             job = self.jobs.get(identity, {"files": []})
             for file in job["files"]:
@@ -129,7 +129,7 @@ class TransferQueue:
             print(f"{file['source_surl']} -> {file['dest_surl']}: {reason or 'copied'}", flush=True)
 
     def _copy_file(self, file: dict[str, Any]) -> str:
-        """Why a copy failed; '' when it is there, with the right checksum."""
+        """Copy a file and compare its checksum; return the failure, '' on success."""
         command = [self.xrdcp, "--force", "--silent", "--nopbar", "--path", "--tpc", "only"]
         if file["checksum"]:
             kind, _, value = file["checksum"].partition(":")
@@ -151,7 +151,7 @@ class TransferQueue:
         return said[-MAX_REASON_CHARS:] or f"xrdcp ended with {done.returncode}"
 
     def _update_job_state(self, job: dict[str, Any]) -> None:
-        """Bring the state of a job up to that of its files; begin the next source."""
+        """Derive a job's state from its files; start the next source."""
         files = job["files"]
         states = [file["file_state"] for file in files]
         if job["job_type"] == "R" and "ACTIVE" not in states:
@@ -178,13 +178,13 @@ def _now_text() -> str:
 
 
 def make_handler(transfers: TransferQueue) -> type[BaseHTTPRequestHandler]:
-    """What answers requests about these transfers."""
+    """Build the request handler for a queue."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the copies are logged."""
+            """Log nothing: copies are logged instead."""
 
         def do_POST(self) -> None:
             size = int(self.headers.get("Content-Length", 0))
@@ -200,7 +200,7 @@ def make_handler(transfers: TransferQueue) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             if not self._ids():
                 self._answer(
-                    HTTPStatus.OK, {"api": {"major": 3}, "service": "transfers.py, not FTS"}
+                    HTTPStatus.OK, {"api": {"major": 3}, "service": "fts_service.py, not FTS"}
                 )
                 return
             found = [transfers.find_job(identity) for identity in self._ids()]
@@ -229,7 +229,7 @@ def make_handler(transfers: TransferQueue) -> type[BaseHTTPRequestHandler]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Serve until a signal ends it."""
+    """Serve until a signal arrives."""
     port, xrdcp = words
     transfers = TransferQueue(xrdcp)
     transfers.start()

@@ -1,7 +1,7 @@
 """Files of datasets on the storages of a testbed's sites.
 
-Putting them there stands in for Rucio: straight from the folder catalogue onto each storage's disk.
-What can happen to a replica, can be done to one.
+Copies files from the folder catalogue to the storages' disks in place of Rucio, and damages
+replicas for tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treehammer.progress import ProgressFactory, byte_progress, no_progress
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 from treehammer.testbed.core.component import Workspace
 
-#: Bytes in the middle of a file that :func:`corrupt` changes.
+#: Bytes in the middle of a file that :func:`corrupt_file` changes.
 DAMAGED_BYTES = 4096
 
 
@@ -31,22 +31,22 @@ def place_dataset(
     sites: Sequence[str] = (),
     bars: ProgressFactory = no_progress,
 ) -> dict[str, int]:
-    """Put a dataset on the storages of sites; a replica that is right already stays.
+    """Copy a dataset to the storages of sites; correct replicas stay.
 
     Args:
-        dataset: its name; it must be in the catalogue.
-        catalogue: where its files are.
-        box: a testbed that is up.
-        sites: names; all when there are none.
+        dataset: its name in the catalogue.
+        catalogue: source of the files.
+        box: a running testbed.
+        sites: names; all if empty.
         bars: opens progress bars.
 
     Returns:
-        Site -> files that were copied.
+        Site -> number of copied files.
 
     Raises:
         ConfigError: the testbed has no such site.
-        DatasetError: there is no such dataset, or its files are not what its manifest says.
-        TestbedError: a storage is full or broken, or took other bytes than it was given.
+        DatasetError: the dataset is unknown, or its files differ from its manifest.
+        TestbedError: a storage is full or broken, or stored other bytes.
     """
     for site in sites:
         if site not in box.sites:
@@ -69,12 +69,12 @@ def place_dataset(
 
 
 def replica_path(box: Workspace, site: str, dataset: str, file: str) -> Path:
-    """Where a site's storage has a file of a dataset on its disk."""
+    """Return the path of a dataset's file on a site's disk."""
     return storage_folder(box, site) / DATASET_FOLDER.lstrip("/") / dataset / file
 
 
 def _matches_manifest(path: Path, file: ManifestFile) -> bool:
-    """Whether a replica is what the manifest says: size and adler32, as storages know them."""
+    """Whether a replica has the manifest's size and adler32."""
     try:
         if path.stat().st_size != file.size:
             return False
@@ -86,7 +86,7 @@ def _matches_manifest(path: Path, file: ManifestFile) -> bool:
 
 
 def _drop_from_page_cache(path: Path) -> None:
-    """Let the first reader find the disk, not the memory that we have filled."""
+    """Drop a file from the page cache, so that the first reader reads the disk."""
     with path.open("rb") as stream:
         os.fdatasync(stream.fileno())
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -95,7 +95,7 @@ def _drop_from_page_cache(path: Path) -> None:
 def _copy_file(
     source: Path, target: Path, file: ManifestFile, box: Workspace, advance: Callable[[int], None]
 ) -> None:
-    """Copy a file aside, verify what is on disk, and give it its name."""
+    """Copy to a temporary name, verify the bytes on disk, and rename."""
     part = target.with_name(f".{target.name}.part")
     try:
         box.make_folder(target.parent)
@@ -109,7 +109,7 @@ def _copy_file(
                 hint="See: treehammer datasets verify",
             )
         if not _matches_manifest(part, file):
-            raise TestbedError("the disk took other bytes than it was given", where=str(part))
+            raise TestbedError("the disk stored other bytes than were written", where=str(part))
         part.chmod(0o644)
         box.change_owner(part)
         part.rename(target)
@@ -118,7 +118,7 @@ def _copy_file(
         raise TestbedError(
             "the disk is full" if full else str(error.strerror),
             where=str(target.parent),
-            hint="Make room there, put the dataset on fewer sites (--site), or keep testbeds "
+            hint="Free space, use fewer sites (--site), or keep testbeds "
             "elsewhere: TREEHAMMER_TESTBEDS",
         ) from error
     finally:
@@ -127,13 +127,13 @@ def _copy_file(
 
 
 def path_behind_url(box: Workspace, site: str, url: str) -> Path:
-    """Where a site's storage has on its disk what it shows at a URL, such as a PFN of Rucio's."""
+    """Return the path on a site's disk of a URL, such as a PFN from Rucio."""
     path = url.split("://", 1)[1].partition("/")[2]
     return storage_folder(box, site) / path.lstrip("/")
 
 
 def corrupt_file(path: Path) -> None:
-    """Change bytes in the middle of a replica; size and time of change stay."""
+    """Change bytes in the middle of a replica; keep size and modification time."""
     before = path.stat()
     with path.open("r+b") as stream:
         stream.seek(max(0, before.st_size // 2 - DAMAGED_BYTES // 2))

@@ -1,8 +1,8 @@
-"""Rucio of a testbed: a real server, its stock daemons, one RSE for each site.
+"""Rucio of a testbed: a real server, its stock daemons, one RSE per site.
 
-Files lie on the sites' own XRootD servers and are copied from one to another by them.  FTS, which
-would order these copies in production, is replaced by a small service (:mod:`.transfers`).  All that
-an administrator does, storages, distances, quotas, is done here; users have ordinary accounts.
+Files are on the sites' own XRootD servers, which copy them between each other. FTS, which orders
+the copies in production, is replaced by :mod:`.fts_service`. The administrator's work (storages,
+distances, quotas) is done here; users have ordinary accounts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from treehammer.testbed.network.free_ports import find_free_ports
 
 LISTEN_ADDRESS = "127.0.0.1"
 ADMIN_ACCOUNT = "root"
-#: RSE attribute with which all storages of a testbed can be chosen: ``treehammer=True``.
+#: RSE attribute that selects all storages of a testbed: ``treehammer=True``.
 RSE_ATTRIBUTE = "treehammer"
-#: The first site has a tape besides, which takes no test.
+#: The first site also has a tape RSE, which no test may select.
 TAPE_RSE = "{}_TAPE"
 UNLIMITED = -1
-#: On which the server ends without waiting for anybody.
+#: Signal that stops the server at once.
 SIGQUIT = 3
 _CONNECT_TIMEOUT_S = 2.0
 _SCRIPTS = ("serve.py", "daemons.py", "testbed_policy/__init__.py", "testbed_policy/permission.py")
@@ -48,10 +48,10 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class RucioAccount:
-    """An ordinary account.
+    """An ordinary Rucio account.
 
     Attributes:
-        scopes: the only ones in which it may define data.
+        scopes: scopes in which it may define data.
         quota: bytes on each RSE.
         attributes: of the account.
     """
@@ -61,7 +61,7 @@ class RucioAccount:
     attributes: dict[str, str] = field(default_factory=dict)
 
 
-#: Account -> what it is.  The first is who tests; the second is somebody else, with little quota.
+#: User accounts. The first one runs tests; the second is another user with little quota.
 ACCOUNTS = {
     "hammer": RucioAccount(("hctest", "user.hammer"), attributes={"may_declare_bad": "True"}),
     "guest": RucioAccount(("user.guest",), quota=1_000_000),
@@ -69,17 +69,17 @@ ACCOUNTS = {
 
 
 def rucio_client_config(box: Workspace, account: str) -> Path:
-    """What a user of that account sets RUCIO_CONFIG to; the administrator's is there too."""
+    """Return the RUCIO_CONFIG of an account, the administrator's included."""
     return box.folder / "client-rucio" / f"{account}.cfg"
 
 
 class RucioServer:
-    """Server, daemons and copies.
+    """Component for Rucio's server, daemons and transfers.
 
     Args:
         box: the testbed.
         storage: of its sites.
-        database: what the server keeps everything in.
+        database: PostgreSQL for the server.
     """
 
     name = "rucio"
@@ -100,33 +100,33 @@ class RucioServer:
             "LANG": "C.UTF-8",
             "TZ": "UTC",
             "RUCIO_CONFIG": str(self.folder / "rucio.cfg"),
-            # An interpreter that was brought does not find its own library by itself.
+            # A copied interpreter does not find its own library.
             "LD_LIBRARY_PATH": str(self._python.parents[2] / "python" / "lib"),
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONUNBUFFERED": "1",
             "PYTHONNOUSERSITE": "1",
-            # A dead site is given up within seconds.
+            # Give up a dead site within seconds.
             "XRD_CONNECTIONWINDOW": "3",
             "XRD_CONNECTIONRETRY": "1",
         }
 
-    # --- before it runs
+    # --- before it starts
 
     def install(self, say: ProgressCallback) -> None:
-        """Have Rucio in the cache.
+        """Install Rucio and its Python environment into the cache.
 
         Raises:
-            TestbedError: they cannot be had.
+            TestbedError: a package cannot be fetched.
         """
         self._python = rucio_environment.install_rucio(self.box.cache, say)
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
-        """None: jobs know nothing of Rucio."""
+        """Return nothing: jobs do not see Rucio."""
         return ()
 
     def configure(self) -> None:
-        """Say what there is to be in the database."""
+        """Write the configuration and the initial content of the database."""
         box = self.box
         self.port, self.transfers_port = find_free_ports(
             2, {*self.storage.all_ports, self.database.port}
@@ -137,7 +137,7 @@ class RucioServer:
             text = (rucio_environment.SCRIPTS / script).read_text(encoding="utf-8")
             box.write_file(self.folder / script, text)
         text = Path(fts_service.__file__).read_text(encoding="utf-8")
-        box.write_file(self.folder / "transfers.py", text)
+        box.write_file(self.folder / "fts_service.py", text)
         passwords = {account: secrets.token_urlsafe(24) for account in (ADMIN_ACCOUNT, *ACCOUNTS)}
         values = {
             "folder": self.folder,
@@ -158,7 +158,7 @@ class RucioServer:
             write_secret(path, text)
 
     def _database_setup(self, passwords: dict[str, str]) -> dict[str, Any]:
-        """What ``serve.py`` puts into the database."""
+        """Build the document from which ``run_server.py`` fills the database."""
         sites = self.box.sites
         storages = [self._storage_setup(site) for site in sites]
         tape = {"site": sites[0]}
@@ -230,10 +230,10 @@ class RucioServer:
     # --- while it runs
 
     def daemons(self) -> Sequence[DaemonSpec]:
-        """The copies, the server, which fills the database first, and the daemons."""
+        """Return transfers, the server (which fills the database first) and the daemons."""
         folder, prepared, python = self.folder, str(self.folder / "prepared"), str(self._python)
         xrdcp = str(self.storage.program_path("xrdcp"))
-        copies = [python, str(folder / "transfers.py"), str(self.transfers_port), xrdcp]
+        copies = [python, str(folder / "fts_service.py"), str(self.transfers_port), xrdcp]
         server = [python, str(folder / "serve.py"), str(folder / "setup.json"), prepared]
         return [
             DaemonSpec("rucio-transfers", copies, self._daemon_env, folder),
@@ -253,7 +253,7 @@ class RucioServer:
         ]
 
     def describe_missing(self) -> str:
-        """What does not answer yet."""
+        """Name the service that does not respond yet."""
         with (
             suppress(OSError),
             socket.create_connection((LISTEN_ADDRESS, self.transfers_port), _CONNECT_TIMEOUT_S),
@@ -263,13 +263,13 @@ class RucioServer:
                 with urllib.request.urlopen(ping, timeout=_CONNECT_TIMEOUT_S) as answer:
                     return "" if "version" in json.load(answer) else "the server"
             return "the server"
-        return "the service that copies"
+        return "the transfer service"
 
     def finish_setup(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: Rucio is complete."""
 
     def clean_up(self) -> None:
-        """Nothing lies outside the testbed's folder."""
+        """Do nothing: all files are in the testbed's folder."""
 
 
 def _render_template(template: str, **values: object) -> str:

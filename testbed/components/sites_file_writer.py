@@ -1,4 +1,4 @@
-"""The sites file of a testbed: its sites as a campaign knows them."""
+"""The sites file of a testbed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from treehammer.testbed.components.cvmfs_mount import AXIS_VALUE, cvmfs_folder
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
 
-#: The caches of who runs Treehammer, and with them its Python, are hidden from jobs.
+#: Python of the nodes; the user's caches, with their Python, are hidden from jobs.
 NODE_PYTHON = "/usr/bin/python3"
 #: Labels of the site behind the grid universe.
 GRID_LABELS = ("grid-universe",)
 
 
 def sites_file_path(box: Workspace) -> Path:
-    """The sites file of a testbed that is up."""
+    """Return the path of a running testbed's sites file."""
     return box.folder / "sites.toml"
 
 
 class SitesFileWriter:
-    """Writes the sites file, once it is known where everything listens.
+    """Component that writes the sites file when all addresses are known.
 
     Args:
         box: the testbed.
@@ -40,30 +40,30 @@ class SitesFileWriter:
         self.storage = storage
 
     def install(self, say: ProgressCallback) -> None:
-        """See that this machine has the Python that jobs' workers run in.
+        """Check that the machine has the Python of the jobs' workers.
 
         Raises:
-            TestbedError: it does not.
+            TestbedError: it is missing.
         """
         if not os.access(NODE_PYTHON, os.X_OK):
             raise TestbedError(
-                f"there is no {NODE_PYTHON}, in which workers of jobs run",
+                f"{NODE_PYTHON} is missing, which runs the workers of jobs",
                 hint="Install it (Debian: apt install python3).",
             )
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Jobs see nothing of it."""
+        """Return nothing: jobs do not see the file."""
         return ()
 
     def configure(self) -> None:
-        """Nothing can be written yet."""
+        """Do nothing: addresses are not known yet."""
 
     def daemons(self) -> Sequence[DaemonSpec]:
-        """None: it is a file."""
+        """Return nothing: a file has no daemon."""
         return ()
 
     def describe_missing(self) -> str:
-        """Nothing."""
+        """Return ''."""
         return ""
 
     def finish_setup(self) -> None:
@@ -73,7 +73,7 @@ class SitesFileWriter:
         )
 
     def clean_up(self) -> None:
-        """Nothing lies outside the testbed's folder."""
+        """Do nothing: all files are in the testbed's folder."""
 
     def _pool_table(self) -> HTCondorPool:
         pool = condor_pool.first_pool_layout(self.box)
@@ -96,7 +96,7 @@ class SitesFileWriter:
             for name in self.box.sites
         ]
         if self.box.second_pool:
-            # It has no storage of its own, and reads its neighbour's.
+            # It has no storage of its own and reads its neighbor's.
             doors = self.storage.doors(self.box.sites[0])
             resource = condor_pool.grid_resource_of(self.box)
             found.append(

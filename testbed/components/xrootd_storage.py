@@ -1,7 +1,7 @@
-"""Storage of a testbed's sites: an XRootD server each, a redirector over all of them.
+"""Storage of a testbed's sites: one XRootD server each, and a redirector over all of them.
 
-Every site's files lie in a folder of their own.  A site may also be read over HTTP (XrdHttp), or
-through a second door (a caching proxy, XCache), and may be distant (:mod:`.distance`).
+Each site's files have their own folder. A site may also serve HTTP (XrdHttp), have a caching proxy
+(XCache) as a second door, and be distant (:mod:`~treehammer.testbed.network.distance_links`).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _XROOTD_LIBRARIES = (
     "libxrdutils3t64",
     "libxrdxml3t64",
 )
-#: What all storages export; datasets lie below it.
+#: Path that all storages export; datasets are below it.
 DATASET_FOLDER = "/store/treehammer"
-#: What they export beside it where there is Rucio, whose files lie below it; it can be written to.
+#: Writable path for Rucio's files, exported if Rucio runs.
 RUCIO_FOLDER = "/store/rucio"
-#: Followed by a site's name and any of its paths, this leads through the redirector to that site.
+#: Prefix that, followed by a site's name and a path, leads through the redirector to that site.
 SITE_ALIAS_FOLDER = "/store/test/xrootd"
-#: A file that only one site has, to see whether the redirector knows that site.
+#: A file on one site only, to check that the redirector knows the site.
 SITE_MARKER_FILE = ".sign-of-{}"
 REDIRECTOR = "redirector"
 _MIDDLEWARE = {"root": "XRootD", "http": "XrdHttp", "cache": "XCache"}
@@ -68,7 +68,7 @@ _CONNECT_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class _SitePorts:
-    """Ports of a site; 0 for a door that it lacks."""
+    """Ports of a site; 0 for a missing door."""
 
     root: int
     http: int = 0
@@ -76,12 +76,12 @@ class _SitePorts:
 
 
 class XrootdStorage:
-    """All storages of a testbed, and what stands over and before them.
+    """Component for all storages, the redirector and the caches.
 
     Args:
         box: the testbed.
-        kind: how distance is made, :data:`~treehammer.testbed.network.distance_links.TUNNEL` or ``PROXY``; None
-            for the best that the machine allows.
+        kind: of distance, :data:`~treehammer.testbed.network.distance_links.TUNNEL` or ``PROXY``;
+            None for the best that the machine supports.
     """
 
     name = "storage"
@@ -95,13 +95,13 @@ class XrootdStorage:
         self._programs = self._wanlink = self._loopback = Path()
         self._version = ""
 
-    # --- before it runs
+    # --- before it starts
 
     def install(self, say: ProgressCallback) -> None:
-        """Have XRootD and our own small programs in the cache.
+        """Install XRootD and compile the testbed's own programs.
 
         Raises:
-            TestbedError: the packages cannot be had, or there is no C compiler.
+            TestbedError: a package cannot be fetched, or there is no C compiler.
         """
         root = debian_packages.unpack_packages(
             "xrootd", LIBRARIES, SUITE, self.box.cache, say, alone=PACKAGES + _XROOTD_LIBRARIES
@@ -116,11 +116,11 @@ class XrootdStorage:
         self._link_kind = self._link_kind or distance_links.best_link_kind(self.box, self._wanlink)
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
-        """None: jobs read through doors."""
+        """Return nothing: jobs read through doors."""
         return []
 
     def configure(self) -> None:
-        """Choose ports, write the configurations, and lay out empty storages."""
+        """Choose ports, write configurations and create empty storages."""
         assert self._link_kind is not None
         self._known_sites.clear()
         self.box.make_folder(self.folder)
@@ -168,7 +168,7 @@ class XrootdStorage:
             )
 
     def _make_site_alias(self, storage: Path, site: str) -> None:
-        """Let all of a storage also be found below the name that no other site has."""
+        """Link a storage below the path that is unique to its site."""
         pins = storage / SITE_ALIAS_FOLDER.lstrip("/")
         for folder in (pins.parent, pins):
             self.box.make_folder(folder)
@@ -200,7 +200,7 @@ class XrootdStorage:
     # --- while it runs
 
     def daemons(self) -> Sequence[DaemonSpec]:
-        """Cables first, then the redirector, then each site's."""
+        """Return links first, then the redirector, then each site's servers."""
         doors = {
             site: [p for p in (o.root, o.http, o.cache) if p] for site, o in self.ports.items()
         }
@@ -226,7 +226,7 @@ class XrootdStorage:
         command = [str(self._programs / program), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
         return DaemonSpec(
             name=f"{program}-{name}",
-            # Not for the commands in between, which may be of another C library.
+            # Only for the server: commands in between may use another C library.
             command=["env", *(f"{key}={value}" for key, value in own.items()), *command],
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder)},
             folder=folder,
@@ -234,7 +234,7 @@ class XrootdStorage:
         )
 
     def describe_missing(self) -> str:
-        """Which door does not answer, or which site the redirector does not know yet."""
+        """Name a door that does not respond, or a site that the redirector does not know."""
         if lacking := self.links.describe_missing():
             return lacking
         for site in (one.site for one in self.profiles if one.site not in self._known_sites):
@@ -262,15 +262,15 @@ class XrootdStorage:
         return False
 
     def doors(self, site: str) -> tuple[Door, ...]:
-        """The doors of a site: its own servers, then through the redirector its copy, and any one.
+        """Return the doors of a site: its servers, its copy and any copy through the redirector.
 
-        With Rucio, those to what Rucio has placed follow.
+        With Rucio, the doors to Rucio's replicas follow.
         """
         found = self._doors_below(site, DATASET_FOLDER)
         if self.box.rucio:
             own = f"root://{self._door_host(site)}:{self.ports[site].root}/{RUCIO_FOLDER}"
             for door in self._doors_below(site, RUCIO_FOLDER):
-                # Rucio itself knows the servers; what stands before them, it does not.
+                # Rucio knows the servers, but not the cache and redirector in front of them.
                 known = door.protocol == "http" or door.prefix == own
                 name = "rucio" if door.name == "root" else f"rucio-{door.name}"
                 prefix = "" if known else door.prefix
@@ -304,43 +304,43 @@ class XrootdStorage:
         return next(profile for profile in self.profiles if profile.site == site)
 
     def storage_address(self, site: str) -> tuple[str, int, int]:
-        """Host of a site's storage server, its port for root://, and that for http:// or 0."""
+        """Return host, port for root://, and port for http:// (or 0) of a site's storage."""
         return self._door_host(site), self.ports[site].root, self.ports[site].http
 
     def round_trip_ms(self, site: str) -> int:
-        """How far a site's storage is, in ms there and back."""
+        """Return the round-trip time to a site's storage in ms."""
         far = self._profile_of(site).distance
         return int(far.rtt_ms) if far else 0
 
     @property
     def all_ports(self) -> set[int]:
-        """All that were chosen."""
+        """Return all chosen ports."""
         found = {port for one in self.ports.values() for port in (one.root, one.http, one.cache)}
         return found | {self.redirector_port, self.manager_port}
 
     def program_path(self, name: str) -> Path:
-        """One of XRootD's programs, in the cache."""
+        """Return the path of an XRootD program in the cache."""
         return self._programs / name
 
     def labels(self, site: str) -> tuple[str, ...]:
-        """Words to choose a site by."""
+        """Return the labels of a site."""
         return self._profile_of(site).labels
 
     def finish_setup(self) -> None:
-        """Look at all doors again when asked later."""
+        """Forget which doors responded, so that later checks look again."""
         self._known_sites.clear()
 
     def clean_up(self) -> None:
-        """Nothing: networks and devices end with the processes in them."""
+        """Do nothing: networks and devices end with their processes."""
 
 
 def storage_folder(box: Workspace, site: str) -> Path:
-    """The folder that is ``/`` to a site's storage server."""
+    """Return the folder that a site's storage server exports as ``/``."""
     return box.folder / "storage" / site
 
 
 def rse_name(site: str) -> str:
-    """What Rucio calls a site's storage."""
+    """Return the RSE name of a site's storage."""
     return f"{site}_DATA"
 
 

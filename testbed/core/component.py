@@ -1,4 +1,4 @@
-"""What a testbed is made of: parts, each with daemons that the lifecycle starts and ends."""
+"""Components of a testbed, with daemons that the lifecycle starts and stops."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-#: Receives one short sentence at a time about what takes long.
+#: Receives one short sentence at a time about slow steps.
 ProgressCallback = Callable[[str], None]
 
-#: In the environment of every process of a testbed: its folder.
+#: Environment variable of each testbed process: the testbed's folder.
 ENVIRONMENT_MARK = "TREEHAMMER_TESTBED"
 
 
 @dataclass(frozen=True)
 class VisibleFolder:
-    """A folder that jobs see although what lies around it is hidden from them.
+    """A folder that jobs see although its surroundings are hidden.
 
     ``source`` appears at ``target``, which may be the same path; read-only unless ``writable``.
     """
@@ -32,17 +32,17 @@ class Workspace:
     """One testbed on this machine.
 
     Attributes:
-        name: what the user calls it; several live side by side.
-        folder: everything that ``down`` removes, and nothing else, lies here.
+        name: chosen by the user; several testbeds can run.
+        folder: holds exactly the files that ``down`` removes.
         cache: packages, kept between testbeds.
-        sites: names of its sites, in order; the last is the distant one.
-        user: (uid, gid) that daemons and jobs run as; None: as whoever runs Treehammer.
+        sites: names of its sites, in order; the last one is distant.
+        user: (uid, gid) of daemons and jobs; None for the current user.
         hidden: folders that no job may read.
-        second_pool: whether there is a second HTCondor pool, for the grid universe.
-        releases: of ROOT, that its jobs find on CVMFS.
-        software_dir: where environments of ROOT releases are cached.
-        rucio: whether there is Rucio, which places files on the sites' storages.
-        database: whether there is a database for results.
+        second_pool: whether there is a second HTCondor pool for the grid universe.
+        releases: ROOT releases that jobs find on CVMFS.
+        software_dir: cached environments of ROOT releases.
+        rucio: whether Rucio runs.
+        database: whether a results database runs.
     """
 
     name: str
@@ -58,19 +58,19 @@ class Workspace:
     database: bool = False
 
     def make_folder(self, path: Path, mode: int = 0o755) -> Path:
-        """Make a folder that belongs to the box's user, with its parents; the path again."""
+        """Create a folder and its parents for the testbed's user; return the path."""
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(mode)
         return self.change_owner(path)
 
     def write_file(self, path: Path, text: str, mode: int = 0o644) -> Path:
-        """Write a file that belongs to the box's user; the path again."""
+        """Write a file for the testbed's user; return the path."""
         path.write_text(text, encoding="utf-8")
         path.chmod(mode)
         return self.change_owner(path)
 
     def change_owner(self, path: Path) -> Path:
-        """Give what lies at a path to the box's user; the path again."""
+        """Give a path to the testbed's user; return the path."""
         if self.user is not None:
             os.chown(path, *self.user, follow_symlinks=False)
         return path
@@ -78,20 +78,20 @@ class Workspace:
 
 @dataclass(frozen=True)
 class DaemonSpec:
-    """A process that lasts until ``down``, started in a session of its own.
+    """A process that runs until ``down``, in its own session.
 
-    Its log is ``FOLDER/logs/NAME.log``.  :data:`MARK` is added to its environment.  As root it runs
-    as the box's user, where it can read the package cache even if that lies in root's home.
+    Its log is ``FOLDER/logs/NAME.log``, and :data:`MARK` is added to its environment. As root, it
+    runs as the testbed's user, who can read the package cache even below root's home.
 
     Attributes:
-        name: of its log, and for ``testbed status``.
-        command: program and arguments; it stays in the foreground.
-        env: its whole environment.
-        folder: its current folder.
-        privileged: whether it runs as who runs Treehammer rather than as the box's user.
-        within: a command that starts it as root, before it becomes the box's user, e.g.
+        name: of its log and in ``testbed status``.
+        command: program and arguments; stays in the foreground.
+        env: its complete environment.
+        folder: its working folder.
+        privileged: whether it runs as the current user instead of the testbed's user.
+        within: prefix that starts it as root before it changes to the testbed's user, e.g.
             ``("ip", "netns", "exec", NAME)``.
-        stop_signal: on which it ends in an orderly way.
+        stop_signal: for an orderly end.
     """
 
     name: str
@@ -104,48 +104,48 @@ class DaemonSpec:
 
 
 class Component(Protocol):
-    """One kind of service of a testbed.
+    """One service of a testbed.
 
-    The lifecycle calls, in this order: ``install`` (all parts at once), ``configure``, ``daemons``,
-    ``missing`` until it is '', ``finish``; and ``clean_up`` when all daemons have ended.
+    The lifecycle calls ``install`` (all components at once), ``configure``, ``daemons``,
+    ``describe_missing`` until it is '', ``finish_setup``, and ``clean_up`` after all daemons ended.
     """
 
     name: str
 
     def install(self, say: ProgressCallback) -> None:
-        """Have its programs in the cache; quick when they are there.
+        """Install its programs into the cache; fast if they exist.
 
         Raises:
-            treehammer.errors.TestbedError: they cannot be had; the message says what to do.
+            treehammer.errors.TestbedError: they cannot be fetched; with a remedy.
         """
         ...
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Which folders of its own jobs see; asked before anything is configured."""
+        """Return its folders that jobs see; called before any configuration."""
         ...
 
     def configure(self) -> None:
-        """Write its configuration below the box's folder."""
+        """Write its configuration below the testbed's folder."""
         ...
 
     def daemons(self) -> Sequence[DaemonSpec]:
-        """What to start, in order."""
+        """Return the daemons to start, in order."""
         ...
 
     def describe_missing(self) -> str:
-        """What is not ready yet, '' when all of it is; quick, called again and again."""
+        """Describe parts that are not ready, '' if all are; fast, called repeatedly."""
         ...
 
     def finish_setup(self) -> None:
-        """Write what could not be known before all parts were ready, such as ports."""
+        """Write values that are known only when all components are ready, such as ports."""
         ...
 
     def clean_up(self) -> None:
-        """Undo what lies outside the box's folder (network namespaces, devices); idempotent."""
+        """Undo changes outside the testbed's folder (namespaces, devices); idempotent."""
         ...
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write what only who runs Treehammer may read."""
+    """Write a file that only the current user can read."""
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")

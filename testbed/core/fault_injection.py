@@ -1,4 +1,4 @@
-"""What can go wrong with a testbed's daemons, done on purpose."""
+"""Faults of a testbed's daemons, injected on purpose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treehammer.testbed.core import lifecycle, process_control
 from treehammer.testbed.core.component import Component, Workspace
 from treehammer.testbed.core.workspace import RunningDaemon, WorkspaceState, read_state, write_state
 
-#: Seconds for a daemon to end, and for what it serves to be ready again.
+#: Seconds for a daemon to end, and for its service to be ready again.
 TIMEOUT_S = 30.0
 
 
@@ -27,19 +27,19 @@ TIMEOUT_S = 30.0
 def stop_daemon(
     box: Workspace, parts: Sequence[Component], name: str, how: int | None = None
 ) -> Iterator[None]:
-    """Have a daemon ended while the block runs; afterwards all is ready again.
+    """Stop a daemon while the block runs; restart it afterwards.
 
     Args:
-        box: a testbed that is up.
-        parts: those it was brought up with.
-        name: of the daemon, as ``testbed status`` lists it, e.g. ``xrootd-SITE_B``.
-        how: the signal; by default that on which it ends in an orderly way.
+        box: a running testbed.
+        parts: its components.
+        name: of the daemon in ``testbed status``, e.g. ``xrootd-SITE_B``.
+        how: the signal; by default the one for an orderly end.
 
     Raises:
-        TestbedError: there is no such daemon, or it does not come back.
+        TestbedError: the daemon is unknown, or does not come back.
     """
     state, running = _find_daemon(box, name)
-    # What it started may outlive it for a moment.
+    # Its children may outlive it for a moment.
     family = [(pid, start_time(pid)) for pid in _descendant_pids(running.pid)]
     family.append((running.pid, running.start_ticks))
     os.kill(running.pid, how or running.stop_signal)
@@ -62,10 +62,10 @@ def stop_daemon(
 
 @contextmanager
 def suspend_daemon(box: Workspace, name: str) -> Iterator[None]:
-    """Have a daemon accept connections and say nothing while the block runs.
+    """Suspend a daemon while the block runs: it accepts connections and does not respond.
 
     Raises:
-        TestbedError: there is no such daemon.
+        TestbedError: the daemon is unknown.
     """
     _, running = _find_daemon(box, name)
     os.kill(running.pid, signal.SIGSTOP)
@@ -79,12 +79,12 @@ def suspend_daemon(box: Workspace, name: str) -> Iterator[None]:
 def mount_small_disk(
     box: Workspace, parts: Sequence[Component], name: str, folder: Path, mebibytes: int
 ) -> Iterator[None]:
-    """Give a daemon a small disk in place of a folder while the block runs, as root.
+    """Replace a daemon's folder by a small disk while the block runs, as root.
 
-    Others do not see it.  The daemon is started anew afterwards, with the folder as it was.
+    Other processes do not see it. Afterwards the daemon restarts with its folder.
 
     Raises:
-        TestbedError: there is no such daemon, or this user may not mount.
+        TestbedError: the daemon is unknown, or the user may not mount.
     """
     _, running = _find_daemon(box, name)
     command = ["nsenter", "--target", str(running.pid), "--mount", "mount", "-t", "tmpfs"]

@@ -1,4 +1,4 @@
-"""Bringing a testbed up and taking it down, whatever happened to it before."""
+"""Starting and stopping a testbed, whatever state a crash left it in."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from treehammer.testbed.core.workspace import (
     write_state,
 )
 
-#: Seconds within which all parts are ready.
+#: Time limit in seconds for all components to be ready.
 READY_TIMEOUT_S = 120.0
 POLL_S = 0.1
 LOG_LINES = 15
@@ -41,18 +41,18 @@ LOG_LINES = 15
 def bring_up(
     box: Workspace, parts: Sequence[Component], say: ProgressCallback, *, keep: bool = False
 ) -> bool:
-    """Have the testbed ready; whether anything had to be done.
+    """Start the testbed if it does not run; return whether it was started.
 
-    What a crash left of it is removed first.  If this fails or is interrupted, nothing is left.
+    Leftovers of a crash are removed first. If this fails or is interrupted, nothing is left.
 
     Args:
         box: the testbed.
-        parts: all of it.
-        say: told what takes long.
-        keep: leave what failed to be looked at.
+        parts: its components.
+        say: receives progress.
+        keep: keep a failed testbed for inspection.
 
     Raises:
-        TestbedError: a part cannot be installed or started, or it is up in another shape.
+        TestbedError: a component fails, or the testbed runs with other options.
     """
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
         if is_running(box, say):
@@ -69,23 +69,23 @@ def bring_up(
 
 
 def take_down(box: Workspace, parts: Sequence[Component], say: ProgressCallback) -> bool:
-    """Take the testbed down, with all that belongs to it; whether there was anything."""
+    """Stop the testbed and remove its files; return whether there was anything."""
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
         return _remove_workspace(box, parts)
 
 
 def is_running(box: Workspace, say: ProgressCallback) -> bool:
-    """Whether all of it runs; removes nothing.
+    """Whether the whole testbed runs; removes nothing.
 
     Raises:
-        TestbedError: it runs in another shape.
+        TestbedError: it runs with other options.
     """
     state = read_state(box.folder)
     if state is None or not state.ready:
         return False
     dead = [d.name for d in state.daemons if not process_control.is_alive(d.pid, d.start_ticks)]
     if dead:
-        say(f"started anew, since it had lost {', '.join(dead)}")
+        say(f"restarting: {', '.join(dead)} had ended")
         return False
     if state.configuration != configuration_of(box):
         more = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
@@ -129,7 +129,7 @@ def _start_components(box: Workspace, parts: Sequence[Component], say: ProgressC
 
 
 def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
-    """Start a daemon of a testbed; the caller writes it into the state.
+    """Start a daemon of a testbed; the caller records it in the state.
 
     Raises:
         TestbedError: it cannot be started.
@@ -177,21 +177,21 @@ def _wait_until_ready(
             raise TestbedError(
                 f"not ready after {READY_TIMEOUT_S:.0f} s: {texts}",
                 where=f"testbed {box.name}",
-                hint="Try again with --keep, and look at treehammer testbed logs.",
+                hint="Repeat with --keep and read treehammer testbed logs.",
             )
         time.sleep(POLL_S if waiting else 0)
 
 
 def _daemon_failure(box: Workspace, name: str, what: str) -> TestbedError:
-    """An error with the end of the daemon's log, since the log is removed with the testbed."""
+    """Build an error with the end of the daemon's log, which is removed with the testbed."""
     lines = read_last_lines(daemon_log_path(box, name), LOG_LINES)
     return TestbedError("\n  ".join([what, *lines]), where=f"{box.name}: {name}")
 
 
 def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:
-    """One row for each daemon: name, pid, state, start (UTC) and the TCP ports it listens on.
+    """List name, pid, state, start (UTC) and listening TCP ports of each daemon.
 
-    The processes that it started itself follow it.
+    The processes that it started follow it.
     """
     rows: list[dict[str, Any]] = []
     for daemon in state.daemons:
@@ -217,7 +217,7 @@ def _daemon_row(name: str, pid: int, state: str, since: float) -> dict[str, Any]
 
 
 def find_logs(box: Workspace) -> dict[str, Path]:
-    """All logs of a testbed by name; those that services write below a ``log`` folder too."""
+    """Map names to the logs of a testbed, including those in ``log`` folders of services."""
     found = {path.stem: path for path in sorted((box.folder / "logs").glob("*.log"))}
     for pattern in ("*/log/*Log", "*/sites/*/log/*Log"):
         for path in sorted(box.folder.glob(pattern)):
@@ -227,12 +227,12 @@ def find_logs(box: Workspace) -> dict[str, Path]:
 
 
 def daemon_log_path(box: Workspace, daemon: str) -> Path:
-    """Where a daemon of the testbed writes what it prints."""
+    """Return the path of a daemon's output."""
     return box.folder / "logs" / f"{daemon}.log"
 
 
 def read_last_lines(path: Path, lines: int) -> list[str]:
-    """The last lines of a file, none where there is none."""
+    """Return the last lines of a file; none if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
     except OSError:
@@ -249,7 +249,7 @@ def _remove_workspace(box: Workspace, parts: Sequence[Component]) -> bool:
     for part in parts:
         part.clean_up()
     if box.folder.exists():
-        # A job may leave folders that not even their owner may write to.
+        # A job may leave folders that their owner cannot write to.
         for path, names, _ in os.walk(box.folder):
             for folder in (Path(path, name) for name in names):
                 if not folder.is_symlink():

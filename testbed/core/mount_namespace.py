@@ -1,8 +1,7 @@
-"""Hides folders from daemons and jobs, in a mount namespace of their own.
+"""Mount namespaces that hide folders from daemons and jobs.
 
-A file on the node is hidden by mounting an empty tmpfs over its folder; what must be seen is bound
-back.  util-linux alone does it, without a process in between: whoever starts the script with a
-pid has, in the end, the program under that pid.
+An empty tmpfs is mounted over a folder, and visible folders are bound back. util-linux alone does
+it, without an intermediate process: the program finally runs under the pid that started the script.
 """
 
 from __future__ import annotations
@@ -17,33 +16,33 @@ from pathlib import Path
 from treehammer.errors import TestbedError
 from treehammer.testbed.core.component import VisibleFolder, Workspace
 
-#: Where the whole tree is kept while folders are hidden; the first that nobody needs.
+#: Candidates for the mount point of the original tree; the first unused one is taken.
 _STAGING_FOLDERS = ("/mnt", "/media", "/srv", "/opt", "/home")
 _REQUIRED_TOOLS = ("unshare", "setpriv", "mount", "umount")
 
 _ROOT_HINT = (
-    "Root must have CAP_SYS_ADMIN here, as in a container started with --privileged; "
+    "Root needs CAP_SYS_ADMIN here, as in a container started with --privileged; "
     "or run Treehammer as an ordinary user."
 )
 _USER_HINT = (
-    "The machine must allow user namespaces: sysctl user.max_user_namespaces above 0, and "
-    "kernel.apparmor_restrict_unprivileged_userns, where there is such, 0."
+    "Allow user namespaces: sysctl user.max_user_namespaces above 0, and "
+    "kernel.apparmor_restrict_unprivileged_userns, if it exists, 0."
 )
 
-#: Ends a script: it becomes the command that it is given.
+#: Last line of a script: it becomes the given command.
 SHELL_ARGUMENTS = '"$@"'
 
 
 def check_mount_namespaces(box: Workspace) -> None:
-    """See whether this machine lets us hide folders.
+    """Check that this machine can hide folders.
 
     Raises:
-        TestbedError: it does not.
+        TestbedError: it cannot.
     """
     lacking = [tool for tool in _REQUIRED_TOOLS if shutil.which(tool) is None]
     if lacking:
         raise TestbedError(
-            f"jobs cannot be kept from your files: there is no {', '.join(lacking)}",
+            f"cannot hide your files from jobs: {', '.join(lacking)} is missing",
             hint="Install util-linux 2.38 or later.",
         )
     users = [*switch_user_command(box), "unshare", "--user", "--map-root-user", "--mount"]
@@ -57,14 +56,14 @@ def check_mount_namespaces(box: Workspace) -> None:
         )
         if tried.returncode:
             raise TestbedError(
-                f"jobs cannot be kept from your files: {tried.stderr.strip()}",
+                f"cannot hide your files from jobs: {tried.stderr.strip()}",
                 where=shlex.join(command),
                 hint=_ROOT_HINT if command[0] == "unshare" and box.user else _USER_HINT,
             )
 
 
 def switch_user_command(box: Workspace) -> list[str]:
-    """The command that goes on as the box's user; empty when it runs as who runs Treehammer."""
+    """Return the prefix that changes to the testbed's user; empty for the current user."""
     if box.user is None:
         return []
     uid, gid = map(str, box.user)
@@ -72,7 +71,7 @@ def switch_user_command(box: Workspace) -> list[str]:
 
 
 def topmost_inaccessible_parent(path: Path) -> Path | None:
-    """The topmost folder above a path that not everybody can pass, None when all can."""
+    """Return the topmost parent folder that not everybody can enter; None if all can."""
     for folder in reversed(path.parents):
         if not folder.stat().st_mode & 0o001:
             return folder
@@ -90,7 +89,7 @@ def _choose_staging_folder(paths: Sequence[Path]) -> Path:
         if stage.is_dir() and not related:
             return stage
     raise TestbedError(
-        "there is no folder that could be used while others are hidden",
+        "no folder is available as a mount point while others are hidden",
         hint=f"Make one of {', '.join(_STAGING_FOLDERS)}; it stays empty.",
     )
 
@@ -102,14 +101,14 @@ def render_mount_script(
     before: Sequence[str] = (),
 ) -> str:
     """A shell script that hides folders, shows some, and becomes a command.
+    """Render a shell script that hides folders, shows some, and becomes a command.
 
-    It is run in a new mount namespace by who may mount there.  ``then``, and the lines ``before``,
-    which are run when all is mounted, are shell text, quoted by the caller.
+    It runs in a new mount namespace with the right to mount. ``then`` and the lines ``before``,
+    which run when everything is mounted, are shell text, quoted by the caller.
 
     Raises:
-        TestbedError: there is no folder to work in.
+        TestbedError: no folder is available as a mount point.
     """
-    views = sorted(show, key=lambda view: len(view.target.parts))
     stage = _choose_staging_folder(
         [*hide, *(p for view in views for p in (view.source, view.target))]
     )
@@ -133,10 +132,10 @@ def _quote_path(path: Path, below: Path | None = None) -> Path | str:
 
 def write_daemon_wrapper(box: Workspace) -> None:
     """Write the script behind which, as root, daemons run that become the box's user.
+    """Write the wrapper of daemons that change from root to the testbed's user.
 
-    It shows them the package cache and the box's folder, also where others cannot pass.
+    It makes the package cache and the testbed's folder visible even below private folders.
     """
-    seen = [
         VisibleFolder(box.cache, box.cache),
         VisibleFolder(box.folder, box.folder, writable=True),
     ]
@@ -156,7 +155,7 @@ def _daemon_wrapper_path(box: Workspace) -> Path:
 
 def daemon_wrapper_command(box: Workspace) -> list[str]:
     """The command that starts another one as the box's user; empty when nothing must change."""
-    return [] if box.user is None else ["unshare", "--mount", "sh", str(_daemon_wrapper_path(box))]
+    """Return the prefix that starts a command as the testbed's user; empty if none is needed."""
 
 
 def write_job_wrapper(
@@ -167,11 +166,11 @@ def write_job_wrapper(
     before: Sequence[str] = (),
 ) -> None:
     """Write a program that becomes the command ``then`` where it sees of the box only ``show``.
+    """Write a program that becomes the command ``then`` and sees only ``show`` of the testbed.
 
-    Arguments of the program are added to the command.  The lines ``before`` are shell text, run when
-    all is mounted.
+    Its arguments are added to the command. The lines ``before`` are shell text, run when everything
+    is mounted.
     """
-    uid, gid = box.user or (os.getuid(), os.getgid())
     again = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--", *then]
     text = render_mount_script(
         [*box.hidden_folders, box.folder],

@@ -1,4 +1,4 @@
-"""Processes of a testbed: which are its own, what they listen on, and how to end all of them."""
+"""Processes of a testbed: finding them, their ports, and ending them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import psutil
 from treehammer.submit.batch.local.job_processes import send_signal, start_time
 from treehammer.testbed.core.component import ENVIRONMENT_MARK
 
-#: Seconds for daemons to end in an orderly way.
+#: Seconds for an orderly end of daemons.
 TIMEOUT_S = 8.0
-#: How often is looked for processes that were forked while the others were being killed.
+#: Rounds of looking for processes that were forked while others were killed.
 KILL_ROUNDS = 20
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether the process that started then (clock ticks since boot) still runs."""
+    """Whether the process with this pid and start (clock ticks since boot) still runs."""
     return bool(started) and start_time(pid) == started
 
 
 def find_processes(folder: Path) -> set[int]:
-    """Pids of all living processes of the testbed in this folder.
+    """Return the pids of all living processes of the testbed in this folder.
 
-    They have its mark in their environment, or live in a mount namespace of one that has: a job
-    may have changed its environment.
+    They carry its mark in their environment, or share the mount namespace of one that does, because
+    a job may change its environment.
     """
     mark = os.fsencode(f"{ENVIRONMENT_MARK}={folder}")
     spaces: dict[int, Path] = {}
@@ -55,10 +55,10 @@ def _all_pids() -> Iterator[int]:
 
 
 def list_children(pid: int) -> list[tuple[str, int, float]]:
-    """Name, pid and start (seconds since the epoch) of the processes that a daemon started.
+    """List name, pid and start (seconds since the epoch) of a daemon's children.
 
-    Several of one program are told apart by the last of their arguments; copies of the daemon's
-    own, such as PostgreSQL's for each connection, are left out.
+    Several children of one program are distinguished by their last argument; copies of the daemon
+    itself, such as PostgreSQL's process per connection, are omitted.
     """
     found: list[tuple[str, int, float]] = []
     with suppress(psutil.Error):
@@ -72,7 +72,7 @@ def list_children(pid: int) -> list[tuple[str, int, float]]:
 
 
 def listening_ports(pid: int) -> list[int]:
-    """TCP ports on which a process listens, in order."""
+    """Return the TCP ports on which a process listens, sorted."""
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
@@ -83,12 +83,12 @@ def listening_ports(pid: int) -> list[int]:
 def end_processes(
     folder: Path, daemons: Collection[tuple[int, int, int]], patience: float = TIMEOUT_S
 ) -> int:
-    """End all processes of a testbed; how many had to be killed.
+    """End all processes of a testbed; return how many had to be killed.
 
     Args:
         folder: the testbed's.
-        daemons: pid, start and stop signal of each that can end in an orderly way, last first.
-        patience: seconds for that.
+        daemons: pid, start and stop signal of those that can end orderly, last started first.
+        patience: seconds for an orderly end.
     """
     everything = {(pid, start_time(pid)) for pid in find_processes(folder)}
     waited = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
@@ -101,7 +101,7 @@ def end_processes(
         reap_started()
     killed: set[int] = set()
     for _ in range(KILL_ROUNDS):
-        # Who has lost its mark in the meantime was seen before.
+        # A process that lost its mark meanwhile was found earlier.
         found = find_processes(folder) | {
             pid for pid, started in everything if is_alive(pid, started)
         }
@@ -116,11 +116,11 @@ def end_processes(
 
 
 def reap_started() -> None:
-    """Let go of daemons that this process started itself and that have ended."""
+    """Reap ended daemons that this process started."""
     for child in list(STARTED_DAEMONS):
         if child.poll() is not None:
             STARTED_DAEMONS.remove(child)
 
 
-#: Daemons that this process started; of another process they are the children of init.
+#: Daemons started by this process; those of other processes are children of init.
 STARTED_DAEMONS: list[subprocess.Popen[bytes]] = []

@@ -1,4 +1,4 @@
-"""Where testbeds lie, who changes one, and what is remembered of it."""
+"""Workspaces of testbeds: folder, lock and saved state."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, TestbedError, suggest_word
 from treehammer.testbed.core.component import Workspace
 
-#: Names the folder of all testbeds.
+#: Environment variable with the folder of all testbeds.
 WORKSPACES_VARIABLE = "TREEHAMMER_TESTBEDS"
-#: A longer one would make paths of sockets too long.
+#: Longest name; paths of sockets are limited.
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
-#: Bytes that the path of a testbed may have: HTCondor adds the names of its sockets.
+#: Bytes of a testbed's path, to which HTCondor adds the names of its sockets.
 MAX_PATH_BYTES = 60
 MAX_SITES = 26
-#: Of ROOT, in a testbed that is not asked for others.
+#: ROOT releases of a testbed by default.
 DEFAULT_RELEASES = ("6.38.00", "6.40.00")
-#: As root, daemons and jobs are the first of these users that exists.
+#: Users of daemons and jobs as root; the first that exists is taken.
 ORDINARY_USERS = ("daemon", "nobody")
 
 
 @dataclass(frozen=True)
 class RunningDaemon:
-    """A daemon that was started.
+    """A started daemon.
 
     Attributes:
-        name: as the part calls it.
-        pid: of its process, which started ``started`` clock ticks after boot.
-        started: see there.
-        since: when that was, seconds since the epoch.
-        stop_signal: on which it ends in an orderly way.
+        name: given by its component.
+        pid: of its process.
+        started: start of the process in clock ticks after boot.
+        since: the same in seconds since the epoch.
+        stop_signal: for an orderly end.
     """
 
     name: str
@@ -55,7 +55,7 @@ class RunningDaemon:
 
 @dataclass(frozen=True)
 class WorkspaceState:
-    """What is remembered of a testbed; ``ready`` once all of it was."""
+    """Saved state of a testbed; ``ready`` once all components were."""
 
     sites: tuple[str, ...]
     second_pool: bool
@@ -67,22 +67,22 @@ class WorkspaceState:
 
     @property
     def configuration(self) -> tuple[object, ...]:
-        """What cannot be changed while it is up; of a box, see :func:`shape_of`."""
+        """Options that cannot change while it runs; compare :func:`configuration_of`."""
         return (self.sites, self.second_pool, self.releases, self.rucio, self.database)
 
 
 def configuration_of(box: Workspace) -> tuple[object, ...]:
-    """What :attr:`State.shape` of this testbed is."""
+    """Return the :attr:`WorkspaceState.configuration` that this testbed would have."""
     return (box.sites, box.second_pool, box.releases, box.rucio, box.database)
 
 
 def workspaces_folder() -> Path:
-    """The folder of all testbeds of this user, outside a home that others cannot enter.
+    """Return the folder of this user's testbeds, outside a private home.
 
     Raises:
-        TestbedError: it belongs to somebody else.
+        TestbedError: it belongs to another user.
     """
-    default = f"/var/tmp/treehammer-{os.getuid()}"  # noqa: S108 - whose it is, is checked
+    default = f"/var/tmp/treehammer-{os.getuid()}"  # noqa: S108 - its owner is checked
     folder = Path(os.environ.get(WORKSPACES_VARIABLE) or default).absolute()
     try:
         found = folder.lstat()
@@ -90,9 +90,9 @@ def workspaces_folder() -> Path:
         return folder
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise TestbedError(
-            "is not a folder of yours, and the testbed would be in somebody else's hands",
+            "belongs to another user, who could control the testbed",
             where=str(folder),
-            hint=f"Have it removed, or name another one in {WORKSPACES_VARIABLE}.",
+            hint=f"Have it removed, or name another folder in {WORKSPACES_VARIABLE}.",
         )
     return folder
 
@@ -107,16 +107,16 @@ def define_workspace(
     rucio: bool = False,
     database: bool = False,
 ) -> Workspace:
-    """The testbed of that name; nothing is made.
+    """Describe the testbed of that name; creates nothing.
 
     Raises:
-        ConfigError: the name, the number of sites or a release of ROOT cannot be.
+        ConfigError: the name, the number of sites or a ROOT release is invalid.
     """
     if not NAME_PATTERN.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot name a testbed",
+            f"invalid name of a testbed: {name!r}",
             where="--name",
-            hint="Use up to 20 small letters, digits and '-', a letter or digit first.",
+            hint="Use up to 20 lower-case letters, digits and '-'; start with a letter or digit.",
         )
     if not 1 <= sites <= MAX_SITES:
         raise ConfigError(f"there can be 1 to {MAX_SITES} sites, not {sites}", where="--sites")
@@ -130,7 +130,7 @@ def define_workspace(
     folder = workspaces_folder() / name
     if len(os.fsencode(folder)) > MAX_PATH_BYTES:
         raise ConfigError(
-            f"the path of the testbed is longer than the {MAX_PATH_BYTES} bytes that sockets leave",
+            f"the path of the testbed exceeds the {MAX_PATH_BYTES} bytes that sockets allow",
             where=str(folder),
             hint=f"Choose a shorter --name, or a shorter folder in {WORKSPACES_VARIABLE}.",
         )
@@ -163,7 +163,7 @@ def _find_ordinary_user() -> tuple[int, int] | None:
 
 
 def _folders_to_hide(settings: Settings) -> tuple[Path, ...]:
-    """The user's home, caches and results, and the code that runs."""
+    """Return the user's home, caches and results, and the running code."""
     package = Path(treehammer.__file__).resolve().parent
     checkout = package.parents[1]
     code = checkout if (checkout / "setup.cfg").is_file() else package
@@ -177,11 +177,11 @@ def _folders_to_hide(settings: Settings) -> tuple[Path, ...]:
 
 @contextmanager
 def lock_workspace(box: Workspace, on_wait: Callable[[], object]) -> Iterator[None]:
-    """Hold a testbed while it is changed; nothing of the lock stays when its folder is gone.
+    """Lock a testbed while it is changed; the lock leaves no file when the folder is removed.
 
     Args:
         box: the testbed.
-        on_wait: is called when another process holds it, before waiting for it.
+        on_wait: called before waiting for another process.
     """
     path = box.folder.with_suffix(".lock")
     with _lock_file(path, on_wait):
@@ -190,7 +190,7 @@ def lock_workspace(box: Workspace, on_wait: Callable[[], object]) -> Iterator[No
         finally:
             if not box.folder.exists():
                 path.unlink(missing_ok=True)
-                with suppress(OSError):  # other testbeds are there
+                with suppress(OSError):  # other testbeds exist
                     box.folder.parent.rmdir()
 
 
@@ -201,7 +201,7 @@ def _lock_file(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
             stream = path.open("a", encoding="utf-8")
-        except FileNotFoundError:  # removed by who just took the last testbed down
+        except FileNotFoundError:  # removed by another process with the last testbed
             continue
         with stream:
             try:
@@ -222,7 +222,7 @@ def _state_path(folder: Path) -> Path:
 
 
 def read_state(folder: Path) -> WorkspaceState | None:
-    """What is remembered of the testbed in this folder, None when there is nothing to read."""
+    """Read the saved state of a testbed; None if there is none."""
     try:
         document = json.loads(_state_path(folder).read_text(encoding="utf-8"))
         daemons = tuple(RunningDaemon(**daemon) for daemon in document["daemons"])
@@ -233,5 +233,5 @@ def read_state(folder: Path) -> WorkspaceState | None:
 
 
 def write_state(folder: Path, state: WorkspaceState) -> None:
-    """Remember the state of the testbed in this folder."""
+    """Save the state of a testbed."""
     write_atomically(_state_path(folder), json.dumps(asdict(state), indent=1) + "\n")

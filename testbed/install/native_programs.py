@@ -1,4 +1,4 @@
-"""The testbed's own C programs, compiled where it runs and kept in the package cache."""
+"""The testbed's C programs, compiled on demand and kept in the package cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIBRARY_OPTIONS = ("-shared", "-fPIC")
 
 
 def build_wanlink(cache: Path, say: ProgressCallback) -> Path:
-    """A cable between two network namespaces, for root.
+    """Compile the link between two network namespaces, for root.
 
     Raises:
         TestbedError: it cannot be compiled.
@@ -25,7 +25,7 @@ def build_wanlink(cache: Path, say: ProgressCallback) -> Path:
 
 
 def build_loopback_library(cache: Path, say: ProgressCallback) -> Path:
-    """A library that keeps a server on the addresses it is told.
+    """Compile the library that restricts a server to given addresses.
 
     Raises:
         TestbedError: it cannot be compiled.
@@ -59,7 +59,7 @@ def _compile_program(
             raise TestbedError(
                 f"cannot be compiled:\n  {done.stderr.strip()}",
                 where=str(source),
-                hint="The compiler needs the headers of Linux and libc (Debian: libc6-dev).",
+                hint="Install the headers of Linux and libc (Debian: libc6-dev).",
             )
         part.rename(target)
     return target

@@ -1,6 +1,7 @@
-"""PostgreSQL from Debian's packages: how its data are laid out, and how a server is run.
+"""PostgreSQL from Debian packages: data, server process and statements.
 
-A testbed has one among its daemons (:mod:`.database`); tests and benchmarks have a :class:`Server`.
+A testbed runs it as a daemon (:mod:`~treehammer.testbed.components.database_server`); tests and
+benchmarks use :class:`PostgresServer`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from treehammer.testbed.install import debian_packages
 if TYPE_CHECKING:
     from psycopg import sql
 
-# psycopg is imported where it is used: it takes a sixth of a second to load, which most verbs of
-# the testbed need not pay.
+# psycopg is imported where it is used: it takes 0.15 s to load, which most testbed commands
+# do not need.
 
 SUITE, VERSION = "trixie", "17"
-#: What its programs load.
+#: Libraries that its programs load.
 LIBRARIES = (
     "libgssapi-krb5-2",
     "libicu76",
@@ -49,15 +50,15 @@ LIBRARIES = (
 )
 TIMEOUT_S = 60.0
 DEFAULT_PORT = 5432
-#: Who owns everything.
+#: The superuser.
 DEFAULT_OWNER = "hammer"
-#: On which a server ends without waiting for anybody.
+#: Signal that ends a server without waiting for clients.
 STOP_SIGNAL = signal.SIGINT
-#: Settings of a server whose data need not outlive the machine.
+#: Settings of a server whose data need not survive a power failure.
 UNSAFE_FAST_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-#: Whoever reaches the folder may do everything.
+#: Whoever can enter the folder has full access.
 TRUST_LOCAL_ACCESS = "local all all trust\n"
-# Sorting as people expect, not as bytes: what Treehammer promises of order must hold nevertheless.
+# A linguistic sort order, which Treehammer's own ordering must not depend on.
 _INITDB_OPTIONS = [
     "--locale-provider=icu",
     "--icu-locale=en",
@@ -68,10 +69,10 @@ _INITDB_OPTIONS += ["--auth=trust", "--no-sync", "--no-instructions"]
 
 
 def install_postgres(cache: Path, say: ProgressCallback) -> Path:
-    """The folder of PostgreSQL's programs, unpacked into the cache; quick when they are there.
+    """Unpack PostgreSQL into the cache; return the folder of its programs.
 
     Raises:
-        TestbedError: the packages cannot be had.
+        TestbedError: the packages cannot be fetched.
     """
     wanted = (f"postgresql-{VERSION}", f"postgresql-client-{VERSION}")
     root = debian_packages.unpack_packages("postgresql", LIBRARIES, SUITE, cache, say, alone=wanted)
@@ -80,16 +81,16 @@ def install_postgres(cache: Path, say: ProgressCallback) -> Path:
 
 @dataclass(frozen=True)
 class PostgresCluster:
-    """What one server serves: where it is, and the commands that make and run it.
+    """Data and commands of one server.
 
     Attributes:
-        programs: of PostgreSQL.
-        folder: where its data and its socket are; a socket's path has 107 bytes at most.
-        settings: of the server, in place of its own.
-        port: in the name of the socket, and of TCP where ``settings`` have it listen there.
+        programs: folder of PostgreSQL's programs.
+        folder: of data and socket; a socket's path has at most 107 bytes.
+        settings: of the server.
+        port: in the socket's name, and of TCP if ``settings`` enable it.
         access: its ``pg_hba.conf``.
-        owner: the role that may do everything.
-        initdb: options for laying it out, beside ours.
+        owner: the superuser.
+        initdb: further options of ``initdb``.
     """
 
     programs: Path
@@ -102,18 +103,18 @@ class PostgresCluster:
 
     @property
     def data_folder(self) -> Path:
-        """The folder of its data."""
+        """The data folder."""
         return self.folder / "data"
 
     @property
     def server_command(self) -> list[str]:
-        """Serves in the foreground, until :data:`STOP`; refuses to run as root."""
+        """Command that serves in the foreground; refuses to run as root."""
         settings = {
             "listen_addresses": "",
             "port": str(self.port),
-            # Nothing stays in /dev/shm of a server that was killed.
+            # A killed server leaves nothing in /dev/shm.
             "dynamic_shared_memory_type": "mmap",
-            # Its compiler's library is not among what was unpacked.
+            # JIT needs a compiler library that is not unpacked.
             "jit": "off",
             **self.settings,
             "unix_socket_directories": str(self.folder),
@@ -127,12 +128,12 @@ class PostgresCluster:
         within: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Lay it out, and have statements executed.
+        """Create the data folder and execute statements.
 
         Args:
-            statements: SQL of one line each; they may hold passwords.
-            within: a command that starts another one as the user that the server will run as.
-            env: the whole environment of the programs; by default ours.
+            statements: SQL of one line each; may contain passwords.
+            within: prefix that starts a command as the server's user.
+            env: complete environment of the programs; the current one by default.
 
         Raises:
             TestbedError: PostgreSQL does not work here, or refuses a statement.
@@ -151,7 +152,7 @@ class PostgresCluster:
         return [str(self.programs / "postgres"), *words, "-D", str(self.data_folder), *options]
 
     def url(self, database: str, user: str = "", password: str | None = None) -> str:
-        """The URL that SQLAlchemy reads, through the socket; by default of the owner."""
+        """Return the SQLAlchemy URL through the socket; by default for the owner."""
         port = {} if self.port == DEFAULT_PORT else {"port": str(self.port)}
         address = URL.create(
             "postgresql",
@@ -169,21 +170,20 @@ def _run_command(command: Sequence[str], env: Mapping[str, str] | None, text: st
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        # After the reason the statement is repeated, and with it a password.
+        # The output repeats the statement after the reason, with its password.
         why = [line for line in lines if "FATAL:" in line] or lines
         raise TestbedError(f"PostgreSQL does not work here: {' '.join(why)}")
 
 
 class PostgresServer:
-    """A server of one's own for as long as it is wanted, reached by its socket.
+    """A private server, reached through its socket.
 
-    It ends with the thread that started it, and runs as whoever that is, root too.
+    It ends with the thread that started it and runs as the current user, also as root.
 
     Args:
-        programs: of PostgreSQL.
-        folder: where its data, its log and its socket are, see :class:`Cluster`; data that are there
-            are served.
-        settings: of the server, in place of its own.
+        programs: folder of PostgreSQL's programs.
+        folder: of data, log and socket, see :class:`PostgresCluster`; existing data are used.
+        settings: of the server.
         access: its ``pg_hba.conf``.
 
     Raises:
@@ -199,7 +199,7 @@ class PostgresServer:
     ) -> None:
         self.cluster = PostgresCluster(programs, folder, settings, access=access)
         self._process: subprocess.Popen[bytes] | None = None
-        # It refuses to run as root; and it ends with whoever started it.
+        # PostgreSQL refuses to run as root; the server must end with its starter.
         user = [] if os.getuid() else ["unshare", "--user", "--map-user=65534", "--map-group=65534"]
         self._within = [*user, "setpriv", "--pdeathsig", STOP_SIGNAL.name.removeprefix("SIG")]
         if not (self.cluster.data_folder / "PG_VERSION").exists():
@@ -207,14 +207,14 @@ class PostgresServer:
 
     @property
     def folder(self) -> Path:
-        """Where its socket is."""
+        """Folder of the socket."""
         return self.cluster.folder
 
     def start(self) -> None:
-        """Run; returns when it answers.
+        """Start the server; return when it responds.
 
         Raises:
-            TestbedError: it does not; the message has its log.
+            TestbedError: it does not; with its log.
         """
         import psycopg
 
@@ -238,15 +238,15 @@ class PostgresServer:
                 return
 
     def stop(self) -> None:
-        """End it and all connections, as an administrator does."""
+        """Stop the server and close all connections."""
         self._end_process(STOP_SIGNAL)
 
     def crash(self) -> None:
-        """End it at once; what it had not written is lost."""
+        """Kill the server; unwritten data are lost."""
         self._end_process(signal.SIGQUIT)
 
     def restart_if_crashed(self) -> None:
-        """Start it where it has given up, as whoever watches over it does."""
+        """Restart the server if it ended, as a supervisor does."""
         if self._process and self._process.poll() is not None:
             self.start()
 
@@ -258,11 +258,11 @@ class PostgresServer:
             self._process = None
 
     def url(self, database: str, user: str = DEFAULT_OWNER, password: str | None = None) -> str:
-        """The URL that SQLAlchemy reads."""
+        """Return the SQLAlchemy URL."""
         return self.cluster.url(database, user, password)
 
     def create_database(self, name: str, encoding: str = "UTF8") -> None:
-        """Make a new, empty database."""
+        """Create an empty database."""
         from psycopg import sql
 
         how = sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE template0").format(
@@ -273,7 +273,7 @@ class PostgresServer:
         self.execute(how)
 
     def drop_database(self, name: str) -> None:
-        """Forget a database, whoever is connected."""
+        """Drop a database, closing its connections."""
         from psycopg import sql
 
         self.execute(
@@ -281,7 +281,7 @@ class PostgresServer:
         )
 
     def execute(self, statement: sql.SQL | sql.Composed, database: str = "postgres") -> int:
-        """Execute a statement outside any transaction; the number that it answers, or 0."""
+        """Execute a statement outside a transaction; return its numeric result, or 0."""
         import psycopg
 
         said = psycopg.connect(

@@ -1,7 +1,7 @@
-"""What Rucio runs in: a Python environment of its own from PyPI.
+"""Python environment of Rucio, from PyPI.
 
-The server's packages and those of its client own the same modules, so the server is never installed
-where Treehammer is.
+The packages of Rucio's server and client contain the same modules, so the server is never
+installed beside Treehammer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _COMPLETION_FILE = "complete"
 
 
 def install_rucio(cache: Path, say: ProgressCallback) -> Path:
-    """The Python that has Rucio; quick when it is there, and one that is not whole is made anew.
+    """Install Rucio; return its Python. Fast if complete; an incomplete one is rebuilt.
 
     Raises:
-        TestbedError: the packages cannot be had, or the disk is full.
+        TestbedError: the packages cannot be fetched, or the disk is full.
     """
     base = Path(sys.executable).resolve()
     wanted = f"{base} {sys.version} {REQUIREMENTS.read_text(encoding='utf-8')}"
@@ -47,13 +47,13 @@ def install_rucio(cache: Path, say: ProgressCallback) -> Path:
                 raise TestbedError(
                     f"cannot be written: {error}",
                     where=str(folder),
-                    hint="Make room there (400 MB), or choose another --cache-dir.",
+                    hint="Free 400 MB there, or choose another --cache-dir.",
                 ) from error
     return found
 
 
 def _create_environment(folder: Path, base: Path) -> None:
-    """An environment is bound to its path, so it is made in place; the mark comes last."""
+    """Create the environment in place, because it is bound to its path; the mark comes last."""
     environment = folder / "env"
     _run_command([str(base), "-m", "venv", "--without-pip", str(environment)])
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
@@ -76,5 +76,5 @@ def _run_command(command: list[str]) -> None:
         raise TestbedError(
             f"cannot be installed:\n  {said}",
             where="Rucio",
-            hint="Check the network and pip's configuration, then try again.",
+            hint="Check the network and pip's configuration, then repeat.",
         )

@@ -1,14 +1,14 @@
-"""A long cable for machines where no network can be made: a TCP proxy with delay and rate.
+"""A TCP proxy with delay and rate, for machines without network namespaces.
 
-Started as a program of its own::
+Runs as a separate program::
 
-    python delay.py DELAY_MS RATE_MBIT LISTEN_HOST TARGET_HOST PORT...
+    python delay_proxy.py DELAY_MS RATE_MBIT LISTEN_HOST TARGET_HOST PORT...
 
-Each port of ``LISTEN_HOST`` leads to the same one of ``TARGET_HOST``.  What it gets right: every
-byte arrives ``DELAY_MS`` after it has passed the cable, whose rate all connections share in each
-direction; the three-way handshake costs a round trip, which the first bytes of a connection pay,
-since the kernel has accepted it by then; no connection waits for another one's reader.  What it
-cannot: TCP sees no distance, so windows do not grow slowly and nothing is lost.
+Each port of ``LISTEN_HOST`` leads to the same port of ``TARGET_HOST``. Every byte arrives
+``DELAY_MS`` after it passed the link, whose rate all connections share per direction. The first
+bytes of a connection pay for the handshake's round trip, because the kernel accepted it already.
+No connection waits for another one's reader. TCP itself sees no distance: windows do not grow
+slowly and nothing is lost.
 
 Standard library only.
 """
@@ -24,21 +24,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-#: Bytes read at a time; at 1 Gbit/s they take half a millisecond.
+#: Bytes per read; half a millisecond at 1 Gbit/s.
 CHUNK_BYTES = 1 << 16
-#: Bytes under way on one connection in one direction, for each that a round trip holds.
+#: Multiple of a round trip's bytes that one connection may have under way per direction.
 WINDOW_FACTOR = 1.25
 MIN_WINDOW_BYTES = 1 << 20
 
 
 @dataclass
 class Link:
-    """One direction, which all connections share.
+    """One direction of the link, shared by all connections.
 
     Attributes:
-        delay: seconds from one end to the other.
-        rate: bytes in a second.
-        free_at: when it has sent all that it was given, in the loop's time.
+        delay: seconds one way.
+        rate: bytes per second.
+        free_at: when the link is idle again, in the loop's time.
     """
 
     delay: float
@@ -47,21 +47,21 @@ class Link:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that one connection may have under way."""
+        """Maximum bytes of one connection under way."""
         return max(MIN_WINDOW_BYTES, int(WINDOW_FACTOR * 2 * self.delay * self.rate))
 
     def schedule_send(self, size: int, now: float) -> float:
-        """When the last of so many bytes, given now, has arrived."""
+        """Return the arrival time of the last of ``size`` bytes sent now."""
         self.busy_until = max(self.busy_until, now) + size / self.rate
         return self.busy_until + self.delay
 
 
 class _DelayedStream:
-    """One direction of one connection: what was read, and when it is due at the other end."""
+    """One direction of one connection: data read, with their arrival times."""
 
     def __init__(self, cable: Link, begins: float) -> None:
         self.cable = cable
-        self.begins = begins  # nothing enters the cable before, in the loop's time
+        self.begins = begins  # nothing enters the link earlier, in the loop's time
         self.under_way: deque[tuple[float, bytes]] = deque()
         self.size = 0
         self.changed = asyncio.Event()
@@ -100,11 +100,11 @@ class _DelayedStream:
 
 
 class DelayProxy:
-    """Both directions of a cable, for any number of connections.
+    """Both directions of a link, for any number of connections.
 
     Args:
         delay: seconds one way.
-        rate: bytes in a second, each way.
+        rate: bytes per second and direction.
     """
 
     def __init__(self, delay: float, rate: float) -> None:
@@ -112,10 +112,10 @@ class DelayProxy:
         self.back = Link(delay, rate)
 
     async def serve(self, listen: str, target: str, port: int) -> asyncio.Server:
-        """Listen on a port and lead to the same one of ``target``."""
+        """Listen on a port and forward to the same port of ``target``."""
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with suppress(asyncio.CancelledError):  # at the end; a stream's task would complain
+            with suppress(asyncio.CancelledError):  # at shutdown
                 await self._forward_connection(reader, writer, target, port)
 
         return await asyncio.start_server(connected, listen, port, limit=CHUNK_BYTES)
@@ -137,7 +137,7 @@ class DelayProxy:
                 tasks.create_task(there._write_when_due(far_writer))
                 tasks.create_task(back._read_into_queue(far_reader))
                 tasks.create_task(back._write_when_due(writer))
-        except* OSError:  # one end is gone: the other learns it
+        except* OSError:  # one end closed: the other end sees it
             pass
         finally:
             for end in ends:
@@ -145,7 +145,7 @@ class DelayProxy:
 
 
 async def run_proxy(words: Sequence[str]) -> None:
-    """Serve until a signal ends it."""
+    """Serve until a signal arrives."""
     delay_ms, rate_mbit, listen, target, *ports = words
     proxy = DelayProxy(float(delay_ms) / 1e3, float(rate_mbit) * 1e6 / 8)
     ended = asyncio.Event()

@@ -1,7 +1,7 @@
-"""Distance between a site's storage and its readers, made by what the machine allows.
+"""Distance between a site's storage and its readers, by the best means of the machine.
 
-As root with ``/dev/net/tun`` a site's storage lives in a network namespace at the far end of a
-cable (``native/wanlink.c``).  Otherwise a proxy in front of it delays (:mod:`.delay`).
+As root with ``/dev/net/tun``, the storage runs in a network namespace behind a link
+(``install/native/wanlink.c``). Otherwise a delaying proxy precedes it (:mod:`.delay_proxy`).
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from treehammer.testbed.core.component import DaemonSpec, Workspace
 from treehammer.testbed.network import delay_proxy
 from treehammer.testbed.network.site_profiles import SiteProfile
 
-#: Where doors are; behind a delaying proxy the storage itself is at the second address.
+#: Address of doors; behind a delaying proxy the storage itself uses the second address.
 LOOPBACK, PROXY_TARGET = "127.0.0.1", "127.0.0.2"
 TUNNEL, PROXY = "tunnel", "proxy"
 
-#: Of the network that is reserved for measuring network devices (RFC 2544), one part for each
-#: testbed: .1 is this machine, .2 and so on are the sites behind cables.
+#: Network reserved for tests of network devices (RFC 2544), one part per testbed: .1 is this
+#: machine, .2 and so on are the sites behind links.
 _ADDRESS_FORMAT = "198.18.{}.{}"
-#: Waits for the cable, then becomes a command in its far namespace.
+#: Waits for the link, then becomes a command in its remote namespace.
 _ENTER_NAMESPACE_SCRIPT = (
     'until [ -s "$0" ]; do sleep 0.05; done; exec nsenter --net="/proc/$(cat "$0")/ns/net" "$@"'
 )
-#: Waits for the cable, then becomes a command here.
+#: Waits for the link, then becomes a command in this namespace.
 _WAIT_FOR_LINK_SCRIPT = 'until [ -s "$0" ]; do sleep 0.05; done; exec "$@"'
 
 
 @dataclass(frozen=True)
 class NetworkLocation:
-    """Where a site's storage server runs.
+    """Addresses of a site's storage server.
 
     Attributes:
-        door: address that readers use.
-        listen: address that the server listens at, '' for all of its own network namespace.
-        within: command in front of its daemons, as in :class:`~treehammer.testbed.core.component.DaemonSpec`.
+        door: address for readers.
+        listen: address of the server, '' for all of its own namespace.
+        within: prefix of its daemons, as in
+            :class:`~treehammer.testbed.core.component.DaemonSpec`.
     """
 
     door_address: str
@@ -52,12 +53,12 @@ class NetworkLocation:
 
 
 class DistanceLinks:
-    """The cables of a testbed.
+    """The network links of a testbed.
 
     Args:
         box: the testbed.
         profiles: of its sites.
-        folder: for what belongs to the cables.
+        folder: for the links' files.
         kind: :data:`TUNNEL` or :data:`PROXY`.
     """
 
@@ -74,7 +75,7 @@ class DistanceLinks:
 
     @property
     def hub_address(self) -> str:
-        """Address of this machine that all sites' storages can reach."""
+        """Address of this machine that all storages can reach."""
         return _ADDRESS_FORMAT.format(self._network, 1) if self._uses_tunnels else LOOPBACK
 
     @property
@@ -83,7 +84,7 @@ class DistanceLinks:
 
     @property
     def command_prefix(self) -> tuple[str, ...]:
-        """Command in front of daemons that use :attr:`hub`."""
+        """Prefix of daemons that use :attr:`hub_address`."""
         return (
             ("sh", "-c", _WAIT_FOR_LINK_SCRIPT, str(self._ready_file(self.distant_profiles[-1])))
             if self._uses_tunnels
@@ -91,9 +92,9 @@ class DistanceLinks:
         )
 
     def location_of(self, profile: SiteProfile) -> NetworkLocation:
-        """Where a site's storage server runs."""
+        """Return the addresses of a site's storage server."""
         if profile.distance is None:
-            # Where all others reach it, which copy from it and to it.
+            # Reachable for all others, which copy from it and to it.
             return NetworkLocation(self.hub_address, self.hub_address, self.command_prefix)
         if self.kind == PROXY:
             return NetworkLocation(LOOPBACK, PROXY_TARGET)
@@ -103,7 +104,7 @@ class DistanceLinks:
         )
 
     def daemons(self, wanlink: Path, ports: Mapping[str, Sequence[int]]) -> list[DaemonSpec]:
-        """One for each distant site; ``ports`` are those of its doors."""
+        """Return one daemon per distant site; ``ports`` are those of its doors."""
         return [
             DaemonSpec(
                 name=f"cable-{profile.site}",
@@ -137,12 +138,12 @@ class DistanceLinks:
         return self.folder / f"{profile.site}.cable"
 
     def remove_ready_files(self) -> None:
-        """Remove what earlier cables left; they themselves end with their processes."""
+        """Remove files of earlier links; the links end with their processes."""
         for profile in self.distant_profiles:
             self._ready_file(profile).unlink(missing_ok=True)
 
     def describe_missing(self) -> str:
-        """Which cable is not there yet, '' when all are."""
+        """Name a link that is not ready, '' if all are."""
         if not self._uses_tunnels:
             return ""
         lacking = [
@@ -154,7 +155,7 @@ class DistanceLinks:
 
 
 def best_link_kind(box: Workspace, wanlink: Path) -> str:
-    """:data:`TUNNEL` where the machine lets us make one, else :data:`PROXY`."""
+    """Return :data:`TUNNEL` if the machine supports it, else :data:`PROXY`."""
     if box.user is None:
         return PROXY
     tried = subprocess.run([wanlink, "--check"], check=False, capture_output=True)
@@ -162,7 +163,7 @@ def best_link_kind(box: Workspace, wanlink: Path) -> str:
 
 
 def _choose_free_network(name: str) -> int:
-    """A part of the network that no interface of this machine uses."""
+    """Return a part of the network that no interface of this machine uses."""
     used = {
         address.address
         for addresses in psutil.net_if_addrs().values()
@@ -176,5 +177,5 @@ def _choose_free_network(name: str) -> int:
     raise TestbedError(
         "all 256 networks for distant sites are in use",
         where=_ADDRESS_FORMAT.format("*", 1),
-        hint="Take other testbeds down: treehammer testbed down --name NAME",
+        hint="Stop other testbeds: treehammer testbed down --name NAME",
     )

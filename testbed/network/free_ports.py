@@ -1,4 +1,4 @@
-"""Ports for what listens in a testbed."""
+"""Free TCP ports for a testbed's servers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import suppress
 
 from treehammer.errors import TestbedError
 
-#: Below the range from which the kernel takes ports of outgoing connections.
+#: Below the kernel's range for outgoing connections.
 PORT_RANGE = range(20_000, 32_000)
 
 
 def find_free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
-    """Ports that nobody on this machine listens on, and that are not ``taken``.
+    """Find ports on which no process of this machine listens and that are not ``taken``.
 
     Raises:
-        TestbedError: there are not so many.
+        TestbedError: there are too few.
     """
     found: list[int] = []
-    for port in random.sample(PORT_RANGE, len(PORT_RANGE)):  # testbeds that start at once
+    for port in random.sample(PORT_RANGE, len(PORT_RANGE)):  # testbeds may start at the same time
         if len(found) == count:
             return found
         with suppress(OSError), socket.socket() as one:
@@ -29,5 +29,5 @@ def find_free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
                 found.append(port)
     raise TestbedError(
         f"fewer than {count} ports from {PORT_RANGE.start} to {PORT_RANGE.stop} are free",
-        hint="End what listens on them, or take a testbed down.",
+        hint="End the processes that listen on them, or stop a testbed.",
     )

@@ -1,4 +1,4 @@
-"""How the sites of a testbed differ, as real ones do."""
+"""Differences between the sites of a testbed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NetworkDistance:
-    """What lies between a site's storage and its readers: round trip in ms, rate in Mbit/s."""
+    """Round trip in ms and rate in Mbit/s between a storage and its readers."""
 
     rtt_ms: float
     rate_mbit: float
 
     @property
     def queue_kb(self) -> int:
-        """Room of the cable's queue in 1024 bytes: three round trips, at least 2 MB."""
+        """Queue of the link in units of 1024 bytes: three round trips, at least 2 MB."""
         return max(2048, int(3 * self.rtt_ms * 1e-3 * self.rate_mbit * 1e6 / 8 / 1024))
 
 
 @dataclass(frozen=True)
 class SiteProfile:
-    """One site.
+    """Properties of one site.
 
     Attributes:
         site: its name.
-        distance: None for a storage in the same hall.
-        http: whether its storage is also read over HTTP.
-        cache: whether it has a second door, a caching proxy in front of its storage.
+        distance: None for a near storage.
+        http: whether its storage also serves HTTP.
+        cache: whether a caching proxy is its second door.
     """
 
     site: str
@@ -38,7 +38,7 @@ class SiteProfile:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Words to choose it by."""
+        """Labels of the site."""
         more = [word for word, has in (("http", self.http), ("two-doors", self.cache)) if has]
         return (self.kind, *more)
 
@@ -48,11 +48,11 @@ LONG_DISTANCE = NetworkDistance(rtt_ms=20.0, rate_mbit=1000.0)
 
 
 def build_profiles(sites: Sequence[str]) -> tuple[SiteProfile, ...]:
-    """One for each site, in order.
+    """Build a profile for each site, in order.
 
-    The first has two doors.  The second is read over HTTP too, of two or fewer the first.  The last
-    of several is distant, the one before it of four or more at medium distance; of three or more the
-    distant one is read over HTTP, too.
+    The first site has a cache. The second one (the first of two or fewer) serves HTTP. The last of
+    several is distant, the one before it of four or more at medium distance. With three or more, the
+    distant site serves HTTP, too.
     """
     count = len(sites)
     found = []

@@ -217,6 +217,6 @@ def test_root_that_may_not_mount_is_told_so(box: Workspace) -> None:
         [*bounded, sys.executable, "-c", UP, NAME], capture_output=True, text=True, check=False
     )
 
-    assert "TestbedError: unshare --mount: jobs cannot be kept from your files" in done.stderr
+    assert "TestbedError: unshare --mount: cannot hide your files from jobs" in done.stderr
     assert "CAP_SYS_ADMIN" in done.stderr
     assert not box.folder.exists()
