@@ -100,7 +100,6 @@ def render_mount_script(
     then: Sequence[str],
     before: Sequence[str] = (),
 ) -> str:
-    """A shell script that hides folders, shows some, and becomes a command.
     """Render a shell script that hides folders, shows some, and becomes a command.
 
     It runs in a new mount namespace with the right to mount. ``then`` and the lines ``before``,
@@ -109,6 +108,7 @@ def render_mount_script(
     Raises:
         TestbedError: no folder is available as a mount point.
     """
+    views = sorted(show, key=lambda view: len(view.target.parts))
     stage = _choose_staging_folder(
         [*hide, *(p for view in views for p in (view.source, view.target))]
     )
@@ -131,11 +131,11 @@ def _quote_path(path: Path, below: Path | None = None) -> Path | str:
 
 
 def write_daemon_wrapper(box: Workspace) -> None:
-    """Write the script behind which, as root, daemons run that become the box's user.
     """Write the wrapper of daemons that change from root to the testbed's user.
 
     It makes the package cache and the testbed's folder visible even below private folders.
     """
+    seen = [
         VisibleFolder(box.cache, box.cache),
         VisibleFolder(box.folder, box.folder, writable=True),
     ]
@@ -156,6 +156,7 @@ def _daemon_wrapper_path(box: Workspace) -> Path:
 def daemon_wrapper_command(box: Workspace) -> list[str]:
     """The command that starts another one as the box's user; empty when nothing must change."""
     """Return the prefix that starts a command as the testbed's user; empty if none is needed."""
+    return [] if box.user is None else ["unshare", "--mount", "sh", str(_daemon_wrapper_path(box))]
 
 
 def write_job_wrapper(
@@ -165,12 +166,12 @@ def write_job_wrapper(
     then: Sequence[str],
     before: Sequence[str] = (),
 ) -> None:
-    """Write a program that becomes the command ``then`` where it sees of the box only ``show``.
     """Write a program that becomes the command ``then`` and sees only ``show`` of the testbed.
 
     Its arguments are added to the command. The lines ``before`` are shell text, run when everything
     is mounted.
     """
+    uid, gid = box.user or (os.getuid(), os.getgid())
     again = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--", *then]
     text = render_mount_script(
         [*box.hidden_folders, box.folder],

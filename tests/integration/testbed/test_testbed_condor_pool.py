@@ -1,4 +1,4 @@
-"""The testbed's HTCondor pool, for real."""
+"""The testbed's real HTCondor pool."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ queue
 
 
 def run(grid: Grid, name: str, script: str, more: str, universe: str = "vanilla") -> Path:
-    """Submit a job that prints into ``said``; its folder."""
+    """Submit a job that writes to ``said``; return its folder."""
     folder = grid.submit_dir / name
     folder.mkdir()
     folder.chmod(0o777)
@@ -43,14 +43,14 @@ def run(grid: Grid, name: str, script: str, more: str, universe: str = "vanilla"
 
 
 def said(grid: Grid, folder: Path, patience_s: float = 60.0) -> list[str]:
-    """What the job printed, once it has ended."""
+    """Wait for the job; return its output."""
     log = folder / "log"
     grid.wait_until(lambda: "Job terminated" in log.read_text(), "the job ends", patience_s)
     return (folder / "said").read_text().splitlines()
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_job_runs_at_the_site_it_asks_for(pool: Grid, number: int) -> None:
+def test_job_runs_at_requested_site(pool: Grid, number: int) -> None:
     site = pool.box.sites[number]
     folder = run(
         pool,
@@ -62,7 +62,7 @@ def test_a_job_runs_at_the_site_it_asks_for(pool: Grid, number: int) -> None:
     assert said(pool, folder) == [f'"{site}"']
 
 
-def test_a_job_sees_nothing_of_the_user(pool: Grid, tmp_path: Path) -> None:
+def test_job_cannot_see_user_files(pool: Grid, tmp_path: Path) -> None:
     settings = config.load_settings()
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     secret = pool.pool.client_folder / "tokens.d/user"
@@ -101,7 +101,7 @@ def test_a_job_sees_nothing_of_the_user(pool: Grid, tmp_path: Path) -> None:
     assert not Path("/tmp/left").exists()
 
 
-def test_the_grid_universe_leads_into_the_second_pool(pool: Grid) -> None:
+def test_grid_universe_reaches_second_pool(pool: Grid) -> None:
     folder = run(
         pool,
         "second",
@@ -113,7 +113,7 @@ def test_the_grid_universe_leads_into_the_second_pool(pool: Grid) -> None:
     assert said(pool, folder) == ['"POOL2_SITE"']
 
 
-def test_a_site_goes_and_comes_back(pool: Grid) -> None:
+def test_site_can_stop_and_start(pool: Grid) -> None:
     site = pool.box.sites[1]
 
     with pool.without_site(site):
@@ -122,7 +122,7 @@ def test_a_site_goes_and_comes_back(pool: Grid) -> None:
     assert pool.registered_sites() == set(pool.box.sites)
 
 
-def test_a_killed_startd_and_schedd_are_started_again(pool: Grid) -> None:
+def test_killed_daemons_are_restarted(pool: Grid) -> None:
     site = pool.box.sites[0]
     before = pool.startd_pid(site), pool.schedd_pid()
 
@@ -135,7 +135,7 @@ def test_a_killed_startd_and_schedd_are_started_again(pool: Grid) -> None:
     assert before[0] != pool.startd_pid(site)
 
 
-def test_a_disk_can_be_full(pool: Grid) -> None:
+def test_site_disk_can_be_limited(pool: Grid) -> None:
     site = pool.box.sites[1]
 
     with pool.with_small_disk(site, 8):

@@ -1,4 +1,4 @@
-"""The database of a testbed, for real: results over TLS, copied, recorded, exported, and never lost."""
+"""The testbed's real database: TLS, copies, recording, export and crashes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATIENCE_S = 60.0
 
 
 class Brought:
-    """A testbed that was brought up by its verb, with its database alone."""
+    """A testbed with only a database, started by its command."""
 
     def __init__(self, box: Workspace, parts: list[Component], said: str) -> None:
         self.box = box
@@ -96,7 +96,7 @@ def brought() -> Iterator[Brought]:
 
 
 class User(LocalUser):
-    """Somebody whose shell has the variable that ``up`` printed."""
+    """A user with the environment variable that ``up`` printed."""
 
     def shell(self, *arguments: str, database: str = "") -> subprocess.CompletedProcess[str]:
         """What a command prints, errors included."""
@@ -133,7 +133,7 @@ def user(tmp_path: Path) -> User:
     return User(tmp_path)
 
 
-def test_up_tells_how_to_use_it_and_no_password(brought: Brought) -> None:
+def test_up_prints_url_without_password(brought: Brought) -> None:
     (line,) = [line for line in brought.said.splitlines() if "TREEHAMMER_DATABASE" in line]
     _, _, typed = line.partition(": ")
     assert shlex.split(typed) == ["export", f"TREEHAMMER_DATABASE={brought.url}"]
@@ -143,7 +143,7 @@ def test_up_tells_how_to_use_it_and_no_password(brought: Brought) -> None:
     assert line in again
 
 
-def test_nobody_but_its_user_finds_the_password(brought: Brought) -> None:
+def test_password_file_is_private(brought: Brought) -> None:
     folder = database_server.database_url_file(brought.box).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "passwords").stat().st_mode) == 0o600
@@ -156,7 +156,7 @@ def test_nobody_but_its_user_finds_the_password(brought: Brought) -> None:
     assert not [text for text in [*said, log] if brought.password.encode() in text]
 
 
-def test_it_is_listed_and_has_one_port(brought: Brought) -> None:
+def test_database_is_listed_with_one_port(brought: Brought) -> None:
     row = brought.row
     assert row["daemon"] == "postgresql"
     assert row["state"] == "running"
@@ -166,9 +166,7 @@ def test_it_is_listed_and_has_one_port(brought: Brought) -> None:
 
 
 @pytest.mark.parametrize("driver", [psycopg, dbapi])
-def test_both_drivers_speak_tls_and_prove_the_server(
-    brought: Brought, driver: Any, tmp_path: Path
-) -> None:
+def test_drivers_verify_server_over_tls(brought: Brought, driver: Any, tmp_path: Path) -> None:
     with driver.connect(brought.url) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
         assert cursor.fetchone() == (True, "TLSv1.3")
@@ -187,16 +185,14 @@ def test_both_drivers_speak_tls_and_prove_the_server(
             driver.connect(wrong)
 
 
-def test_what_is_committed_is_on_disk(brought: Brought) -> None:
+def test_commits_survive_crash(brought: Brought) -> None:
     with psycopg.connect(brought.url) as connection:
         for name in ("fsync", "synchronous_commit", "full_page_writes", "data_checksums"):
             assert connection.execute(f"SHOW {name}").fetchone() == ("on",)
         assert connection.execute("SHOW password_encryption").fetchone() == ("scram-sha-256",)
 
 
-def test_results_are_copied_into_it_recorded_in_it_and_exported(
-    brought: Brought, user: User
-) -> None:
+def test_results_are_copied_recorded_and_exported(brought: Brought, user: User) -> None:
     user.write_payload(0)
     done = user.shell("submit", str(user.test), "-S", "repeats=1", "--wait")
     assert done.returncode == 0, done.stdout
@@ -232,7 +228,7 @@ def test_results_are_copied_into_it_recorded_in_it_and_exported(
     assert brought.row["state"] == "running"
 
 
-def test_down_leaves_nothing(brought: Brought) -> None:
+def test_database_down_leaves_nothing(brought: Brought) -> None:
     port = brought.part.port
     verb("down", "--name", NAME)
     assert not process_control.find_processes(brought.box.folder)

@@ -1,4 +1,4 @@
-"""A testbed comes up and goes, whatever happens meanwhile.  HTCondor alone: it is quick."""
+"""Lifecycle of a testbed with HTCondor only, including crashes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_down_leaves_no_process_file_or_port(box: Workspace) -> None:
     assert not down(box)
 
 
-def test_up_again_changes_nothing(box: Workspace) -> None:
+def test_repeated_up_changes_nothing(box: Workspace) -> None:
     up(box)
     pid = master(box)
 
@@ -105,7 +105,7 @@ def test_up_again_changes_nothing(box: Workspace) -> None:
     assert master(box) == pid
 
 
-def test_another_shape_is_refused(box: Workspace) -> None:
+def test_up_with_other_options_is_refused(box: Workspace) -> None:
     up(box)
     other = workspace.define_workspace(NAME, 2, config.load_settings())
 
@@ -113,7 +113,7 @@ def test_another_shape_is_refused(box: Workspace) -> None:
         up(other)
 
 
-def test_up_after_a_daemon_died_starts_anew(box: Workspace) -> None:
+def test_up_restarts_after_daemon_death(box: Workspace) -> None:
     up(box)
     pid = master(box)
     psutil.Process(pid).kill()
@@ -124,7 +124,7 @@ def test_up_after_a_daemon_died_starts_anew(box: Workspace) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.4, 0.8, 1.2, 1.8])
-def test_a_killed_up_is_cleaned_by_the_next(box: Workspace, seconds: float) -> None:
+def test_next_up_cleans_killed_up(box: Workspace, seconds: float) -> None:
     folder = box.folder
     killed = subprocess.Popen([sys.executable, "-c", UP, NAME], stdout=subprocess.DEVNULL)
     end = time.monotonic() + 30
@@ -141,7 +141,7 @@ def test_a_killed_up_is_cleaned_by_the_next(box: Workspace, seconds: float) -> N
     assert down(box)
 
 
-def test_an_interrupted_up_leaves_nothing(box: Workspace) -> None:
+def test_interrupted_up_leaves_nothing(box: Workspace) -> None:
     began = subprocess.Popen(
         [sys.executable, "-c", UP, NAME], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -155,7 +155,7 @@ def test_an_interrupted_up_leaves_nothing(box: Workspace) -> None:
     assert not box.folder.exists()
 
 
-def test_several_live_at_once(box: Workspace) -> None:
+def test_several_testbeds_coexist(box: Workspace) -> None:
     other = workspace.define_workspace(f"{NAME}-b", 1, config.load_settings())
     try:
         with ThreadPoolExecutor(2) as pool:
@@ -168,7 +168,7 @@ def test_several_live_at_once(box: Workspace) -> None:
     assert Grid(box).registered_sites() == {"SITE_A"}
 
 
-def test_a_job_that_hides_ends_with_the_testbed(box: Workspace) -> None:
+def test_hidden_job_ends_with_testbed(box: Workspace) -> None:
     up(box)
     grid = Grid(box)
     folder = grid.submit_dir / "hides"
@@ -197,7 +197,7 @@ def test_a_job_that_hides_ends_with_the_testbed(box: Workspace) -> None:
     assert not sleepers()
 
 
-def test_it_fails_with_the_reason_and_leaves_nothing(
+def test_failed_up_gives_reason_and_leaves_nothing(
     box: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(condor_pool.CondorPool, "describe_missing", lambda self: "SITE_A")
@@ -211,7 +211,7 @@ def test_it_fails_with_the_reason_and_leaves_nothing(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give up what root may do")
-def test_root_that_may_not_mount_is_told_so(box: Workspace) -> None:
+def test_root_without_mount_right_is_reported(box: Workspace) -> None:
     bounded = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
     done = subprocess.run(
         [*bounded, sys.executable, "-c", UP, NAME], capture_output=True, text=True, check=False

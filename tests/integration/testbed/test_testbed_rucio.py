@@ -1,4 +1,4 @@
-"""The Rucio of a testbed, for real: copies arrive, break, are repaired, and users are ordinary."""
+"""The testbed's real Rucio: copies, repairs and ordinary accounts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIZE = 1_500_000
 
 
 class Placed(NamedTuple):
-    """A dataset that has been asked for at all sites, by ``rule``."""
+    """A dataset with a rule for all sites."""
 
     did: dict[str, str]
     rule: str
@@ -76,7 +76,7 @@ def xrdfs(grid: Grid, url: str, *words: str) -> str:
     return subprocess.run(asked, env={}, capture_output=True, check=True, text=True).stdout
 
 
-def test_each_site_has_a_disk_and_the_first_a_tape_that_no_tag_chooses(hammer: Any) -> None:
+def test_rses_of_sites(hammer: Any) -> None:
     tagged = {row["rse"] for row in hammer.list_rses("treehammer=True")}
     assert tagged == {f"{site}_DATA" for site in SITES}
     assert {row["rse"] for row in hammer.list_rses("site=SITE_A")} == {"SITE_A_DATA", "SITE_A_TAPE"}
@@ -85,7 +85,7 @@ def test_each_site_has_a_disk_and_the_first_a_tape_that_no_tag_chooses(hammer: A
     assert near < hammer.get_distance("SITE_A_DATA", "SITE_C_DATA")[0]["distance"]
 
 
-def test_results_have_a_database_of_their_own_beside(rucio_grid: Grid) -> None:
+def test_results_have_their_own_database(rucio_grid: Grid) -> None:
     with psycopg.connect(component_list.read_database_url(rucio_grid.box)) as connection:
         names = connection.execute("SELECT datname FROM pg_database WHERE NOT datistemplate")
         assert {"results", "rucio"} < {name for (name,) in names}
@@ -95,9 +95,7 @@ def test_results_have_a_database_of_their_own_beside(rucio_grid: Grid) -> None:
         )
 
 
-def test_a_rule_has_the_sites_copy_from_each_other(
-    rucio_grid: Grid, hammer: Any, placed: Placed
-) -> None:
+def test_rule_copies_between_sites(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
     wanted = {path.name: adler32(path) for path in placed.files}
     for site in SITES:
         found = rucio_users.list_pfns(hammer, placed.did, site)
@@ -113,7 +111,9 @@ def test_a_rule_has_the_sites_copy_from_each_other(
             assert int(said[1], 16) in wanted.values()
 
 
-def test_distant_sites_copy_from_each_other(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
+def test_distant_sites_copy_between_each_other(
+    rucio_grid: Grid, hammer: Any, placed: Placed
+) -> None:
     did = {"scope": "hctest", "name": f"{placed.did['name']}/{placed.files[0].name}"}
     (near,) = rucio_users.list_pfns(hammer, did, "SITE_A").values()
     (distant,) = rucio_users.list_pfns(hammer, did, "SITE_C").values()
@@ -123,9 +123,7 @@ def test_distant_sites_copy_from_each_other(rucio_grid: Grid, hammer: Any, place
         subprocess.run(command, env={}, check=True, timeout=60)
 
 
-def test_a_pinned_name_leads_to_one_sites_own_copy(
-    rucio_grid: Grid, hammer: Any, placed: Placed
-) -> None:
+def test_pinned_name_leads_to_sites_copy(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
     (storage,) = [part for part in rucio_grid.parts if isinstance(part, XrootdStorage)]
     for site in SITES:
         door = next(door for door in storage.doors(site) if door.name == "rucio-pinned")
@@ -138,14 +136,14 @@ def test_a_pinned_name_leads_to_one_sites_own_copy(
         assert f"Size:   {SIZE}" in xrdfs(rucio_grid, pinned, "stat")
 
 
-def test_the_site_with_http_is_read_by_what_rucio_calls_it(hammer: Any, placed: Placed) -> None:
+def test_http_site_is_readable_by_rucio_url(hammer: Any, placed: Placed) -> None:
     found = rucio_users.list_pfns(hammer, placed.did, "SITE_B", "http")
     assert {len(urllib.request.urlopen(url).read()) for url in found.values()} == {SIZE}
     assert len(found) == len(placed.files)
     assert not rucio_users.list_pfns(hammer, placed.did, "SITE_A", "http")
 
 
-def test_a_corrupt_replica_that_is_declared_is_copied_anew(
+def test_declared_corrupt_replica_is_replaced(
     rucio_grid: Grid, hammer: Any, placed: Placed
 ) -> None:
     name, pfn = next(iter(rucio_users.list_pfns(hammer, placed.did, "SITE_B").items()))
@@ -162,9 +160,7 @@ def test_a_corrupt_replica_that_is_declared_is_copied_anew(
     assert name in rucio_users.list_pfns(hammer, placed.did, "SITE_B")
 
 
-def test_a_dead_site_leaves_its_reason_and_is_served_when_it_is_back(
-    rucio_grid: Grid, hammer: Any, tmp_path: Path
-) -> None:
+def test_rule_recovers_after_dead_site(rucio_grid: Grid, hammer: Any, tmp_path: Path) -> None:
     did = rucio_users.upload_files(hammer, files_in(tmp_path, 1), "SITE_A", "not-at-b")
     with fault_injection.stop_daemon(rucio_grid.box, rucio_grid.parts, "xrootd-SITE_B"):
         rule = rucio_users.add_rule(hammer, did, "treehammer=True", len(SITES))
@@ -178,9 +174,7 @@ def test_a_dead_site_leaves_its_reason_and_is_served_when_it_is_back(
     rucio_users.wait_for_rule(hammer, rule, "OK")
 
 
-def test_a_replica_may_exist_in_the_catalogue_alone(
-    rucio_grid: Grid, hammer: Any, tmp_path: Path
-) -> None:
+def test_replica_can_exist_in_catalogue_only(rucio_grid: Grid, hammer: Any, tmp_path: Path) -> None:
     did = rucio_users.upload_files(hammer, files_in(tmp_path, 1), "SITE_A", "pretended")
     (file,) = hammer.list_files(did["scope"], did["name"])
     keys = ("scope", "name", "bytes", "adler32")
@@ -191,7 +185,9 @@ def test_a_replica_may_exist_in_the_catalogue_alone(
     assert not replica_files.path_behind_url(rucio_grid.box, "SITE_B", pfn).exists()
 
 
-def test_accounts_are_ordinary(rucio_grid: Grid, placed: Placed, tmp_path: Path) -> None:
+def test_accounts_have_ordinary_permissions(
+    rucio_grid: Grid, placed: Placed, tmp_path: Path
+) -> None:
     with rucio_users.rucio_client(rucio_grid, "guest") as guest:
         attempts: tuple[Callable[[], object], ...] = (
             lambda: guest.delete_replication_rule(placed.rule),
@@ -223,15 +219,13 @@ def is_gone(client: Any, rule: str) -> bool:
         return True
 
 
-def test_only_its_owner_reads_the_passwords(rucio_grid: Grid) -> None:
+def test_passwords_are_private(rucio_grid: Grid) -> None:
     for account in (rucio_server.ADMIN_ACCOUNT, *rucio_server.ACCOUNTS):
         found = rucio_server.rucio_client_config(rucio_grid.box, account).stat()
         assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o600, os.getuid())
 
 
-def test_a_server_that_ended_comes_back_as_it_was(
-    rucio_grid: Grid, hammer: Any, placed: Placed
-) -> None:
+def test_server_restart_keeps_state(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
     with (
         fault_injection.stop_daemon(rucio_grid.box, rucio_grid.parts, "rucio-server"),
         pytest.raises(Exception, match=r"Connection|connect"),
@@ -241,7 +235,7 @@ def test_a_server_that_ended_comes_back_as_it_was(
     assert hammer.get_replication_rule(placed.rule)["state"] == "OK"
 
 
-def test_status_and_logs_show_it(rucio_grid: Grid) -> None:
+def test_status_and_logs_include_rucio(rucio_grid: Grid) -> None:
     state = workspace.read_state(rucio_grid.box.folder)
     assert state is not None
     daemons = {row["daemon"] for row in lifecycle.list_daemons(state)}
@@ -263,7 +257,7 @@ lifecycle.up(box, [site, server, rucio.RucioPart(box, site, server)], print)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 4.0])
-def test_a_killed_up_is_cleaned(rucio_grid: Grid, seconds: float) -> None:
+def test_killed_up_is_cleaned(rucio_grid: Grid, seconds: float) -> None:
     assert rucio_grid  # which has fetched what is needed
     box = workspace.define_workspace(
         f"t{os.getpid()}-killed", 1, config.load_settings(), rucio=True
@@ -285,7 +279,7 @@ def test_a_killed_up_is_cleaned(rucio_grid: Grid, seconds: float) -> None:
 
 
 def left_memory() -> set[str]:
-    """Shared memory of the machine that no process is attached to, and PostgreSQL's in files."""
+    """Shared memory without attached processes, and PostgreSQL's files."""
     segments = Path("/proc/sysvipc/shm").read_text().splitlines()
     names = segments[0].split()
     rows = [dict(zip(names, line.split(), strict=True)) for line in segments[1:]]

@@ -1,4 +1,4 @@
-"""The storages of a testbed's sites, for real: doors, distance, federation, ROOT in jobs."""
+"""The testbed's real storages: doors, distance, federation, ROOT in jobs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ for release in releases:
 
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalogue:
-    """It holds ``tiny``, one file."""
+    """A catalogue with ``tiny``, one file."""
     software = root_process.prepare_dataset_root(
         "6.40.00", config.load_settings().software_dir, no_progress
     )
@@ -101,7 +101,7 @@ def address(one: Door) -> tuple[str, int]:
 
 
 def xrdfs(grid: Grid, one: Door, *words: str, patience_s: float = 20.0) -> bytes | None:
-    """What one of XRootD's client commands prints at a door; None when it fails or takes too long."""
+    """Output of an XRootD client command at a door; None on failure or timeout."""
     host, port = address(one)
     try:
         done = subprocess.run(
@@ -117,7 +117,7 @@ def xrdfs(grid: Grid, one: Door, *words: str, patience_s: float = 20.0) -> bytes
 
 
 def round_trip(one: Door) -> float:
-    """The shortest of some round trips to an XRootD server, in ms."""
+    """Shortest of several round trips to an XRootD server, in ms."""
     times = []
     with socket.create_connection(address(one), timeout=10) as talk:
         talk.sendall(struct.pack(">5i", 0, 0, 0, 4, 2012))
@@ -130,7 +130,7 @@ def round_trip(one: Door) -> float:
     return min(times) * 1e3
 
 
-def test_the_sites_file_names_sites_that_differ(grid: Grid) -> None:
+def test_sites_file_describes_sites(grid: Grid) -> None:
     found = sites(grid)
 
     doors = {name: [one.name for one in site.doors] for name, site in found.items()}
@@ -150,14 +150,14 @@ def test_the_sites_file_names_sites_that_differ(grid: Grid) -> None:
     assert all(site.doors[0].version.startswith("5.") for site in found.values())
 
 
-def test_the_distant_site_is_distant(grid: Grid) -> None:
+def test_distant_site_has_round_trip(grid: Grid) -> None:
     assert round_trip(door(grid, "SITE_A", "root")) < 10
     assert (
         LONG_DISTANCE.rtt_ms <= round_trip(door(grid, "SITE_C", "root")) < 2 * LONG_DISTANCE.rtt_ms
     )
 
 
-def test_nothing_listens_beyond_this_machine(grid: Grid) -> None:
+def test_servers_listen_on_this_machine_only(grid: Grid) -> None:
     listed = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
     ours = {address(one)[1] for site in sites(grid).values() for one in site.doors}
     heard = [line.split()[3] for line in listed.splitlines()]
@@ -166,7 +166,7 @@ def test_nothing_listens_beyond_this_machine(grid: Grid) -> None:
     assert all(host.startswith(("127.", "198.18.")) for host in hosts)
 
 
-def test_the_same_bytes_over_http(placed: Grid, catalogue: FolderCatalogue) -> None:
+def test_http_delivers_same_bytes(placed: Grid, catalogue: FolderCatalogue) -> None:
     whole = (catalogue.folder("tiny") / FILE).read_bytes()
     url = door(placed, "SITE_B", "http").file_url("tiny", FILE)
     request = urllib.request.Request(url, headers={"Range": "bytes=100-1099"})
@@ -175,7 +175,7 @@ def test_the_same_bytes_over_http(placed: Grid, catalogue: FolderCatalogue) -> N
         assert answer.read() == whole[100:1100]
 
 
-def test_a_storage_knows_its_files_checksum_and_not_of_silent_damage(
+def test_storage_remembers_checksum_after_corruption(
     placed: Grid, catalogue: FolderCatalogue
 ) -> None:
     one = door(placed, "SITE_C", "root")
@@ -198,7 +198,7 @@ def test_a_storage_knows_its_files_checksum_and_not_of_silent_damage(
     assert said() == right
 
 
-def test_the_federation_leads_to_who_has_the_file(placed: Grid) -> None:
+def test_federation_finds_replica(placed: Grid) -> None:
     federation = door(placed, "SITE_A", "federation")
 
     def signs() -> list[str]:
@@ -219,16 +219,14 @@ def test_the_federation_leads_to_who_has_the_file(placed: Grid) -> None:
     placed.wait_until(lambda: signs() == ["SITE_A", "SITE_B", "SITE_C"], "the site is back")
 
 
-def test_a_door_that_hangs_says_nothing(placed: Grid) -> None:
+def test_suspended_door_times_out(placed: Grid) -> None:
     one = door(placed, "SITE_B", "root")
     with fault_injection.suspend_daemon(placed.box, "xrootd-SITE_B"):
         assert xrdfs(placed, one, "stat", DATASET_FOLDER, patience_s=3) is None
     assert xrdfs(placed, one, "stat", DATASET_FOLDER)
 
 
-def test_a_cache_with_a_full_disk_still_leads_to_the_file(
-    placed: Grid, catalogue: FolderCatalogue
-) -> None:
+def test_full_cache_still_serves_file(placed: Grid, catalogue: FolderCatalogue) -> None:
     if placed.box.user is None:
         pytest.skip("only root gives a daemon a small disk")
     cached = placed.box.folder / "xrootd" / "SITE_A-cache" / "cached"
@@ -241,7 +239,7 @@ def test_a_cache_with_a_full_disk_still_leads_to_the_file(
     assert xrdfs(placed, one, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole
 
 
-def test_faults_know_the_daemons(grid: Grid) -> None:
+def test_fault_injection_refuses_unknown_daemon(grid: Grid) -> None:
     with (
         pytest.raises(TestbedError, match="xrootd-SITE_B"),
         fault_injection.suspend_daemon(grid.box, "xrootd"),
@@ -251,7 +249,7 @@ def test_faults_know_the_daemons(grid: Grid) -> None:
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_jobs_read_through_every_door_with_every_release(placed: Grid) -> None:
+def test_jobs_read_through_all_doors_and_releases(placed: Grid) -> None:
     folder = placed.submit_dir / "doors"
     folder.mkdir()
     folder.chmod(0o777)
@@ -309,10 +307,10 @@ def test_jobs_read_through_every_door_with_every_release(placed: Grid) -> None:
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_a_campaign_reads_the_same_through_an_http_door(
+def test_campaign_reads_same_data_over_http(
     placed: Grid, catalogue: FolderCatalogue, tmp_path: Path
 ) -> None:
-    """With 6.38, the last release whose wheel has a class for it."""
+    """Uses 6.38, the last release whose wheel reads HTTP."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache/datasets").symlink_to(catalogue.root)
     axes = ("root=6.38.00", "door=http,root", "branches=1.0", "cache_mb=30")
@@ -359,7 +357,7 @@ def alone(kind: str) -> Iterator[XrootdStorage]:
 
 
 @pytest.mark.parametrize("kind", [distance_links.TUNNEL, distance_links.PROXY])
-def test_distance_by_either_means_also_behind_the_federation(kind: str) -> None:
+def test_distance_by_tunnel_and_proxy(kind: str) -> None:
     if kind == distance_links.TUNNEL and not os.access("/dev/net/tun", os.W_OK):
         pytest.skip("only root has /dev/net/tun")
     with alone(kind) as part:

@@ -1,4 +1,4 @@
-"""All of a testbed, storage too, brought up by an ordinary user of this machine."""
+"""A complete testbed of an unprivileged user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A home for them; what pytest makes, others cannot enter."""
+    """A home that other users can enter."""
     with tempfile.TemporaryDirectory(prefix="ordinary") as name:
         home = Path(name)
         os.chown(home, NOBODY, NOBODY)
@@ -37,7 +37,7 @@ def home() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="who is no root has tried it with all the other tests")
-def test_an_ordinary_user_has_a_testbed_too(home: Path) -> None:
+def test_unprivileged_user_runs_complete_testbed(home: Path) -> None:
     settings = config.load_settings()
     name = f"t{os.getpid()}-user"
     box = workspace.define_workspace(name, 2, settings, releases=(), database=True)

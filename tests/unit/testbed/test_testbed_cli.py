@@ -1,4 +1,4 @@
-"""The verbs of ``treehammer testbed``, with no testbed or one that is only remembered."""
+"""Commands of ``treehammer testbed`` without a running testbed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def remembered(boxes: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["status", "down", "logs"])
-def test_there_is_no_testbed(boxes: Path, verb: str) -> None:
+def test_commands_without_testbed(boxes: Path, verb: str) -> None:
     result = run(boxes, verb)
 
     assert isinstance(result.exception, TreehammerError)
@@ -55,7 +55,7 @@ def test_there_is_no_testbed(boxes: Path, verb: str) -> None:
     assert not boxes.exists()
 
 
-def test_status_tells_who_runs(boxes: Path) -> None:
+def test_status_lists_running_daemons(boxes: Path) -> None:
     remembered(boxes)
 
     result = run(boxes, "status", "--json")
@@ -68,13 +68,13 @@ def test_status_tells_who_runs(boxes: Path) -> None:
     assert rows["two"]["ports"] == []
 
 
-def test_status_tells_that_it_is_not_up(boxes: Path) -> None:
+def test_status_reports_testbed_is_down(boxes: Path) -> None:
     remembered(boxes)
 
-    assert "testbed testbed is not up" in run(boxes, "status").stderr
+    assert "testbed testbed is down" in run(boxes, "status").stderr
 
 
-def test_logs_end_with_their_last_lines(boxes: Path) -> None:
+def test_logs_print_last_lines(boxes: Path) -> None:
     remembered(boxes)
 
     assert run(boxes, "logs", "one", "--lines", "2").stdout.splitlines()[1:] == ["second", "third"]
@@ -83,7 +83,7 @@ def test_logs_end_with_their_last_lines(boxes: Path) -> None:
         assert title in all_of_them
 
 
-def test_a_log_that_is_not_there(boxes: Path) -> None:
+def test_unknown_log_is_refused(boxes: Path) -> None:
     remembered(boxes)
 
     error = run(boxes, "logs", "condor-ShedLog").exception
@@ -94,7 +94,7 @@ def test_a_log_that_is_not_there(boxes: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--sites", "0"], ["--sites", "27"], ["--name", "A"]])
-def test_what_cannot_be_brought_up(boxes: Path, words: list[str]) -> None:
+def test_invalid_up_options_are_refused(boxes: Path, words: list[str]) -> None:
     result = run(boxes, "up", *words)
 
     assert result.exit_code != 0

@@ -1,4 +1,4 @@
-"""How a wheel's environment becomes a release on the simulated CVMFS."""
+"""Wheels as releases on the simulated CVMFS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """What a wheel's environment has, without its bulk; its Python lies in a folder of its own."""
+    """A wheel's environment in miniature, with a separate Python."""
     base = tmp_path / "private" / "python"
     (base / "bin").mkdir(parents=True)
     (base / "bin" / NAME).write_text("#!/bin/sh\n")
@@ -47,13 +47,13 @@ def environment(tmp_path: Path) -> Path:
 
 
 def leads_outside(folder: Path, *allowed: Path) -> list[Path]:
-    """Links below a folder that lead elsewhere."""
+    """Links below a folder with targets outside."""
     links = [path for path in folder.rglob("*") if path.is_symlink()]
     assert links
     return [p for p in links if not any(a in p.resolve().parents for a in (folder, *allowed))]
 
 
-def test_a_release_needs_nothing_of_where_it_came_from(environment: Path, tmp_path: Path) -> None:
+def test_copied_release_is_self_contained(environment: Path, tmp_path: Path) -> None:
     brought = copy_root_environment(environment, tmp_path / "seen")
     root = install_release(tmp_path / "cvmfs", brought, "6.40.00")
     shutil.rmtree(environment.parent)
@@ -66,9 +66,7 @@ def test_a_release_needs_nothing_of_where_it_came_from(environment: Path, tmp_pa
     assert (asked / "bin" / "thisroot.sh").read_text().startswith("SOURCE=${BASH_ARGV[0]}")
 
 
-def test_it_is_brought_once_and_again_when_it_was_made_again(
-    environment: Path, tmp_path: Path
-) -> None:
+def test_release_is_copied_again_when_rebuilt(environment: Path, tmp_path: Path) -> None:
     first = copy_root_environment(environment, tmp_path / "seen")
     (first / "mine").touch()
     assert copy_root_environment(environment, tmp_path / "seen") == first
@@ -80,7 +78,7 @@ def test_it_is_brought_once_and_again_when_it_was_made_again(
     assert first.exists()  # a testbed that is up goes on with it
 
 
-def test_what_was_interrupted_is_brought_anew(
+def test_interrupted_copy_is_repeated(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(source: str, target: str, *, follow_symlinks: bool = True) -> str:
@@ -95,7 +93,7 @@ def test_what_was_interrupted_is_brought_anew(
     assert [path.name for path in (tmp_path / "seen").glob("*.part")] == []
 
 
-def test_copies_where_no_links_can_be(
+def test_files_are_copied_where_links_fail(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(source: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""The delaying proxy: its arithmetic, and what readers behind it notice."""
+"""The delaying proxy: timing and behavior for readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def with_proxy(
 
 
 async def settled() -> None:
-    """Wait until every connection is closed: none may be left to the garbage collector."""
+    """Wait until all connections are closed."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     _, busy = await asyncio.wait(others, timeout=5) if others else (set(), set())
     lasting = {task for task in busy if "serve_forever" in repr(task)}
@@ -42,7 +42,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-def test_connections_share_the_rate() -> None:
+def test_proxy_connections_share_the_rate() -> None:
     cable = Link(delay=0.5, rate=100.0)
 
     assert cable.schedule_send(100, now=0.0) == 1.5
@@ -50,13 +50,13 @@ def test_connections_share_the_rate() -> None:
     assert cable.schedule_send(100, now=9.0) == 10.5  # idle in between
 
 
-def test_one_connection_may_fill_the_cable() -> None:
+def test_proxy_connection_may_use_full_rate() -> None:
     assert Link(delay=0.01, rate=125e6).window_bytes > 2 * 0.01 * 125e6
     assert Link(delay=0.0, rate=1.0).window_bytes == MIN_WINDOW_BYTES
 
 
 @pytest.mark.parametrize("delay", [0.02, 0.05])
-def test_a_round_trip_takes_twice_the_delay(delay: float) -> None:
+def test_proxy_round_trip_is_twice_the_delay(delay: float) -> None:
     took = []
 
     async def visit(port: int) -> None:
@@ -74,7 +74,7 @@ def test_a_round_trip_takes_twice_the_delay(delay: float) -> None:
     assert 2 * delay <= min(took[1:]) < 4 * delay
 
 
-def test_the_rate_is_kept_and_every_byte_arrives() -> None:
+def test_proxy_keeps_rate_and_bytes() -> None:
     sent = bytes(range(256)) * 4000  # 1 MB
     took = []
 
@@ -91,7 +91,7 @@ def test_the_rate_is_kept_and_every_byte_arrives() -> None:
     assert took[0] > len(sent) / 4e6
 
 
-def test_a_reader_that_sleeps_keeps_nobody_waiting() -> None:
+def test_proxy_slow_reader_delays_no_other() -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.readexactly(1) == b"f":
             writer.write(bytes(16 << 20))
@@ -112,7 +112,7 @@ def test_a_reader_that_sleeps_keeps_nobody_waiting() -> None:
     asyncio.run(with_proxy(0.001, FAST, flood, visit))
 
 
-def test_a_server_that_is_gone_closes_the_connection() -> None:
+def test_proxy_closes_when_server_is_gone() -> None:
     async def visit() -> None:
         server = await asyncio.start_server(echo, BEHIND, 0)
         port = server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""The service that stands in for FTS, as Rucio's transfer tool talks to it."""
+"""The FTS substitute, through the REST interface of Rucio's transfer tool."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def states(found: Any) -> list[str]:
     return [file["file_state"] for file in found["files"]]
 
 
-def test_a_file_is_copied_between_storages_with_its_checksum(service: str, xrdcp: Path) -> None:
+def test_fts_copies_file_with_checksum(service: str, xrdcp: Path) -> None:
     found = settled(service, submit(service, (["root://a//good"], "root://b//good")))
 
     assert (found["http_status"], found["job_state"], found["job_type"]) == (
@@ -106,9 +106,7 @@ def test_a_file_is_copied_between_storages_with_its_checksum(service: str, xrdcp
     ("sources", "state"),
     [(["good", "good"], "FINISHED"), (["good", "bad"], "FINISHEDDIRTY"), (["bad"], "FAILED")],
 )
-def test_the_state_of_a_job_is_that_of_its_files(
-    service: str, sources: list[str], state: str
-) -> None:
+def test_fts_job_state_follows_its_files(service: str, sources: list[str], state: str) -> None:
     job = submit(service, *(([source], f"{source}-{n}") for n, source in enumerate(sources)))
     found = settled(service, job)
 
@@ -125,7 +123,7 @@ def test_the_state_of_a_job_is_that_of_its_files(
         (["bad", "bad2"], ["FAILED", "FAILED"], "FAILED"),
     ],
 )
-def test_sources_of_one_file_are_tried_in_turn(
+def test_fts_tries_sources_in_turn(
     service: str, sources: list[str], expected: list[str], state: str
 ) -> None:
     found = settled(service, submit(service, (sources, "target")))
@@ -133,7 +131,7 @@ def test_sources_of_one_file_are_tried_in_turn(
     assert (found["job_type"], states(found), found["job_state"]) == ("R", expected, state)
 
 
-def test_what_has_not_begun_can_be_cancelled(
+def test_fts_cancels_waiting_copies(
     service: str, xrdcp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     under_way = [
@@ -154,9 +152,7 @@ def test_what_has_not_begun_can_be_cancelled(
     assert "never" not in Path(f"{xrdcp}.log").read_text()
 
 
-def test_a_copy_that_takes_too_long_fails(
-    service: str, xrdcp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fts_copy_times_out(service: str, xrdcp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fts_service, "COPY_TIMEOUT_S", 0.1)
 
     found = settled(service, submit(service, (["hold"], "target")))
@@ -164,7 +160,7 @@ def test_a_copy_that_takes_too_long_fails(
     assert (found["job_state"], found["files"][0]["reason"]) == ("FAILED", "not done after 0 s")
 
 
-def test_several_jobs_are_asked_for_at_once_and_an_unknown_one_is_said_to_be(service: str) -> None:
+def test_fts_reports_several_and_unknown_jobs(service: str) -> None:
     known = submit(service, (["good"], "x"), checksum="")
 
     found = ask(f"{service}/jobs/{known},nobody")
@@ -172,17 +168,17 @@ def test_several_jobs_are_asked_for_at_once_and_an_unknown_one_is_said_to_be(ser
     assert [job["http_status"] for job in found] == ["200 Ok", "404 Not Found"]
 
 
-def test_what_is_no_job_is_refused(service: str) -> None:
+def test_fts_refuses_invalid_jobs(service: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="400") as refused:
         ask(f"{service}/jobs", {"files": []}, "POST")
     refused.value.close()
 
 
-def test_it_says_that_it_is_not_fts(service: str) -> None:
+def test_fts_substitute_identifies_itself(service: str) -> None:
     assert "not FTS" in ask(service)["service"]
 
 
-def test_old_jobs_are_forgotten(xrdcp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fts_drops_old_jobs(xrdcp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fts_service, "MAX_JOBS", 2)
     carried_out = TransferQueue(str(xrdcp))
     file = {"sources": ["a"], "destinations": ["b"]}

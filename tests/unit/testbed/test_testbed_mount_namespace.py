@@ -1,4 +1,4 @@
-"""The scripts that hide folders, as far as they can be told without mounting anything."""
+"""Rendering of mount scripts, without mounting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treehammer.testbed.core import mount_namespace
 from treehammer.testbed.core.component import VisibleFolder
 
 
-def test_parents_are_shown_before_what_lies_in_them() -> None:
+def test_parents_are_mounted_before_children() -> None:
     outer = VisibleFolder(Path("/data/x"), Path("/tmp"), writable=True)
     inner = VisibleFolder(Path("/tmp/box/site"), Path("/tmp/box/site"))
 
@@ -26,13 +26,13 @@ def test_parents_are_shown_before_what_lies_in_them() -> None:
     assert lines[-1] == "exec true"
 
 
-def test_what_lies_in_a_hidden_folder_is_not_hidden_again() -> None:
+def test_nested_hidden_folders_are_hidden_once() -> None:
     text = mount_namespace.render_mount_script([Path("/a/b"), Path("/a"), Path("/a")], [], ["true"])
 
     assert text.count("tmpfs") == 1
 
 
-def test_names_are_quoted() -> None:
+def test_mount_script_quotes_names() -> None:
     odd = Path("/a b/$(touch x)/'q'")
 
     text = mount_namespace.render_mount_script(
@@ -54,16 +54,16 @@ def test_names_are_quoted() -> None:
 @pytest.mark.parametrize(
     "used, stage", [("/home/me", "/mnt"), ("/mnt/cache", "/media"), ("/mnt", "/media")]
 )
-def test_the_stage_is_a_folder_that_nobody_needs(used: str, stage: str) -> None:
+def test_mount_point_is_unused_folder(used: str, stage: str) -> None:
     assert f"umount -l {stage}\n" in mount_namespace.render_mount_script([Path(used)], [], ["true"])
 
 
-def test_without_a_stage_it_says_so() -> None:
-    with pytest.raises(TestbedError, match="no folder that could be used"):
+def test_missing_mount_point_is_reported() -> None:
+    with pytest.raises(TestbedError, match="no folder is available"):
         mount_namespace.render_mount_script([Path("/")], [], ["true"])
 
 
-def test_the_topmost_barrier_is_found(tmp_path: Path) -> None:
+def test_topmost_inaccessible_parent(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     private = tmp_path / "private"
     (private / "more").mkdir(parents=True)

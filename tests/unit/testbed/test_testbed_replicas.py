@@ -1,4 +1,4 @@
-"""Putting datasets on storages, and damaging what is there."""
+"""Placing datasets on storages, and damaging replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTENT = {"one.root": os.urandom(100_000), "two.root": b"two"}
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> FolderCatalogue:
-    """It has the dataset ``made``, of two files."""
+    """A catalogue with the dataset ``made`` of two files."""
     folder = tmp_path / "datasets" / "made"
     folder.mkdir(parents=True)
     files = []
@@ -51,12 +51,12 @@ def at(box: Workspace, site: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
 
 
-def test_every_site_gets_every_file(catalogue: FolderCatalogue, box: Workspace) -> None:
+def test_dataset_is_placed_at_all_sites(catalogue: FolderCatalogue, box: Workspace) -> None:
     assert replica_files.place_dataset("made", catalogue, box) == {"SITE_A": 2, "SITE_B": 2}
     assert at(box, "SITE_A") == at(box, "SITE_B") == CONTENT
 
 
-def test_what_is_right_stays_and_what_is_not_is_replaced(
+def test_correct_replicas_stay_and_others_are_replaced(
     catalogue: FolderCatalogue, box: Workspace
 ) -> None:
     replica_files.place_dataset("made", catalogue, box)
@@ -68,7 +68,7 @@ def test_what_is_right_stays_and_what_is_not_is_replaced(
     assert at(box, "SITE_A") == at(box, "SITE_B") == CONTENT
 
 
-def test_only_the_sites_that_were_named(catalogue: FolderCatalogue, box: Workspace) -> None:
+def test_dataset_is_placed_at_named_sites_only(catalogue: FolderCatalogue, box: Workspace) -> None:
     assert replica_files.place_dataset("made", catalogue, box, ["SITE_B", "SITE_B"]) == {
         "SITE_B": 2
     }
@@ -76,7 +76,7 @@ def test_only_the_sites_that_were_named(catalogue: FolderCatalogue, box: Workspa
 
 
 @pytest.mark.parametrize("name", ["one.root", "two.root"])
-def test_damage_shows_in_the_content_alone(
+def test_corruption_keeps_size_and_time(
     catalogue: FolderCatalogue, box: Workspace, name: str
 ) -> None:
     replica_files.place_dataset("made", catalogue, box, ["SITE_A"])
@@ -89,14 +89,14 @@ def test_damage_shows_in_the_content_alone(
     assert digest_file(path).adler32 != digest_file(catalogue.folder("made") / name).adler32
 
 
-def test_unknown_names_are_refused(catalogue: FolderCatalogue, box: Workspace) -> None:
+def test_unknown_site_and_dataset_are_refused(catalogue: FolderCatalogue, box: Workspace) -> None:
     with pytest.raises(ConfigError, match="SITE_A, SITE_B"):
         replica_files.place_dataset("made", catalogue, box, ["SITE_X"])
     with pytest.raises(DatasetError, match="there is no dataset 'mad'"):
         replica_files.place_dataset("mad", catalogue, box)
 
 
-def test_a_changed_source_is_put_nowhere(catalogue: FolderCatalogue, box: Workspace) -> None:
+def test_changed_source_is_not_placed(catalogue: FolderCatalogue, box: Workspace) -> None:
     replica_files.corrupt_file(catalogue.folder("made") / "one.root")
 
     with pytest.raises(DatasetError, match="has changed"):
@@ -104,7 +104,7 @@ def test_a_changed_source_is_put_nowhere(catalogue: FolderCatalogue, box: Worksp
     assert at(box, "SITE_A") == {}
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_half_copied(
+def test_full_disk_leaves_no_partial_copy(
     catalogue: FolderCatalogue, box: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(source: Path, advance: object = None, *, copy_to: Path | None = None) -> None:
@@ -112,7 +112,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_copied(
         copy_to.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(replica_files, "digest", full)
+    monkeypatch.setattr(replica_files, "digest_file", full)
     with pytest.raises(TestbedError, match="the disk is full"):
         replica_files.place_dataset("made", catalogue, box)
     assert at(box, "SITE_A") == {}

@@ -1,4 +1,4 @@
-"""How the sites of a testbed differ."""
+"""Profiles of a testbed's sites."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from treehammer.testbed.network.site_profiles import (
         (6, ["near two-doors", "near http", "near", "near", "medium", "distant http"]),
     ],
 )
-def test_sites_differ_as_far_as_there_are_enough(count: int, labels: list[str]) -> None:
+def test_profiles_by_number_of_sites(count: int, labels: list[str]) -> None:
     found = build_profiles([f"SITE_{number}" for number in range(count)])
 
     assert [" ".join(profile.labels) for profile in found] == labels
 
 
-def test_only_what_is_called_so_is_far() -> None:
+def test_labels_match_distance() -> None:
     found = build_profiles(["A", "B", "C", "D", "E"])
 
     assert [profile.distance for profile in found] == [
@@ -40,6 +40,6 @@ def test_only_what_is_called_so_is_far() -> None:
     ]
 
 
-def test_a_cable_holds_what_is_under_way() -> None:
+def test_link_queue_holds_three_round_trips() -> None:
     assert NetworkDistance(20, 1000).queue_kb * 1024 >= 20e-3 * 1000e6 / 8
     assert NetworkDistance(1, 10).queue_kb == 2048

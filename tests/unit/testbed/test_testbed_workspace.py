@@ -1,4 +1,4 @@
-"""Where testbeds lie, what is remembered of them, and who changes them."""
+"""Workspaces: names, paths, state and lock."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 @pytest.mark.parametrize("name", ["", "Two", "a b", "../x", "-a", "a" * 21, "a.b", "a\n"])
-def test_names_that_cannot_be(settings: Settings, name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot name a testbed"):
+def test_invalid_names_are_refused(settings: Settings, name: str) -> None:
+    with pytest.raises(ConfigError, match="invalid name of a testbed"):
         workspace.define_workspace(name, 1, settings)
 
 
 @pytest.mark.parametrize("sites", [0, -1, 27])
-def test_numbers_of_sites_that_cannot_be(settings: Settings, sites: int) -> None:
+def test_invalid_site_counts_are_refused(settings: Settings, sites: int) -> None:
     with pytest.raises(ConfigError, match="1 to 26 sites"):
         workspace.define_workspace("one", sites, settings)
 
 
-def test_paths_of_sockets_stay_short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_paths_are_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREEHAMMER_TESTBEDS", "/tmp/" + "long" * 20)
     monkeypatch.setattr(workspace, "MAX_PATH_BYTES", 60)
-    with pytest.raises(ConfigError, match="60 bytes that sockets leave"):
+    with pytest.raises(ConfigError, match="60 bytes that sockets allow"):
         workspace.define_workspace("one", 1, settings)
 
 
-def test_a_box_hides_what_is_the_users(settings: Settings) -> None:
+def test_user_folders_are_hidden(settings: Settings) -> None:
     box = workspace.define_workspace("one", 2, settings)
 
     assert box.sites == ("SITE_A", "SITE_B")
@@ -53,20 +53,20 @@ def test_a_box_hides_what_is_the_users(settings: Settings) -> None:
     assert not box.folder.exists()
 
 
-def test_a_folder_of_somebody_else_is_refused(
+def test_folder_of_other_user_is_refused(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "boxes").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(TestbedError, match="not a folder of yours"):
+    with pytest.raises(TestbedError, match="belongs to another user"):
         workspace.define_workspace("one", 1, settings)
     monkeypatch.setattr(os, "getuid", lambda: 1234567)
     monkeypatch.setenv("TREEHAMMER_TESTBEDS", str(tmp_path / "elsewhere"))
-    with pytest.raises(TestbedError, match="not a folder of yours"):
+    with pytest.raises(TestbedError, match="belongs to another user"):
         workspace.define_workspace("one", 1, settings)
 
 
-def test_what_is_remembered_reads_the_same(tmp_path: Path) -> None:
+def test_state_round_trip(tmp_path: Path) -> None:
     state = WorkspaceState(
         ("A", "B"), True, ("6.40.00",), True, (RunningDaemon("x", 1, 2, 3.5, 15),)
     )
@@ -77,13 +77,13 @@ def test_what_is_remembered_reads_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"sites": [], "daemons": [{}]}', "\x00", '"x"'])
-def test_what_cannot_be_read_is_nothing(tmp_path: Path, text: str) -> None:
+def test_unreadable_state_is_none(tmp_path: Path, text: str) -> None:
     assert workspace.read_state(tmp_path) is None
     (tmp_path / "state.json").write_text(text)
     assert workspace.read_state(tmp_path) is None
 
 
-def test_one_at_a_time_changes_a_testbed(settings: Settings) -> None:
+def test_lock_admits_one_process(settings: Settings) -> None:
     box = workspace.define_workspace("one", 1, settings)
     order: list[str] = []
     inside, waits = threading.Event(), threading.Event()
@@ -106,7 +106,7 @@ def test_one_at_a_time_changes_a_testbed(settings: Settings) -> None:
     assert not box.folder.parent.exists()
 
 
-def test_the_lock_stays_as_long_as_the_testbed(settings: Settings) -> None:
+def test_lock_lives_as_long_as_testbed(settings: Settings) -> None:
     box = workspace.define_workspace("one", 1, settings)
 
     with workspace.lock_workspace(box, lambda: None):
