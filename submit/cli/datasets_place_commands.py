@@ -1,4 +1,4 @@
-"""``treehammer datasets place | remove``: replicas through Rucio, as an ordinary account."""
+"""Commands ``treehammer datasets place | remove``: replicas through an ordinary Rucio account."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from treehammer.terminal import (
     progress_bar,
 )
 
-#: What ``--lifetime`` takes for no end.
+#: Value of ``--lifetime`` for rules without an end.
 UNLIMITED_LIFETIME = "forever"
 
 _RULE_COLUMNS = (
@@ -68,15 +68,19 @@ _RULE_COLUMNS = (
     "--lifetime",
     default="30d",
     show_default=True,
-    help="How long the replicas are wanted, e.g. 90d; or forever. Counts anew when repeated.",
+    help="Lifetime of the replicas from now, e.g. 90d; or forever.",
 )
-@click.option("--comment", default="treehammer", show_default=True, help="Of the rules.")
-@click.option("--activity", default="Functional Test", show_default=True, help="Of the rules.")
+@click.option(
+    "--comment", default="treehammer", show_default=True, help="Rucio attribute of the rules."
+)
+@click.option(
+    "--activity", default="Functional Test", show_default=True, help="Rucio attribute of the rules."
+)
 @click.option(
     "--upload-to",
     default="",
     metavar="RSE",
-    help="Where the files are written first [default: the first wanted storage that takes them].",
+    help="RSE of the first upload [default: the first requested one that accepts files].",
 )
 @click.option(
     "--timeout",
@@ -84,7 +88,7 @@ _RULE_COLUMNS = (
     show_default=True,
     help="Time to wait for stuck replicas when no others make progress.",
 )
-@click.option("--no-wait", is_flag=True, help="Ask for the replicas, and do not wait for them.")
+@click.option("--no-wait", is_flag=True, help="Request the replicas without waiting for them.")
 @output_options
 @click.pass_obj
 def place(
@@ -97,12 +101,12 @@ def place(
     timeout: str,
     no_wait: bool,
     form: str,
-    **of_rules: str,
+    **rule_attributes: str,
 ) -> ExitCode:
-    """Have a dataset at sites: write its files once, and let Rucio bring them to each.
+    """Place a dataset at sites: upload its files once and let Rucio replicate them.
 
-    What is there already stays; after an interruption the same command goes on. Leaves with 4 when
-    a replica is refused or stays stuck; the others are there nevertheless.
+    Existing replicas are kept; after an interruption the same command continues. The exit code is 4 if a
+    replica is denied or stays stuck; the others are placed nevertheless.
 
     Example: treehammer datasets place reference-750mb --sites all --lifetime 90d
     """
@@ -112,26 +116,28 @@ def place(
     rses = select_rses(sites, settings, catalogue.rucio)
     manifest = ensure_dataset(name, settings, progress_bar)
     _print_quotas(manifest, rses, catalogue.rucio.list_quotas(), form)
-    wish = RuleOptions(lifetime_s, **of_rules)
-    with on_interrupt("what Rucio was asked for goes on; the same command follows it again"):
-        asked = standings = _create_rules(manifest, rses, wish, upload_to, catalogue, settings)
+    options = RuleOptions(lifetime_s, **rule_attributes)
+    with on_interrupt("Rucio continues; the same command shows the progress again"):
+        requested = statuses = _create_rules(
+            manifest, rses, options, upload_to, catalogue, settings
+        )
         if not no_wait:
             with _live_rules(name) as show:
-                for latest in rucio_upload.poll_replication(asked, catalogue.rucio, timeout_s):
-                    standings = latest
-                    show(standings)
-    rows = [_rule_row(standing) for standing in standings]
+                for latest in rucio_upload.poll_replication(requested, catalogue.rucio, timeout_s):
+                    statuses = latest
+                    show(statuses)
+    rows = [_rule_row(status) for status in statuses]
     print_rows(rows, _RULE_COLUMNS, form=form)
-    if form == TABLE and any(standing.state == COMPLETE for standing in standings):
-        click.echo(f"Rucio says so; see for yourself: treehammer datasets verify {name} --sites …")
-    bad = any(standing.state in (STUCK, DENIED) for standing in standings)
+    if form == TABLE and any(status.state == COMPLETE for status in statuses):
+        click.echo(f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …")
+    bad = any(status.state in (STUCK, DENIED) for status in statuses)
     return ExitCode.INFRASTRUCTURE if bad else ExitCode.DONE
 
 
 def _create_rules(
     manifest: Manifest,
     rses: Sequence[Rse],
-    wish: RuleOptions,
+    options: RuleOptions,
     upload_to: str,
     catalogue: RucioCatalogue,
     settings: Settings,
@@ -141,17 +147,17 @@ def _create_rules(
     through = [rucio.fetch_rse(upload_to)] if upload_to else rses
     used = rucio_upload.upload_dataset(manifest, folder, catalogue, through, progress_bar)
     if used and used not in [rse.name for rse in rses]:
-        rucio_upload.keep_source_replica(manifest, used, wish, rucio)
-    return rucio_upload.request_replicas(manifest, rses, wish, rucio)
+        rucio_upload.keep_source_replica(manifest, used, options, rucio)
+    return rucio_upload.request_replicas(manifest, rses, options, rucio)
 
 
-# --- what is shown
+# --- output
 
 
 def _print_quotas(
     manifest: Manifest, rses: Sequence[Rse], quotas: Mapping[str, AccountQuota], form: str
 ) -> None:
-    """What each replica needs and what we may still add, before anything is asked for."""
+    """Print the size of each replica and the free quota, before anything is requested."""
     if form != TABLE:
         return
     rows = []
@@ -171,9 +177,9 @@ def _print_quotas(
         OutputColumn("site", "site"),
         OutputColumn("rse", "storage"),
         OutputColumn("needed", "needed", decimal, align_right=True),
-        OutputColumn("used", "ours there", decimal, align_right=True),
-        OutputColumn("free", "we may add", _format_free_space, align_right=True),
-        OutputColumn("writable", "takes files", lambda value: "yes" if value else "not now"),
+        OutputColumn("used", "used", decimal, align_right=True),
+        OutputColumn("free", "quota left", _format_free_space, align_right=True),
+        OutputColumn("writable", "writable", lambda value: "yes" if value else "not now"),
     )
     print_rows(rows, columns, form=form)
     click.echo()
@@ -183,44 +189,44 @@ def _format_free_space(free: float) -> str:
     return "any" if math.isinf(free) else decimal(max(0, int(free)))
 
 
-def _rule_row(standing: ReplicationStatus) -> dict[str, Any]:
-    return asdict(standing) | {"progress": f"{standing.files_complete} of {standing.files_total}"}
+def _rule_row(status: ReplicationStatus) -> dict[str, Any]:
+    return asdict(status) | {"progress": f"{status.files_complete} of {status.files_total}"}
 
 
 @contextmanager
 def _live_rules(name: str) -> Iterator[Callable[[Sequence[ReplicationStatus]], None]]:
-    """Show standings: on a terminal a table that changes in its place, otherwise what changes."""
-    screen = make_console()
-    if not screen.is_terminal:
-        told: dict[str, ReplicationStatus] = {}
+    """Show statuses: a live table on a terminal, otherwise a line for each change."""
+    console = make_console()
+    if not console.is_terminal:
+        printed: dict[str, ReplicationStatus] = {}
 
-        def tell(standings: Sequence[ReplicationStatus]) -> None:
-            for now in standings:
-                before = told.get(now.rse)
+        def print_changes(statuses: Sequence[ReplicationStatus]) -> None:
+            for now in statuses:
+                before = printed.get(now.rse)
                 if before is None or (before.state, before.reason) != (now.state, now.reason):
                     reason = f": {now.reason}" if now.reason else ""
                     click.echo(f"{now.site} {now.rse}: {now.state}{reason}", err=True)
-                told[now.rse] = now
+                printed[now.rse] = now
 
-        yield tell
+        yield print_changes
         return
-    with Live(Text(name), console=screen, transient=True, auto_refresh=False) as live:
-        yield lambda standings: live.update(_rule_table(standings), refresh=True)
+    with Live(Text(name), console=console, transient=True, auto_refresh=False) as live:
+        yield lambda statuses: live.update(_rule_table(statuses), refresh=True)
 
 
-def _rule_table(standings: Sequence[ReplicationStatus]) -> Table:
+def _rule_table(statuses: Sequence[ReplicationStatus]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in _RULE_COLUMNS:
         table.add_column(
             column.title, justify="right" if column.align_right else "left", overflow="fold"
         )
-    for standing in standings:
-        row = _rule_row(standing)
+    for status in statuses:
+        row = _rule_row(status)
         table.add_row(*(Text(str(row[column.key])) for column in _RULE_COLUMNS))
     return table
 
 
-# --- taking back
+# --- removal
 
 
 @click.command()
@@ -228,15 +234,14 @@ def _rule_table(standings: Sequence[ReplicationStatus]) -> Table:
 @click.option(
     "--sites",
     default="",
-    help="Only there: names, labels or all, comma separated; or an RSE expression.",
+    help="Only at these sites: names, labels or all, comma separated; or an RSE expression.",
 )
 @output_options
 @click.pass_obj
 def remove(settings: Settings, /, name: str, sites: str, form: str) -> ExitCode:
-    """Withdraw our own rules for a dataset; Rucio removes what no other rule holds.
+    """Remove your own rules for a dataset; Rucio deletes replicas without other rules.
 
-    The dataset here, and what others have asked for, stay. Leaves with 4 when a rule may not be
-    withdrawn.
+    The local dataset and other users' rules are kept. The exit code is 4 if a rule cannot be removed.
 
     Example: treehammer datasets remove reference-750mb --sites EXAMPLE-T2
     """
@@ -246,7 +251,9 @@ def remove(settings: Settings, /, name: str, sites: str, form: str) -> ExitCode:
         wanted = {rse.name for rse in select_rses(sites, settings, rucio)}
         rules = tuple(rule for rule in rules if rule.expression in wanted)
     if not rules:
-        raise NothingToDoError(f"{rucio.account} has no rule for {rucio.scope}:{name} there")
+        raise NothingToDoError(
+            f"{rucio.account} has no rule for {rucio.scope}:{name} at these sites"
+        )
     rows = []
     for rule in rules:
         kept = _withdraw_rule(rule, rucio.delete_rule)
@@ -262,7 +269,7 @@ def remove(settings: Settings, /, name: str, sites: str, form: str) -> ExitCode:
 
 
 def _withdraw_rule(rule: ReplicationRule, withdraw: Callable[[ReplicationRule], None]) -> str:
-    """Withdraw a rule; why it stays, '' when it does not."""
+    """Remove a rule; returns why it stays, '' if it was removed."""
     try:
         withdraw(rule)
     except RucioDeniedError as error:

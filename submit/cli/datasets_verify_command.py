@@ -1,4 +1,4 @@
-"""``treehammer datasets verify``: of the datasets here, or of their replicas at sites."""
+"""``treehammer datasets verify``: checks local datasets, or replicas at sites."""
 
 from __future__ import annotations
 
@@ -54,15 +54,17 @@ _SITE_COLUMNS = (
 @click.option(
     "--sites",
     default="",
-    help="Compare the replicas of these sites, at their doors: names, labels or all, comma "
+    help="Check the replicas of these sites through their doors: names, labels or all, comma "
     "separated; or an RSE expression.",
 )
-@click.option("--door", "doors", multiple=True, help="Only doors of this name; may be repeated.")
-@click.option("--full", is_flag=True, help="Read every byte, and do not believe the door.")
+@click.option("--door", "doors", multiple=True, help="Only doors with this name; may be repeated.")
+@click.option(
+    "--full", is_flag=True, help="Read every byte instead of trusting the door's size and checksum."
+)
 @click.option(
     "--declare",
     is_flag=True,
-    help="With --full: tell Rucio of replicas that were wrong twice, so that they are replaced.",
+    help="With --full: declare replicas that failed twice bad in Rucio, so that they are replaced.",
 )
 @output_options
 @click.pass_obj
@@ -75,21 +77,22 @@ def verify(
     declare: bool,
     form: str,
 ) -> ExitCode:
-    """Compare datasets with their manifests: every byte of those here, or replicas at sites.
+    """Compare datasets with their manifests: local files, or replicas at sites.
 
-    Without NAME all that are here are compared. A door is asked for size and adler32; with --full
-    all is read through it. Leaves with 1 when something is not what its manifest says, or cannot be
-    seen.
+    Without NAME all local datasets are checked, every byte of them. At a site, the door reports size and
+    adler32; with --full the files are read. The exit code is 1 if a file differs or cannot be checked.
 
     \b
     Example: treehammer datasets verify reference-small
              treehammer datasets verify reference-750mb --sites all --full
     """
     if declare and not full:
-        raise click.UsageError("--declare needs --full: what doors tell is not proof enough.")
+        raise click.UsageError(
+            "--declare needs --full: a door's own report is not sufficient proof."
+        )
     if not sites:
         if full or doors:
-            raise click.UsageError("--full and --door are for replicas at sites: --sites.")
+            raise click.UsageError("--full and --door need --sites.")
         return _verify_local(names, settings, form)
     if not names:
         raise click.UsageError("--sites needs the NAME of a dataset.")
@@ -99,11 +102,13 @@ def verify(
     for name in names:
         manifest = find_manifest(name, settings, catalogue)
         wanted = list_expected_replicas(manifest, where, doors, catalogue)
-        found = check_replicas(manifest, wanted, full=full, bars=progress_bar)
-        marked += replica_findings.record_findings(manifest, found, settings)
-        told = _declare_bad_replicas(manifest, found, catalogue) if declare and catalogue else {}
-        rows += [_door_row(manifest, [*of_door], told) for _, of_door in groupby(found, _door_key)]
-        files += [_file_row(manifest, one, told) for one in found]
+        checks = check_replicas(manifest, wanted, full=full, bars=progress_bar)
+        marked += replica_findings.record_findings(manifest, checks, settings)
+        declared = (
+            _declare_bad_replicas(manifest, checks, catalogue) if declare and catalogue else {}
+        )
+        rows += [_door_row(manifest, [*g], declared) for _, g in groupby(checks, _door_key)]
+        files += [_file_row(manifest, check, declared) for check in checks]
     print_rows(rows if form == TABLE else files, _SITE_COLUMNS, form=form)
     if marked:
         click.echo(f"{pluralize(marked, 'measurement')} of bad replicas marked.", err=True)
@@ -127,71 +132,71 @@ def _verify_local(names: Sequence[str], settings: Settings, form: str) -> ExitCo
     return ExitCode.REGRESSION if refused else ExitCode.DONE
 
 
-def _door_key(one: ReplicaCheck) -> tuple[str, str]:
-    return one.expected.site, one.expected.door
+def _door_key(check: ReplicaCheck) -> tuple[str, str]:
+    return check.expected.site, check.expected.door
 
 
 def _door_row(
-    manifest: Manifest, found: Sequence[ReplicaCheck], told: dict[ReplicaCheck, str]
+    manifest: Manifest, checks: Sequence[ReplicaCheck], declared: dict[ReplicaCheck, str]
 ) -> dict[str, Any]:
-    """A row for people: what is to be said of all the files at a door."""
-    most = worst_check(found)
-    others = sum(not one.is_good for one in found) - 1
-    message = f"{most.expected.file.name}: {most.message}" if not most.is_good else ""
+    """Summarize the checks at one door in a table row."""
+    worst = worst_check(checks)
+    others = sum(not check.is_good for check in checks) - 1
+    message = f"{worst.expected.file.name}: {worst.message}" if not worst.is_good else ""
     if others > 0:
         message += f"; and {pluralize(others, 'other file')}"
-    declared = dict.fromkeys(told[one] for one in found if one in told)
+    declarations = dict.fromkeys(declared[check] for check in checks if check in declared)
     return {
         "dataset": manifest.name,
-        "site": most.expected.site,
-        "door": most.expected.door,
-        "state": most.state,
-        "good": f"{sum(one.is_good for one in found)} of {len(found)}",
-        "message": "; ".join([message, *declared]) if declared else message,
+        "site": worst.expected.site,
+        "door": worst.expected.door,
+        "state": worst.state,
+        "good": f"{sum(check.is_good for check in checks)} of {len(checks)}",
+        "message": "; ".join([message, *declarations]) if declarations else message,
     }
 
 
 def _file_row(
-    manifest: Manifest, one: ReplicaCheck, told: dict[ReplicaCheck, str]
+    manifest: Manifest, check: ReplicaCheck, declared: dict[ReplicaCheck, str]
 ) -> dict[str, Any]:
-    """A row for programs."""
+    """Return the row of one file for JSON and CSV output."""
     return {
         "dataset": manifest.name,
         "hash": manifest.hash,
-        "site": one.expected.site,
-        "door": one.expected.door,
-        "rse": one.expected.rse,
-        "file": one.expected.file.name,
-        "url": one.expected.url,
-        "state": one.state,
-        "message": one.message,
-        "reads": one.reads,
-        "wrong_reads": one.wrong_reads,
-        "declared": told.get(one, ""),
+        "site": check.expected.site,
+        "door": check.expected.door,
+        "rse": check.expected.rse,
+        "file": check.expected.file.name,
+        "url": check.expected.url,
+        "state": check.state,
+        "message": check.message,
+        "reads": check.reads,
+        "wrong_reads": check.wrong_reads,
+        "declared": declared.get(check, ""),
     }
 
 
 def _declare_bad_replicas(
-    manifest: Manifest, found: Sequence[ReplicaCheck], catalogue: RucioCatalogue
+    manifest: Manifest, checks: Sequence[ReplicaCheck], catalogue: RucioCatalogue
 ) -> dict[ReplicaCheck, str]:
-    """Tell Rucio of the replicas that were wrong twice; what came of each."""
-    told: dict[ReplicaCheck, str] = {}
-    for one in found:
-        if one.expected.rse and one.is_proof and not one.is_good:
-            did = file_did(manifest.name, one.expected.file.name)
-            told[one] = _declare_bad_replica(one, did, catalogue.rucio)
-    return told
+    """Declare replicas that failed twice bad in Rucio; return the result of each declaration."""
+    declared: dict[ReplicaCheck, str] = {}
+    for check in checks:
+        if check.expected.rse and check.is_proof and not check.is_good:
+            did = file_did(manifest.name, check.expected.file.name)
+            declared[check] = _declare_bad_replica(check, did, catalogue.rucio)
+    return declared
 
 
-def _declare_bad_replica(one: ReplicaCheck, did: str, rucio: RucioClient) -> str:
-    reason = f"treehammer read it in full twice: {one.message}"
+def _declare_bad_replica(check: ReplicaCheck, did: str, rucio: RucioClient) -> str:
+    reason = f"treehammer read it in full twice: {check.message}"
     try:
         try:
-            rucio.declare_bad_replica(one.expected.rse, did, reason)
+            rucio.declare_bad_replica(check.expected.rse, did, reason)
             return "declared bad: Rucio replaces it"
         except RucioDeniedError:
-            rucio.declare_suspicious_replica(one.expected.rse, did, reason)
-            return "declared suspicious: only an administrator may have it replaced"
+            rucio.declare_suspicious_replica(check.expected.rse, did, reason)
+            return "declared suspicious: only an administrator can have it replaced"
     except (CatalogueError, DatasetError) as error:
         return f"not declared: {error.message}"
 

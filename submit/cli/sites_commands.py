@@ -1,4 +1,4 @@
-"""``treehammer sites list | check | import | schema``."""
+"""Commands ``treehammer sites list | check | import | schema``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from treehammer.text_formatting import pluralize
 
 @click.group()
 def sites() -> None:
-    """Where jobs run, and through which doors they read."""
+    """Show and check the sites where jobs run."""
 
 
 @sites.command("list")
@@ -84,21 +84,20 @@ def _format_ceilings(values: Mapping[str, Any]) -> str:
 @click.option(
     "--dataset",
     default="",
-    help="Read the first file of this dataset through each door; by default any file there.",
+    help="Read the first file of this dataset through each door [default: any file].",
 )
 @output_options
 @click.pass_obj
 def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
-    """Try each door and batch system for real and say what is wrong.
+    """Check each door and batch system by using it.
 
-    SITES are names, labels (label:WORD) or all, comma separated. Leaves with 1 when anything is
-    wrong.
+    SITES are names, labels (label:WORD) or all, comma separated. The exit code is 1 if a check fails.
 
     Example: treehammer sites check label:near --dataset reference-750mb
     """
     chosen = select_sites([part.strip() for part in names.split(",") if part.strip()], settings)
     if not chosen:
-        raise NothingToDoError("no site is named", hint="Try: treehammer sites check all")
+        raise NothingToDoError("no site given", hint="Try: treehammer sites check all")
     trials = probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar)
     columns = (
         OutputColumn("site", "site"),
@@ -106,19 +105,21 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
         OutputColumn("result", "result"),
         OutputColumn("rtt_s", "round trip", _format_milliseconds, align_right=True),
         OutputColumn("server", "server"),
-        OutputColumn("told", "found"),
+        OutputColumn("details", "finding"),
     )
     rows = [
-        asdict(trial) | ({"told": _format_remedy(trial)} if form == TABLE else {})
+        asdict(trial) | ({"details": _format_remedy(trial)} if form == TABLE else {})
         for trial in trials
     ]
     print_rows(rows, columns, form=form)
-    wrong = sum(trial.result == PROBE_FAILED for trial in trials)
+    failed = sum(trial.result == PROBE_FAILED for trial in trials)
     if form == TABLE:
         if any(not site.is_local for site in chosen):
-            click.echo("The nodes' interpreter, CVMFS and software only a job can try.", err=True)
-        click.echo(f"{wrong} of {pluralize(len(trials), 'check')} found something wrong", err=True)
-    return ExitCode.REGRESSION if wrong else ExitCode.DONE
+            click.echo(
+                "Only a job can check the interpreter, CVMFS and software of the nodes.", err=True
+            )
+        click.echo(f"{failed} of {pluralize(len(trials), 'check')} failed", err=True)
+    return ExitCode.REGRESSION if failed else ExitCode.DONE
 
 
 def _make_target(dataset: str, settings: Settings) -> ProbeTarget:
@@ -139,14 +140,12 @@ def _format_remedy(trial: SiteProbeResult) -> str:
 
 @sites.group("import")
 def import_sites() -> None:
-    """Make a sites file from what others publish."""
+    """Create a sites file from public catalogs."""
 
 
 @import_sites.command("cric")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--pool", default="grid", show_default=True, help="HTCondor pool that takes the jobs."
-)
+@click.option("--pool", default="grid", show_default=True, help="HTCondor pool for the jobs.")
 @click.option(
     "--requirements",
     default="",
@@ -170,10 +169,10 @@ def import_cric(
     path_prefix: str,
     output: Path | None,
 ) -> None:
-    """Make sites of the JSON that CRIC publishes, the experiments' catalogue of sites.
+    """Create sites from JSON documents of CRIC, the experiments' site catalog.
 
-    FILES are what ddmendpoint, pandaqueue, site and core/service give with ?json. What cannot be
-    taken is listed.
+    FILES are the JSON documents of ddmendpoint, pandaqueue, site and core/service (?json). Entries that
+    cannot be imported are listed.
 
     Example: treehammer sites import cric ddmendpoint.json site.json -o sites.toml
     """
@@ -182,9 +181,9 @@ def import_cric(
     options = cric.CricOptions(pool, requirements, storage_type, path_prefix)
     found = cric.import_sites(files, options)
     for line in found.skipped:
-        click.echo(f"left out: {line}", err=True)
+        click.echo(f"skipped: {line}", err=True)
     if not found.sites:
-        raise NothingToDoError("these documents hold no site with a door that ROOT can open")
+        raise NothingToDoError("no site in these documents has a door that ROOT can open")
     pools = [HTCondorPool(pool)]
     if output is None:
         click.echo(sites_file.format_sites_file(found.sites, pools, Path("sites.toml")), nl=False)

@@ -62,6 +62,15 @@ class SiteJobs:
         ]
 
     @property
+    def failure_classes(self) -> dict[str, str]:
+        """Job id -> failure class of its last attempt, of the jobs that ended by themselves."""
+        return {
+            job.id: self.last[job.id].failure_class if job.id in self.last else ""
+            for job in self.jobs
+            if job.state in _ENDED_STATES
+        }
+
+    @property
     def stop_messages(self) -> list[str]:
         """Messages of earlier stops that still hold."""
         cancelled = [job.id for job in self.jobs if job.state == JobState.CANCELLED.value]
@@ -138,9 +147,7 @@ def _failed_jobs(store: Store, campaign: CampaignRow, sites: Iterable[SiteJobs])
     last: dict[str, AttemptRow] = {}
     for here in sites:
         last |= here.last
-        for job in here.jobs:
-            if job.state in _ENDED_STATES:
-                found[job.id] = here.last[job.id].failure_class if job.id in here.last else ""
+        found |= here.failure_classes
     for row in select_failed_measurements(store, campaign, ("job_id", "attempt", *OUTCOME_COLUMNS)):
         job_id = str(row["job_id"])
         # The site is not to blame for a feature that a release lacks.

@@ -182,12 +182,7 @@ class HTCondorBatch:
         ads: Mapping[int, ClassAdValues],
     ) -> Mapping[str, JobStatus]:
         """Derive the statuses of some jobs of one cluster."""
-        fetched: Sequence[int] = ()
-        if self.pool.spool:
-            self._fetch_output(
-                cluster, [proc for proc in procs if _has_output_waiting(ads.get(proc))]
-            )
-            fetched = [proc for proc in procs if _has_left_queue(ads.get(proc))]
+        fetched = self._fetch_output(cluster, procs, ads) if self.pool.spool else ()
         # Read after the queue: the log explains why a job has left it.
         seen = EventLogState.read(submission, fetched)
         cancelled = submission.is_cancelled
@@ -253,11 +248,18 @@ class HTCondorBatch:
             return JobStatus(batch_id, JobState.LOST, (), "lost", reason)
         return None
 
-    def _fetch_output(self, cluster: int, procs: Sequence[int]) -> None:
-        """Fetch the output of completed jobs from the schedd, which then forgets them."""
-        if procs:
-            ids = [f"{cluster}.{proc}" for proc in procs]
-            self.connection.query_schedd(lambda schedd: schedd.retrieve(ids))
+    def _fetch_output(
+        self, cluster: int, procs: Sequence[int], ads: Mapping[int, ClassAdValues]
+    ) -> Sequence[int]:
+        """Fetch output of completed jobs from the schedd, which then forgets them.
+
+        Returns:
+            Procs whose output and event log have arrived.
+        """
+        waiting = [f"{cluster}.{proc}" for proc in procs if _has_output_waiting(ads.get(proc))]
+        if waiting:
+            self.connection.query_schedd(lambda schedd: schedd.retrieve(waiting))
+        return [proc for proc in procs if _has_left_queue(ads.get(proc))]
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder, as far as the output has arrived."""
@@ -363,19 +365,24 @@ class HTCondorBatch:
         Raises:
             BatchError: HTCondor does not answer, or a folder cannot be removed.
         """
-        over: dict[str, set[str]] = defaultdict(set)
+        ended: dict[str, set[str]] = defaultdict(set)
         for submission, cluster, procs in self._group_by_cluster(batch_ids):
             if submission.path.is_dir():
-                ids = {f"{cluster}.{proc}@{submission.name}": proc for proc in procs}
-                open_ids = {i for i, status in self.query(ids).items() if not status.state.is_final}
-                left = [proc for batch_id, proc in ids.items() if batch_id not in open_ids]
-                over[submission.campaign].update(submission.job_ids[proc] for proc in left)
+                ended[submission.campaign] |= self._ended_job_ids(submission, cluster, procs)
         return sum(
             submission.remove()
-            for campaign, job_ids in over.items()
+            for campaign, job_ids in ended.items()
             for submission in [*find_submissions(self.root, campaign)]
             if job_ids.issuperset(submission.job_ids)
         )
+
+    def _ended_job_ids(
+        self, submission: Submission, cluster: int, procs: Sequence[int]
+    ) -> set[str]:
+        """Return the ids of jobs that are final or unknown to HTCondor."""
+        ids = {f"{cluster}.{proc}@{submission.name}": proc for proc in procs}
+        open_ids = {i for i, status in self.query(ids).items() if not status.state.is_final}
+        return {submission.job_ids[proc] for i, proc in ids.items() if i not in open_ids}
 
     # -- diagnosis
 

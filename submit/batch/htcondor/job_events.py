@@ -107,24 +107,34 @@ class JobEventState:
 
     def apply(self, event: JobEvent) -> None:
         """Apply an event. Applying it twice changes nothing."""
-        number = event.attempt or max(self.starts, default=0)
-        if not event.attempt and event.kind == EXECUTE:
-            guess = number if number and self.starts[number].is_open else number + 1
-            self._add_start(replace(event, attempt=guess))
-            self.starts[guess] = replace(self.starts[guess], is_number_guessed=True)
-        elif event.kind in (EXECUTE, TRANSFER) and event.attempt:
+        transition = _JOB_TRANSITIONS.get(event.kind, JobEventState._apply_to_start)
+        transition(self, event, event.attempt or max(self.starts, default=0))
+
+    def _apply_execution(self, event: JobEvent, number: int) -> None:
+        if event.attempt:
             self._add_start(event)
-        elif event.kind == HELD:
-            self._record_hold(event, number)
-        elif event.kind == RELEASED:
-            self.hold_reason = ""
-        elif event.kind == ABORTED:
-            self.removal_reason, self.ended_us = event.values.get("Reason", ""), event.time_us
-        elif number:
-            start = self.starts.setdefault(number, ExecutionStart())
-            self.starts[number] = _apply_shadow_event(start, event)
-            if event.kind == TERMINATED:
-                self.is_over, self.hold_reason, self.ended_us = True, "", event.time_us
+            return
+        guess = number if number and self.starts[number].is_open else number + 1
+        self._add_start(replace(event, attempt=guess))
+        self.starts[guess] = replace(self.starts[guess], is_number_guessed=True)
+
+    def _apply_transfer(self, event: JobEvent, _number: int) -> None:
+        if event.attempt:
+            self._add_start(event)
+
+    def _apply_release(self, _event: JobEvent, _number: int) -> None:
+        self.hold_reason = ""
+
+    def _apply_removal(self, event: JobEvent, _number: int) -> None:
+        self.removal_reason, self.ended_us = event.values.get("Reason", ""), event.time_us
+
+    def _apply_to_start(self, event: JobEvent, number: int) -> None:
+        if not number:
+            return
+        start = self.starts.setdefault(number, ExecutionStart())
+        self.starts[number] = _apply_shadow_event(start, event)
+        if event.kind == TERMINATED:
+            self.is_over, self.hold_reason, self.ended_us = True, "", event.time_us
 
     def _add_start(self, event: JobEvent) -> None:
         number, values = event.attempt, event.values
@@ -141,7 +151,7 @@ class JobEventState:
         if start.is_open:
             self.hold_reason = ""
 
-    def _record_hold(self, event: JobEvent, number: int) -> None:
+    def _apply_hold(self, event: JobEvent, number: int) -> None:
         self.hold_reason = format_hold_reason(
             event.values.get("HoldReason", ""),
             event.values.get("HoldReasonCode", ""),
@@ -153,6 +163,16 @@ class JobEventState:
             start.is_open or (start.failure_class == "evicted" and _belongs_to(start, event))
         ):
             self.starts[number] = start.as_lost(event.time_us, "held", self.hold_reason)
+
+
+#: Event type -> transition of the job; all other types change a start only.
+_JOB_TRANSITIONS: Mapping[int, Callable[[JobEventState, JobEvent, int], None]] = {
+    EXECUTE: JobEventState._apply_execution,
+    TRANSFER: JobEventState._apply_transfer,
+    HELD: JobEventState._apply_hold,
+    RELEASED: JobEventState._apply_release,
+    ABORTED: JobEventState._apply_removal,
+}
 
 
 def format_hold_reason(reason: str, code: object, subcode: object) -> str:

@@ -301,7 +301,7 @@ def _shared_inputs(jobs: Sequence[JobDescription]) -> Mapping[str, Path]:
 
 
 def _link_or_copy(source: Path, target: str) -> None:
-    """Create a hard link, or a copy across disks; nobody changes the file."""
+    """Create a hard link, or a copy across disks; the file is never changed."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:  # another disk, or a folder

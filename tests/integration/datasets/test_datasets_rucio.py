@@ -73,7 +73,7 @@ def on_disk(grid: Grid, site: str, name: str) -> Path:
 def test_from_nothing_to_verified_replicas_everywhere(hammer: RucioUser, placed: str) -> None:
     printed = (hammer.home / "printed").read_text()
     assert printed.count("here   3 of 3") == len(SITES)
-    assert "we may add" in printed  # the quota, first
+    assert "quota left" in printed  # the quota, first
     assert hammer.replica_states(placed) == dict.fromkeys(SITES, "good")
     assert hammer.replica_states(placed, "--full") == dict.fromkeys(SITES, "good")
 

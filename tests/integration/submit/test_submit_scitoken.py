@@ -57,8 +57,8 @@ def user(pool: Grid, tmp_path: Path) -> TokenDesk:
 def test_a_campaign_by_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None:
     user.comes_with(issuer.write_token(user.folder / "scitoken"))
     found = user.checks()
-    assert found["token scitoken"]["finding"].startswith("holds until")
-    assert f"takes jobs of {SCITOKEN_USER}@{user.grid.pool.domain}" in found["schedd"]["finding"]
+    assert found["token scitoken"]["finding"].startswith("valid until")
+    assert f"accepts jobs of {SCITOKEN_USER}@{user.grid.pool.domain}" in found["schedd"]["finding"]
 
     user.set_payload("test ! -e scitoken")
     said = user.run_in_shell(

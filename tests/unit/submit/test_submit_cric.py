@@ -151,7 +151,7 @@ def test_the_verb_writes_a_file_that_reads_the_same(tmp_path: Path) -> None:
     done = CliRunner().invoke(verbs, [*arguments, "-o", str(output)], catch_exceptions=False)
     assert done.exit_code == 0
     assert f"2 sites in {output}" in done.stdout
-    assert "left out: EXAMPLE-T1_DATATAPE: is on tape" in done.stderr
+    assert "skipped: EXAMPLE-T1_DATATAPE: is on tape" in done.stderr
     expected = cric.import_sites(ALL, GRID).sites
     assert list(sites_file.read_sites_file(output).sites.values()) == expected
 

@@ -231,7 +231,7 @@ def test_verify_tells_of_doors_and_leaves_with_1(
     ("words", "problem"),
     [
         (("made", "--sites", "NEAR", "--declare"), "--declare needs --full"),
-        (("made", "--full"), "are for replicas at sites"),
+        (("made", "--full"), "need --sites"),
         (("--sites", "NEAR"), "needs the NAME"),
     ],
 )

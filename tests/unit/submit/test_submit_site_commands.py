@@ -73,7 +73,7 @@ def test_a_check_tells_what_is_wrong_and_leaves_with_1(settings: Settings) -> No
     assert "Correct the prefix" in gone["remedy"]
     shown = run(settings, "check", "label:mine")
     assert "Correct the prefix" in " ".join(shown.stdout.split())
-    assert "1 of 2 checks found something wrong" in shown.stderr
+    assert "1 of 2 checks failed" in shown.stderr
 
 
 def test_a_check_without_a_finding_leaves_with_0(settings: Settings) -> None:
@@ -85,7 +85,7 @@ def test_a_check_without_a_finding_leaves_with_0(settings: Settings) -> None:
 def test_what_cannot_be_checked_is_told(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'DESK'"):
         run(settings, "check", "DESC")
-    with pytest.raises(NothingToDoError, match="no site is named"):
+    with pytest.raises(NothingToDoError, match="no site given"):
         run(settings, "check", ",")
     with pytest.raises(DatasetError, match="nothing"):
         run(settings, "check", "--dataset", "nothing")
