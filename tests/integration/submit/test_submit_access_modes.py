@@ -1,4 +1,4 @@
-"""The shipped test of ways to a file, on real doors: what is copied is verified, what is lacking is said."""
+"""The shipped test of access modes at real doors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def measured(settings: Settings, *changes: str) -> dict[tuple[str, str], Mapping
         }
 
 
-def test_every_way_to_a_file_and_the_copy_counts(settings: Settings) -> None:
+def test_all_access_modes_are_measured(settings: Settings) -> None:
     doors = ("-P", "door=root,http,pinned")
     found = measured(settings, "-P", "root=6.40.00", *doors)
     lacking = {place for place, row in found.items() if row["failure_kind"] == "not-supported"}
@@ -102,7 +102,7 @@ def test_every_way_to_a_file_and_the_copy_counts(settings: Settings) -> None:
     assert rows["root", "staged"]["access_rate_hz_ratio"] > 0
 
 
-def test_a_bad_replica_is_never_staged(settings: Settings, grid: Grid) -> None:
+def test_bad_replica_is_never_staged(settings: Settings, grid: Grid) -> None:
     replica = replica_files.replica_path(grid.box, DISTANT, "tiny", "tiny.root")
     before = replica.read_bytes()
     replica_files.corrupt_file(replica)

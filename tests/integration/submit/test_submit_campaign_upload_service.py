@@ -1,4 +1,4 @@
-"""Submitters with databases of their own: the service learns of their campaigns, jobs and attempts."""
+"""Uploads of campaigns, jobs and attempts from separate databases to a real service."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def until(true: Callable[[], object], what: str) -> None:
         time.sleep(0.2)
 
 
-def test_the_service_knows_what_the_submitter_knows(
+def test_service_has_same_rows_as_submitter(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     own = local_user.settings
@@ -80,7 +80,7 @@ def test_the_service_knows_what_the_submitter_knows(
     assert remembered(service_process.database) == there
 
 
-def test_jobs_that_run_are_left_to_who_follows_them(
+def test_service_leaves_running_jobs_to_submitter(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     local_user.write_payload(30)
@@ -106,7 +106,7 @@ def test_jobs_that_run_are_left_to_who_follows_them(
     assert [job.state for job in remembered(service_process.database)[1]] == ["cancelled"]
 
 
-def test_what_could_not_be_told_is_told_later(
+def test_failed_uploads_are_repeated(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     local_user.settings = service_process.settings_for_user(local_user.settings)
@@ -134,7 +134,7 @@ def test_what_could_not_be_told_is_told_later(
     assert remembered(service_process.database) == remembered(local_user.settings.database)
 
 
-def test_a_campaign_without_the_service_stays_at_home(
+def test_campaign_without_service_is_not_uploaded(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     local_user.settings = service_process.settings_for_user(local_user.settings)
@@ -148,9 +148,7 @@ def test_a_campaign_without_the_service_stays_at_home(
     assert remembered(service_process.database) == ([], [], [])
 
 
-def test_a_database_that_both_share_is_followed_by_who_submitted(
-    local_user: LocalUser, tmp_path: Path
-) -> None:
+def test_shared_database_tracks_local_jobs(local_user: LocalUser, tmp_path: Path) -> None:
     served = ServiceProcess(tmp_path / "central", database=local_user.settings.database)
     served.start()
     try:

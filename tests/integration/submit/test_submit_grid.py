@@ -1,4 +1,4 @@
-"""Campaigns at the sites of a real pool: polite, paced, stopped where they fail, and resumed."""
+"""Campaigns at sites of a real pool: pacing, limits, breaker and resumption."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _attempts(user: GridUser, site: str = "") -> list[AttemptRow]:
         return store.attempts(job.id for job in jobs if not site or job.site == site)
 
 
-def test_a_campaign_at_many_sites_from_several_shells(user: GridUser) -> None:
+def test_campaign_runs_at_many_sites(user: GridUser) -> None:
     user.set_payload('test "$XRD_APPNAME" = treehammer && test -z "$HOME" && env')
     sites = ",".join(user.sites)
     campaign = user.submit_campaign(
@@ -79,9 +79,7 @@ def test_starts_are_spread_and_bounded(user: GridUser, pace: tuple[str, str]) ->
     assert all(8 <= gap <= 16 for gap in gaps), gaps
 
 
-def test_a_site_that_fails_is_stopped_and_goes_on_once_repaired(
-    user: GridUser, tmp_path: Path
-) -> None:
+def test_breaker_stops_failing_site_until_resumed(user: GridUser, tmp_path: Path) -> None:
     bad, good = user.grid.box.sites[:2]
     end = time.time() + 3600
     old = write_token(tmp_path / "old", end, secret="old")
@@ -116,7 +114,7 @@ grep -q new "$BEARER_TOKEN_FILE" || test "$exec_it" || exit 9"""
     assert not (user.grid.submit_dir / campaign).exists(), "both submissions are gone"
 
 
-def test_transient_trouble_is_tried_again_on_a_budget(user: GridUser, tmp_path: Path) -> None:
+def test_transient_failures_are_retried_within_budget(user: GridUser, tmp_path: Path) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()
     (folder / "htcondor.sub.j2").write_text(
@@ -148,7 +146,7 @@ def test_transient_trouble_is_tried_again_on_a_budget(user: GridUser, tmp_path: 
         ("idle_s", "true", "submission", "no machine of the site took the job within 5 s"),
     ],
 )
-def test_limits_end_a_job_and_say_why(
+def test_limits_end_job_with_reason(
     user: GridUser, tmp_path: Path, limit: str, script: str, kind: str, said: str
 ) -> None:
     folder = tmp_path / "templates"
@@ -168,7 +166,7 @@ def test_limits_end_a_job_and_say_why(
     assert said in attempt.message
 
 
-def test_credentials_reach_jobs_and_nothing_else(user: GridUser, tmp_path: Path) -> None:
+def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
     secrets = ("PROXY-5ecret", "TOKEN-5ecret")
     end = time.time() + 3600
     shown = write_proxy(tmp_path / "p", end, secret=secrets[0])
@@ -203,7 +201,7 @@ def test_credentials_reach_jobs_and_nothing_else(user: GridUser, tmp_path: Path)
     assert user.last_campaign_id() == campaign
 
 
-def test_what_is_rendered_is_what_condor_submit_takes(user: GridUser, tmp_path: Path) -> None:
+def test_condor_submit_accepts_rendered_files(user: GridUser, tmp_path: Path) -> None:
     hostile = 'a"b $(x) $$(y) \\'
     site = user.grid.box.sites[0]
     arguments = ("--sites", f"{site},FAR", "--name", hostile, "--in-flight", "4")
@@ -219,7 +217,7 @@ def test_what_is_rendered_is_what_condor_submit_takes(user: GridUser, tmp_path: 
         assert 'JobBatchName="a\\"b $(x) $$(DOLLARDOLLAR)(y) \\."' in ads
 
 
-def test_what_htcondor_refuses_is_told_at_once(user: GridUser) -> None:
+def test_htcondor_error_is_reported(user: GridUser) -> None:
     site = user.grid.box.sites[0]
     user.write_sites_file(**{site: {"submit": {"periodic_hold": "1 +* 2"}}})
     error = user.invoke_command("submit", str(user.test), "--sites", site).exception

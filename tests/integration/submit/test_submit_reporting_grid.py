@@ -1,4 +1,4 @@
-"""Jobs of a real pool that report to the real service while they run."""
+"""Jobs of a real pool that report to a real service while they run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def service(user: GridUser, tmp_path: Path) -> Iterator[ServiceProcess]:
     made.end_process()
 
 
-def test_a_killed_service_and_lost_sandboxes_lose_and_double_nothing(
+def test_killed_service_and_lost_sandboxes_lose_nothing(
     user: GridUser, service: ServiceProcess
 ) -> None:
     site = user.grid.box.sites[0]
@@ -87,9 +87,7 @@ def test_a_killed_service_and_lost_sandboxes_lose_and_double_nothing(
     assert {row["failure_class"] for row in rows} == {None}
 
 
-def test_jobs_that_are_queued_anew_report_with_tokens_of_their_own(
-    user: GridUser, service: ServiceProcess
-) -> None:
+def test_requeued_jobs_report_with_new_tokens(user: GridUser, service: ServiceProcess) -> None:
     site = user.grid.box.sites[0]
     user.settings = service.settings_for_user(user.settings)
     user.set_payload('test -e "$HOME" || exit 3')

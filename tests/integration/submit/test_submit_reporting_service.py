@@ -1,4 +1,4 @@
-"""Jobs that report to the real service: live results, two ways home, and neither loses or doubles."""
+"""Jobs that report to a real service: live results, and collection without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sandboxes(desk: LocalUser) -> list[Path]:
     return sorted(desk.settings.spool_dir.glob("jobs/*/*/attempt-*/"))
 
 
-def test_both_ways_home_bring_the_same_rows(
+def test_reported_and_collected_rows_are_equal(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     own = local_user.settings
@@ -69,7 +69,7 @@ def test_both_ways_home_bring_the_same_rows(
         assert {name: row[name] for name in record.values} == dict(record.values)
 
 
-def test_with_the_service_away_throughout_nothing_is_missing(
+def test_unavailable_service_loses_nothing(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     service_process.end_process()
@@ -79,8 +79,8 @@ def test_with_the_service_away_throughout_nothing_is_missing(
         "submit", str(local_user.test), "--service-timeout", "1s", "--wait"
     )
     assert said.exception is None, said.output
-    assert "cannot be used now" in said.output
-    assert "each waits 1 s for it" in said.output
+    assert "is not available" in said.output
+    assert "each spends up to 1 s" in said.output
     collected = read_whole_rows(own.database)
     assert len(collected) == 4
     assert {row["failure_class"] for row in collected} == {None}
@@ -93,7 +93,7 @@ def test_with_the_service_away_throughout_nothing_is_missing(
     assert service_process.read_measurements() == collected, "column by column"
 
 
-def test_one_database_for_service_and_submitter(local_user: LocalUser, tmp_path: Path) -> None:
+def test_shared_database_of_service_and_submitter(local_user: LocalUser, tmp_path: Path) -> None:
     served = ServiceProcess(tmp_path / "central", database=local_user.settings.database)
     served.start()
     try:
@@ -110,9 +110,7 @@ def test_one_database_for_service_and_submitter(local_user: LocalUser, tmp_path:
         served.end_process()
 
 
-def test_a_sandbox_that_is_lost_loses_nothing_that_was_reported(
-    local_user: LocalUser, tmp_path: Path
-) -> None:
+def test_lost_sandbox_keeps_reported_measurements(local_user: LocalUser, tmp_path: Path) -> None:
     served = ServiceProcess(tmp_path / "central", database=local_user.settings.database)
     served.start()
     bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
@@ -129,7 +127,7 @@ def test_a_sandbox_that_is_lost_loses_nothing_that_was_reported(
         served.end_process()
 
 
-def test_a_service_that_is_killed_under_a_campaign_loses_and_doubles_nothing(
+def test_killed_service_loses_and_duplicates_nothing(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     local_user.write_payload(0.4)
@@ -155,7 +153,7 @@ def test_a_service_that_is_killed_under_a_campaign_loses_and_doubles_nothing(
     assert [account["upload"]["pending"] for account in accounts] == [0] * 8
 
 
-def test_the_token_is_nowhere_but_in_its_file(
+def test_token_appears_only_in_its_file(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     (local_user.test / "run.sh").write_text(
@@ -186,7 +184,7 @@ def _holds(path: Path, secrets: list[bytes]) -> bool:
     return any(secret in content for secret in secrets)
 
 
-def test_a_revoked_key_is_refused_before_anything_is_submitted(
+def test_revoked_key_is_refused_before_submission(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     local_user.settings = service_process.settings_for_user(local_user.settings)
@@ -209,7 +207,7 @@ def test_a_revoked_key_is_refused_before_anything_is_submitted(
     assert service_process.read_measurements() == []
 
 
-def test_a_service_that_is_restarted_in_order_is_waited_for(
+def test_workers_wait_for_restarted_service(
     local_user: LocalUser, service_process: ServiceProcess
 ) -> None:
     local_user.settings = service_process.settings_for_user(local_user.settings)

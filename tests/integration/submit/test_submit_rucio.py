@@ -1,4 +1,4 @@
-"""Campaigns on what a real Rucio has placed: which replica is read, who is skipped, what counts."""
+"""Campaigns on data placed by a real Rucio."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def on_disk(hammer: RucioUser, site: str, did: str) -> Path:
     return replica_files.path_behind_url(hammer.grid.box, site, pfn)
 
 
-def test_sites_without_a_good_replica_are_named_and_skipped(
-    hammer: RucioUser, tmp_path: Path
-) -> None:
+def test_sites_without_good_replica_are_skipped(hammer: RucioUser, tmp_path: Path) -> None:
     """Nothing there, only in the catalogue, and of another size: three reasons, one site left."""
     manifest = write_dataset(hammer.datasets, "planned", {"one.root": os.urandom(5000)})
     spec = shell_test(tmp_path, "planned")
@@ -68,14 +66,14 @@ def test_sites_without_a_good_replica_are_named_and_skipped(
         "submit", spec, "--sites", "all", "--dry-run", "--json"
     )
     assert code == 0, said
-    assert "SITE_B is skipped at door rucio" in said + printed
+    assert "Door rucio of site SITE_B is skipped" in said + printed
     assert "one.root: Rucio has no replica at SITE_B_DATA for root" in said + printed
 
     hammer.run_datasets("place", "planned", "--sites", "all")
     code, printed, said = hammer.invoke_command("render", spec, "--sites", "all", "--full")
     assert code == 0, said
     for site in SITES:
-        assert f"skipped at door {site}" not in said + printed
+        assert f"{site} is skipped" not in said + printed
     on_disk(hammer, "SITE_B", "planned.one.root").unlink()
     on_disk(hammer, "SITE_C", "planned.one.root").write_bytes(b"short")
     code, printed, said = hammer.invoke_command(
@@ -94,9 +92,7 @@ def test_sites_without_a_good_replica_are_named_and_skipped(
     assert "SITE_B is skipped" in said
 
 
-def test_who_has_none_of_the_data_plans_with_what_rucio_has(
-    hammer: RucioUser, tmp_path: Path
-) -> None:
+def test_plan_uses_manifest_from_rucio(hammer: RucioUser, tmp_path: Path) -> None:
     write_dataset(hammer.datasets, "afar", {"one.root": os.urandom(5000)})
     hammer.run_datasets("place", "afar", "--sites", "SITE_A")
     elsewhere = RucioUser(hammer.grid, tmp_path / "elsewhere", "hammer")
@@ -110,9 +106,7 @@ def test_who_has_none_of_the_data_plans_with_what_rucio_has(
     assert "/afar.one.root" in printed
 
 
-def test_what_read_a_replica_that_is_found_bad_does_not_count_until_it_is_repaired(
-    hammer: RucioUser, tmp_path: Path
-) -> None:
+def test_measurements_of_bad_replica_do_not_count(hammer: RucioUser, tmp_path: Path) -> None:
     write_dataset(hammer.datasets, "counted", {"one.root": os.urandom(5000)})
     hammer.run_datasets("place", "counted", "--sites", "SITE_A,SITE_B")
     spec = shell_test(tmp_path, "counted")

@@ -1,4 +1,4 @@
-"""A real pool that knows its users by SciTokens: who is let in, and who is not and is told why."""
+"""Authentication by SciToken at a real pool."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def user(pool: Grid, tmp_path: Path) -> TokenDesk:
     return TokenDesk(tmp_path, pool)
 
 
-def test_a_campaign_by_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None:
+def test_campaign_runs_with_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None:
     user.comes_with(issuer.write_token(user.folder / "scitoken"))
     found = user.checks()
     assert found["token scitoken"]["finding"].startswith("valid until")
@@ -74,7 +74,7 @@ def test_a_campaign_by_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None
     assert len(owned.split()) == 1
 
 
-def test_tokens_that_are_of_no_use_are_told(user: TokenDesk, issuer: ScitokenIssuer) -> None:
+def test_unusable_scitokens_are_reported(user: TokenDesk, issuer: ScitokenIssuer) -> None:
     user.comes_with(issuer.write_token(user.folder / "old", life_s=-100))
     found = user.checks()
     assert "expired at" in found["token old"]["finding"]

@@ -1,4 +1,4 @@
-"""``sites check`` on a real grid: all is well, and each thing that can be wrong is told."""
+"""Command ``sites check`` on a real grid."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(grid: Grid, folder: Path, *arguments: str) -> Result:
     )
 
 
-def test_all_of_a_testbed_is_well(grid: Grid, tmp_path: Path) -> None:
+def test_testbed_passes_all_checks(grid: Grid, tmp_path: Path) -> None:
     done = run(grid, tmp_path, "--json")
     rows = json.loads(done.stdout)
     assert [row for row in rows if row["result"] != PROBE_OK] == []
@@ -72,7 +72,7 @@ def test_all_of_a_testbed_is_well(grid: Grid, tmp_path: Path) -> None:
     assert far["rtt_s"] > 0.005
 
 
-def test_a_cache_that_has_files_is_well(
+def test_cache_with_files_passes(
     known: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
 ) -> None:
     """It cannot look at the folders that it has of its own then."""
@@ -88,12 +88,12 @@ def test_a_cache_that_has_files_is_well(
     assert row["result"] == PROBE_OK, row
 
 
-def test_sites_are_chosen_by_label(grid: Grid, tmp_path: Path) -> None:
+def test_sites_are_selected_by_label(grid: Grid, tmp_path: Path) -> None:
     rows = json.loads(run(grid, tmp_path, "label:distant", "--json").stdout)
     assert {row["site"] for row in rows if row["check"] == "machines"} == {grid.box.sites[-1]}
 
 
-def test_a_dataset_that_is_not_there_is_told(
+def test_missing_dataset_is_reported(
     known: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
 ) -> None:
     path = ProbeTarget("no-such-set/f.root", 3)
@@ -105,7 +105,7 @@ def test_a_dataset_that_is_not_there_is_told(
     assert all("Place the dataset there" in trial.remedy for trial in doors), doors
 
 
-def test_a_selector_that_matches_no_slot_is_told_at_once(
+def test_requirements_without_matching_slot_fail(
     known: sites_file.SitesFileContent, tmp_path: Path
 ) -> None:
     site, pool = _first(known)
@@ -116,9 +116,7 @@ def test_a_selector_that_matches_no_slot_is_told_at_once(
     assert "stay idle" in found.remedy
 
 
-def test_a_selector_that_is_no_expression_is_told(
-    known: sites_file.SitesFileContent, tmp_path: Path
-) -> None:
+def test_invalid_requirements_fail(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
     site, pool = _first(known)
     wrong = dataclasses.replace(site, requirements="TARGET.GLIDEIN_Site == (")
     found = tried(tmp_path, wrong, pool)["machines"]
@@ -126,9 +124,7 @@ def test_a_selector_that_is_no_expression_is_told(
     assert "no ClassAd expression" in found.finding
 
 
-def test_a_schedd_that_nobody_knows_is_told(
-    known: sites_file.SitesFileContent, tmp_path: Path
-) -> None:
+def test_unknown_schedd_fails(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
     site, pool = _first(known)
     found = tried(tmp_path, site, dataclasses.replace(pool, schedd="other@nowhere"))
     assert found["collector"].result == PROBE_OK
@@ -136,9 +132,7 @@ def test_a_schedd_that_nobody_knows_is_told(
     assert "no schedd other@nowhere" in found["schedd"].finding
 
 
-def test_a_collector_that_is_not_there_is_told(
-    known: sites_file.SitesFileContent, tmp_path: Path
-) -> None:
+def test_unreachable_collector_fails(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
     site, pool = _first(known)
     found = tried(tmp_path, site, dataclasses.replace(pool, collector="127.0.0.1:9"))
     assert found["collector"].result == PROBE_FAILED
@@ -155,7 +149,7 @@ def test_a_collector_that_is_not_there_is_told(
         ({"exp": +3600}, "valid until"),
     ],
 )
-def test_a_token_of_somebody_else_is_told(
+def test_unusable_token_is_reported(
     known: sites_file.SitesFileContent, tmp_path: Path, claims: dict[str, int] | None, words: str
 ) -> None:
     """``claims`` holds the end as seconds from now: names of tests do not depend on the moment."""
@@ -184,7 +178,7 @@ def test_a_token_of_somebody_else_is_told(
     assert "token_dir" in found["collector"]["remedy"]
 
 
-def test_a_grid_resource_is_reached(
+def test_grid_resource_is_reached(
     grid: Grid, known: sites_file.SitesFileContent, tmp_path: Path
 ) -> None:
     site, pool = _first(known)

@@ -1,4 +1,4 @@
-"""What the results service is told of a campaign: news alone, until they are acknowledged."""
+"""Upload of campaigns to the results service: changes only, until acknowledged."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 ALL = [(job.id, job.state, [1] if job.id == "b" else []) for job in JOBS]
 
 
-def test_news_alone_are_told(service: Service, settings: Settings, store: Store) -> None:
+def test_only_changes_are_uploaded(service: Service, settings: Settings, store: Store) -> None:
     telling = CampaignUploader(settings)
     assert telling.upload(store, CAMPAIGN, True) == ""
     assert service.told() == [], "it does not report there"
@@ -88,7 +88,7 @@ def test_news_alone_are_told(service: Service, settings: Settings, store: Store)
     assert len(service.told()) == 3
 
 
-def test_what_fails_is_told_again_after_a_pause(
+def test_failed_upload_is_retried_after_pause(
     service: Service, settings: Settings, store: Store
 ) -> None:
     telling = CampaignUploader(settings)
@@ -104,7 +104,7 @@ def test_what_fails_is_told_again_after_a_pause(
     assert service.told() == ALL
 
 
-def test_one_that_is_refused_keeps_no_other_back(
+def test_rejected_rows_do_not_block_others(
     service: Service, settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(campaign_upload, "MAX_ROWS", 1)
@@ -119,7 +119,7 @@ def test_one_that_is_refused_keeps_no_other_back(
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"service": "https://x.org"}', '{"rows": 1}'])
-def test_what_cannot_be_read_is_told_again(
+def test_unreadable_state_uploads_everything(
     service: Service, settings: Settings, store: Store, content: str
 ) -> None:
     telling = CampaignUploader(settings)
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_told_again(
     assert service.told() == ALL
 
 
-def test_another_service_is_told_everything(
+def test_new_service_receives_everything(
     service: Service, settings: Settings, store: Store
 ) -> None:
     CampaignUploader(settings).register_campaign(CAMPAIGN.id)
@@ -141,9 +141,7 @@ def test_another_service_is_told_everything(
     assert service.told() == ALL
 
 
-def test_replicas_of_its_datasets_are_told(
-    service: Service, settings: Settings, store: Store
-) -> None:
+def test_replica_checks_are_uploaded(service: Service, settings: Settings, store: Store) -> None:
     finding = ReplicaRow("1", 5, "twin", "hash", "A", "door", "f", "root://", False, "torn")
     store.add_replicas([finding, replace(finding, id="2", dataset="other")])
     telling = CampaignUploader(settings)
@@ -152,9 +150,7 @@ def test_replicas_of_its_datasets_are_told(
     assert [one["id"] for one in service.documents[0]["replicas"]] == ["1"]
 
 
-def test_what_others_follow_is_theirs_to_tell(
-    service: Service, settings: Settings, store: Store
-) -> None:
+def test_external_jobs_are_not_uploaded(service: Service, settings: Settings, store: Store) -> None:
     store.set_jobs([replace(job, batch_system=f"{EXTERNAL_PREFIX}local") for job in JOBS])
     telling = CampaignUploader(settings)
     telling.register_campaign(CAMPAIGN.id)
@@ -162,7 +158,7 @@ def test_what_others_follow_is_theirs_to_tell(
     assert service.told() == []
 
 
-def test_without_a_key_or_room_it_is_said(
+def test_missing_key_or_disk_space_is_reported(
     service: Service, settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     telling = CampaignUploader(settings)

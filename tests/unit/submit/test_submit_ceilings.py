@@ -1,4 +1,4 @@
-"""Ceilings of sites: refused with the site's name, the ceiling and a way out."""
+"""Ceilings of sites."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from treehammer.submit.sites.site_model import Ceilings
 GB = 5.0
 
 
-def _lines(made: Plan) -> list[str]:
-    return ceiling_checks.list_ceiling_violations(made, cost_estimate.estimate_site_costs(made, {}))
+def _lines(plan: Plan) -> list[str]:
+    return ceiling_checks.list_ceiling_violations(plan, cost_estimate.estimate_site_costs(plan, {}))
 
 
 @pytest.mark.parametrize(
@@ -32,16 +32,18 @@ def _lines(made: Plan) -> list[str]:
         (Ceilings(mb_per_s=1), Pace(), "read less of each file"),
     ],
 )  # fmt: skip
-def test_what_is_above(tmp_path: Path, most: Ceilings, pace: Pace, said: str) -> None:
-    made = make_grid_plan(
+def test_plan_above_ceiling_is_refused(
+    tmp_path: Path, most: Ceilings, pace: Pace, said: str
+) -> None:
+    plan = make_grid_plan(
         tmp_path, READING_TEST, make_grid_site(ceilings=most), options=SubmissionOptions(pace)
     )
-    assert cost_estimate.estimate_site_costs(made, {})[0].read_bytes == GB * 1e9
-    (line,) = _lines(made)
+    assert cost_estimate.estimate_site_costs(plan, {})[0].read_bytes == GB * 1e9
+    (line,) = _lines(plan)
     assert "SITE_A" in line
     assert said in line
     with pytest.raises(ConfigError, match="above the ceiling of a site"):
-        ceiling_checks.check_ceilings(made, cost_estimate.estimate_site_costs(made, {}))
+        ceiling_checks.check_ceilings(plan, cost_estimate.estimate_site_costs(plan, {}))
 
 
 @pytest.mark.parametrize(
@@ -53,29 +55,29 @@ def test_what_is_above(tmp_path: Path, most: Ceilings, pace: Pace, said: str) ->
         (Ceilings(mb_per_s=20), Pace(1)),
     ],
 )
-def test_what_fits(tmp_path: Path, most: Ceilings, pace: Pace) -> None:
-    made = make_grid_plan(
+def test_plan_within_ceilings_is_accepted(tmp_path: Path, most: Ceilings, pace: Pace) -> None:
+    plan = make_grid_plan(
         tmp_path, READING_TEST, make_grid_site(ceilings=most), options=SubmissionOptions(pace)
     )
-    assert _lines(made) == []
+    assert _lines(plan) == []
 
 
-def test_the_remedy_helps(tmp_path: Path) -> None:
-    made = make_grid_plan(
+def test_suggested_in_flight_satisfies_ceiling(tmp_path: Path) -> None:
+    plan = make_grid_plan(
         tmp_path,
         READING_TEST,
         make_grid_site(ceilings=Ceilings(mb_per_s=20)),
         options=SubmissionOptions(Pace(4)),
     )
-    (line,) = _lines(made)
+    (line,) = _lines(plan)
     fits = int(line.split("--in-flight ")[1].rstrip("."))
     again = make_grid_plan(
-        tmp_path, READING_TEST, *made.sites, options=SubmissionOptions(Pace(fits))
+        tmp_path, READING_TEST, *plan.sites, options=SubmissionOptions(Pace(fits))
     )
     assert _lines(again) == []
 
 
-def test_how_long_a_campaign_takes(tmp_path: Path) -> None:
+def test_campaign_duration_depends_on_slots_and_spread(tmp_path: Path) -> None:
     one = make_grid_plan(tmp_path, READING_TEST)
     costs = cost_estimate.estimate_site_costs(one, {})
     alone = ceiling_checks.estimate_campaign_seconds(one, costs)
@@ -86,7 +88,7 @@ def test_how_long_a_campaign_takes(tmp_path: Path) -> None:
     assert ceiling_checks.estimate_campaign_seconds(spread, costs) == 86400
 
 
-def test_who_asks_for_more_at_a_time_than_a_site_takes_is_told(tmp_path: Path) -> None:
+def test_concurrency_above_ceiling_is_reported(tmp_path: Path) -> None:
     site = make_grid_site(ceilings=Ceilings(in_flight=3))
     (line,) = ceiling_checks.list_concurrency_bounds(
         make_grid_plan(tmp_path, READING_TEST, site, options=SubmissionOptions(Pace(4)))

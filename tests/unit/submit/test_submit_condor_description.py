@@ -1,4 +1,4 @@
-"""What HTCondor is told of a site's jobs: one text for all, exact, and checked before it is sent."""
+"""Submit descriptions of clusters: exact, shared by their jobs, and checked."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _someone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_description, "submitter_contact", lambda: "someone@host.example")
 
 
-def _texts(made: Plan, folder: Path) -> list[str]:
+def _texts(plan: Plan, folder: Path) -> list[str]:
     folder.mkdir()
-    return list(dict.fromkeys(item.text for item in render_jobs(made, folder, environ={})))
+    return list(dict.fromkeys(item.text for item in render_jobs(plan, folder, environ={})))
 
 
 #: What stands behind the grid universe, by golden file.
@@ -37,7 +37,7 @@ REMOTE = {"grid": "condor schedd@far collector.far", "arc": "arc https://ce.far.
 
 
 @pytest.mark.parametrize("universe", ["vanilla", *REMOTE])
-def test_the_description_as_it_was_reviewed(tmp_path: Path, universe: str) -> None:
+def test_description_equals_golden_file(tmp_path: Path, universe: str) -> None:
     """Change the golden file with the template, on purpose."""
     options = SubmissionOptions(
         Pace(4, 3600, PaceRamp(2, 60)), credentials=JobCredentials(Path("/p"), Path("/t"))
@@ -45,50 +45,50 @@ def test_the_description_as_it_was_reviewed(tmp_path: Path, universe: str) -> No
     site = make_grid_site(cvmfs="/my/cvmfs", submit={"accounting_group": "group_io"})
     if universe in REMOTE:
         options, site = SubmissionOptions(), replace(site, grid_resource=REMOTE[universe])
-    made = replace(
+    plan = replace(
         make_grid_plan(tmp_path / "test", READING_TEST, site, options=options), campaign_name="C"
     )
-    (text,) = _texts(made, tmp_path / "out")
+    (text,) = _texts(plan, tmp_path / "out")
     assert text == (GOLDEN / f"{universe}.sub").read_text(encoding="utf-8")
 
 
-def test_jobs_of_a_door_share_text_and_files(tmp_path: Path) -> None:
+def test_jobs_of_a_door_share_description_and_files(tmp_path: Path) -> None:
     text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
-    made = make_grid_plan(
+    plan = make_grid_plan(
         tmp_path / "test", text, make_grid_site("root", "other"), make_grid_site(name="SITE_B")
     )
     (tmp_path / "out").mkdir()
-    found = list(render_jobs(made, tmp_path / "out", environ={"SECRET": "s3cret"}))
+    found = list(render_jobs(plan, tmp_path / "out", environ={"SECRET": "s3cret"}))
     assert len({item.text for item in found}) == 3, "two doors of one site, one of the other"
-    assert len(found) == len(made.jobs)
+    assert len(found) == len(plan.jobs)
     assert len({item.inputs["job.json"] for item in found}) == len(found)
     assert len({item.inputs["worker.pyz"] for item in found}) == 1
     assert not any("s3cret" in item.text for item in found)
 
 
-def test_hostile_names_stay_values(tmp_path: Path) -> None:
+def test_hostile_campaign_name_stays_a_value(tmp_path: Path) -> None:
     hostile = 'a"b\nqueue 7\n$(x) $$(y) \\'
-    made = replace(
+    plan = replace(
         make_grid_plan(
             tmp_path / "test", SHELL_TEST.replace("[matrix]", '[matrix]\nroot=["none"]')
         ),
         campaign_name=hostile,
     )
-    (text,) = _texts(made, tmp_path / "out")
+    (text,) = _texts(plan, tmp_path / "out")
     assert not any(line.startswith("queue") for line in text.splitlines())
     assert "$(x)" not in text.split("universe")[1]
     assert "$$(y)" not in text.split("universe")[1]
 
 
-def test_a_site_can_extend_the_template(tmp_path: Path) -> None:
+def test_site_template_extends_shipped_one(tmp_path: Path) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()
     (folder / template_engine.HTCONDOR_TEMPLATE).write_text(
         '{% extends "shipped/htcondor.sub.j2" %}\n'
         '{% block resources %}\n{{ super() }}\nrequest_cpus = 2\n+JobFlavour = "long"\n{% endblock %}\n'
     )
-    made = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=folder))
-    (text,) = _texts(made, tmp_path / "out")
+    plan = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=folder))
+    (text,) = _texts(plan, tmp_path / "out")
     assert '+JobFlavour = "long"' in text
     assert "request_memory = 2000 MB" in text
 
@@ -102,42 +102,44 @@ def test_a_site_can_extend_the_template(tmp_path: Path) -> None:
         ('{% extends "shipped/other.j2" %}', "shipped/other.j2: template not found"),
     ],
 )
-def test_mistakes_in_a_template_of_a_site(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_site_template_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / template_engine.HTCONDOR_TEMPLATE).write_text(text)
-    made = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
+    plan = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
     with pytest.raises(ConfigError, match=said):
-        _texts(made, tmp_path / "out")
+        _texts(plan, tmp_path / "out")
 
 
 def test_a_folder_without_the_template_is_told(tmp_path: Path) -> None:
-    made = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
+    plan = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
     with pytest.raises(ConfigError, match=r"htcondor\.sub\.j2: template not found"):
-        _texts(made, tmp_path / "out")
+        _texts(plan, tmp_path / "out")
 
 
-def test_a_slip_in_a_sites_commands_is_told_before_anything_is_sent(tmp_path: Path) -> None:
-    made = make_grid_plan(
+def test_unknown_site_command_is_refused(tmp_path: Path) -> None:
+    plan = make_grid_plan(
         tmp_path / "test", READING_TEST, make_grid_site(submit={"acounting_group": "x"})
     )
     with pytest.raises(ConfigError, match=r"site SITE_A: submit.*acounting_group"):
-        _texts(made, tmp_path / "out")
+        _texts(plan, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     "asked, ceiling, expected",
     [(1, 0, {1}), (8, 0, {8}), (8, 6, {3}), (8, 2, {1}), (8, 1, {1}), (1, 50, {1})],
 )
-def test_how_many_at_a_time(tmp_path: Path, asked: int, ceiling: int, expected: set[int]) -> None:
+def test_cluster_concurrency_respects_ceiling(
+    tmp_path: Path, asked: int, ceiling: int, expected: set[int]
+) -> None:
     text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
     site = make_grid_site("root", "other", ceilings=Ceilings(in_flight=ceiling))
-    made = make_grid_plan(tmp_path / "test", text, site, options=SubmissionOptions(Pace(asked)))
-    classes = plan_clusters(made)
+    plan = make_grid_plan(tmp_path / "test", text, site, options=SubmissionOptions(Pace(asked)))
+    classes = plan_clusters(plan)
     assert {item.in_flight for item in classes} == expected
     assert sum(item.in_flight for item in classes) <= (ceiling or 99)
-    assert sum(item.jobs for item in classes) == len(made.jobs)
+    assert sum(item.jobs for item in classes) == len(plan.jobs)
 
 
-def test_room_for_what_is_staged(tmp_path: Path) -> None:
+def test_staged_files_increase_disk_request(tmp_path: Path) -> None:
     direct = make_grid_plan(tmp_path / "a", READING_TEST)
     staged = make_grid_plan(
         tmp_path / "b", READING_TEST.replace("[matrix]", '[matrix]\naccess = ["direct", "staged"]')
@@ -146,10 +148,10 @@ def test_room_for_what_is_staged(tmp_path: Path) -> None:
     assert other.disk_bytes - one.disk_bytes == 100_000_000
 
 
-def test_this_machine_is_given_what_it_was_given_before(tmp_path: Path) -> None:
+def test_mixed_plan_renders_local_and_grid_jobs(tmp_path: Path) -> None:
     text = SHELL_TEST.replace("[matrix]", '[matrix]\nroot = ["none"]')
     here, there = make_local_plan(tmp_path / "a", text).sites[0], make_grid_site()
-    made = make_grid_plan(tmp_path / "b", text, here, there)
+    plan = make_grid_plan(tmp_path / "b", text, here, there)
     (tmp_path / "out").mkdir()
-    kinds = {item.text.splitlines()[2] for item in render_jobs(made, tmp_path / "out", environ={})}
+    kinds = {item.text.splitlines()[2] for item in render_jobs(plan, tmp_path / "out", environ={})}
     assert kinds == {"[job]", "universe = vanilla"}

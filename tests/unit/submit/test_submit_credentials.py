@@ -1,4 +1,4 @@
-"""Credentials are looked at before anything is submitted."""
+"""Checks of storage credentials before a submission."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treehammer.submit.planning.job_credentials import JobCredentials, site_cred
 NOW = float(int(time.time()))
 
 
-def test_what_holds_until_the_end_is_taken(tmp_path: Path) -> None:
+def test_credentials_valid_until_end_are_accepted(tmp_path: Path) -> None:
     both = JobCredentials(
         write_proxy(tmp_path / "p", NOW + 100), write_token(tmp_path / "t", NOW + 200)
     )
@@ -32,7 +32,7 @@ def test_what_holds_until_the_end_is_taken(tmp_path: Path) -> None:
     "left, said", [(-1, "expired at 20"), (50, "expires at .* expected to end at")]
 )
 @pytest.mark.parametrize("make", [write_proxy, write_token])
-def test_what_does_not_is_refused(tmp_path: Path, make: object, left: int, said: str) -> None:
+def test_expiring_credential_is_refused(tmp_path: Path, make: object, left: int, said: str) -> None:
     assert callable(make)
     path = make(tmp_path / "c", NOW + left)
     shown = JobCredentials(path) if make is write_proxy else JobCredentials(token=path)
@@ -43,7 +43,7 @@ def test_what_does_not_is_refused(tmp_path: Path, make: object, left: int, said:
     assert SECRET not in str(caught.value)
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_credential_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         JobCredentials(tmp_path / "none").check_validity(NOW, None)
     (tmp_path / "p").write_text(SECRET)
@@ -52,7 +52,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_what_htcondor_hands_on_by_itself_is_looked_at_too() -> None:
+def test_site_commands_name_credentials() -> None:
     found = site_credentials({"X509UserProxy": "/my/proxy", "scitokens_file": "/my/token"})
     assert found == JobCredentials(Path("/my/proxy"), Path("/my/token"))
     assert site_credentials({"accounting_group": "x"}) == JobCredentials()

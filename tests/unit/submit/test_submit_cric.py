@@ -1,4 +1,4 @@
-"""CRIC's documents become sites, and what cannot be taken is told."""
+"""Import of sites from CRIC."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def found(*names: str, options: cric.CricOptions = GRID) -> cric.CricImport:
     return cric.import_sites([DATA / f"{name}.json" for name in names], options)
 
 
-def test_all_documents_together_make_whole_sites() -> None:
+def test_documents_are_combined_to_sites() -> None:
     sites = {site.name: site for site in cric.import_sites(ALL, GRID).sites}
     assert sites == {
         "EXAMPLE-T1": Site(
@@ -59,7 +59,7 @@ def test_all_documents_together_make_whole_sites() -> None:
     }
 
 
-def test_what_could_not_be_taken_is_told() -> None:
+def test_skipped_entries_are_reported() -> None:
     told = "\n".join(cric.import_sites(ALL, GRID).skipped)
     for line in (
         "EXAMPLE-BROKEN_DATADISK: arprotocols: Input should be a valid dictionary",
@@ -77,7 +77,7 @@ def test_what_could_not_be_taken_is_told() -> None:
     assert "EXAMPLE-T2" not in told
 
 
-def test_requirements_select_machines_in_place_of_compute_elements() -> None:
+def test_requirements_replace_compute_elements() -> None:
     wanted = cric.CricOptions("grid", requirements='TARGET.GLIDEIN_Site == "{site}"')
     sites = cric.import_sites(ALL, wanted).sites
     assert [site.requirements for site in sites] == [
@@ -87,20 +87,20 @@ def test_requirements_select_machines_in_place_of_compute_elements() -> None:
     assert not any(site.grid_resource for site in sites)
 
 
-def test_a_site_without_a_selector_is_taken_and_told() -> None:
+def test_site_without_selector_is_reported() -> None:
     assert "EXAMPLE-T2: imported without a batch selector" in "\n".join(
         found("ddmendpoint").skipped
     )
 
 
-def test_other_areas_and_a_folder_in_them_can_be_asked_for() -> None:
+def test_storage_type_and_path_prefix_are_applied() -> None:
     site = found(
         "ddmendpoint", options=cric.CricOptions("p", "x", "SCRATCHDISK", "/treehammer/")
     ).sites[0]
     assert site.doors[0].prefix.endswith("/atlasscratchdisk/rucio/treehammer")
 
 
-def test_services_alone_give_doors_too() -> None:
+def test_services_provide_doors() -> None:
     site = found("service").sites[0]
     assert site.name == "EXAMPLE-LCG2"
     assert site.doors == (
@@ -110,7 +110,7 @@ def test_services_alone_give_doors_too() -> None:
     )
 
 
-def test_the_list_of_the_catalogue_before_cric_is_understood(tmp_path: Path) -> None:
+def test_agis_list_is_supported(tmp_path: Path) -> None:
     entries = json.loads((DATA / "ddmendpoint.json").read_text())
     file = tmp_path / "agis.json"
     file.write_text(json.dumps(list(entries.values())))
@@ -127,25 +127,25 @@ def test_the_list_of_the_catalogue_before_cric_is_understood(tmp_path: Path) -> 
         ("3", "not a supported CRIC document"),
     ],
 )
-def test_what_is_no_document_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_document_is_refused(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=words):
         cric.import_sites([file], GRID)
 
 
-def test_an_absent_file_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         cric.import_sites([tmp_path / "none.json"], GRID)
 
 
-def test_entries_of_unknown_kinds_are_told(tmp_path: Path) -> None:
+def test_unknown_entries_are_skipped(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text('{"a": {"b": 1}}')
     assert cric.import_sites([file], GRID).skipped == ["a: unknown kind of entry"]
 
 
-def test_the_verb_writes_a_file_that_reads_the_same(tmp_path: Path) -> None:
+def test_command_writes_readable_sites_file(tmp_path: Path) -> None:
     output = tmp_path / "sites.toml"
     arguments = ["import", "cric", *map(str, ALL)]
     done = CliRunner().invoke(verbs, [*arguments, "-o", str(output)], catch_exceptions=False)
@@ -161,7 +161,7 @@ def test_the_verb_writes_a_file_that_reads_the_same(tmp_path: Path) -> None:
         CliRunner().invoke(verbs, [*arguments, "-o", str(output)], catch_exceptions=False)
 
 
-def test_documents_without_a_site_are_nothing_to_do() -> None:
+def test_documents_without_sites_are_refused() -> None:
     with pytest.raises(NothingToDoError):
         CliRunner().invoke(
             verbs, ["import", "cric", str(DATA / "site.json")], catch_exceptions=False

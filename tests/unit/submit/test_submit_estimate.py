@@ -1,4 +1,4 @@
-"""What a plan will cost."""
+"""Cost estimates of plans."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from treehammer.submit.planning.cost_estimate import (
 
 
 def execution(tmp_path: Path, **axes: Any) -> ExecutionSpec:
-    made = make_local_plan(tmp_path).jobs[0].spec.executions[0]
-    return replace(made, variant={**made.variant, **axes})
+    plan = make_local_plan(tmp_path).jobs[0].spec.executions[0]
+    return replace(plan, variant={**plan.variant, **axes})
 
 
-def test_bytes_follow_passes_and_fractions(tmp_path: Path) -> None:
+def test_read_bytes_scale_with_passes_and_branch_fraction(tmp_path: Path) -> None:
     data = make_manifest(entries=1000, clusters=10)
     assert cost_estimate.estimate_read_bytes(data, execution(tmp_path)) == 300_000_000
     assert cost_estimate.estimate_read_bytes(data, execution(tmp_path, branches=0.02)) == 6_000_000
@@ -37,7 +37,7 @@ def test_bytes_follow_passes_and_fractions(tmp_path: Path) -> None:
     )
 
 
-def test_few_events_still_touch_most_clusters(tmp_path: Path) -> None:
+def test_sparse_events_read_most_large_clusters(tmp_path: Path) -> None:
     one_in_hundred = execution(tmp_path, events=0.01)
     large = cost_estimate.estimate_read_bytes(
         make_manifest(entries=1000, clusters=10), one_in_hundred
@@ -49,36 +49,36 @@ def test_few_events_still_touch_most_clusters(tmp_path: Path) -> None:
     assert small == pytest.approx(3e6, rel=1e-6)
 
 
-def test_earlier_measurements_replace_the_assumption(tmp_path: Path) -> None:
-    made = make_local_plan(tmp_path)
-    (assumed,) = cost_estimate.estimate_site_costs(made, {})
+def test_measured_cost_replaces_assumption(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path)
+    (assumed,) = cost_estimate.estimate_site_costs(plan, {})
     assert assumed.basis == ASSUMED_BASIS
     assert (assumed.jobs, assumed.measurements) == (5, 18)
     history = {
         f"{e.kind}/{e.identity['series']}": ExecutionCost(10.0, 8.0, MEASURED_BASIS)
-        for job in made.jobs
+        for job in plan.jobs
         for e in job.spec.executions
     }
-    (measured,) = cost_estimate.estimate_site_costs(made, history)
+    (measured,) = cost_estimate.estimate_site_costs(plan, history)
     assert measured.basis == MEASURED_BASIS
     assert measured.cpu_s == pytest.approx(18 * 8.0)
     assert measured.wall_s is not None
     assert measured.wall_s > 180
     history.popitem()
-    (mixed,) = cost_estimate.estimate_site_costs(made, history)
+    (mixed,) = cost_estimate.estimate_site_costs(plan, history)
     assert mixed.basis == f"{MEASURED_BASIS}, some {ASSUMED_BASIS}"
 
 
-def test_a_checksum_is_no_history_of_a_timed_execution(tmp_path: Path) -> None:
-    made = make_local_plan(tmp_path, READING_TEST)
-    checksum = made.jobs[-1].spec.executions[0]
+def test_checksum_cost_is_not_used_for_timed_execution(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path, READING_TEST)
+    checksum = plan.jobs[-1].spec.executions[0]
     history = {f"checksum/{checksum.identity['series']}": ExecutionCost(1e6, 1e6, MEASURED_BASIS)}
     timed = replace(checksum, kind="timed")
-    cost = cost_estimate.estimate_execution(timed, made.manifest, history)
+    cost = cost_estimate.estimate_execution(timed, plan.manifest, history)
     assert cost is not None
     assert cost.basis == ASSUMED_BASIS
 
 
-def test_without_dataset_nothing_is_known(tmp_path: Path) -> None:
+def test_cost_without_dataset_is_unknown(tmp_path: Path) -> None:
     (cost,) = cost_estimate.estimate_site_costs(make_local_plan(tmp_path, SHELL_TEST), {})
     assert (cost.wall_s, cost.cpu_s, cost.basis, cost.read_bytes) == (None, None, UNKNOWN_BASIS, 0)

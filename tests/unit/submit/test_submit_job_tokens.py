@@ -1,4 +1,4 @@
-"""What jobs find of the results service: tokens that outlive them, and that stand nowhere else."""
+"""Service files of jobs: tokens that outlive jobs and appear nowhere else."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def open_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def described(made: Plan, known: Settings, folder: Path) -> list[JobDescription]:
+def described(plan: Plan, known: Settings, folder: Path) -> list[JobDescription]:
     folder.mkdir()
     return list(
         render_jobs(
-            made,
+            plan,
             folder,
             environ={},
-            service=job_reporting.reporting_for_submission(known, made.options),
+            service=job_reporting.reporting_for_submission(known, plan.options),
         )
     )
 
@@ -83,14 +83,14 @@ def files(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_each_job_has_a_token_of_its_own_that_nobody_else_can_read(tmp_path: Path) -> None:
-    made = make_local_plan(tmp_path / "test", SHELL_TEST)
-    for job in described(made, settings(tmp_path), tmp_path / "out"):
+def test_job_tokens_are_separate_and_private(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path / "test", SHELL_TEST)
+    for job in described(plan, settings(tmp_path), tmp_path / "out"):
         path = job.inputs[TOKEN_FILE]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         token = path.read_text().strip()
         grant = granted(token)
-        assert (grant.campaign_id, grant.job_id) == (made.campaign_id, job.job_id)
+        assert (grant.campaign_id, grant.job_id) == (plan.campaign_id, job.job_id)
         assert token not in job.text
         others = [p for name, p in job.inputs.items() if name != TOKEN_FILE]
         assert not [p for p in others if p.is_file() and token.encode() in p.read_bytes()]
@@ -98,12 +98,12 @@ def test_each_job_has_a_token_of_its_own_that_nobody_else_can_read(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_it_stays_so_in_both_queues(tmp_path: Path) -> None:
+def test_tokens_stay_private_in_queues(tmp_path: Path) -> None:
     known = settings(tmp_path)
-    made = make_local_plan(tmp_path / "test", SHELL_TEST)
-    jobs = described(made, known, tmp_path / "out")
+    plan = make_local_plan(tmp_path / "test", SHELL_TEST)
+    jobs = described(plan, known, tmp_path / "out")
     spool = Spool(tmp_path / "spool")
-    spool.add(made.campaign_id, jobs, 1)
+    spool.add(plan.campaign_id, jobs, 1)
     grid = make_grid_plan(tmp_path / "grid", READING_TEST)
     described_grid = described(grid, known, tmp_path / "grid-out")
     root = tmp_path / "pool"
@@ -131,22 +131,22 @@ def _transferred(submission: Submission) -> list[str]:
     return [*(f"../../shared/{name}" for name in shared), "job.json", TOKEN_FILE]
 
 
-def test_what_is_rendered_has_placeholders(tmp_path: Path) -> None:
+def test_preview_has_token_placeholders(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "authority")
     known = settings(tmp_path, service_ca_file=authority.ca)
-    made = make_local_plan(tmp_path / "test", SHELL_TEST)
+    plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     (tmp_path / "out").mkdir()
-    shown = job_reporting.reporting_for_preview(known, made.options)
-    jobs = list(render_jobs(made, tmp_path / "out", environ={}, service=shown))
-    assert preview.write_preview(made, jobs, known, tmp_path / "rendered") == len(jobs)
+    shown = job_reporting.reporting_for_preview(known, plan.options)
+    jobs = list(render_jobs(plan, tmp_path / "out", environ={}, service=shown))
+    assert preview.write_preview(plan, jobs, known, tmp_path / "rendered") == len(jobs)
     inputs = tmp_path / "rendered" / "1" / "inputs"
     assert (inputs / TOKEN_FILE).read_text() == TOKEN_PLACEHOLDER
     assert json.loads((inputs / SERVICE_FILE).read_text())["url"] == URL
     assert (inputs / CA_FILE).read_bytes() == authority.ca.read_bytes()
 
 
-def test_nothing_travels_where_no_service_is_named_or_wanted(tmp_path: Path) -> None:
-    made = make_local_plan(tmp_path / "test", SHELL_TEST)
+def test_jobs_without_service_have_no_service_files(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     assert (
         job_reporting.reporting_for_submission(
             settings(tmp_path), SubmissionOptions(use_service=False)
@@ -154,11 +154,11 @@ def test_nothing_travels_where_no_service_is_named_or_wanted(tmp_path: Path) -> 
         is None
     )
     assert job_reporting.check_service(make_settings(tmp_path), SubmissionOptions()) == []
-    (job, *_) = described(made, settings(tmp_path, url=""), tmp_path / "out")
+    (job, *_) = described(plan, settings(tmp_path, url=""), tmp_path / "out")
     assert not {SERVICE_FILE, CA_FILE, TOKEN_FILE} & job.inputs.keys()
 
 
-def test_a_service_without_a_key_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
+def test_missing_key_is_refused_before_storing(tmp_path: Path) -> None:
     known = settings(tmp_path, key=None)
     with pytest.raises(ConfigError, match="no key for https") as error:
         submit_plan(make_local_plan(tmp_path / "test", SHELL_TEST), known)
@@ -168,9 +168,7 @@ def test_a_service_without_a_key_is_refused_before_anything_is_stored(tmp_path: 
         job_reporting.check_service(settings(tmp_path, key="th1.abc.short"), SubmissionOptions())
 
 
-def test_the_key_may_come_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_is_read_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tokens.TOKEN_VARIABLE, KEY.text)
     found = job_reporting.reporting_for_submission(
         settings(tmp_path, key=None), SubmissionOptions()
@@ -180,7 +178,7 @@ def test_the_key_may_come_from_the_environment(
     assert KEY.secret not in repr(found)
 
 
-def test_authorities_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+def test_invalid_ca_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(ConfigError, match="it contains no certificates"):
         job_reporting.reporting_for_preview(
@@ -188,7 +186,7 @@ def test_authorities_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_a_service_that_is_away_is_a_warning_and_one_that_refuses_us_an_error(
+def test_unavailable_service_warns_and_rejected_key_fails(
     tmp_path: Path,
 ) -> None:
     stub = IngestStub(tmp_path / "service")
@@ -210,12 +208,12 @@ def test_a_service_that_is_away_is_a_warning_and_one_that_refuses_us_an_error(
     assert "each spends up to 7 s" in line
 
 
-def test_tokens_outlive_the_last_moment_of_their_jobs(tmp_path: Path) -> None:
+def test_tokens_outlive_their_jobs(tmp_path: Path) -> None:
     day = 86400.0
     options = SubmissionOptions(pace=Pace(in_flight=2, spread_s=3600, ramp=PaceRamp(1, 60)))
-    made = make_grid_plan(tmp_path / "grid", READING_TEST, options=options)
-    jobs = list(made.jobs)
-    lives = [TokenDeadlines(made, 1), TokenDeadlines(made, 1)]
+    plan = make_grid_plan(tmp_path / "grid", READING_TEST, options=options)
+    jobs = list(plan.jobs)
+    lives = [TokenDeadlines(plan, 1), TokenDeadlines(plan, 1)]
     spans = [lives[0].next_deadline_s(job) for job in jobs]
     assert spans == [lives[1].next_deadline_s(job) for job in jobs]
     each = MAX_GRID_ATTEMPTS * (IDLE_LIMIT_S + max(job.wall_limit_s for job in jobs))
@@ -232,14 +230,14 @@ def test_tokens_outlive_the_last_moment_of_their_jobs(tmp_path: Path) -> None:
     )
 
 
-def test_jobs_that_are_queued_anew_are_given_new_tokens(tmp_path: Path) -> None:
+def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:
     known = settings(tmp_path)
-    made = make_local_plan(tmp_path / "test", SHELL_TEST)
-    job = described(made, known, tmp_path / "out")[0]
+    plan = make_local_plan(tmp_path / "test", SHELL_TEST)
+    job = described(plan, known, tmp_path / "out")[0]
     (tmp_path / "new").mkdir()
     walls_s = {job.job_id: 60.0}
     service = job_reporting.reporting_for_submission(known, SubmissionOptions(service_timeout_s=5))
-    renewal = TokenRenewal(service, tmp_path / "new", made.campaign_id, walls_s)
+    renewal = TokenRenewal(service, tmp_path / "new", plan.campaign_id, walls_s)
     found = renewal(job.job_id, job.inputs)
     assert found.keys() == job.inputs.keys()
     assert json.loads(found[SERVICE_FILE].read_text())["wait_s"] == 5
@@ -247,11 +245,11 @@ def test_jobs_that_are_queued_anew_are_given_new_tokens(tmp_path: Path) -> None:
     # Who did not report before does not now; nor does anybody to a service that is named no more.
     alone = {"job.json": job.inputs["job.json"]}
     assert renewal(job.job_id, alone) == alone
-    none = TokenRenewal(None, tmp_path / "new", made.campaign_id, walls_s)
+    none = TokenRenewal(None, tmp_path / "new", plan.campaign_id, walls_s)
     assert none(job.job_id, job.inputs).keys() == job.inputs.keys() - {SERVICE_FILE, TOKEN_FILE}
 
 
-def test_workers_here_are_told_of_proxies_without_passwords() -> None:
+def test_proxy_environment_omits_passwords() -> None:
     told = job_reporting.proxy_environment(
         {"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "localhost"}
     )

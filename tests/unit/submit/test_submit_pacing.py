@@ -1,4 +1,4 @@
-"""Durations, ramps, breakers as typed, and the delays that HTCondor makes of them."""
+"""Durations, ramps and breaker thresholds, and the delays that HTCondor computes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from treehammer.submit.planning.pacing import BreakerThreshold, Pace, PaceRamp
 @pytest.mark.parametrize(
     "text, expected", [("90s", 90), (" 2 m", 120), ("24h", 86400), ("2d", 172800)]
 )
-def test_durations(text: str, expected: int) -> None:
+def test_duration_is_parsed(text: str, expected: int) -> None:
     assert parse_duration(text, "--spread") == expected
 
 
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "0h", "1.5h", "24 hours", "99999999h"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--spread.*not a duration"):
         parse_duration(text, "--spread")
 
 
-def test_ramps() -> None:
+def test_ramp_is_parsed() -> None:
     assert PaceRamp.parse("5/10m") == PaceRamp(5, 600)
     for text in ("5", "0/1m", "x/1m", "5/", "5/0s", "/5m"):
         with pytest.raises(ConfigError, match="--ramp"):
             PaceRamp.parse(text)
 
 
-def test_breakers() -> None:
+def test_breaker_threshold_is_parsed() -> None:
     assert BreakerThreshold.parse("50%/10") == BreakerThreshold(0.5, 10)
     assert BreakerThreshold.parse("off") is None
     assert BreakerThreshold.parse(str(BreakerThreshold(0.3, 4))) == BreakerThreshold(0.3, 4)
@@ -43,7 +43,7 @@ def test_breakers() -> None:
 @pytest.mark.parametrize(
     "ended, failed, trips", [(9, 9, False), (10, 5, False), (10, 6, True), (100, 50, False)]
 )
-def test_when_a_breaker_trips(ended: int, failed: int, trips: bool) -> None:
+def test_breaker_threshold_is_exceeded(ended: int, failed: int, trips: bool) -> None:
     assert BreakerThreshold().is_exceeded(ended, failed) is trips
 
 
@@ -57,7 +57,9 @@ def test_when_a_breaker_trips(ended: int, failed: int, trips: bool) -> None:
         (Pace(spread_s=60, ramp=PaceRamp(1, 100)), 2, [0, 110, 120, 130, 140, 150]),
     ],
 )
-def test_delays_as_htcondor_works_them_out(pace: Pace, in_flight: int, expected: list[int]) -> None:
+def test_delay_expression_evaluates_in_htcondor(
+    pace: Pace, in_flight: int, expected: list[int]
+) -> None:
     os.environ.setdefault("CONDOR_CONFIG", "/dev/null")
     import classad2
 

@@ -1,4 +1,4 @@
-"""Which replica a job reads through a door that leaves it to Rucio, and why a site lacks one."""
+"""Location of replicas through Rucio, and reasons why a door lacks one."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ ROOT = Door("root", "root", rse="A_DISK")
 A = "root://a//rucio/u/f"
 
 
-def test_the_best_replica_that_its_door_confirms_is_read(manifest: Manifest) -> None:
+def test_best_confirmed_replica_is_used(manifest: Manifest) -> None:
     found = look(manifest, {"A_DISK": [A, "root://a2//rucio/u/f"]}, {}, ("A", ROOT))
     assert [file.url for file in found.files["A", "root", "tiny"]] == [A]
     assert not found.lacking
 
 
-def test_jobs_near_a_storage_read_what_only_they_may_reach(manifest: Manifest) -> None:
+def test_jobs_near_storage_use_internal_url(manifest: Manifest) -> None:
     inside = {"A_DISK": ["root://inside//rucio/u/f"]}
     told = {"root://inside//rucio/u/f": ("no answer", "from here")}
     found = look(manifest, {"A_DISK": [A]}, told, ("A", ROOT), ("B", ROOT), lan=inside)
@@ -94,31 +94,31 @@ def test_jobs_near_a_storage_read_what_only_they_may_reach(manifest: Manifest) -
     assert found.files["B", "root", "tiny"][0].url == A
 
 
-def test_the_second_best_stands_in(manifest: Manifest) -> None:
+def test_second_replica_replaces_unavailable_one(manifest: Manifest) -> None:
     second = "root://a2//rucio/u/f"
     found = look(manifest, {"A_DISK": [A, second]}, {A: ("no answer", "time-out")}, ("A", ROOT))
     assert [file.url for file in found.files["A", "root", "tiny"]] == [second]
 
 
 @pytest.mark.parametrize("state", ["missing", "no answer", "corrupt", "error", "refused"])
-def test_what_the_door_does_not_confirm_is_refused(manifest: Manifest, state: str) -> None:
+def test_unconfirmed_replica_is_refused(manifest: Manifest, state: str) -> None:
     found = look(manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT))
     assert found.lacking["A", "root"] == f"tiny.root: {A}: {state}, why"
 
 
 @pytest.mark.parametrize("state", ["size only", "not tried"])
-def test_a_door_that_tells_no_more_is_believed(manifest: Manifest, state: str) -> None:
+def test_uncheckable_replica_is_accepted(manifest: Manifest, state: str) -> None:
     assert not look(manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT)).lacking
 
 
-def test_another_dataset_of_that_name_is_refused(manifest: Manifest) -> None:
+def test_different_dataset_of_same_name_is_refused(manifest: Manifest) -> None:
     (file,) = manifest.files
     other = replace(manifest, files=(replace(file, sha256="1" * 64),))
     with pytest.raises(DatasetError, match="differs between Rucio"):
         look(manifest, {"A_DISK": [A]}, {}, ("A", ROOT), other=other)
 
 
-def test_a_site_without_replica_is_told_and_the_others_go_on(manifest: Manifest) -> None:
+def test_site_without_replica_is_lacking(manifest: Manifest) -> None:
     other = Door("root", "root", rse="B_DISK")
     found = look(manifest, {"A_DISK": [A]}, {}, ("A", ROOT), ("B", other))
     assert [*found.files] == [("A", "root", "tiny")]
@@ -126,14 +126,14 @@ def test_a_site_without_replica_is_told_and_the_others_go_on(manifest: Manifest)
     assert found.lacking["B", "root"] == f"{file.name}: Rucio has no replica at B_DISK for root"
 
 
-def test_a_prefix_stands_in_place_of_the_one_of_the_rse(manifest: Manifest) -> None:
+def test_prefix_replaces_prefix_of_rse(manifest: Manifest) -> None:
     pinned = Door("pinned", "root", "root://r//store/test/xrootd/A", rse="A_DISK")
     found = look(manifest, {"A_DISK": [A]}, {}, ("A", pinned))
     assert found.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
 
 
 @pytest.mark.parametrize(("wait_s", "looks", "lacking"), [(0.0, 1, 1), (60.0, 3, 0), (0.05, 6, 1)])
-def test_sites_that_lack_a_replica_are_waited_for_as_long_as_asked(
+def test_missing_replicas_are_awaited_until_timeout(
     manifest: Manifest,
     monkeypatch: pytest.MonkeyPatch,
     wait_s: float,
@@ -159,15 +159,13 @@ def test_sites_that_lack_a_replica_are_waited_for_as_long_as_asked(
     assert len(asked) == looks or never
 
 
-def test_doors_that_know_themselves_ask_nobody(manifest: Manifest) -> None:
+def test_doors_without_rse_need_no_placement(manifest: Manifest) -> None:
     site = Site("A", "htcondor@p", (Door("root", "root", "root://a//d"),))
     settings: Any = None
     assert find_placement([manifest], [(site, site.doors[0])], settings) is NO_RUCIO_PLACEMENT
 
 
-def test_a_plan_reads_what_was_found_and_names_who_is_skipped(
-    tmp_path: Path, manifest: Manifest
-) -> None:
+def test_plan_uses_placement_and_notes_skipped_doors(tmp_path: Path, manifest: Manifest) -> None:
     (file,) = manifest.files
     sites = [Site(name, "htcondor@p", (Door("root", "root", rse=f"{name}_DISK"),)) for name in "AB"]
     there = InputFile(file.name, A, file.size, file.adler32)

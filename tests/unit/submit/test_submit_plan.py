@@ -1,4 +1,4 @@
-"""The plan: what is multiplied out, in which order, and what every measurement will carry."""
+"""Plans: jobs, their order, and the plan-owned values of measurements."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from treehammer.errors import NothingToDoError
 from treehammer.submit.planning.plan import make_plan
 
 
-def test_jobs_are_groups_times_repeats_and_one_checksum(tmp_path: Path) -> None:
-    made = make_local_plan(tmp_path)
-    timed = [job for job in made.jobs if job.kind == "timed"]
+def test_jobs_are_groups_by_repeats_plus_checksum(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path)
+    timed = [job for job in plan.jobs if job.kind == "timed"]
     assert Counter((job.label, job.repeat) for job in timed) == {
         ("cache_mb=0", 1): 1,
         ("cache_mb=0", 2): 1,
@@ -35,14 +35,14 @@ def test_jobs_are_groups_times_repeats_and_one_checksum(tmp_path: Path) -> None:
         ("cache_mb=30", 2): 1,
     }
     assert {len(job.spec.executions) for job in timed} == {4}
-    checksum = made.jobs[-1]
+    checksum = plan.jobs[-1]
     assert checksum.kind == "checksum"
     assert [e.variant["root"] for e in checksum.spec.executions] == ["6.38.00", "6.40.00"]
     assert all(e.passes == 1 and e.kind == "checksum" for e in checksum.spec.executions)
-    assert made.execution_count == 18
+    assert plan.execution_count == 18
 
 
-def test_every_variant_runs_once_before_any_runs_twice(tmp_path: Path) -> None:
+def test_each_repeat_covers_all_variants_first(tmp_path: Path) -> None:
     assert [job.repeat for job in make_local_plan(tmp_path).jobs if job.kind == "timed"] == [
         1,
         1,
@@ -58,7 +58,7 @@ def test_rounds_mirror_each_other(tmp_path: Path) -> None:
         assert sorted(map(str, rounds[0])) == ["6.38.00", "6.40.00"]
 
 
-def test_every_plan_owned_value_is_there_and_of_its_type(tmp_path: Path) -> None:
+def test_plan_values_are_complete_and_typed(tmp_path: Path) -> None:
     workers = {"measurement_id", "attempt"}
     for job in make_local_plan(tmp_path).jobs:
         for execution in job.spec.executions:
@@ -72,7 +72,7 @@ def test_every_plan_owned_value_is_there_and_of_its_type(tmp_path: Path) -> None
                     assert not describe_type_error(metric, value), metric.name
 
 
-def test_job_json_survives_the_journey(tmp_path: Path) -> None:
+def test_job_json_round_trips(tmp_path: Path) -> None:
     for job in make_local_plan(tmp_path).jobs:
         assert JobSpec.from_json(job.spec.to_json()) == JobSpec.from_json(
             JobSpec.from_json(job.spec.to_json()).to_json()
@@ -92,12 +92,12 @@ def test_identities_are_stable_and_differ_between_requests(tmp_path: Path) -> No
     )
 
 
-def test_series_is_the_same_in_every_repeat_round_and_campaign(tmp_path: Path) -> None:
-    made = (
+def test_series_is_equal_across_repeats_rounds_and_campaigns(tmp_path: Path) -> None:
+    plan = (
         make_local_plan(tmp_path),
         make_local_plan(tmp_path, READING_TEST, created_us=CREATED_US + 1),
     )
-    timed = [e for p in made for job in p.jobs[:-1] for e in job.spec.executions]
+    timed = [e for p in plan for job in p.jobs[:-1] for e in job.spec.executions]
     assert len({e.identity["series"] for e in timed}) == 4
     assert len({(e.identity["series"], e.identity["variant"]) for e in timed}) == 4
 
@@ -113,40 +113,40 @@ def test_cold_executions_make_one_pass(tmp_path: Path) -> None:
     assert passes == {("warm", 3, 3), ("cold", 1, 1)}
 
 
-def test_an_executable_without_dataset(tmp_path: Path) -> None:
-    made = make_local_plan(tmp_path, SHELL_TEST)
-    assert [job.kind for job in made.jobs] == ["timed", "timed"]
-    execution = made.jobs[0].spec.executions[0]
+def test_executable_without_dataset_is_planned(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path, SHELL_TEST)
+    assert [job.kind for job in plan.jobs] == ["timed", "timed"]
+    execution = plan.jobs[0].spec.executions[0]
     assert execution.files == ()
     assert execution.identity["dataset"] is None
     assert execution.software.provider == "none"
 
 
-def test_files_are_seen_through_the_door(tmp_path: Path) -> None:
+def test_file_url_uses_door(tmp_path: Path) -> None:
     (file,) = make_local_plan(tmp_path).jobs[0].spec.executions[0].files
     assert file.url == "/file/data/tiny/tiny.root"
     assert file.size == 100_000_000
 
 
-def test_doors_that_a_site_lacks_are_said_and_left_out(tmp_path: Path) -> None:
+def test_missing_door_is_noted_and_skipped(tmp_path: Path) -> None:
     text = READING_TEST.replace("cache_mb = [0, 30]", 'door = ["file", "https"]')
-    made = make_local_plan(
+    plan = make_local_plan(
         tmp_path, text, make_site("file"), make_site("file", "https", name="far")
     )
-    assert {(job.site.name, job.spec.door) for job in made.jobs} == {
+    assert {(job.site.name, job.spec.door) for job in plan.jobs} == {
         ("local", "file"),
         ("far", "file"),
         ("far", "https"),
     }
-    assert made.notes == ("Site local has no door 'https' (known: file).",)
+    assert plan.notes == ("Site local has no door 'https' (known: file).",)
 
 
-def test_a_test_without_doors_takes_the_first(tmp_path: Path) -> None:
-    made = make_local_plan(tmp_path, READING_TEST, make_site("near", "far"))
-    assert {job.spec.door for job in made.jobs} == {"near"}
+def test_default_door_is_the_first(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path, READING_TEST, make_site("near", "far"))
+    assert {job.spec.door for job in plan.jobs} == {"near"}
 
 
-def test_nothing_that_could_run_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_plan_without_variants_is_refused(tmp_path: Path) -> None:
     text = READING_TEST.replace("cache_mb = [0, 30]", 'door = ["https"]')
     with pytest.raises(NothingToDoError, match="has no door 'https'"):
         make_local_plan(tmp_path, text, make_site("file"))
@@ -157,14 +157,14 @@ def test_wall_limit_covers_every_execution(tmp_path: Path) -> None:
     assert job.wall_limit_s > 4 * job.spec.limits.wall_s
 
 
-def test_rows_for_the_store(tmp_path: Path) -> None:
-    made = make_local_plan(tmp_path)
-    row = made.make_campaign_row()
+def test_database_rows_match_plan(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path)
+    row = plan.make_campaign_row()
     assert (row.planned_jobs, row.planned_measurements) == (5, 18)
-    assert {job.state for job in made.make_job_rows()} == {"queued"}
-    assert sum(job.planned_measurements for job in made.make_job_rows()) == 18
-    assert made.campaign_name.startswith("reads@")
-    assert made.campaign_name.endswith("2026-01-01T00:00:00Z")
+    assert {job.state for job in plan.make_job_rows()} == {"queued"}
+    assert sum(job.planned_measurements for job in plan.make_job_rows()) == 18
+    assert plan.campaign_name.startswith("reads@")
+    assert plan.campaign_name.endswith("2026-01-01T00:00:00Z")
 
 
 FORMATS_TEST = READING_TEST.replace(
@@ -173,14 +173,14 @@ FORMATS_TEST = READING_TEST.replace(
 )
 
 
-def test_each_format_reads_its_own_dataset_and_has_its_own_checksum(tmp_path: Path) -> None:
+def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
     pinned = make_pinned_test(tmp_path, FORMATS_TEST)
     releases = {
         str(v): providers.parse_software_request(str(v)) for v in pinned.definition.axes["root"]
     }
     twin = replace(make_manifest(), name="tiny-rntuple", origin={"from": "tiny"})
     twin = replace(twin, files=(replace(twin.files[0], size=60_000_000),))
-    made = make_plan(
+    plan = make_plan(
         pinned,
         (make_site(),),
         make_manifest(),
@@ -188,7 +188,7 @@ def test_each_format_reads_its_own_dataset_and_has_its_own_checksum(tmp_path: Pa
         created_us=CREATED_US,
         twins={twin.name: twin},
     )
-    executions = [one for job in made.jobs for one in job.spec.executions]
+    executions = [one for job in plan.jobs for one in job.spec.executions]
     assert {(one.variant["format"], one.identity["dataset"]) for one in executions} == {
         ("ttree", "tiny"),
         ("rntuple", "tiny-rntuple"),

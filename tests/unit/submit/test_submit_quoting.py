@@ -1,4 +1,4 @@
-"""Quoting for HTCondor: any text comes out as it went in, and none has an effect on its neighbours."""
+"""Quoting for HTCondor: text round-trips and does not affect its neighbors."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def test_any_string_of_an_expression(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_values_stay_one_line(condor: ModuleType, text: str) -> None:
+def test_submit_value_is_one_line(condor: ModuleType, text: str) -> None:
     expanded = _expanded(condor, "batch_name", quoting.quote_submit_value(text))
     shown = "".join(c if c.isprintable() else " " for c in text).strip()
     assert expanded == (shown + "." if shown.endswith("\\") else shown)
 
 
-def test_environment_holds_quotes_spaces_and_dollars() -> None:
+def test_environment_quotes_spaces_and_dollars() -> None:
     text = quoting.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
     assert text == "\"'A=1' 'B=it''s \"\"so\"\" $(DOLLAR)(X) $$(DOLLARDOLLAR)(Y)'\""
 
 
 @pytest.mark.parametrize("name, value", [("A B", "x"), ("A", "x\ny"), ("A", "\x00")])
-def test_what_has_no_place_in_an_environment(name: str, value: str) -> None:
+def test_invalid_environment_variable_is_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="cannot be set in a job"):
         quoting.quote_environment({name: value})
 
@@ -79,17 +79,17 @@ def test_what_has_no_place_in_an_environment(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     "quote", [quoting.quote_submit_value, quoting.quote_classad, quoting.flatten_expression]
 )
-def test_text_that_is_none_is_refused(quote: object) -> None:
+def test_lone_surrogate_is_refused(quote: object) -> None:
     assert callable(quote)
     with pytest.raises(ValueError, match="not valid text"):
         quote("\udc80")
 
 
 @pytest.mark.parametrize("path", ["/usr/bin/python3", "/opt/my python", "/it's/python"])
-def test_words_of_the_script(path: str) -> None:
+def test_shell_word_round_trips(path: str) -> None:
     word = quoting.quote_shell_word(path)
     assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
 
 
-def test_expressions_are_one_line() -> None:
+def test_expression_is_flattened() -> None:
     assert quoting.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'

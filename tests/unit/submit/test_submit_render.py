@@ -1,4 +1,4 @@
-"""Rendering: exact, quoted, and clear about what a template got wrong."""
+"""Rendering of local jobs: exact inputs, quoting and template errors."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ HOSTILE = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_quoting_gives_back_any_text(text: str) -> None:
+def test_toml_string_round_trips(text: str) -> None:
     assert tomllib.loads(f"value = {quoting.quote_toml(text)}")["value"] == text
 
 
-def test_text_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_template_error_reports_invalid_text(tmp_path: Path) -> None:
     (tmp_path / "t.j2").write_text("x = {{ name | toml }}")
     with pytest.raises(ConfigError, match=r"t\.j2.*not valid text"):
         template_engine.render_template("t.j2", {"name": "\udc80"}, folder=tmp_path)
 
 
-def test_hostile_names_stay_values(tmp_path: Path) -> None:
-    made = replace(make_local_plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE)
-    job = replace(made.jobs[0], label=HOSTILE)
+def test_hostile_text_stays_a_value(tmp_path: Path) -> None:
+    plan = replace(make_local_plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE)
+    job = replace(plan.jobs[0], label=HOSTILE)
     environ = {"PATH": HOSTILE, "LC_X=Y": "1", "SECRET_TOKEN": "s3cret"}
-    (description,) = render_jobs(made, _folder(tmp_path), [job], environ=environ)
+    (description,) = render_jobs(plan, _folder(tmp_path), [job], environ=environ)
     document = tomllib.loads(description.text)
     assert document["labels"]["campaign_name"] == HOSTILE
     assert document["environment"]["PATH"] == HOSTILE
@@ -43,10 +43,10 @@ def test_hostile_names_stay_values(tmp_path: Path) -> None:
     assert "s3cret" not in description.text
 
 
-def test_description_and_inputs(tmp_path: Path) -> None:
-    made = make_local_plan(tmp_path / "test", SHELL_TEST)
-    descriptions = list(render_jobs(made, _folder(tmp_path), environ={}))
-    assert [d.job_id for d in descriptions] == [job.spec.job_id for job in made.jobs]
+def test_description_lists_inputs(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path / "test", SHELL_TEST)
+    descriptions = list(render_jobs(plan, _folder(tmp_path), environ={}))
+    assert [d.job_id for d in descriptions] == [job.spec.job_id for job in plan.jobs]
     first = descriptions[0]
     assert set(first.inputs) == set(tomllib.loads(first.text)["job"]["inputs"])
     job = json.loads(first.inputs["job.json"].read_text())
@@ -56,10 +56,10 @@ def test_description_and_inputs(tmp_path: Path) -> None:
     assert (first.inputs["payload"] / "run.sh").stat().st_mode & 0o100
     again = tmp_path / "again"
     again.mkdir()
-    assert [d.text for d in render_jobs(made, again, environ={})] == [d.text for d in descriptions]
+    assert [d.text for d in render_jobs(plan, again, environ={})] == [d.text for d in descriptions]
 
 
-def test_unknown_variable_names_template_variable_and_job(tmp_path: Path) -> None:
+def test_undefined_variable_error_names_template_and_job(tmp_path: Path) -> None:
     (tmp_path / "bad.j2").write_text("x = {{ job.nmae | toml }}")
     with pytest.raises(ConfigError) as caught:
         template_engine.render_template(
@@ -75,18 +75,18 @@ def test_unknown_variable_names_template_variable_and_job(tmp_path: Path) -> Non
     "text, expected",
     [("{% if %}", "bad.j2:1"), ("{{ x | nofilter }}", "nofilter"), ("{{ 1 / 0 }}", "zero")],
 )
-def test_wrong_template_is_one_clear_error(tmp_path: Path, text: str, expected: str) -> None:
+def test_invalid_template_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "bad.j2").write_text(text)
     with pytest.raises(ConfigError, match=expected):
         template_engine.render_template("bad.j2", {"x": 1}, folder=tmp_path)
 
 
-def test_missing_template(tmp_path: Path) -> None:
+def test_missing_template_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="template not found"):
         template_engine.render_template("none.j2", {}, folder=tmp_path)
 
 
-def test_files_that_changed_since_they_were_pinned_are_refused(tmp_path: Path) -> None:
+def test_changed_files_are_refused(tmp_path: Path) -> None:
     pinned = make_pinned_test(tmp_path / "test", SHELL_TEST)
     (tmp_path / "test" / "run.sh").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(SourceError, match="changed during"):

@@ -1,4 +1,4 @@
-"""Replicas compared with the manifest, at doors that are folders and a web server."""
+"""Verification of replicas at folders and a web server."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_web_server_is_read_too(settings: config.Settings, manifest: Manifest)
 
 
 @pytest.mark.parametrize("door", ["file", "http"])
-def test_other_bytes_are_wrong_when_they_came_twice(
+def test_two_wrong_reads_prove_a_corrupt_replica(
     settings: config.Settings, manifest: Manifest, storage: Path, door: str
 ) -> None:
     path = storage / "made" / "one.root"
@@ -140,7 +140,7 @@ def test_other_bytes_are_wrong_when_they_came_twice(
     assert "instead of" in bad.message
 
 
-def test_sizes_tell_without_reading(
+def test_wrong_size_is_corrupt_without_reading(
     settings: config.Settings, manifest: Manifest, storage: Path
 ) -> None:
     (storage / "made" / "one.root").write_bytes(b"short")
@@ -151,7 +151,7 @@ def test_sizes_tell_without_reading(
         assert found[0].message == "5 bytes instead of 100000"
 
 
-def test_what_was_wrong_once_is_no_proof(
+def test_single_wrong_read_is_not_proof(
     settings: config.Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = manifest.files[0]
@@ -173,23 +173,21 @@ def test_what_was_wrong_once_is_no_proof(
     assert (found.state, found.is_proof) == (NO_RESPONSE, False)
 
 
-def test_folders_of_other_machines_are_not_tried(
-    settings: config.Settings, manifest: Manifest
-) -> None:
+def test_remote_folders_are_not_tried(settings: config.Settings, manifest: Manifest) -> None:
     assert states(check_replicas(manifest, at(settings, manifest, "FAR"))) == [NOT_TRIED, NOT_TRIED]
 
 
-def test_a_door_that_no_site_has_is_told(settings: config.Settings, manifest: Manifest) -> None:
+def test_unknown_door_is_refused(settings: config.Settings, manifest: Manifest) -> None:
     with pytest.raises(ConfigError, match="no site has a door https"):
         at(settings, manifest, "all", "https")
 
 
-def test_an_rse_expression_needs_rucio(settings: config.Settings) -> None:
+def test_rse_expression_needs_rucio(settings: config.Settings) -> None:
     with pytest.raises(ConfigError, match="Rucio is not configured"):
         select_storage("tier=2", settings, None)
 
 
-def test_proofs_alone_are_remembered(settings: config.Settings, manifest: Manifest) -> None:
+def test_only_proofs_are_recorded(settings: config.Settings, manifest: Manifest) -> None:
     wanted = at(settings, manifest, "NEAR", "file")
     assert (
         replica_findings.record_findings(manifest, check_replicas(manifest, wanted), settings) == 0
@@ -214,7 +212,7 @@ def flags(settings: config.Settings) -> list[str]:
     ]
 
 
-def test_verify_tells_of_doors_and_leaves_with_1(
+def test_verify_exits_with_1_for_missing_file(
     settings: config.Settings, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RUCIO_CONFIG", raising=False)
@@ -235,7 +233,7 @@ def test_verify_tells_of_doors_and_leaves_with_1(
         (("--sites", "NEAR"), "needs the NAME"),
     ],
 )
-def test_mistakes_of_verify(
+def test_invalid_verify_options_are_refused(
     settings: config.Settings, words: tuple[str, ...], problem: str
 ) -> None:
     done = run(settings, "verify", *words, alone=True)
@@ -243,7 +241,7 @@ def test_mistakes_of_verify(
     assert problem in done.output
 
 
-def test_reading_ends_with_an_interrupt(
+def test_interrupt_stops_reading(
     settings: config.Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> FileObservation:

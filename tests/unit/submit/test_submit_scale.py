@@ -1,4 +1,4 @@
-"""Plans of any size: their memory does not grow with the repeats, and ceilings hold."""
+"""Plans of any size: memory is independent of repeats, and ceilings hold."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ COUNT_JOBS = """
 import sys
 from pathlib import Path
 from plan_factory import SHELL_TEST, make_local_plan
-made = make_local_plan(Path(sys.argv[1]), SHELL_TEST.replace("[matrix]", f"repeats = {sys.argv[2]}\\n[matrix]"))
-assert sum(1 for _ in made.make_job_rows()) == len(made.jobs) == 2 * int(sys.argv[2])
+plan = make_local_plan(Path(sys.argv[1]), SHELL_TEST.replace("[matrix]", f"repeats = {sys.argv[2]}\\n[matrix]"))
+assert sum(1 for _ in plan.make_job_rows()) == len(plan.jobs) == 2 * int(sys.argv[2])
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
@@ -35,12 +35,12 @@ def peak_kb(folder: Path, repeats: int) -> int:
     )
 
 
-def test_memory_is_that_of_the_variants_not_of_the_jobs(tmp_path: Path) -> None:
+def test_memory_is_independent_of_repeats(tmp_path: Path) -> None:
     few, many = (peak_kb(tmp_path, repeats) for repeats in (100, 3000))
     assert many / few < 1.1
 
 
-def test_a_job_looked_at_twice_is_the_same(tmp_path: Path) -> None:
+def test_job_sequence_is_reproducible(tmp_path: Path) -> None:
     jobs = make_local_plan(tmp_path).jobs
     assert list(jobs) == list(jobs)
     assert [jobs[place] for place in range(len(jobs))] == list(jobs)
@@ -49,36 +49,36 @@ def test_a_job_looked_at_twice_is_the_same(tmp_path: Path) -> None:
         jobs[len(jobs)]
 
 
-def test_kinds_stand_for_all_jobs(tmp_path: Path) -> None:
+def test_kinds_cover_all_jobs(tmp_path: Path) -> None:
     text = READING_TEST.replace(
         "cache_mb = [0, 30]", 'door = ["file", "https"]\ncache_mb = [0, 30]'
     )
-    made = make_local_plan(
+    plan = make_local_plan(
         tmp_path, text, make_site("file"), make_site("file", "https", name="far")
     )
     assert (
-        sum(times for _, times in made.jobs.iterate_kinds())
-        == len(list(made.jobs))
-        == len(made.jobs)
+        sum(times for _, times in plan.jobs.iterate_kinds())
+        == len(list(plan.jobs))
+        == len(plan.jobs)
     )
-    assert made.execution_count == sum(len(job.spec.executions) for job in made.jobs)
+    assert plan.execution_count == sum(len(job.spec.executions) for job in plan.jobs)
 
 
-def test_what_is_above_a_ceiling_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
+def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
     wide = Site("wide", "local", make_site().doors)
     narrow = Site("narrow", "local", make_site().doors, ceilings=Ceilings(jobs=4))
-    made = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
+    plan = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
     settings = make_settings(tmp_path)
     assert ceiling_checks.list_ceiling_violations(
-        made, campaign_request.estimate_plan_costs(made, settings)
+        plan, campaign_request.estimate_plan_costs(plan, settings)
     ) == ["Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."]
     with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
-        submission.submit_plan(made, settings)
+        submission.submit_plan(plan, settings)
     with pytest.raises(NothingToDoError):
         Store.open(settings.database, create=False)
     fits = make_local_plan(tmp_path / "test", READING_TEST, wide)
     ceiling_checks.check_ceilings(fits, campaign_request.estimate_plan_costs(fits, settings))
 
 
-def test_this_machine_has_a_ceiling(tmp_path: Path) -> None:
+def test_local_site_has_a_ceiling(tmp_path: Path) -> None:
     assert load_sites(make_settings(tmp_path))["local"].ceilings.jobs == MAX_LOCAL_JOBS

@@ -1,4 +1,4 @@
-"""``sites list``, ``sites check`` and ``sites schema`` without a grid."""
+"""Commands ``sites list``, ``sites check`` and ``sites schema`` without a grid."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(settings: Settings, *arguments: str) -> Result:
     )
 
 
-def test_the_list_has_doors_labels_and_ceilings(settings: Settings) -> None:
+def test_list_shows_doors_labels_and_ceilings(settings: Settings) -> None:
     rows = json.loads(run(settings, "list", "--json").stdout)
     assert [(row["site"], row["door_name"]) for row in rows] == [
         ("local", "file"),
@@ -63,7 +63,7 @@ def test_the_list_has_doors_labels_and_ceilings(settings: Settings) -> None:
         assert word in words
 
 
-def test_a_check_tells_what_is_wrong_and_leaves_with_1(settings: Settings) -> None:
+def test_failed_check_exits_with_1(settings: Settings) -> None:
     done = run(settings, "check", "--json")
     assert done.return_value == ExitCode.REGRESSION
     good, gone = json.loads(done.stdout)
@@ -76,13 +76,13 @@ def test_a_check_tells_what_is_wrong_and_leaves_with_1(settings: Settings) -> No
     assert "1 of 2 checks failed" in shown.stderr
 
 
-def test_a_check_without_a_finding_leaves_with_0(settings: Settings) -> None:
+def test_successful_check_exits_with_0(settings: Settings) -> None:
     assert settings.sites_file
     (settings.sites_file.parent / "gone").mkdir()
     assert run(settings, "check", "DESK").return_value == ExitCode.DONE
 
 
-def test_what_cannot_be_checked_is_told(settings: Settings) -> None:
+def test_unknown_site_or_dataset_is_refused(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'DESK'"):
         run(settings, "check", "DESC")
     with pytest.raises(NothingToDoError, match="no site given"):
@@ -91,11 +91,11 @@ def test_what_cannot_be_checked_is_told(settings: Settings) -> None:
         run(settings, "check", "--dataset", "nothing")
 
 
-def test_the_schema_is_printed(settings: Settings) -> None:
+def test_schema_is_printed(settings: Settings) -> None:
     assert json.loads(run(settings, "schema").stdout) == sites_schema.build_json_schema()
 
 
-def test_a_wrong_sites_file_leaves_with_2_and_no_traceback(settings: Settings) -> None:
+def test_invalid_sites_file_exits_with_2_without_traceback(settings: Settings) -> None:
     assert settings.sites_file
     settings.sites_file.write_text("[sites.A]\nlabel = 3\n", encoding="utf-8")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Releases as sites have them: one test.toml runs on this machine and at the grid unchanged."""
+"""ROOT releases at sites: one test.toml runs locally and on the grid."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _at(text: str, **mapping: str) -> SoftwareRequest:
     ]
 
 
-def test_a_release_is_what_the_site_has() -> None:
+def test_release_resolves_to_site_software() -> None:
     found = _at("6.40.00", **{"*": "cvmfs:ROOT/{version}/x86_64-el9-gcc13-opt"})
     assert (found.provider, found.version) == ("cvmfs", "6.40.00")
     assert found.location.endswith("ROOT/6.40.00/x86_64-el9-gcc13-opt")
 
 
-def test_a_release_of_its_own_comes_before_all_others() -> None:
+def test_exact_release_precedes_wildcard() -> None:
     mapping = {"6.40.00": "cvmfs:LCG_109/x86_64-el9-gcc13-opt", "*": "cvmfs:ROOT/{version}/P"}
     assert "LCG_109" in _at("6.40.00", **mapping).location
     assert _at("6.40.00", **mapping).version == "6.40.00", "a view must report what was asked for"
@@ -34,12 +34,12 @@ def test_a_release_of_its_own_comes_before_all_others() -> None:
 
 
 @pytest.mark.parametrize("text", ["none", "current", "cvmfs:LCG_106/P", "path:/opt/root"])
-def test_what_names_a_place_of_its_own_is_left_alone(text: str) -> None:
+def test_explicit_location_is_unchanged(text: str) -> None:
     assert _at(text, **{"*": "cvmfs:ROOT/{version}/P"}) == providers.parse_software_request(text)
 
 
 @pytest.mark.parametrize("mapping", [{}, {"6.38.00": "cvmfs:ROOT/6.38.00/P"}, {"*": "{version}"}])
-def test_nothing_is_downloaded_in_a_grid_job(mapping: dict[str, str]) -> None:
+def test_missing_site_software_is_refused(mapping: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         _at("6.40.00", **mapping)
     assert "site SITE_A does not define its installation of ROOT 6.40.00" in str(caught.value)
@@ -47,12 +47,12 @@ def test_nothing_is_downloaded_in_a_grid_job(mapping: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("word, said", [("cvfms:x", "cvmfs"), ("cvmfs:ROOT/6.38.00/P", "6.38.00")])
-def test_a_wrong_word_of_a_site_is_told(word: str, said: str) -> None:
+def test_invalid_site_software_is_refused(word: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"site SITE_A: software.*{said}"):
         _at("6.40.00", **{"*": word})
 
 
-def test_identity_says_what_was_asked_for(tmp_path: Path) -> None:
+def test_identity_has_requested_release(tmp_path: Path) -> None:
     made = make_grid_plan(tmp_path, READING_TEST, make_site(), make_grid_site())
     for job in made.jobs:
         for execution in job.spec.executions:

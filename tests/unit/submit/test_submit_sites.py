@@ -1,4 +1,4 @@
-"""Choosing sites by name and label, and the batch systems that they name."""
+"""Selection of sites by name and label, and opening of their batch systems."""
 
 from __future__ import annotations
 
@@ -48,14 +48,12 @@ def chosen(settings: Settings, *names: str) -> list[str]:
     return [site.name for site in select_sites(names, settings)]
 
 
-def test_this_machine_is_always_a_site(settings: Settings, tmp_path: Path) -> None:
+def test_local_site_is_always_present(settings: Settings, tmp_path: Path) -> None:
     assert list(load_sites(settings)) == ["local", "NEAR", "FAR"]
     assert list(load_sites(make_settings(tmp_path))) == ["local"]
 
 
-def test_sites_are_chosen_by_name_label_and_all_each_once(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_sites_are_selected_by_name_label_and_all(settings: Settings, tmp_path: Path) -> None:
     assert chosen(settings, "FAR", "local", "FAR") == ["FAR", "local"]
     assert chosen(settings, "label:eu", "label:near") == ["NEAR"]
     assert chosen(settings, "all") == ["NEAR", "FAR"]
@@ -72,7 +70,7 @@ def test_sites_are_chosen_by_name_label_and_all_each_once(
         ("al", ("Did you mean 'all'?",)),
     ],
 )
-def test_an_unknown_site_is_told_with_what_was_meant(
+def test_unknown_site_error_suggests_a_name(
     settings: Settings, name: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -81,19 +79,19 @@ def test_an_unknown_site_is_told_with_what_was_meant(
         assert word in str(caught.value)
 
 
-def test_without_a_sites_file_its_absence_is_told(tmp_path: Path) -> None:
+def test_unknown_site_error_mentions_missing_sites_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--sites-file"):
         chosen(make_settings(tmp_path), "NEAR")
 
 
-def test_a_wrong_sites_file_stops_whatever_needs_sites(settings: Settings) -> None:
+def test_invalid_sites_file_is_refused(settings: Settings) -> None:
     assert settings.sites_file
     settings.sites_file.write_text("[sites.A]\n", encoding="utf-8")
     with pytest.raises(SitesError, match=r"sites\.A\.doors: is missing"):
         select_sites(["local"], settings)
 
 
-def test_the_local_batch_system_needs_no_sites_file(settings: Settings) -> None:
+def test_local_batch_system_needs_no_sites_file(settings: Settings) -> None:
     assert settings.sites_file
     settings.sites_file.unlink()
     assert open_batch_system("local", settings).name == "local"
@@ -107,7 +105,7 @@ def test_the_local_batch_system_needs_no_sites_file(settings: Settings) -> None:
         ("slurm", ("unknown batch system 'slurm'",)),
     ],
 )
-def test_a_pool_that_is_gone_is_an_error_of_configuration(
+def test_unknown_batch_system_is_refused(
     settings: Settings, name: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -117,12 +115,12 @@ def test_a_pool_that_is_gone_is_an_error_of_configuration(
         assert word in str(caught.value)
 
 
-def test_a_campaign_of_pools_asks_for_the_sites_file_when_none_is_named(tmp_path: Path) -> None:
+def test_pool_without_sites_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no sites file defines pool 'grid'"):
         open_batch_system("htcondor@grid", make_settings(tmp_path))
 
 
-def test_local_campaigns_load_nothing_of_htcondor() -> None:
+def test_local_batch_system_does_not_load_htcondor() -> None:
     code = (
         "import sys; from treehammer import config; "
         "from treehammer.submit.sites import batch_selection; "
@@ -149,9 +147,7 @@ def campaign(settings: Settings) -> Settings:
 
 
 @pytest.mark.parametrize("verb", [status, collect, cancel])
-def test_jobs_of_a_pool_that_is_gone_are_left_as_they_are(
-    campaign: Settings, verb: click.Command
-) -> None:
+def test_jobs_of_unknown_pool_are_unchanged(campaign: Settings, verb: click.Command) -> None:
     with pytest.raises(ConfigError, match="unknown pool 'gone'") as caught:
         CliRunner().invoke(
             verb, ["campaign"], obj=campaign, standalone_mode=False, catch_exceptions=False
@@ -195,7 +191,7 @@ def imported(tmp_path: Path) -> Settings:
         (purge, ExitCode.NOTHING, "nothing to remove"),
     ],
 )
-def test_what_is_over_elsewhere_needs_no_sites_file(
+def test_imported_campaign_needs_no_sites_file(
     imported: Settings, verb: click.Command, code: ExitCode, says: str
 ) -> None:
     done = CliRunner().invoke(verb, ["campaign"], obj=imported)
@@ -207,7 +203,7 @@ def test_what_is_over_elsewhere_needs_no_sites_file(
     assert (remark in done.stderr) == (verb is not cancel)
 
 
-def test_other_campaigns_are_shown_beside_one_whose_pool_is_gone(campaign: Settings) -> None:
+def test_status_lists_campaigns_beside_one_of_unknown_pool(campaign: Settings) -> None:
     done = CliRunner().invoke(status, ["--json"], obj=campaign, catch_exceptions=False)
     assert done.exit_code == 0
     assert {row["id"] for row in json.loads(done.stdout)} == {"campaign", "other"}

@@ -1,4 +1,4 @@
-"""sites.toml: what it means, every mistake it can have, and that what is written reads the same."""
+"""sites.toml: parsing, errors and writing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read(folder: Path, text: str) -> sites_file.SitesFileContent:
     return sites_file.read_sites_file(path)
 
 
-def test_everything_that_can_be_said_is_understood(tmp_path: Path) -> None:
+def test_complete_file_is_parsed(tmp_path: Path) -> None:
     found = read(tmp_path, EVERYTHING)
     assert found.pools["testbed"] == HTCondorPool(
         name="testbed",
@@ -102,12 +102,12 @@ def test_everything_that_can_be_said_is_understood(tmp_path: Path) -> None:
         ("file", "/a/", "/a/set/f.root"),
     ],
 )
-def test_a_door_opens_what_was_meant(tmp_path: Path, protocol: str, prefix: str, url: str) -> None:
+def test_door_builds_file_url(tmp_path: Path, protocol: str, prefix: str, url: str) -> None:
     text = f"[sites.A]\ndoors = [{{name = 'd', protocol = '{protocol}', prefix = '{prefix}'}}]\n"
     assert read(tmp_path, text).sites["A"].doors[0].file_url("set", "f.root") == url
 
 
-def test_a_door_may_leave_it_to_rucio_where_files_lie(tmp_path: Path) -> None:
+def test_door_with_rse_round_trips(tmp_path: Path) -> None:
     text = (
         "[sites.A]\ndoors = [{name = 'd', protocol = 'root', rse = 'A_DISK'}, "
         "{name = 'f', protocol = 'root', rse = 'A_DISK', prefix = 'root://r//store/test/xrootd/A/'}]\n"
@@ -122,7 +122,7 @@ def test_a_door_may_leave_it_to_rucio_where_files_lie(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "line", "key", "words"), SITES_MISTAKES)
-def test_each_mistake_is_told_with_file_line_key_and_remedy(
+def test_mistake_is_reported_with_file_line_and_key(
     tmp_path: Path, text: str, line: int, key: str, words: str
 ) -> None:
     with pytest.raises(SitesError) as caught:
@@ -134,13 +134,13 @@ def test_each_mistake_is_told_with_file_line_key_and_remedy(
 
 
 @pytest.mark.parametrize(("text", "line"), BROKEN_SITES)
-def test_what_is_no_toml_is_told_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+def test_invalid_toml_is_reported_with_line(tmp_path: Path, text: str, line: int) -> None:
     with pytest.raises(SitesError) as caught:
         read(tmp_path, text)
     assert caught.value.problems[0].startswith(f"{tmp_path}/sites.toml:{line}: not valid TOML")
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_in_file_order(tmp_path: Path) -> None:
     text = (
         "[pools.p]\nschedd = 3\n"
         "[sites.A]\npool = 'q'\nlabel = 'x'\n"
@@ -153,7 +153,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [b"\xff", None])
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes | None) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "sites.toml"
     if content:
         path.write_bytes(content)
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes | Non
         sites_file.read_sites_file(path)
 
 
-def test_the_published_schema_is_the_one_of_the_models() -> None:
+def test_published_schema_matches_models() -> None:
     published = json.loads(PUBLISHED.read_text())
     assert published == sites_schema.build_json_schema(), (
         "run: treehammer sites schema > submit/sites/sites.schema.json"
@@ -180,7 +180,7 @@ def test_the_published_schema_is_the_one_of_the_models() -> None:
         "[pools.p]\nspool = 1\n",
     ],
 )
-def test_an_editor_flags_what_is_refused(tmp_path: Path, text: str) -> None:
+def test_schema_rejects_invalid_documents(tmp_path: Path, text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(tomllib.loads(text), sites_schema.build_json_schema())
     with pytest.raises(SitesError):
@@ -232,7 +232,7 @@ def documents(draw: st.DrawFn) -> tuple[list[Site], list[HTCondorPool]]:
 @settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_what_is_written_reads_the_same(
+def test_written_file_round_trips(
     tmp_path: Path, document: tuple[list[Site], list[HTCondorPool]]
 ) -> None:
     sites, pools = document
@@ -243,7 +243,7 @@ def test_what_is_written_reads_the_same(
     assert list(found.pools.values()) == pools
 
 
-def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+def test_invalid_site_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "sites.toml"
     with pytest.raises(SitesError, match="reserved for this machine"):
         sites_file.write_sites_file([Site("local", "local", (Door("f", "file", "/"),))], [], path)

@@ -1,4 +1,4 @@
-"""How the terms of a submission are typed."""
+"""Command line options of a submission."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def _typed(*arguments: str, **env: str) -> SubmissionOptions:
     return found[0]
 
 
-def test_nothing_typed_is_what_is_usual() -> None:
+def test_options_have_defaults() -> None:
     assert _typed() == SubmissionOptions()
 
 
-def test_all_of_them(tmp_path: Path) -> None:
+def test_options_are_parsed(tmp_path: Path) -> None:
     typed = _typed(
         *("--in-flight", "9", "--spread", "24h", "--ramp", "3/10m", "--breaker", "20%/5"),
         *("--proxy", str(tmp_path / "p")),
@@ -52,7 +52,7 @@ def test_all_of_them(tmp_path: Path) -> None:
         (("--breaker", "half"), "--breaker: 'half' is not a failure threshold"),
     ],
 )
-def test_slips(arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_option_is_refused(arguments: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         _typed(*arguments)
     assert said in str(caught.value)
