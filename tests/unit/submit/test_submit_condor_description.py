@@ -32,13 +32,13 @@ def _texts(plan: Plan, folder: Path) -> list[str]:
     return list(dict.fromkeys(item.text for item in render_jobs(plan, folder, environ={})))
 
 
-#: What stands behind the grid universe, by golden file.
+#: Golden file -> grid resource.
 REMOTE = {"grid": "condor schedd@far collector.far", "arc": "arc https://ce.far.example/arex"}
 
 
 @pytest.mark.parametrize("universe", ["vanilla", *REMOTE])
 def test_description_equals_golden_file(tmp_path: Path, universe: str) -> None:
-    """Change the golden file with the template, on purpose."""
+    """Changes of the template require a change of the golden file."""
     options = SubmissionOptions(
         Pace(4, 3600, PaceRamp(2, 60)), credentials=JobCredentials(Path("/p"), Path("/t"))
     )
@@ -94,24 +94,20 @@ def test_site_template_extends_shipped_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("reqest_cpus = 1\n", "no submit command 'reqest_cpus'\n.*'request_cpus'"),
         ("request_cpus = {{ cpus }}\n", "'cpus' is undefined.*SITE_A"),
         ("{% if %}", "htcondor.sub.j2:1"),
         ('{% extends "shipped/other.j2" %}', "shipped/other.j2: template not found"),
+        (None, r"htcondor\.sub\.j2: template not found"),
     ],
 )
-def test_invalid_site_template_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / template_engine.HTCONDOR_TEMPLATE).write_text(text)
+def test_invalid_site_template_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / template_engine.HTCONDOR_TEMPLATE).write_text(text)
     plan = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
-    with pytest.raises(ConfigError, match=said):
-        _texts(plan, tmp_path / "out")
-
-
-def test_a_folder_without_the_template_is_told(tmp_path: Path) -> None:
-    plan = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
-    with pytest.raises(ConfigError, match=r"htcondor\.sub\.j2: template not found"):
+    with pytest.raises(ConfigError, match=message):
         _texts(plan, tmp_path / "out")
 
 
@@ -124,19 +120,19 @@ def test_unknown_site_command_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked, ceiling, expected",
+    "requested, ceiling, expected",
     [(1, 0, {1}), (8, 0, {8}), (8, 6, {3}), (8, 2, {1}), (8, 1, {1}), (1, 50, {1})],
 )
 def test_cluster_concurrency_respects_ceiling(
-    tmp_path: Path, asked: int, ceiling: int, expected: set[int]
+    tmp_path: Path, requested: int, ceiling: int, expected: set[int]
 ) -> None:
     text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
     site = make_grid_site("root", "other", ceilings=Ceilings(in_flight=ceiling))
-    plan = make_grid_plan(tmp_path / "test", text, site, options=SubmissionOptions(Pace(asked)))
-    classes = plan_clusters(plan)
-    assert {item.in_flight for item in classes} == expected
-    assert sum(item.in_flight for item in classes) <= (ceiling or 99)
-    assert sum(item.jobs for item in classes) == len(plan.jobs)
+    plan = make_grid_plan(tmp_path / "test", text, site, options=SubmissionOptions(Pace(requested)))
+    clusters = plan_clusters(plan)
+    assert {item.in_flight for item in clusters} == expected
+    assert sum(item.in_flight for item in clusters) <= (ceiling or 99)
+    assert sum(item.jobs for item in clusters) == len(plan.jobs)
 
 
 def test_staged_files_increase_disk_request(tmp_path: Path) -> None:

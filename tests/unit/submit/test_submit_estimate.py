@@ -20,33 +20,33 @@ from treehammer.submit.planning.cost_estimate import (
 
 
 def execution(tmp_path: Path, **axes: Any) -> ExecutionSpec:
-    plan = make_local_plan(tmp_path).jobs[0].spec.executions[0]
-    return replace(plan, variant={**plan.variant, **axes})
+    spec = make_local_plan(tmp_path).jobs[0].spec.executions[0]
+    return replace(spec, variant={**spec.variant, **axes})
 
 
-def test_read_bytes_scale_with_passes_and_branch_fraction(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({}, 300_000_000),
+        ({"branches": 0.02}, 6_000_000),
+        ({"branches": "Muon_*"}, 300_000_000),
+        ({"access": "staged"}, 100_000_000),
+    ],
+)
+def test_read_bytes_scale_with_passes_and_branch_fraction(
+    tmp_path: Path, axes: dict[str, Any], expected: int
+) -> None:
     data = make_manifest(entries=1000, clusters=10)
-    assert cost_estimate.estimate_read_bytes(data, execution(tmp_path)) == 300_000_000
-    assert cost_estimate.estimate_read_bytes(data, execution(tmp_path, branches=0.02)) == 6_000_000
-    assert (
-        cost_estimate.estimate_read_bytes(data, execution(tmp_path, branches="Muon_*"))
-        == 300_000_000
-    )
-    assert (
-        cost_estimate.estimate_read_bytes(data, execution(tmp_path, access="staged")) == 100_000_000
-    )
+    assert cost_estimate.estimate_read_bytes(data, execution(tmp_path, **axes)) == expected
 
 
-def test_sparse_events_read_most_large_clusters(tmp_path: Path) -> None:
-    one_in_hundred = execution(tmp_path, events=0.01)
-    large = cost_estimate.estimate_read_bytes(
-        make_manifest(entries=1000, clusters=10), one_in_hundred
-    )
-    small = cost_estimate.estimate_read_bytes(
-        make_manifest(entries=1000, clusters=1000), one_in_hundred
-    )
-    assert large == pytest.approx(3 * 100e6 * (1 - 0.99**100), rel=1e-6)
-    assert small == pytest.approx(3e6, rel=1e-6)
+@pytest.mark.parametrize(("clusters", "expected"), [(10, 3 * 100e6 * (1 - 0.99**100)), (1000, 3e6)])
+def test_sparse_events_read_most_large_clusters(
+    tmp_path: Path, clusters: int, expected: float
+) -> None:
+    data = make_manifest(entries=1000, clusters=clusters)
+    read_bytes = cost_estimate.estimate_read_bytes(data, execution(tmp_path, events=0.01))
+    assert read_bytes == pytest.approx(expected, rel=1e-6)
 
 
 def test_measured_cost_replaces_assumption(tmp_path: Path) -> None:

@@ -43,12 +43,8 @@ def test_jobs_are_groups_by_repeats_plus_checksum(tmp_path: Path) -> None:
 
 
 def test_each_repeat_covers_all_variants_first(tmp_path: Path) -> None:
-    assert [job.repeat for job in make_local_plan(tmp_path).jobs if job.kind == "timed"] == [
-        1,
-        1,
-        2,
-        2,
-    ]
+    jobs = make_local_plan(tmp_path).jobs
+    assert [job.repeat for job in jobs if job.kind == "timed"] == [1, 1, 2, 2]
 
 
 def test_rounds_mirror_each_other(tmp_path: Path) -> None:
@@ -88,16 +84,16 @@ def test_identities_are_stable_and_differ_between_requests(tmp_path: Path) -> No
     assert len(set(ids)) == len(ids)
     orders = [[e.variant for e in job.spec.executions] for job in first.jobs]
     assert orders == [[e.variant for e in job.spec.executions] for job in later.jobs], (
-        "orders come from the test's seed, not from the campaign"
+        "orders depend on the seed of the test, not on the campaign"
     )
 
 
 def test_series_is_equal_across_repeats_rounds_and_campaigns(tmp_path: Path) -> None:
-    plan = (
-        make_local_plan(tmp_path),
-        make_local_plan(tmp_path, READING_TEST, created_us=CREATED_US + 1),
-    )
-    timed = [e for p in plan for job in p.jobs[:-1] for e in job.spec.executions]
+    plans = [
+        make_local_plan(tmp_path, created_us=created_us)
+        for created_us in (CREATED_US, CREATED_US + 1)
+    ]
+    timed = [e for plan in plans for job in plan.jobs[:-1] for e in job.spec.executions]
     assert len({e.identity["series"] for e in timed}) == 4
     assert len({(e.identity["series"], e.identity["variant"]) for e in timed}) == 4
 

@@ -74,7 +74,7 @@ def served(folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Path:
-    """A site's storage with a replica of the dataset ``made``."""
+    """Storage of a site with a replica of the dataset ``made``."""
     write_dataset(tmp_path / "storage", "made", CONTENT)
     return tmp_path / "storage"
 
@@ -101,24 +101,19 @@ def at(
     return list_expected_replicas(manifest, select_storage(site, settings, None), names, None)
 
 
-def states(found: list[ReplicaCheck]) -> list[str]:
-    return [one.state for one in found]
+def states(checks: list[ReplicaCheck]) -> list[str]:
+    return [check.state for check in checks]
 
 
-def test_a_folder_tells_sizes_and_proves_when_it_is_read(
-    settings: config.Settings, manifest: Manifest
+@pytest.mark.parametrize("door", ["file", "http"])
+def test_full_read_proves_good_replica(
+    settings: config.Settings, manifest: Manifest, door: str
 ) -> None:
-    wanted = at(settings, manifest, "NEAR", "file")
-    assert states(check_replicas(manifest, wanted)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
-    found = check_replicas(manifest, wanted, full=True)
-    assert states(found) == [GOOD_STATE, GOOD_STATE]
-    assert all(one.is_proof for one in found)
-
-
-def test_a_web_server_is_read_too(settings: config.Settings, manifest: Manifest) -> None:
-    wanted = at(settings, manifest, "NEAR", "http")
-    assert states(check_replicas(manifest, wanted)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
-    assert states(check_replicas(manifest, wanted, full=True)) == [GOOD_STATE, GOOD_STATE]
+    expected = at(settings, manifest, "NEAR", door)
+    assert states(check_replicas(manifest, expected)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
+    checks = check_replicas(manifest, expected, full=True)
+    assert states(checks) == [GOOD_STATE, GOOD_STATE]
+    assert all(check.is_proof for check in checks)
 
 
 @pytest.mark.parametrize("door", ["file", "http"])
@@ -159,13 +154,9 @@ def test_single_wrong_read_is_not_proof(
     right = FileObservation(file.size, file.adler32, file.sha256)
     silent = FileObservation(failure=NO_RESPONSE, message="no answer")
     place = ExpectedReplica("NEAR", "file", file, "/x")
-    for answers, proof in (
-        ([other, other], True),
-        ([other, right], False),
-        ([other, silent], False),
-    ):
-        left = iter(answers)
-        monkeypatch.setattr(doors, "read_file", lambda *_, left=left, **__: next(left))
+    for reads, proof in (([other, other], True), ([other, right], False), ([other, silent], False)):
+        remaining = iter(reads)
+        monkeypatch.setattr(doors, "read_file", lambda *_, reads=remaining, **__: next(reads))
         (found,) = check_replicas(manifest, [place], full=True)
         assert (found.state, found.is_proof) == (CORRUPT_STATE, proof)
     monkeypatch.setattr(doors, "read_file", lambda *_, **__: silent)
@@ -197,7 +188,7 @@ def test_only_proofs_are_recorded(settings: config.Settings, manifest: Manifest)
     bad = replace(found[0], state=CORRUPT_STATE, wrong_reads=2, message="other")
     assert replica_findings.record_findings(manifest, [bad, found[1]], settings) == 0
     with Store.open(settings.database) as store:
-        assert store.mark_bad_replicas() == 0  # there are no measurements, and it is asked for them
+        assert store.mark_bad_replicas() == 0  # there are no measurements
 
 
 def run(settings: config.Settings, *words: str, alone: bool = False) -> Result:
