@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from typing import Dict, Mapping, Tuple
+from typing import Dict, List, Mapping, Tuple
 
 from ..job_spec import SoftwareRequest
 from .provider_tools import (
@@ -84,14 +84,20 @@ def parse_cvmfs(text: str, name: str, version: str) -> SoftwareRequest:
     if any(set(part) == {"."} for part in parts):
         raise ValueError(f"{text!r} names no ROOT on CVMFS: remove '.' and '..'")
     if parts[0] == "ROOT":
-        if len(parts) != 3:
-            raise ValueError(f"{text!r} names no release of ROOT on CVMFS; write {_CVMFS_FORMS}")
-        if version and version != parts[1]:
-            raise ValueError(f"{text!r} requests both {parts[1]} and {version}")
-        return SoftwareRequest(text, "cvmfs", parts[1], f"{_RELEASES_FOLDER}/{parts[1]}/{parts[2]}")
+        return _parse_release(text, parts[1:], version)
     # CVMFS repositories are named like domains; names of views have no dot.
     folder = "/".join(parts) if "." in parts[0] else f"{_VIEWS_FOLDER}/{'/'.join(parts)}"
     return SoftwareRequest(text, "cvmfs", version, folder)
+
+
+def _parse_release(text: str, parts: List[str], version: str) -> SoftwareRequest:
+    """Parse ``VERSION/PLATFORM`` of a release of ROOT itself."""
+    if len(parts) != 2:
+        raise ValueError(f"{text!r} names no release of ROOT on CVMFS; write {_CVMFS_FORMS}")
+    release, platform = parts
+    if version and version != release:
+        raise ValueError(f"{text!r} requests both {release} and {version}")
+    return SoftwareRequest(text, "cvmfs", release, f"{_RELEASES_FOLDER}/{release}/{platform}")
 
 
 def setup_cvmfs(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:

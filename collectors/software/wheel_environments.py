@@ -63,26 +63,32 @@ def find_damage(folder: str, version: str) -> str:
     Compares sizes with the wheel's own list of files: hashing 670 MB before each job would take
     longer than many jobs.
     """
-    pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
-    name = f"root-{WHEELS.get(version, '')}.dist-info"
-    records = [
-        r for r in glob.glob(pattern) if os.path.basename(os.path.dirname(r)).lower() == name
-    ]
-    if not records:
+    record = _find_record_file(folder, version)
+    if not record:
         return "the list of installed files is missing"
-    packages = os.path.dirname(os.path.dirname(records[0]))
     try:
-        with open(records[0], encoding="utf-8", newline="") as stream:
+        with open(record, encoding="utf-8", newline="") as stream:
             lines = [line for line in stream if any(part in line for part in _CHECKED_SUFFIXES)]
     except (OSError, ValueError) as error:
         return f"the list of installed files cannot be read: {error}"
+    packages = os.path.dirname(os.path.dirname(record))
     for path, _, size in csv.reader(lines):
         try:
-            found = os.stat(os.path.join(packages, path)).st_size
+            installed = os.stat(os.path.join(packages, path)).st_size
         except OSError as error:
             return f"{path}: {error.strerror}"
-        if size and found != int(size):
-            return f"{path} has {found} bytes instead of {size}"
+        if size and installed != int(size):
+            return f"{path} has {installed} bytes instead of {size}"
+    return ""
+
+
+def _find_record_file(folder: str, version: str) -> str:
+    """Find the wheel's list of installed files; '' when missing."""
+    pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
+    name = f"root-{WHEELS.get(version, '')}.dist-info"
+    for record in glob.glob(pattern):
+        if os.path.basename(os.path.dirname(record)).lower() == name:
+            return record
     return ""
 
 

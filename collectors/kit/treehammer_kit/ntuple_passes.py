@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from .pass_summary import FileRead, PassRead, drop_warm_up, median_or_none, summarize_times
+from .pass_summary import FileRead, PassRead, drop_warm_up, median_counter, summarize_times
 from .payload_task import PayloadError
 from .read_passes import (
     BranchChoice,
@@ -96,12 +96,7 @@ def summarize_ntuple_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
 
 def _summarize_ntuple_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
     names = (*_CATALOGUE_NAMES.values(), *_KERNEL_COUNTERS)
-    values: Dict[str, Any] = {
-        name: median_or_none(
-            [item.sum_counter(name) for item in kept], whole=not name.endswith("_s")
-        )
-        for name in names
-    }
+    values: Dict[str, Any] = {name: median_counter(kept, name) for name in names}
     payload, overhead = values["ntuple_payload_bytes"], values["ntuple_overhead_bytes"]
     values.update(bytes_read=payload, bytes_read_extra=overhead)
     size = sum(file.file_size for file in kept[0].files)

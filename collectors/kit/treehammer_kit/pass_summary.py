@@ -75,6 +75,18 @@ class PassRead:
         return sum(file.phases[phase][index] for file in self.files)
 
     @property
+    def loop_wall_s(self) -> float:
+        """Wall seconds of the loop."""
+        return self.phase_seconds("loop", 0)
+
+    @property
+    def running_s(self) -> Optional[float]:
+        """Wall seconds of the loop without waits for a CPU; None when unknown."""
+        waited = self.run_queue_s
+        known = waited is not None and waited < self.loop_wall_s
+        return self.loop_wall_s - (waited or 0.0) if known else None
+
+    @property
     def loop_cpu_s(self) -> float:
         """User and system seconds of the loop."""
         return self.phase_seconds("loop", 1) + self.phase_seconds("loop", 2)
@@ -157,50 +169,44 @@ def summarize_extras(passes: Sequence[PassRead]) -> Dict[str, float]:
 
 
 def _summarize_rates(passes: Sequence[PassRead], kept: Sequence[PassRead]) -> Dict[str, Any]:
-    def wall(item: PassRead) -> float:
-        return item.phase_seconds("loop", 0)
-
-    def running(item: PassRead) -> Optional[float]:
-        waited = item.run_queue_s
-        return None if waited is None or wall(item) <= waited else wall(item) - waited
-
     queue = [item.run_queue_s for item in passes]
-    per_event = _median_by(kept, lambda p: wall(p) / p.events if p.events else None)
+    per_event = _median_by(kept, lambda p: _ratio(p.loop_wall_s, p.events))
     return {
         "loop_cpu_s": _median_by(kept, lambda p: p.loop_cpu_s),
         "loop_run_queue_s": _median_by(kept, lambda p: p.run_queue_s),
         "pass_loop_run_queue_s": None if None in queue else queue,
-        "cpu_per_event_s": _median_by(
-            kept, lambda p: p.loop_cpu_s / p.events if p.events else None
-        ),
+        "cpu_per_event_s": _median_by(kept, lambda p: _ratio(p.loop_cpu_s, p.events)),
         "wall_per_event_s": per_event,
-        "event_rate_hz": 1 / per_event if per_event else None,
-        "eff_loop": _median_by(kept, lambda p: p.loop_cpu_s / wall(p) if wall(p) > 0 else None),
-        "eff_loop_corrected": _median_by(
-            kept, lambda p: None if running(p) is None else p.loop_cpu_s / (running(p) or 1)
-        ),
+        "event_rate_hz": _ratio(1, per_event),
+        "eff_loop": _median_by(kept, lambda p: _ratio(p.loop_cpu_s, p.loop_wall_s)),
+        "eff_loop_corrected": _median_by(kept, lambda p: _ratio(p.loop_cpu_s, p.running_s)),
     }
+
+
+def _ratio(numerator: float, denominator: Optional[float]) -> Optional[float]:
+    return numerator / denominator if denominator else None
 
 
 def _summarize_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
     files = [file for item in kept for file in item.files]
-    values: Dict[str, Any] = {}
-    for name in LOOP_COUNTERS:
-        if name in _CACHE_COUNTERS and not files[0].cached:
-            continue
-        amounts = [item.sum_counter(name) for item in kept]
-        values[name] = median_or_none(amounts, whole=not name.endswith("_s"))
-    size = sum(file.file_size for file in kept[0].files)
+    cached = files[0].cached
+    names = [name for name in LOOP_COUNTERS if cached or name not in _CACHE_COUNTERS]
+    values: Dict[str, Any] = {name: median_counter(kept, name) for name in names}
     fetched = values["bytes_read"] + values["bytes_read_extra"]
-    values["read_fraction"] = fetched / size if size else None
+    values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in kept[0].files))
     values["read_calls_prefetch"] = None if any(file.prefetching for file in files) else 0
     single, vector = _split_read_calls(files, values)
     values.update(read_calls_single=single, read_calls_vector=vector)
     # ROOT provides the ratio without its terms, so ratios of several files cannot be combined.
-    if files[0].cached and len(kept[0].files) == 1:
+    if cached and len(kept[0].files) == 1:
         values["cache_efficiency"] = statistics.median(f.cache_efficiency for f in files)
         values["cache_efficiency_rel"] = statistics.median(f.cache_efficiency_rel for f in files)
     return values
+
+
+def median_counter(kept: Sequence[PassRead], name: str) -> Optional[float]:
+    """Return a counter's median over passes; None where a pass lacks it."""
+    return median_or_none([item.sum_counter(name) for item in kept], whole=not name.endswith("_s"))
 
 
 def _split_read_calls(

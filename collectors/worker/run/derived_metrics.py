@@ -15,17 +15,25 @@ def derive_metrics(values: Mapping[str, Any]) -> Dict[str, float]:
     """
     wall, cpu = values["payload_wall_s"], values["payload_user_s"] + values["payload_sys_s"]
     copy_wall, copy_cpu = (values.get(f"stagein_{clock}_s", 0.0) for clock in ("wall", "cpu"))
-    found = {
+    return {
         "eff_payload": cpu / wall,
         "eff_job": (cpu + values["setup_cpu_s"] + copy_cpu)
         / (wall + values["setup_wall_s"] + copy_wall),
+        **_derive_access_metrics(values, copy_wall, copy_cpu),
     }
-    names = [f"{phase}_{clock}_s" for phase in PASS_PHASES for clock in ("wall", "user", "sys")]
+
+
+def _derive_access_metrics(
+    values: Mapping[str, Any], copy_wall: float, copy_cpu: float
+) -> Dict[str, float]:
+    """Derive rate and CPU efficiency of one pass, including the copy of a staged execution."""
+    wall = [values.get(f"{phase}_wall_s") for phase in PASS_PHASES]
+    cpu = [values.get(f"{phase}_{clock}_s") for phase in PASS_PHASES for clock in ("user", "sys")]
     events = values.get("events_read")
-    if events and all(values.get(name) is not None for name in names):
-        access_wall = copy_wall + sum(values[name] for name in names if name.endswith("wall_s"))
-        access_cpu = copy_cpu + sum(values[name] for name in names if not name.endswith("wall_s"))
-        if access_wall > 0:
-            found["access_rate_hz"] = events / access_wall
-            found["eff_access"] = access_cpu / access_wall
-    return found
+    if not events or None in wall or None in cpu or copy_wall + sum(wall) <= 0:
+        return {}
+    access_wall = copy_wall + sum(wall)
+    return {
+        "access_rate_hz": events / access_wall,
+        "eff_access": (copy_cpu + sum(cpu)) / access_wall,
+    }

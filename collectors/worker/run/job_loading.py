@@ -121,14 +121,9 @@ def _find_identity_errors(identity: Mapping[str, Any]) -> List[str]:
             problems.append(f"identity.{name}: must not be set by the plan")
         elif value is not None and describe_type_error(metric, value):
             problems.append(f"identity.{name}: {describe_type_error(metric, value)}")
-    for metric in metrics_owned_by("plan"):
-        if (
-            metric.required
-            and metric.name not in _WORKER_FIELDS
-            and identity.get(metric.name) is None
-        ):
-            problems.append(f"identity.{metric.name}: is missing")
-    return problems
+    required = {metric.name for metric in metrics_owned_by("plan") if metric.required}
+    missing = (name for name in required.difference(_WORKER_FIELDS) if identity.get(name) is None)
+    return problems + [f"identity.{name}: is missing" for name in sorted(missing)]
 
 
 def _find_contradictions(spec: ExecutionSpec) -> List[str]:

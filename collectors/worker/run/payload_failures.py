@@ -27,39 +27,51 @@ def classify_failure(
     An end forced by the worker takes precedence, then a failure that the payload reports, then its
     exit status.  ``out_of_memory``: the OOM killer ended a process meanwhile.
     """
-
-    def failure(kind: str, message: str, *, transient: bool = False) -> Failure:
-        return Failure("payload", kind, "payload", message, transient)
-
-    if outcome.ended_by == "stop":
-        message = "The worker was asked to stop and ended the payload."
-        return Failure("evicted", "stopped", "payload", message, transient=True)
-    if outcome.ended_by == "timeout":
-        message = (
-            f"The payload ran longer than its wall limit of {limits.wall_s:g} s and was ended. "
-            "Raise wall_limit_s in test.toml or read less."
-        )
-        return failure("timeout", message, transient=True)
-    if outcome.ended_by == "memory":
-        message = (
-            f"The payload's processes used more than their limit of {limits.memory_bytes} bytes "
-            "and were ended. Raise memory_limit_mb in test.toml or use less."
-        )
-        return failure("memory", message)
+    if outcome.ended_by:
+        return _forced_end(outcome.ended_by, limits)
     # A shell reports a killed child by its exit code.
     killed = outcome.exit_signal == signal.SIGKILL or outcome.exit_code == 128 + signal.SIGKILL
     if killed and out_of_memory:
         message = "The kernel killed the payload: out of memory (its OOM counter rose meanwhile)."
-        return failure("memory", message, transient=True)
+        return _payload_failure("memory", message, transient=True)
     if reported.failure:
         return reported.failure
     if outcome.exit_signal is not None:
         core = ", core dumped" if outcome.core_dumped else ""
         message = f"The payload was ended by {_signal_name(outcome.exit_signal)}{core}."
-        return failure("signal", message)
+        return _payload_failure("signal", message)
     if outcome.exit_code:
-        return failure("exit", f"The payload ended with exit code {outcome.exit_code}.")
+        message = f"The payload ended with exit code {outcome.exit_code}."
+        return _payload_failure("exit", message)
     return reported.problem
+
+
+def _forced_end(reason: str, limits: ExecutionLimits) -> Failure:
+    """Return the failure of a payload that the worker ended."""
+    return {
+        "stop": Failure(
+            "evicted",
+            "stopped",
+            "payload",
+            "The worker was asked to stop and ended the payload.",
+            transient=True,
+        ),
+        "timeout": _payload_failure(
+            "timeout",
+            f"The payload ran longer than its wall limit of {limits.wall_s:g} s and was ended. "
+            "Raise wall_limit_s in test.toml or read less.",
+            transient=True,
+        ),
+        "memory": _payload_failure(
+            "memory",
+            f"The payload's processes used more than their limit of {limits.memory_bytes} bytes "
+            "and were ended. Raise memory_limit_mb in test.toml or use less.",
+        ),
+    }[reason]
+
+
+def _payload_failure(kind: str, message: str, *, transient: bool = False) -> Failure:
+    return Failure("payload", kind, "payload", message, transient)
 
 
 def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:

@@ -116,10 +116,10 @@ def _settle_part(
         outbox.conflicting.update(set(response.conflicting_ids).intersection(names))
         outbox.save()
         return []
-    refused = response.find_refused(len(names))
+    refused = {names[i]: reason for i, reason in response.find_refused(len(names)).items()}
     if refused and (len(refused) < len(names) or len(names) == 1):
-        outbox.refused.update({names[i]: reason for i, reason in refused.items()})
-        rest = {name: part[name] for i, name in enumerate(names) if i not in refused}
+        outbox.refused.update(refused)
+        rest = {name: text for name, text in part.items() if name not in refused}
         return [rest] if rest else []
     if response.status not in (413, 422):
         return None
@@ -127,8 +127,8 @@ def _settle_part(
         outbox.refused[names[0]] = response.reason
         return []
     # The part is too large, or one record is invalid: halving it finds out which.
-    middle = len(names) // 2
-    return [{name: part[name] for name in half} for half in (names[:middle], names[middle:])]
+    records, middle = list(part.items()), len(part) // 2
+    return [dict(records[:middle]), dict(records[middle:])]
 
 
 def _split_batches(outbox: Outbox, names: Sequence[str]) -> Iterator[Dict[str, str]]:
