@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, List, Mapping
 
 from ...record.metric_catalogue import PASS_PHASES
 
@@ -27,8 +27,10 @@ def _derive_access_metrics(
     values: Mapping[str, Any], copy_wall: float, copy_cpu: float
 ) -> Dict[str, float]:
     """Derive rate and CPU efficiency of one pass, including the copy of a staged execution."""
-    wall = [values.get(f"{phase}_wall_s") for phase in PASS_PHASES]
-    cpu = [values.get(f"{phase}_{clock}_s") for phase in PASS_PHASES for clock in ("user", "sys")]
+    wall: List[Any] = [values.get(f"{phase}_wall_s") for phase in PASS_PHASES]
+    cpu: List[Any] = [
+        values.get(f"{phase}_{clock}_s") for phase in PASS_PHASES for clock in ("user", "sys")
+    ]
     events = values.get("events_read")
     if not events or None in wall or None in cpu or copy_wall + sum(wall) <= 0:
         return {}

@@ -12,6 +12,12 @@ from ...software.providers import RUNNABLE_PAYLOAD_KINDS
 
 #: Plan-owned values that the worker fills in.
 _WORKER_FIELDS = ("measurement_id", "attempt")
+#: Plan-owned values that every execution must have.
+_REQUIRED_IDENTITY = tuple(
+    metric.name
+    for metric in metrics_owned_by("plan")
+    if metric.required and metric.name not in _WORKER_FIELDS
+)
 #: Types of fields in job_spec.py -> Python types of the JSON values.
 _JSON_TYPES: Dict[str, Any] = {"str": str, "int": int, "float": (int, float), "Mapping": dict}
 _TYPE_DESCRIPTIONS = {
@@ -121,9 +127,8 @@ def _find_identity_errors(identity: Mapping[str, Any]) -> List[str]:
             problems.append(f"identity.{name}: must not be set by the plan")
         elif value is not None and describe_type_error(metric, value):
             problems.append(f"identity.{name}: {describe_type_error(metric, value)}")
-    required = {metric.name for metric in metrics_owned_by("plan") if metric.required}
-    missing = (name for name in required.difference(_WORKER_FIELDS) if identity.get(name) is None)
-    return problems + [f"identity.{name}: is missing" for name in sorted(missing)]
+    missing = (name for name in _REQUIRED_IDENTITY if identity.get(name) is None)
+    return problems + [f"identity.{name}: is missing" for name in missing]
 
 
 def _find_contradictions(spec: ExecutionSpec) -> List[str]:
