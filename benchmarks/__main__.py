@@ -21,7 +21,7 @@ SIMPLE_BENCHMARKS = {
     "export": export_cost.measure,
     "releases": release_comparison.measure,
 }
-#: Those that can be told more on the command line.
+#: Benchmarks with options of their own.
 CONFIGURABLE_BENCHMARKS = {
     "aa": aa_jobs.measure,
     "verdicts": verdict_error_rates.measure,
@@ -33,12 +33,12 @@ CONFIGURABLE_BENCHMARKS = {
     "ingest": ingest_cost.measure,
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
-#: Takes an hour: runs only when it is named.
+#: Takes an hour: runs only when named.
 EXPLICIT_ONLY = "releases"
 
 
 def main() -> int:
-    """Run what was asked for; leaves with 0 when all of it could be measured."""
+    """Run the selected benchmarks; return 0 if all could be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of: {', '.join(BENCHMARK_NAMES)}"

@@ -1,7 +1,7 @@
-"""A/A jobs: each reads the same tree twice with the same release, and nothing else changes.
+"""A/A jobs: each reads the same tree twice with the same release.
 
-They go the way of every test: planned, rendered, run by the local batch system, stored, compared.
-The pairs that ``compare`` makes of them are kept as ``data/aa-jobs.csv``, for ``verdicts``.
+They are planned, rendered, run by the local batch system, stored and compared like any test. The
+pairs from ``compare`` are kept in ``data/aa-jobs.csv`` for ``verdicts``.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from treehammer.terminal import progress_bar
 
 TEST_FOLDER = Path(__file__).with_name("aa")
 TABLE_FILE = Path(__file__).with_name("data") / "aa-jobs.csv"
-#: Jobs of a whole recording.
+#: Jobs of a complete recording.
 TARGET_JOBS = 200
-#: What fails is made up for by another campaign, but not for ever.
+#: Further campaigns that replace failed jobs, at most.
 MAX_CAMPAIGNS = 3
-#: The twins are the values of the test's own axis.
+#: The twins are values of the test's own axis.
 TWIN_COMPARISON = ComparisonQuery("twin", "a", "b")
 
 
@@ -50,9 +50,9 @@ TWIN_COMPARISON = ComparisonQuery("twin", "a", "b")
 class TwinJob:
     """One A/A job.
 
-    ``setup_name`` says what was read, and no table mixes two; ``first_twin`` is the twin that ran first;
-    ``loop_s`` is the wall time of the shorter twin's loop.  Then seconds per event of both twins
-    and ln(B/A), of CPU and of wall time.
+    ``setup_name`` describes the data read; a table holds one set-up only. ``first_twin`` ran first;
+    ``loop_s`` is the wall time of the shorter loop. Then follow seconds per event of both twins and
+    ln(B/A), of CPU and of wall time.
     """
 
     job: str
@@ -69,54 +69,54 @@ class TwinJob:
     wall_d: float
 
     def twin_values(self, metric: str) -> tuple[float, float]:
-        """Seconds per event of both twins, by headline metric."""
+        """Return seconds per event of both twins for a headline metric."""
         short = metric.removesuffix("_per_event_s")
         return float(getattr(self, f"{short}_a")), float(getattr(self, f"{short}_b"))
 
     def log_ratio(self, metric: str) -> float:
-        """ln(B/A), by headline metric."""
+        """Return ln(B/A) for a headline metric."""
         return float(getattr(self, f"{metric.removesuffix('_per_event_s')}_d"))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What ``python -m benchmarks aa`` can be told."""
+    """Add the options of ``python -m benchmarks aa``."""
     group = parser.add_argument_group("aa")
     group.add_argument(
-        "--jobs", type=int, default=TARGET_JOBS, help="A/A jobs to have (%(default)s)"
+        "--jobs", type=int, default=TARGET_JOBS, help="total number of A/A jobs (%(default)s)"
     )
-    group.add_argument("--slots", type=int, default=1, help="jobs at once (%(default)s)")
-    group.add_argument("--dataset", default="", help="in place of the test's own")
-    group.add_argument("--branches", default="", help="fraction, in place of the test's own")
-    group.add_argument("--table", type=Path, default=TABLE_FILE, help="of the recorded jobs")
+    group.add_argument("--slots", type=int, default=1, help="concurrent jobs (%(default)s)")
+    group.add_argument("--dataset", default="", help="replaces the test's dataset")
+    group.add_argument("--branches", default="", help="fraction that replaces the test's")
+    group.add_argument("--table", type=Path, default=TABLE_FILE, help="table of recorded jobs")
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
-    """Record the jobs that the table lacks; spread, tails and drift of all of them."""
+    """Record missing jobs; return spread, tails and drift of all jobs."""
     known = read_table(options.table)
     if len(known) < options.jobs:
         recording = JobRecording.from_options(options)
         try:
             recording.record_missing({job.job for job in known}, options.jobs)
         finally:
-            # Also when it was interrupted: what is there is kept.
+            # Keep complete jobs even after an interruption.
             known = merge_jobs(known, recording.load_jobs(), options.table)
             write_table(known, options.table)
     if len(known) < options.jobs:
-        print(f"only {len(known)} of {options.jobs} jobs came back whole; run it again")
+        print(f"only {len(known)} of {options.jobs} jobs are complete; run the benchmark again")
     aa_plots.plot_spread(log_ratios(known))
     return list(build_figures(known))
 
 
 @dataclass(frozen=True)
 class JobRecording:
-    """Campaigns of A/A jobs in a queue and database of their own."""
+    """Campaigns of A/A jobs with their own queue and database."""
 
     request: campaign_request.CampaignRequest
     settings: Settings
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> JobRecording:
-        """What the options ask for; every set-up has a place of its own."""
+        """Create the recording for these options; each set-up has its own folder."""
         axes = {"branches": (options.branches,)} if options.branches else {}
         overrides = {"dataset": options.dataset} if options.dataset else {}
         home = _recording_folder("-".join(filter(None, ("aa", options.dataset, options.branches))))
@@ -131,7 +131,7 @@ class JobRecording:
         return cls(request, config.load_settings(flags))
 
     def record_missing(self, known: set[str], wanted: int) -> None:
-        """Wait for what is under way, then run what is missing."""
+        """Wait for running campaigns, then run the missing jobs."""
         for campaign in self._unfinished_campaigns():
             self._wait_for_campaign(campaign)
         for _ in range(MAX_CAMPAIGNS):
@@ -159,7 +159,7 @@ class JobRecording:
             return []
 
     def _wait_for_campaign(self, campaign: str) -> None:
-        """Until the campaign is over; when that is interrupted, its jobs end too."""
+        """Wait for a campaign; end its jobs on interruption."""
         with Store.open(self.settings.database) as store:
             row = store.campaign(campaign)
             tracker = campaign_polling.make_tracker(store, self.settings)
@@ -171,7 +171,7 @@ class JobRecording:
                 raise
 
     def load_jobs(self) -> list[TwinJob]:
-        """Every job of which both twins came back whole, as ``compare`` pairs them."""
+        """Load all jobs with two complete twins, as paired by ``compare``."""
         try:
             with Store.open(self.settings.database, create=False) as store:
                 columns = {*SAMPLE_COLUMNS, "position", "started_us"}
@@ -187,12 +187,12 @@ class JobRecording:
 
 
 def _recording_folder(name: str = "") -> Path:
-    """Where recordings are kept: nothing of them belongs into the repository but the table."""
+    """Return the folder of recordings, outside the repository."""
     return config.load_settings().data_dir / "benchmarks" / name
 
 
 def _assemble_test(home: Path) -> Path:
-    """The test with the shipped test's payload beside it, as one folder that can be pinned."""
+    """Combine the test and the shipped payload in one folder that can be pinned."""
     payload = (
         pinned_tests.SHIPPED_TESTS_FOLDER
         / "ttree-read"
@@ -245,24 +245,24 @@ def _pair_columns(short: str, pair: PairRow) -> dict[str, float]:
 
 
 def merge_jobs(known: Iterable[TwinJob], new: Iterable[TwinJob], table: Path) -> list[TwinJob]:
-    """All jobs once, in the order in which they ran.
+    """Merge jobs without duplicates, in the order in which they ran.
 
     Raises:
-        ConfigError: they are not all of one set-up.
+        ConfigError: they have different set-ups.
     """
     jobs = {job.job: job for job in (*new, *known)}
     setups = sorted({job.setup_name for job in jobs.values()})
     if len(setups) > 1:
         raise ConfigError(
-            f"holds jobs of another set-up than was asked for: {'; '.join(setups)}",
+            f"contains jobs of another set-up: {'; '.join(setups)}",
             where=str(table),
-            hint=f"Move it away, and {_recording_folder()} too, to record anew; or name another --table.",
+            hint=f"Move it and {_recording_folder()} away to record again, or name another --table.",
         )
     return sorted(jobs.values(), key=lambda job: (job.started, job.job))
 
 
 def read_table(path: Path = TABLE_FILE) -> list[TwinJob]:
-    """The recorded jobs; none where nothing was recorded."""
+    """Read the recorded jobs; none if there is no table."""
     if not path.exists():
         return []
     kinds = {field.name: field.type for field in fields(TwinJob)}
@@ -274,7 +274,7 @@ def read_table(path: Path = TABLE_FILE) -> list[TwinJob]:
 
 
 def write_table(jobs: Iterable[TwinJob], path: Path) -> None:
-    """Replace the table, in one step."""
+    """Replace the table atomically."""
     rows = [asdict(job) for job in jobs]
     if not rows:
         return
@@ -288,7 +288,7 @@ def write_table(jobs: Iterable[TwinJob], path: Path) -> None:
 
 
 def log_ratios(jobs: Iterable[TwinJob]) -> dict[str, list[float]]:
-    """Title of each headline metric -> d of every job, in order of time."""
+    """Map the title of each headline metric to ln(B/A) of all jobs, in order of time."""
     jobs = list(jobs)
     return {
         METRIC_TITLES[metric]: [job.log_ratio(metric) for job in jobs]
@@ -297,7 +297,7 @@ def log_ratios(jobs: Iterable[TwinJob]) -> dict[str, list[float]]:
 
 
 def build_figures(jobs: list[TwinJob]) -> Iterator[RatioFigure]:
-    """What the recorded jobs are like."""
+    """Summarize the recorded jobs as figures."""
     if len(jobs) < 3:
         return
     loops = [job.loop_s for job in jobs]

@@ -1,4 +1,4 @@
-"""Plots of the A/A jobs and of what is made of them."""
+"""Plots of the A/A jobs and of results derived from them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
 from treehammer.analysis.statistics.estimates import TARGET_POWER
 from treehammer.analysis.statistics.power_table import PowerCell
 
-#: Up to so many jobs apart, correlation is looked at.
+#: Largest distance of jobs in the autocorrelation.
 MAX_LAG = 20
 
 
 def autocorrelation(values: npt.ArrayLike, lags: int) -> npt.NDArray[np.float64]:
-    """Correlation of a series with itself, 1 … ``lags`` places later (fewer where it is short)."""
+    """Return the autocorrelation at lags 1 … ``lags`` (fewer for short series)."""
     found: npt.NDArray[np.float64] = np.asarray(values, dtype=np.float64)
     centred = found - found.mean()
     total = float(centred @ centred) or 1.0
@@ -28,7 +28,7 @@ def autocorrelation(values: npt.ArrayLike, lags: int) -> npt.NDArray[np.float64]
 
 
 def plot_spread(effects: Mapping[str, Sequence[float]]) -> None:
-    """Distribution, course and autocorrelation of d, a row for each metric: ``results/aa.svg``."""
+    """Plot distribution, course and autocorrelation of d, one row per metric: ``results/aa.svg``."""
     if any(len(d) < 3 for d in effects.values()):
         return
     canvas = Canvas(figsize=(10, 2.6 * len(effects)), layout="constrained")
@@ -58,12 +58,12 @@ def plot_spread(effects: Mapping[str, Sequence[float]]) -> None:
 def save_plot(canvas: Canvas, name: str) -> None:
     """Write ``results/NAME.svg``."""
     RESULTS_FOLDER.mkdir(exist_ok=True)
-    # Without a date: the same data give the same file.
+    # Without a date, equal data give equal files.
     canvas.savefig(RESULTS_FOLDER / f"{name}.svg", metadata={"Date": None})
 
 
 def plot_error_rates(shares: Mapping[str, tuple[float, float, float]], at_most: float) -> None:
-    """Shares of false verdicts with their intervals against what is allowed: ``verdicts.svg``."""
+    """Plot shares of false verdicts and their intervals against the limit: ``verdicts.svg``."""
     start = "comparisons with a false verdict, "
     shown = {what.removeprefix(start): v for what, v in shares.items() if what.startswith(start)}
     canvas = Canvas(figsize=(8, 1.2 + 0.28 * len(shown)), layout="constrained")
@@ -75,13 +75,13 @@ def plot_error_rates(shares: Mapping[str, tuple[float, float, float]], at_most: 
     axes.set_yticks(range(len(shown)), list(shown), fontsize="small")
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("% of comparisons, with 95 % intervals; the line is what may be")
+    axes.set_xlabel("% of comparisons, with 95 % intervals; the line is the limit")
     axes.set_title("False verdicts where nothing differs", loc="left", fontsize="medium")
     save_plot(canvas, "verdicts")
 
 
 def plot_power(table: Sequence[PowerCell]) -> None:
-    """Share of slowdowns that are found against the number of jobs: ``power.svg``."""
+    """Plot the share of detected slowdowns against the number of jobs: ``power.svg``."""
     metrics = list(dict.fromkeys(cell.metric for cell in table))
     canvas = Canvas(figsize=(4.5 * len(metrics), 3.4), layout="constrained")
     for axes, metric in zip(

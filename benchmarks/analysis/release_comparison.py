@@ -1,7 +1,7 @@
-"""All releases of ROOT on PyPI over study S0's matrix on full-size and real trees.
+"""All ROOT releases on PyPI over study S0's matrix, on full-size and real trees.
 
-Nothing but the verbs a user would type, into a database of its own; a campaign that is there
-already is not measured again.  It takes about an hour, so it runs only when it is named.
+It runs Treehammer's commands on its own database and skips complete campaigns. It takes about an
+hour, so it runs only when named.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from treehammer.errors import ExitCode
 
 REFERENCE_RELEASE = "6.38.00"
 OTHER_RELEASES = sorted(set(WHEELS) - {REFERENCE_RELEASE})
-#: Of a comparison: what is kept beside the code, and what makes the figure.
+#: Columns of a comparison that are kept, and those of the figure.
 KEPT_COLUMNS = (
     *("label", "metric", "a", "b", "a_value", "b_value", "effect", "low", "high"),
     *("jobs", "hosts", "loop_s", "verdict", "why", "same_data"),
 )
-#: Campaign -> the test and what differs from its defaults.
+#: Campaign -> the test and its changed settings.
 CAMPAIGNS: dict[str, tuple[str, ...]] = {
     "nanoaod-merged": (".@HEAD:hctests/nanoaod-read",),
     "physlite-merged": (".@HEAD:hctests/physlite-read",),
@@ -38,8 +38,8 @@ CAMPAIGNS: dict[str, tuple[str, ...]] = {
         *("-P", "cache_mb=0,30,300"),
     ),
 }
-#: As grid jobs read, each file once and from the disk.  Four releases in one job need no rounds:
-#: their order is balanced over four repeats.
+#: Each file is read once and from the disk, as in a grid job. Four releases in one job need no
+#: rounds: their order is balanced over four repeats.
 COMMON_OPTIONS = (
     *("-P", f"root={','.join(sorted(WHEELS))}", "-P", "cache=cold"),
     *("-S", "passes=1", "-S", "rounds=1", "-S", "repeats=4"),
@@ -47,10 +47,10 @@ COMMON_OPTIONS = (
 
 
 def measure() -> list[RatioFigure]:
-    """Run what is missing and compare every release with 6.38.00: ratios of time per event.
+    """Run missing campaigns; compare each release with 6.38.00 by time per event.
 
-    Each campaign leaves its comparisons (``releases-NAME.csv``) and study S0's figure among the
-    results; reports and complete measurements stay with the database.
+    Comparisons (``releases-NAME.csv``) and study S0's figures are written to the results; reports
+    and measurements stay beside the database.
     """
     RESULTS_FOLDER.mkdir(exist_ok=True)
     figures: list[RatioFigure] = []
@@ -87,7 +87,7 @@ def _build_figure(campaign: str, row: Mapping[str, Any]) -> RatioFigure:
 
 
 def _complete_campaigns() -> set[str]:
-    """Names of the campaigns of which every planned measurement is in the database."""
+    """Return the names of campaigns with all planned measurements."""
     if not _campaign_folder().exists():
         return set()
     found = json.loads(_run_treehammer("status", "--json"))
@@ -99,10 +99,10 @@ def _campaign_folder() -> Path:
 
 
 def _run_treehammer(*words: str) -> str:
-    """What a verb prints; that something is slower or failed (exit code 1) is a finding.
+    """Run a command and return its output; exit code 1 (slower, failed) is accepted.
 
     Raises:
-        RuntimeError: it ended with another code.
+        RuntimeError: it exited with another code.
     """
     command: Sequence[str | Path] = [
         TREEHAMMER,

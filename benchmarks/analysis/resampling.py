@@ -1,4 +1,4 @@
-"""Campaigns made of recorded A/A jobs: the jobs are real, what is called a site or a host is not."""
+"""Campaigns resampled from recorded A/A jobs; sites and hosts are only names."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
 from treehammer.hctests.matrix.definition import Variant
 
-#: Neighbours in time among which a series takes its jobs.
+#: Consecutive jobs from which a series is drawn.
 NEIGHBOR_WINDOW = 24
 
 
 class SamplingScheme(Enum):
-    """How a series gets its jobs out of those that were recorded.
+    """Ways of drawing a series' jobs from the recorded ones.
 
-    Either way no job is twice in a series, while several series may share one.
+    A series holds no job twice; several series may share a job.
     """
 
     SCATTERED = "scattered"
-    """At random: what neighbours in time have in common is spread over all series."""
+    """Random: drifts are spread over all series."""
     NEIGHBORS = "neighbours"
-    """At random among :data:`WINDOW` that ran one after the other: a drift stays within a series.
+    """Random among :data:`WINDOW` consecutive jobs: a drift stays within a series.
 
-    (Blocks without a choice would be 200 different series at most, and one unlucky block would be
-    in every sixth campaign.)
+    (Fixed blocks would give at most 200 series, and an unlucky block would be in every sixth
+    campaign.)
     """
 
 
 @dataclass(frozen=True)
 class CampaignShape:
-    """A campaign: ``jobs`` for each of ``variants`` at each of ``sites``."""
+    """Size of a campaign: ``jobs`` for each of ``variants`` at each of ``sites``."""
 
     sites: int
     variants: int
@@ -52,7 +52,7 @@ def resample_campaign(
     seed: Sequence[int],
     slowdown: float = 0.0,
 ) -> Comparison:
-    """Deal a campaign, slow its side B down by a ratio less 1, and compare."""
+    """Draw a campaign, slow down its side B by a relative amount, and compare."""
     dice = np.random.default_rng(list(seed))
     samples: list[Sample] = []
     for site in range(shape.sites):
@@ -68,7 +68,7 @@ def _draw_jobs(
     if dealing is SamplingScheme.SCATTERED:
         places = dice.choice(len(recorded), count, replace=False)
     else:
-        # In a ring, so that every job is drawn equally often.
+        # A ring, so that every job is drawn equally often.
         start = dice.integers(len(recorded))
         places = (start + dice.choice(max(NEIGHBOR_WINDOW, count), count, replace=False)) % len(
             recorded
@@ -94,7 +94,7 @@ def _build_executions(
                 site=f"site{site}",
                 door="file",
                 door_protocol="file",
-                # In turn, as a batch system would spread them; the node was always the same.
+                # Hosts in turn, as a batch system would spread jobs; the real node was always the same.
                 host=f"site{site}-host{number % MIN_HOSTS}",
                 failure_class="",
                 implausible_reasons="",

@@ -1,6 +1,6 @@
-"""How often ``compare`` finds what is not there, and how many jobs it takes to find what is.
+"""False verdicts of ``compare``, and the number of jobs that detect a true slowdown.
 
-Campaigns are dealt from the recorded A/A jobs and go through the very ``compare`` that users call.
+Campaigns are drawn from the recorded A/A jobs and passed to ``compare``.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.errors import NothingToDoError
 
-#: Campaigns as they are run, in turn: six variants at six sites, six jobs each or more.
+#: Shapes of campaigns, used in turn: six variants at six sites, at least six jobs each.
 CAMPAIGN_SHAPES = tuple(CampaignShape(sites=6, variants=6, jobs=jobs) for jobs in (6, 9, 12))
-#: Resamplings for each way of dealing, and for each cell of the table of power.
+#: Resamplings per sampling scheme, and per cell of the power table.
 TRIAL_COUNT = 1000
 SLOWDOWNS = (0.02, 0.05, 0.10)
 SERIES_LENGTHS = (6, 9, 12, 18, 24, 36, 48, 72, 96)
-#: The error rate that a family of verdicts claims to keep.
+#: Claimed error rate of a family of verdicts.
 FALSE_VERDICT_RATE = 0.05
 WRONG_VERDICTS = (Verdict.FASTER, Verdict.SLOWER)
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
-    """False verdicts and power of what was recorded; a whole recording makes the shipped table."""
+    """Measure false verdicts and power; a complete recording renews the shipped table."""
     recorded = aa_jobs.read_table(options.table)
     if len(recorded) < max(
         TARGET_JOBS if options.table == aa_jobs.TABLE_FILE else 0, *SERIES_LENGTHS
@@ -74,7 +74,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
 
 @dataclass(frozen=True)
 class VerdictShare:
-    """How many of ``of`` resamplings, or rows, had it; ``at_most`` is what may not be exceeded."""
+    """Number of cases among ``of`` resamplings or rows; ``at_most`` is the limit."""
 
     title: str
     count: int
@@ -83,44 +83,44 @@ class VerdictShare:
 
     @property
     def fraction(self) -> float:
-        """As a fraction."""
+        """The share as a fraction."""
         return self.count / self.total
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Clopper and Pearson's interval, 95 %."""
+        """The 95 % Clopper–Pearson interval."""
         return clopper_pearson(self.count, self.total)
 
     def to_figure(self) -> RatioFigure:
-        """For people, and for the summary."""
+        """Convert to a figure for the summary."""
         return RatioFigure(self.title, self.fraction, *self.bounds, self.total, self.upper_bound)
 
 
 def clopper_pearson(count: int, of: int) -> tuple[float, float]:
-    """The exact 95 % interval of a share."""
+    """Return the exact 95 % interval of a share."""
     interval = stats.binomtest(count, of).proportion_ci(0.95, method="exact")
     return float(interval.low), float(interval.high)
 
 
 @dataclass
 class VerdictTally:
-    """What one comparison, or many, concluded where nothing differs.
+    """Counts of false verdicts over one or many comparisons without true effects.
 
-    ``families`` counts comparisons with any wrong verdict, ``rows`` all rows, by scope and metric
-    (``''``: either).
+    ``families`` counts comparisons with any false verdict, ``rows`` all rows, by scope and metric
+    (``''`` for either).
     """
 
     families: Counter[tuple[str, str]] = field(default_factory=Counter)
     rows: Counter[tuple[str, str, Verdict | None]] = field(default_factory=Counter)
 
     def add(self, other: VerdictTally) -> None:
-        """Sum up."""
+        """Add the counts of another tally."""
         self.families.update(other.families)
         self.rows.update(other.rows)
 
 
 def tally_trial(recorded: Sequence[TwinJob], dealing: SamplingScheme, trial: int) -> VerdictTally:
-    """Compare one resampling of a campaign in which nothing differs."""
+    """Compare one resampled campaign without true effects."""
     number = list(SamplingScheme).index(dealing)
     found = resample_campaign(
         recorded, CAMPAIGN_SHAPES[trial % len(CAMPAIGN_SHAPES)], dealing, (SEED, number, trial)
@@ -139,7 +139,7 @@ def tally_trial(recorded: Sequence[TwinJob], dealing: SamplingScheme, trial: int
 def false_verdict_shares(
     recorded: Sequence[TwinJob], pool: ProcessPoolExecutor
 ) -> Iterator[VerdictShare]:
-    """Shares of comparisons and of rows with a wrong verdict, and of rows that are called same."""
+    """Return shares of comparisons and rows with a false verdict, and of rows called same."""
     for dealing in SamplingScheme:
         total = VerdictTally()
         for one in pool.map(
@@ -162,7 +162,7 @@ def false_verdict_shares(
 def power_cells(
     recorded: Sequence[TwinJob], slowdown: float, jobs: int
 ) -> list[power_table.PowerCell]:
-    """How often a slowdown is found by one series of so many jobs that stands alone."""
+    """Return how often a single series of each size detects each slowdown."""
     found: Counter[str] = Counter()
     for trial in range(TRIAL_COUNT):
         seed = (SEED, round(1000 * slowdown), jobs, trial)
@@ -201,7 +201,7 @@ def write_power_table(table: Iterable[power_table.PowerCell], path: Path) -> Non
 
 
 def _power_figures(table: Sequence[power_table.PowerCell]) -> Iterator[RatioFigure]:
-    """The cells that ``compare`` quotes."""
+    """Yield the quoted cells as figures."""
     for metric, slowdown in product(HEADLINE_METRICS, SLOWDOWNS):
         cell = power_table.choose_cell(
             [c for c in table if (c.metric, c.slowdown) == (metric, slowdown)]

@@ -1,9 +1,8 @@
-"""Databases to measure: an SQLite file, or a PostgreSQL server of our own, filled with any number of rows.
+"""Large databases for benchmarks: SQLite files or a PostgreSQL server with any number of rows.
 
-A hundred thousand measurements go through the store; the others are copies that the database makes
-itself, each moved by some days and to other variants, as if the next days had been measured.  Every
-day and series has as many measurements in the end as :mod:`benchmarks.harness.synthetic_measurements` would have given it;
-their numbers and hosts are those of the seed, and so are the days on which something is wrong.
+100,000 measurements go through the store. The database copies them to other days and variants, so
+that each day and series has as many measurements as in
+:mod:`benchmarks.harness.synthetic_measurements`. Numbers, hosts and failures are those of the seed.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from treehammer.testbed.install.postgres_server import (
 )
 
 DATABASE_KINDS = ("sqlite", "postgresql")
-#: Measurements that go through the store; the fewest and most copies of them.
+#: Measurements that go through the store; least and largest number of copies.
 SEED_ROWS, COPIES = 100_000, (10, 200)
-#: Room that a row takes on disk while a database is filled, PostgreSQL's log of changes included.
+#: Disk space per row while a database is filled, PostgreSQL's write-ahead log included.
 BYTES_PER_ROW = 2_600
-# A server for much data, which may lose all of it.
+# Settings of a server for bulk data that may be lost.
 _BULK_SETTINGS = {
     "shared_buffers": "1GB",
     "maintenance_work_mem": "512MB",
@@ -62,16 +61,15 @@ _BULK_SETTINGS = {
 
 @dataclass(frozen=True)
 class FilledDatabase:
-    """A database that is full.
+    """A filled database.
 
     Attributes:
         kind: one of :data:`KINDS`.
-        url: where it is.
+        url: of the database.
         rows: measurements in it.
-        stored: how many of them came through the store, and in how many seconds of wall time and of
-            this process's CPU.
-        stored_wall_s: see there.
-        stored_cpu_s: see there.
+        stored: measurements that went through the store.
+        stored_wall_s: wall seconds of storing them.
+        stored_cpu_s: CPU seconds of this process for storing them.
         first_day: of its measurements, YYYYMMDD.
     """
 
@@ -85,7 +83,7 @@ class FilledDatabase:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of all benchmarks of large databases."""
+    """Add the options of benchmarks with large databases."""
     parser.add_argument(
         "--databases",
         nargs="+",
@@ -97,8 +95,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--keep",
         type=Path,
         metavar="FOLDER",
-        help="scale, queries, pages: make the databases there, and take those that were made there "
-        "today, since they end yesterday (default: in a temporary folder, see TMPDIR)",
+        help="scale, queries, pages: folder for databases, reused on the same day, because they end "
+        "yesterday (default: a temporary folder, see TMPDIR)",
     )
 
 
@@ -106,17 +104,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def filled_database(
     kind: str, rows: int, keep: Path | None, beside: int = 0
 ) -> Iterator[FilledDatabase]:
-    """A database with so many measurements; it stays in ``keep``, if that is given.
+    """Provide a database with so many measurements; ``keep`` preserves it.
 
     Args:
         kind: one of :data:`KINDS`.
         rows: measurements.
-        keep: a folder to make it in, and to take it from when it was made there today.
-        beside: bytes for each row that will be needed on the same disk beside it.
+        keep: folder of the database, reused if it was filled today.
+        beside: further bytes per row needed on the same disk.
 
     Raises:
-        ConfigError: the disk has no room for it.
-        TestbedError: PostgreSQL cannot be had.
+        ConfigError: the disk has too little space.
+        TestbedError: PostgreSQL cannot be installed.
     """
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
@@ -136,7 +134,7 @@ def _fill_or_reuse(folder: Path, kind: str, rows: int, beside: int) -> Iterator[
     mark = folder / f"{kind}-{name}.json"
     known = json.loads(mark.read_text()) if mark.exists() else None
     if known and known.get("first_day") != synthetic_measurements.day_number(0):
-        known = None  # it ends another day than pages are asked for
+        known = None  # it ends on another day than the pages show
     _require_disk_space(folder, rows, beside + (BYTES_PER_ROW if known is None else 0))
     with _database_url(kind, folder, name, anew=known is None) as url:
         if known is None:
@@ -154,13 +152,13 @@ def _require_disk_space(folder: Path, rows: int, each: int) -> None:
         raise ConfigError(
             f"{rows} rows need {needed / 1e9:.0f} GB, {free / 1e9:.0f} GB are free",
             where=str(folder),
-            hint="Give fewer rows, or a folder on another disk with --keep or TMPDIR.",
+            hint="Use fewer rows, or a folder on another disk with --keep or TMPDIR.",
         )
 
 
 @contextmanager
 def _database_url(kind: str, folder: Path, name: str, *, anew: bool) -> Iterator[str]:
-    """The URL of a database that can be reached for as long as this takes."""
+    """Yield the URL of a database that is reachable within the block."""
     if kind == "sqlite":
         file = folder / f"{name}.db"
         if anew:
@@ -175,7 +173,7 @@ def _database_url(kind: str, folder: Path, name: str, *, anew: bool) -> Iterator
         yield server.url(name)
 
 
-#: Settings of a server that keeps what it has acknowledged.
+#: Settings of a durable server.
 DURABLE_SETTINGS = {"shared_buffers": "256MB"}
 
 
@@ -183,7 +181,7 @@ DURABLE_SETTINGS = {"shared_buffers": "256MB"}
 def run_postgres(
     folder: Path, settings: Mapping[str, str] = _BULK_SETTINGS
 ) -> Iterator[PostgresServer]:
-    """A server with its data in a folder."""
+    """Run a server with its data in a folder."""
     found = install_postgres(config.load_settings().cache_dir / "testbed", _print_progress)
     folder.mkdir(exist_ok=True)
     server = PostgresServer(found, folder.absolute(), settings)
@@ -195,7 +193,7 @@ def run_postgres(
 
 
 def seed_rows(rows: int) -> synthetic_measurements.SyntheticCampaigns:
-    """What goes through the store; the rest are its copies."""
+    """Return the campaigns that go through the store; the rest are copies."""
     copies = min(COPIES[1], max(COPIES[0], rows // SEED_ROWS))
     return synthetic_measurements.SyntheticCampaigns(
         synthetic_measurements.DAYS // copies, rows // copies
@@ -303,7 +301,7 @@ def _insert_subjects() -> dict[tuple[int, int, int], dict[str, Any]]:
 
 
 def _map_seed(connection: Connection, days: int, seed_days: int) -> None:
-    """Say where each day and each subject of the seed goes."""
+    """Map each day and subject of the seed to its copies."""
     for table in (_seed_day_table, _seed_subject_table):
         connection.execute(sa.delete(table))
     moved = [
@@ -331,7 +329,7 @@ def _map_seed(connection: Connection, days: int, seed_days: int) -> None:
 
 def _copied_columns(copy: int, later_us: int) -> sa.Insert:
     columns = {column.name: column for column in _seed_table.c} | {
-        # No digit of a hash, so that it is none of the seed's.
+        # Not a hexadecimal digit, so that it is none of the seed's identities.
         "measurement_id": sa.literal(f"x{copy:03}")
         + sa.func.substr(_seed_table.c.measurement_id, 5),
         "campaign_id": _seed_day_table.c.campaign_id,
@@ -350,7 +348,7 @@ def _copied_columns(copy: int, later_us: int) -> sa.Insert:
 
 
 def _gather_statistics(engine: Engine) -> None:
-    """What a server does by itself, some minutes later."""
+    """Gather statistics at once, which a server does minutes later."""
     with engine.connect() as connection:
         alone = connection.execution_options(isolation_level="AUTOCOMMIT")
         alone.exec_driver_sql("VACUUM (ANALYZE)")

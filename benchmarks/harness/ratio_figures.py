@@ -1,4 +1,4 @@
-"""What all benchmarks share: the figures they give, their intervals, raw data and plots."""
+"""Figures of the benchmarks: ratios, intervals, raw data and plots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treehammer.collectors.worker.probes.cgroup import Cgroup
 
 RESULTS_FOLDER = Path(__file__).parents[1] / "results"
 
-#: Of the resampling: the same raw data always give the same interval.
+#: Seed of the bootstrap: equal data give equal intervals.
 SEED = 1
 
 
@@ -27,12 +27,12 @@ class RatioFigure:
     """One ratio.
 
     Attributes:
-        what: what was measured, against what.
-        value: the ratio (1 is 'the same').
-        low: lower bound of the 95 % interval; NaN where one run gives no interval.
+        what: the measured quantity and its peer.
+        value: the ratio (1 means equal).
+        low: lower bound of the 95 % interval; NaN for a single run.
         high: upper bound.
-        pairs: over how many pairs the median was taken.
-        at_most: what ``high``, or the value where there is no interval, must not exceed.
+        pairs: number of pairs behind the median.
+        at_most: limit of ``high``, or of the value without an interval.
     """
 
     title: str
@@ -44,7 +44,7 @@ class RatioFigure:
 
     @property
     def within_bound(self) -> bool:
-        """Whether the figure stays within its bound, if it has one."""
+        """Whether the figure stays within its limit, if it has one."""
         bound = self.value if math.isnan(self.high) else self.high
         return self.upper_bound is None or bound <= self.upper_bound
 
@@ -56,14 +56,14 @@ class RatioFigure:
         return f"{self.title}: {self.value:.4g}{interval}{pairs}{kept}{verdict}"
 
     def summary_row(self, host: str) -> dict[str, Any]:
-        """For the summary."""
+        """Return the row of the summary."""
         return {**asdict(self), "machine": host}
 
 
 def median_ratio(
     what: str, ours: Sequence[float], peer: Sequence[float], *, at_most: float | None = None
 ) -> RatioFigure:
-    """Median of ours / peer over pairs measured one right after the other.
+    """Return the median ratio over pairs measured directly after each other.
 
     The interval is a percentile bootstrap of the median; it needs at least six pairs.
     """
@@ -79,7 +79,7 @@ def median_ratio(
 
 
 def describe_machine() -> str:
-    """The machine, in one line."""
+    """Describe the machine in one line."""
     facts = node_facts.collect_node_facts(Cgroup())
     memory = float(facts["mem_total_bytes"] or 0) / 1e9
     return (
@@ -110,10 +110,10 @@ def plot_points(
 
     Args:
         name: of the file.
-        title: what the plot shows.
+        title: of the plot.
         label: of the value axis.
         series: name -> values; one row each, from top to bottom.
-        reference: where a line marks 'the same', if anywhere.
+        reference: position of a reference line, if any.
     """
     canvas = Canvas(figsize=(7.2, 1.2 + 0.45 * len(series)), layout="constrained")
     axes = canvas.subplots()
@@ -128,5 +128,5 @@ def plot_points(
     axes.set_xlabel(label)
     axes.set_title(title, loc="left", fontsize="medium")
     RESULTS_FOLDER.mkdir(exist_ok=True)
-    # Without a date: the same data give the same file.
+    # Without a date, equal data give equal files.
     canvas.savefig(RESULTS_FOLDER / f"{name}.svg", metadata={"Date": None})

@@ -1,4 +1,4 @@
-"""Runs a script of ours under a ROOT release with the payload kit at hand, outside any worker."""
+"""Scripts run under a ROOT release with the payload kit, without a worker."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ens
 
 
 def dataset_file(dataset: str) -> str:
-    """Path of the dataset's one file; it is made when it is missing."""
+    """Return the path of a dataset's only file; create it if missing."""
     settings = config.load_settings()
     ensure_dataset(dataset, settings)
     return FolderCatalogue(settings.datasets_dir).files(dataset)[0].url
 
 
 def run_in_root(script: str, release: str, task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The documents that a script printed, one JSON object a line.
+    """Run a script; return the JSON objects that it printed, one per line.
 
     Args:
-        script: name of a file beside this module; it gets ``task`` as JSON in its first argument.
-        release: of ROOT, made when it is missing.
-        task: what the script is to do.
+        script: file name in ``benchmarks/worker``; gets ``task`` as JSON in its first argument.
+        release: of ROOT, installed if missing.
+        task: parameters of the script.
     """
     settings = config.load_settings()
     request = providers.prepare_software(

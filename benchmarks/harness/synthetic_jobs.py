@@ -1,6 +1,6 @@
-"""What stands beside the measurements of :mod:`benchmarks.harness.synthetic_measurements`: jobs, attempts and comparisons.
+"""Jobs, attempts and comparisons beside :mod:`benchmarks.harness.synthetic_measurements`.
 
-Large databases are filled with measurements alone; pages also show what this adds.
+Large databases are filled with measurements only; pages show these as well.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from treehammer.sql.core.day_numbers import DAY_US
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.sql.write.store import Store
 
-#: The newest campaigns that get jobs, and how many jobs of the newest one still run.
+#: Newest campaigns with jobs, and running jobs of the newest one.
 CAMPAIGN_COUNT, RUNNING_JOBS = 30, 40
-#: Stored comparisons of two releases, and jobs of each series in them.
+#: Stored comparisons of two releases, and jobs per series in them.
 COMPARISON_COUNT, JOBS_PER_COMPARISON = 60, 6
-#: A job of which the first attempt is held, so that it has another: one in so many.
+#: One in so many jobs has a held first attempt and a second one.
 HELD_JOB_PERIOD = 50
 RELEASES = synthetic_measurements.RELEASES[-2:]
 
@@ -35,11 +35,11 @@ _US_PER_S = 1_000_000
 
 
 def add_missing_records(store: Store, seed: synthetic_measurements.SyntheticCampaigns) -> None:
-    """Add what is missing.
+    """Add missing jobs, attempts and comparisons.
 
     Args:
-        store: a database that was filled.
-        seed: whose measurements it was filled with.
+        store: a filled database.
+        seed: the campaigns that it was filled with.
     """
     if store.jobs(synthetic_measurements.campaign_id(synthetic_measurements.DAYS - 1)):
         return
@@ -54,12 +54,12 @@ def add_missing_records(store: Store, seed: synthetic_measurements.SyntheticCamp
         store.set_jobs(jobs)
         store.set_attempts(attempt for job in jobs for attempt in _attempt_rows(job, day))
     for number, found in enumerate(_build_comparisons()):
-        pairs = found.pairs if number == 0 else ()  # no page lists them
+        pairs = found.pairs if number == 0 else ()  # no page lists the others
         store.replace_comparison(comparison_id(number), pairs, found.verdicts)
 
 
 def comparison_id(comparison: int) -> str:
-    """Of a comparison, from the newest on."""
+    """Return the identity of a comparison, counted from the newest."""
     return f"comparison-{comparison:02}"
 
 
@@ -106,7 +106,7 @@ def _attempt_rows(job: JobRow, day: int) -> Iterator[AttemptRow]:
 
 
 def _build_comparisons() -> Iterator[Comparison]:
-    """All variants at all sites, compared once and kept under many identities, a day apart."""
+    """Yield one comparison of all variants at all sites under many identities, a day apart."""
     last = _FIRST_US + synthetic_measurements.DAYS * DAY_US
     one = compare_samples(_build_samples(), ComparisonQuery("root", *RELEASES), now_us=0)
     for number in range(COMPARISON_COUNT):

@@ -1,9 +1,8 @@
-"""A year of made-up measurements at forty sites, in any number: what large databases are filled with.
+"""A year of synthetic measurements at forty sites, in any number, for large databases.
 
-Every day, the last of them yesterday, a campaign runs three variants of one test at every site, each
-with two releases.  Texts, numbers and what is missing look as in real campaigns: what a node, a door
-or a release is called repeats, times are to the microsecond, and most of what fails fails at one site
-for a day.
+Every day, up to yesterday, a campaign runs three variants of one test at every site, each with two
+releases. Texts, numbers and missing values resemble real campaigns: names of nodes, doors and
+releases repeat, times have microseconds, and most failures are at one site for a day.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from treehammer.collectors.record.metric_catalogue import CATALOGUE, LATENCY_BIN
 from treehammer.sql.core.day_numbers import DAY_US, day_to_number
 from treehammer.sql.core.packing import PACKED_COLUMNS
 
-#: The days there are; the last one is over, and recent enough for pages that look back from today.
+#: Number of days; the last one is yesterday, within the range that pages show.
 DAYS = 400
 FIRST_DAY = datetime.now(UTC).date() - timedelta(days=DAYS)
 SITE_NAMES = tuple(f"SITE-{number:02}" for number in range(1, 41))
 VARIANT_COUNT = 24
 RELEASES = ("6.34.08", "6.36.00", "6.38.00", "6.40.00")
-#: What runs on one day.
+#: Variants of one day.
 VARIANTS_PER_DAY, RELEASES_PER_DAY = 3, 2
 HOSTS_PER_SITE = 20
-#: Executions of a job: two releases, two rounds.
+#: Executions per job: two releases, two rounds.
 MEASUREMENTS_PER_JOB = 4
 PASSES_PER_MEASUREMENT = 3
 #: Characters of an inventory, the longest text of a real record.
 INVENTORY_CHARS = 6_500
-#: Share of days on which something is wrong with a site, and of its jobs that fail then.
+#: Share of site-days with a problem, and of their jobs that fail.
 BAD_DAY_SHARE, BAD_DAY_FAILURE_SHARE = 0.03, 0.6
 IMPLAUSIBLE_SHARE = 0.002
-#: From the beginning of an execution to that of the next one.
+#: Seconds from the start of an execution to the next.
 MEASUREMENT_US = 60_000_000
 
-#: What a TTree read does not have.
+#: Metrics that a TTree read lacks.
 _ABSENT_PREFIXES = (
     "ntuple_",
     "checksum_",
@@ -53,7 +52,7 @@ _ABSENT_PREFIXES = (
     "value_checksum",
     "exit_",
 )
-#: The sizes of numbers, by the end of their names; of others 1.
+#: Magnitudes of numbers by the end of their names; 1 for others.
 _TYPICAL_SIZES = {"_bytes": 5e8, "_chars": 5e8, "_hz": 900.0, "_mhz": 2600.0, "_calls": 3000.0}
 _RARE_VALUE_PERIOD = 500
 _INVENTORIES = [
@@ -64,19 +63,19 @@ _INVENTORIES = [
 
 @dataclass(frozen=True)
 class SyntheticCampaigns:
-    """The campaigns of a number of days, and how many measurements they have in all."""
+    """Campaigns of a number of days with a total number of measurements."""
 
     days: int
     total_measurements: int
 
     def __iter__(self) -> Iterator[Measurement]:
-        """The measurements, day by day and job by job."""
+        """Yield the measurements, day by day and job by job."""
         for day in range(self.days):
             for job in range(self.jobs_on_day(day)):
                 yield from self._job_measurements(day, job)
 
     def jobs_on_day(self, day: int) -> int:
-        """How many jobs run on a day."""
+        """Return the number of jobs on a day."""
         return (self.total_measurements * (day + 1) // self.days // MEASUREMENTS_PER_JOB) - (
             self.total_measurements * day // self.days // MEASUREMENTS_PER_JOB
         )
@@ -91,7 +90,7 @@ class SyntheticCampaigns:
         failure = bad.choice(FAILURE_CLASSES) if bad.random() < BAD_DAY_SHARE else ""
         identity = job_id(day, job)
         start = datetime.combine(FIRST_DAY + timedelta(days=day), datetime.min.time(), UTC)
-        # A job that begins before midnight ends before it.
+        # A job that starts before midnight ends before it.
         since_us = min(values.randrange(DAY_US), DAY_US - MEASUREMENTS_PER_JOB * MEASUREMENT_US)
         started_us = round(start.timestamp() * 1e6) + since_us
         for place in range(MEASUREMENTS_PER_JOB):
@@ -160,48 +159,48 @@ class SyntheticCampaigns:
 
 
 def day_number(day: int) -> int:
-    """YYYYMMDD of a day of the world."""
+    """Return a day as YYYYMMDD."""
     return day_to_number(FIRST_DAY + timedelta(days=day))
 
 
 def campaign_id(day: int) -> str:
-    """Identity of the campaign of a day."""
+    """Return the identity of a day's campaign."""
     return f"campaign-{day:03}"
 
 
 def job_id(day: int, job: int) -> str:
-    """Identity of a job of that campaign."""
+    """Return the identity of a job of a day's campaign."""
     return f"{day:03}-{job:06}"
 
 
 def variant_of_job(day: int, job: int) -> int:
-    """What a job of a day runs: the next job another one, and so does the next one at its site."""
+    """Return a job's variant; consecutive jobs, also those of one site, have different ones."""
     return variant_days_later(job % VARIANTS_PER_DAY, day)
 
 
 def repeat_of_job(job: int) -> int:
-    """Which repeat of its site and variant a job of a day is, from 1."""
+    """Return a job's repeat of its site and variant on that day, from 1."""
     return 1 + job // (len(SITE_NAMES) * VARIANTS_PER_DAY)
 
 
 def releases_of_variant(variant: int) -> range:
-    """Those that a variant runs with, of which one follows the other; as many variants have each pair."""
+    """Return a variant's two consecutive releases; all pairs are equally frequent."""
     first = variant % (len(RELEASES) - RELEASES_PER_DAY + 1)
     return range(first, first + RELEASES_PER_DAY)
 
 
 def variant_days_later(variant: int, days: int) -> int:
-    """What runs some days later in the place of a variant."""
+    """Return the variant that takes a variant's place some days later."""
     return (variant + VARIANTS_PER_DAY * days) % VARIANT_COUNT
 
 
 def variant_label(variant: int) -> str:
-    """Display name of a variant."""
+    """Return the display name of a variant."""
     return f"branches={4 * variant + 4} %"
 
 
 def subject_columns(site: int, variant: int, release: int) -> dict[str, Any]:
-    """What was asked for: the columns of the dimension of that name."""
+    """Return the columns of the dimension ``subject``."""
     axes = {
         "branches": f"{variant / 25 + 0.04:.2f}",
         "cache_mb": 30.0,
@@ -229,7 +228,7 @@ def subject_columns(site: int, variant: int, release: int) -> dict[str, Any]:
 
 
 def _text_values(site: int, variant: int, release: int, host: int) -> dict[str, Any]:
-    """What stays from one execution to the next."""
+    """Return values that stay the same between executions."""
     name = f"{SITE_NAMES[site].lower()}.example.org"
     return {
         **subject_columns(site, variant, release),
@@ -288,7 +287,7 @@ def _text_values(site: int, variant: int, release: int, host: int) -> dict[str, 
 
 
 def _failed_values(values: dict[str, Any], failure: str) -> dict[str, Any]:
-    """Without what a payload that fails does not tell."""
+    """Remove values that a failed payload does not report."""
     told = {m.name: m.owner != "payload" or m.name.startswith("root_") for m in CATALOGUE}
     return {name: value for name, value in values.items() if told[name]} | {
         "failure_class": failure,

@@ -1,4 +1,4 @@
-"""Runs the packed worker as a batch system would, and takes the kernel's account of it from outside."""
+"""Runs of the packed worker as in a batch system, with the kernel's accounting from outside."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class WorkerRun:
     """One run of the worker.
 
     Attributes:
-        own_cpu_s: CPU of the worker's one thread, without its children, to the nanosecond.
+        own_cpu_s: CPU of the worker's thread without its children.
         peak_bytes: peak resident size of the worker itself.
-        group_cpu_s: CPU of the worker and all that came of it, as its control group counted;
-            None where no group could be made.
+        group_cpu_s: CPU of the worker and its descendants from the control group; None if no group
+            could be created.
         records: in the order of execution.
     """
 
@@ -35,12 +35,12 @@ class WorkerRun:
     records: list[Measurement] = field(default_factory=list)
 
     def sum_values(self, name: str) -> float:
-        """A value summed over the records."""
+        """Sum a value over the records."""
         return sum(float(str(record.values[name])) for record in self.records)
 
 
 def render_jobs(test: str, folder: Path, *options: str) -> list[Path]:
-    """Render a test below ``folder``; the inputs of each of its timed jobs, as they would be sent."""
+    """Render a test below ``folder``; return the inputs of its timed jobs."""
     rendered = folder / "jobs"
     command: list[str | Path] = [TREEHAMMER, "render", test, "-o", rendered, *options]
     subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
@@ -52,7 +52,7 @@ def run_worker(inputs: Path) -> WorkerRun:
     """Run the worker on a rendered job.
 
     Raises:
-        RuntimeError: an execution failed or broke a rule; the message is the worker's table.
+        RuntimeError: an execution failed or is implausible; with the worker's table.
     """
     group = _create_cgroup()
 
@@ -73,7 +73,7 @@ def run_worker(inputs: Path) -> WorkerRun:
         while os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             peak = max(peak, _peak_bytes(worker.pid))
             time.sleep(0.1)
-    # Ended and not waited for: its last account is still there.
+    # Ended but not reaped: its accounting is still available.
     own = int(Path(f"/proc/{worker.pid}/schedstat").read_text().split()[0]) / 1e9
     code = worker.wait()
     paths = sorted((inputs / "records").glob("*.json"))
@@ -87,7 +87,7 @@ def run_worker(inputs: Path) -> WorkerRun:
 
 
 def account_command(command: Sequence[str | Path]) -> tuple[float, float, int]:
-    """Wall and CPU seconds of a command with all its children, and peak bytes of the largest."""
+    """Return wall and CPU seconds of a command with children, and peak bytes of the largest."""
     start = time.monotonic()
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -106,7 +106,7 @@ def _peak_bytes(pid: int) -> int:
 
 
 def _create_cgroup() -> Path | None:
-    """A control group of our own: its CPU account asks nobody who waited for whom."""
+    """Create a control group, whose CPU account does not depend on who reaps a process."""
     for base in CGROUP2_MOUNTS:
         group = base / f"treehammer-bench-{os.getpid()}"
         if (base / "cgroup.procs").exists():

@@ -1,4 +1,4 @@
-"""What an export costs: rows a second and peak memory, each format against Parquet."""
+"""Cost of exports: rows per second and peak memory, each format against Parquet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from treehammer.collectors.record.metric_catalogue import CATALOGUE, LATENCY_BIN
 from treehammer.sql.write.store import Store
 
 EXPORT_FORMATS = ("parquet", "csv", "root")
-#: The repeats are of the last; the first shows whether memory grows with the rows.
+#: Row counts; the last is repeated, the first shows whether memory grows with rows.
 ROW_COUNTS = (10_000, 20_000)
 REPEATS = 2
 #: Characters of an inventory, the longest text of a real record.
@@ -29,7 +29,7 @@ INVENTORY_CHARS = 6_500
 
 
 def measure() -> list[RatioFigure]:
-    """Fill databases with synthetic measurements, and export them in every format in turn."""
+    """Fill databases with synthetic measurements and export them in each format in turn."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for count in ROW_COUNTS:
@@ -50,7 +50,7 @@ def measure() -> list[RatioFigure]:
 
 
 def random_measurements(count: int) -> Iterator[Measurement]:
-    """Measurements in which every column has a random value of a real one's size."""
+    """Yield measurements with random values of realistic size in every column."""
     values = random.Random(SEED)
     for number in range(count):
         found: dict[str, Any] = {
@@ -61,7 +61,7 @@ def random_measurements(count: int) -> Iterator[Measurement]:
 
 
 def random_value(metric: Metric, values: random.Random, inventory: int) -> Any:
-    """A value of the size that a real one has; ``inventory`` is the length of that text."""
+    """Return a value of realistic size; ``inventory`` is the length of that text."""
     if metric.type == "text":
         length = inventory if metric.name == "inventory" else 24
         return values.randbytes(length // 2).hex()

@@ -1,8 +1,8 @@
-"""What an import costs: rows a second, against the bare loop of each database's own driver.
+"""Cost of imports: rows per second against the bare loop of each database's driver.
 
-The peer writes the same rows into the same table with the same indexes, by psycopg's COPY or by
-sqlite3's executemany.  It is handed tuples: it reads no file, checks nothing, looks for no row that
-is there already, shares no text between rows and rolls nothing up.
+The peer writes the same rows into the same table with the same indexes, by psycopg's COPY or
+sqlite3's executemany. It gets tuples and does no reading, validation, duplicate search, sharing of
+texts or roll-ups.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from treehammer.sql.transfer.importer import collect_files, import_files
 from treehammer.sql.write.store import Store
 
 ROW_COUNT, REPEATS = 20_000, 3
-#: Rows of one day, as in a year of ten million.
+#: Rows per day, as in a year of ten million.
 ROWS_PER_DAY = 25_000
 IMPORT_LABEL, BARE_LABEL = "import", "bare loop"
 
@@ -45,12 +45,12 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--import-rows",
         type=int,
         default=ROW_COUNT,
-        help=f"import: how many (default: {ROW_COUNT})",
+        help=f"import: number of rows (default: {ROW_COUNT})",
     )
 
 
@@ -93,7 +93,7 @@ def _write_export(folder: Path, rows: int) -> Path:
 
 @contextmanager
 def _empty_databases(kind: str, folder: Path) -> Iterator[Callable[[], str]]:
-    """Makes the URLs of new, empty databases."""
+    """Provide URLs of new, empty databases."""
     numbers = count()
     if kind == "sqlite":
         yield lambda: f"sqlite:///{folder}/{next(numbers)}.db"
@@ -116,12 +116,12 @@ def _time_import(file: Path, url: str) -> float:
         )
         wall_s = time.monotonic() - start
     if done.problems or done.known:
-        raise RuntimeError(f"the import was not what it should be: {done}")
+        raise RuntimeError(f"unexpected result of the import: {done}")
     return wall_s
 
 
 def _time_bare_loop(source: str, target: str) -> float:
-    """Write what is in one database into another one; seconds for the measurements alone."""
+    """Copy a database's content into another one; return the seconds for measurements alone."""
     old, new = open_engine(source, create=False), open_engine(target, create=True)
     try:
         with old.connect() as from_, new.begin() as to:

@@ -1,8 +1,8 @@
-"""What the store costs the results service: requests a second and their tail, with it and without.
+"""Cost of the store for the results service: requests per second and latency tails.
 
-One process serves; clients of another send requests that were made before, packed as workers pack
-them, over connections that they keep.  The peer is the same service with its store switched off: it
-unpacks, parses, checks the token, validates every field, and says that all is new.
+One process serves; clients in another process send prepared, compressed requests over kept
+connections. The peer is the same service without its store: it unpacks, parses, checks the token,
+validates all fields, and responds that all records are new.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.service.app import create_app
 from treehammer.web.service.http_connection import BoundedHttpProtocol
 
-#: Measurements of one round, unless the command line says otherwise.
+#: Measurements per round by default.
 ROW_COUNT = 3000
 ROUNDS = 6
-#: Measurements of one request -> connections that send such requests at once.
+#: Measurements per request -> concurrent connections.
 CONNECTIONS_BY_BATCH = {1: 32, 20: 8}
 STORE_OFF = "store off"
 MASTER_KEY = b"m" * 32
 
 
 class _NullStore:
-    """Stands for a store that takes no time."""
+    """A store that takes no time."""
 
     def add(self, measurements: Iterable[Measurement]) -> AddResult:
-        """Say that all is new."""
+        """Report all measurements as new."""
         return AddResult(sum(1 for _ in measurements), 0)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--ingest",
         type=int,
         default=ROW_COUNT,
-        help=f"ingest: measurements of a round ({ROW_COUNT})",
+        help=f"ingest: measurements per round ({ROW_COUNT})",
     )
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
-    """Send as many measurements to each kind of store in turn, and to none."""
+    """Send equal numbers of measurements to each kind of store and to none, in turn."""
     count = int(options.ingest)
     rows: list[dict[str, Any]] = []
     with (
@@ -106,7 +106,7 @@ def _measure_round(
         key = Keyring(engine).create_key(MASTER_KEY, SUBMIT, "benchmark", now_us=1)
         requests = list(_build_requests(count, size, key.text))
         with _run_service(url, off) as port:
-            # A few before, so that nothing is loaded or opened while time counts.
+            # Some first, so that loading and connecting are not timed.
             before = max(1, len(requests) // 20)
             asyncio.run(_time_requests(port, requests[:before], 2))
             start = time.monotonic()
@@ -127,7 +127,7 @@ def _measure_round(
 
 
 def _build_requests(count: int, size: int, token: str) -> Iterator[bytes]:
-    """Requests of ``size`` measurements each, of three days at forty sites."""
+    """Yield requests of ``size`` measurements each, of three days at forty sites."""
     waiting = iter(SyntheticCampaigns(3, count))
     while documents := [_to_document(m) for m in islice(waiting, size)]:
         body = gzip.compress(json.dumps({"measurements": documents}).encode(), 6)
@@ -144,7 +144,7 @@ def _to_document(measurement: Measurement) -> dict[str, Any]:
 
 
 async def _time_requests(port: int, requests: Sequence[bytes], connections: int) -> list[float]:
-    """Seconds from the first byte sent to the last received, of every request."""
+    """Return the seconds from the first byte sent to the last received, per request."""
     waiting = iter(requests)
     latencies: list[float] = []
 
@@ -169,7 +169,7 @@ async def _time_requests(port: int, requests: Sequence[bytes], connections: int)
 
 @contextmanager
 def _run_service(url: str, off: bool) -> Iterator[int]:
-    """The service in a process of its own, on the port that it is given."""
+    """Run the service in its own process; yield its port."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         command = [sys.executable, "-m", "benchmarks.ingest_cost", url, str(listening.fileno())]
         process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Seconds of the service for each page on a large database, beside a page that asks it nothing.
+"""Seconds of the service for each page on a large database, beside a page without queries.
 
-``treehammer serve`` runs in a process of its own; what it says itself in ``Server-Timing`` counts.
-Beside it stand its CPU time, and how long it waited for a CPU that others had, as the kernel tells.
+``treehammer serve`` runs in its own process. Its ``Server-Timing`` is the measured time; its CPU
+time and run-queue wait come from the kernel.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from benchmarks.harness.worker_runs import TREEHAMMER
 from treehammer.errors import NothingToDoError
 from treehammer.sql.write.store import Store
 
-#: Each page is asked so often, after so many times that do not count, unless that takes longer.
+#: Requests per page after uncounted ones, unless they take too long.
 REPEATS, WARM_UP, TIMEOUT_S = 40, 2, 30.0
-#: What pages read.
+#: Sources of a page's data.
 READS_NOTHING, READS_ROLLUPS, READS_LONG_ROLLUPS = (
     "nothing",
     "roll-ups and verdicts",
@@ -52,17 +52,17 @@ COLORS = {
     READS_INDEX: "tab:green",
     READS_MEASUREMENTS: "tab:red",
 }
-#: Seconds that 95 of 100 answers from roll-ups and verdicts may take at most.
+#: Limit in seconds of the 95th percentile for pages of roll-ups and verdicts.
 MAX_PAGE_S = 0.2
 _HEADERS = {"Accept": "text/html", "Accept-Encoding": "gzip"}
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """A page, what it reads, and with what status it answers; :data:`SUMS` keep :data:`AT_MOST_S`.
+    """A page, its data source and expected status.
 
-    ``shows`` is a table of the page and one of its columns: a row with nothing there, or 0, shows
-    nothing.  Without a table it is how lines of plain text begin.
+    ``shows`` is a table of the page and one of its columns: a row without a value, or with 0, does
+    not count. Without a table it is the beginning of lines of plain text.
     """
 
     name: str
@@ -74,7 +74,7 @@ class PageRequest:
 
     @property
     def address(self) -> str:
-        """What follows the port."""
+        """The address after the port."""
         return (
             f"{self.path}?{urlencode(self.query_parameters)}"
             if self.query_parameters
@@ -83,13 +83,13 @@ class PageRequest:
 
     @property
     def api_address(self) -> str:
-        """Where programs get the same."""
+        """The address of the same data for programs."""
         if self.path.startswith(("/api/", "/metrics")):
             return self.address
         return f"{self.path}?{urlencode([*self.query_parameters, ('format', 'json')])}"
 
     def count_rows(self, plain: bytes) -> int:
-        """How many rows of what programs get show something."""
+        """Count the rows with a value in the data for programs."""
         table, column = self.row_marker
         if not table:
             return sum(line.startswith(column) for line in plain.decode().splitlines())
@@ -98,9 +98,9 @@ class PageRequest:
 
 @dataclass
 class PageTimings:
-    """What came back for a page, and bytes as they were sent.
+    """Timings of a page, and bytes as sent.
 
-    ``seconds`` are those in the service, ``cpu_s`` and ``waited_s`` those of its threads on a CPU, and
+    ``seconds`` is the service's time; ``cpu_s`` and ``waited_s`` are its threads' time on a CPU and
     ready to run without one.
     """
 
@@ -111,7 +111,7 @@ class PageTimings:
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
-    """Ask databases of either kind."""
+    """Measure the pages on each kind of database."""
     rows: list[dict[str, Any]] = []
     for kind in options.databases:
         with filled_database(kind, options.rows, options.keep) as found:
@@ -130,7 +130,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
 
 
 def build_page_requests() -> list[PageRequest]:
-    """The pages, as of the last day of :mod:`benchmarks.harness.synthetic_measurements`."""
+    """Build the pages for the last day of :mod:`benchmarks.harness.synthetic_measurements`."""
     last = synthetic_measurements.DAYS - 1
     until, week, first = (_iso_day(day) for day in (last, last - 6, 0))
     site, campaign, job = (
@@ -272,7 +272,7 @@ def _iso_day(day: int) -> str:
 
 @contextmanager
 def _run_service(url: str) -> Iterator[tuple[int, int]]:
-    """The service in a process of its own; its port, and the process."""
+    """Run the service in its own process; yield its port and pid."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -300,7 +300,7 @@ def _wait_for_service(process: subprocess.Popen[bytes], address: str) -> None:
 
 
 def _count_shown_rows(port: int, page: PageRequest) -> int:
-    """How many rows a page shows: how fast one without any comes says nothing."""
+    """Count the rows that a page shows; raise if there are none."""
     if page.reads == READS_NOTHING:
         return 0
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{page.api_address}") as answer:
@@ -313,7 +313,7 @@ def _count_shown_rows(port: int, page: PageRequest) -> int:
 def _request_all_pages(
     port: int, process: int, wanted: Sequence[PageRequest]
 ) -> dict[str, PageTimings]:
-    """Every page in each round, in another order each time."""
+    """Request every page in each round, in random order."""
     found = {page.name: PageTimings() for page in wanted}
     order = list(wanted)
     dice = random.Random(SEED)
@@ -334,19 +334,19 @@ def _request_all_pages(
 
 
 def _cpu_and_queue_s(process: int) -> tuple[float, float]:
-    """Seconds that all threads of a process had a CPU, and that they were ready and had none."""
+    """Return a process's seconds on a CPU and ready without one, over all threads."""
     cpu = waited = 0
     for file in Path(f"/proc/{process}/task").glob("*/schedstat"):
         try:
             had, missed, _ = file.read_text().split()
         except FileNotFoundError:
-            continue  # it has just ended
+            continue  # the thread has ended
         cpu, waited = cpu + int(had), waited + int(missed)
     return cpu / 1e9, waited / 1e9
 
 
 def _request_page(port: int, page: PageRequest) -> tuple[float, int]:
-    """Seconds until the service began to answer, and bytes of the body."""
+    """Return seconds until the service responds, and bytes of the body."""
     connection = HTTPConnection("127.0.0.1", port, timeout=600)
     try:
         connection.request("GET", page.address, headers=_HEADERS)
@@ -398,7 +398,7 @@ def _build_figures(rows: Sequence[dict[str, Any]]) -> list[RatioFigure]:
 
 
 def _plot_timings(rows: Sequence[dict[str, Any]]) -> None:
-    """A panel a database: the median and the p95 of each page, and what it may take."""
+    """Plot median and p95 of each page against the limit, one panel per database."""
     kinds = list(dict.fromkeys(row["database"] for row in rows))
     names = list(dict.fromkeys(row["page"] for row in rows))
     canvas = Canvas(figsize=(4.2 + 3.6 * len(kinds), 1.2 + 0.24 * len(names)), layout="constrained")

@@ -1,4 +1,4 @@
-"""Ten questions that pages ask, of a tenth of the rows and of all: with and without roll-ups."""
+"""Ten queries of pages with and without roll-ups, on all rows and on a tenth of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from treehammer.sql.read.figure_query import FigureResult
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.store import Store
 
-#: How many times fewer rows the smaller database has.
+#: Ratio of rows between the larger and the smaller database.
 SIZE_FACTOR = 10
-#: A question is asked so often, unless that takes longer than so many seconds.
+#: Runs per query, unless they take longer than so many seconds.
 REPEATS, TIMEOUT_S = 5, 20.0
 FROM_ROLLUPS, FROM_MEASUREMENTS, FROM_INDEX = "roll-ups", "measurements", "index"
 COLORS = {FROM_ROLLUPS: "tab:blue", FROM_MEASUREMENTS: "tab:red", FROM_INDEX: "0.4"}
@@ -33,7 +33,7 @@ COLORS = {FROM_ROLLUPS: "tab:blue", FROM_MEASUREMENTS: "tab:red", FROM_INDEX: "0
 
 @dataclass(frozen=True)
 class BenchmarkQuery:
-    """One question: a figure, or what else is asked of the store."""
+    """One query: a figure, or another call of the store."""
 
     name: str
     figure_query: Asked | None = None
@@ -41,7 +41,7 @@ class BenchmarkQuery:
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
-    """Fill databases of either kind, and ask them."""
+    """Fill databases of each kind and run the queries."""
     rows: list[dict[str, Any]] = []
     for kind in options.databases:
         for count in (options.rows // SIZE_FACTOR, options.rows):
@@ -65,7 +65,7 @@ def _run_all_queries(kind: str, count: int, keep: Path | None) -> list[dict[str,
             for raw in (False, True):
                 figure = replace(query.figure_query, from_measurements=raw)
                 if figure.source in answers:
-                    continue  # roll-ups cannot tell
+                    continue  # roll-ups lack this information
                 seconds, answer = _time_query(lambda asked=figure: store.fetch_figure(asked))  # type: ignore[misc]
                 _require_rows(query, kind, count, answer.groups)
                 answers[figure.source] = answer
@@ -77,12 +77,12 @@ def _run_all_queries(kind: str, count: int, keep: Path | None) -> list[dict[str,
 
 
 def build_queries() -> list[BenchmarkQuery]:
-    """The questions, of the last days of :mod:`benchmarks.harness.synthetic_measurements`."""
+    """Build the queries for the last days of the synthetic measurements."""
     last = synthetic_measurements.DAYS - 1
     week: dict[str, Any] = {"first_day": synthetic_measurements.day_number(last - 6)}
     month: dict[str, Any] = {"first_day": synthetic_measurements.day_number(last - 29)}
     old, new = synthetic_measurements.RELEASES[1:3]
-    # The newest campaign has this job, with any number of rows, and the job the series.
+    # The newest campaign has this job for any number of rows, and the job has the series.
     site, variant = (
         synthetic_measurements.SITE_NAMES[0],
         synthetic_measurements.variant_of_job(last, 0),
@@ -162,13 +162,13 @@ def _time_query(ask: Callable[[], Any]) -> tuple[list[float], Any]:
 
 
 def _require_rows(query: BenchmarkQuery, kind: str, count: int, answer: Sequence[Any]) -> None:
-    """How fast nothing is found says nothing."""
+    """Refuse empty results: their time is meaningless."""
     if not answer:
         raise NothingToDoError(f"{query.name}: nothing is found in {count} rows", where=kind)
 
 
 def _require_same_answer(query: BenchmarkQuery, answers: Sequence[FigureResult]) -> None:
-    """A quick answer that is another one is worth nothing."""
+    """Refuse different results of roll-ups and measurements."""
     for one, other in pairwise(answers):
         for mine, theirs in zip(one.groups, other.groups, strict=True):
             same = (mine.by, mine.outcomes, [*mine.reads]) == (
@@ -230,7 +230,7 @@ def _build_figures(rows: Sequence[dict[str, Any]], count: int) -> list[RatioFigu
 
 
 def _plot_timings(rows: Sequence[dict[str, Any]], count: int) -> None:
-    """A panel a database: seconds of each question, large dots of all rows, small ones of a tenth."""
+    """Plot seconds per query, one panel per database; large dots for all rows."""
     kinds = list(dict.fromkeys(row["database"] for row in rows))
     names = [query.name for query in build_queries()]
     canvas = Canvas(figsize=(4.2 + 3.6 * len(kinds), 4.2), layout="constrained")

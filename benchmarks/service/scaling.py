@@ -1,4 +1,4 @@
-"""Planning and storing at scale: whether memory stays flat, and rows a second against bare loops."""
+"""Planning and storing at scale: memory, and rows per second against bare loops."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from treehammer.sql.core.measurement_view import ALL_COLUMNS, stored_columns
 from treehammer.sql.read.measurement_queries import MeasurementQueries
 from treehammer.sql.read.measurement_selection import Selection
 
-#: Rows and jobs of the larger of two runs, unless the command line says otherwise.
+#: Rows and jobs of the larger run by default.
 ROW_COUNT = 20_000
-#: How many times more than in the smaller run.
+#: Ratio between the larger and the smaller run.
 SIZE_FACTOR = 10
-#: No plan has more jobs.
+#: Most jobs of a plan.
 MAX_JOBS = 1_000_000
 #: Variants of the planned test; the rest are repeats.
 VARIANT_COUNT = 100
 BARE_LABEL = "bare"
-#: Bytes a row of the largest export, a TTree; CSV takes more.
+#: Bytes per row of the largest export, a TTree; CSV takes more.
 MAX_EXPORT_BYTES_PER_ROW = 2_300
 
 TEST_TOML = """
@@ -50,28 +50,28 @@ repeats = {repeats}
 point = {points}
 """
 
-# Goes through every job of a plan, as storing them does.
+# Iterates over all jobs of a plan, as storing them does.
 PLAN_SCRIPT = """
 import sys, time
 from treehammer import config
-from treehammer.collectors import software
-from treehammer.hctests.cli.definition_options import load_pinned
+from treehammer.collectors.software import providers
+from treehammer.hctests.cli.definition_options import load_pinned_test
 from treehammer.submit.planning.plan import make_plan
-from treehammer.submit.sites.site_registry import known_sites
-settings = config.load()
-pinned = load_pinned(sys.argv[1], {}, {}, settings)
-releases = {str(root): software.parse(str(root)) for root in pinned.definition.axes["root"]}
-sites = list(known_sites(settings).values())
-plan = make_plan(pinned, sites, None, releases, created_us=1)
-sum(1 for _ in plan.job_rows())
+from treehammer.submit.sites.site_registry import load_sites
+settings = config.load_settings()
+pinned = load_pinned_test(sys.argv[1], {}, {}, settings)
+roots = map(str, pinned.definition.axes["root"])
+releases = {root: providers.parse_software_request(root) for root in roots}
+plan = make_plan(pinned, list(load_sites(settings).values()), None, releases, created_us=1)
+sum(1 for _ in plan.make_job_rows())
 """
 
 
 @dataclass(frozen=True)
 class CommandAccount:
-    """Wall and CPU seconds of a command with its children, and the peak of their common memory.
+    """Wall and CPU seconds of a command with its children, and their peak memory.
 
-    Memory is the sum of resident sizes, so that libraries that they share count in each.
+    Memory is the sum of resident sizes, so shared libraries count in each process.
     """
 
     wall_s: float
@@ -80,7 +80,7 @@ class CommandAccount:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--rows",
         type=int,
@@ -92,12 +92,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=EXPORT_FORMATS,
         default=EXPORT_FORMATS,
-        help="scale: of exports (default: all; CSV takes 9 kB a row)",
+        help="scale: export formats (default: all; CSV takes 9 kB a row)",
     )
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
-    """Plan, store and export a tenth of the rows and all of them."""
+    """Plan, store and export all rows and a tenth of them."""
     rows = int(options.rows)
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -148,7 +148,7 @@ def _measure_store(kind: str, count: int, options: argparse.Namespace) -> list[d
 
 
 def account_session(command: Sequence[str | Path]) -> CommandAccount:
-    """Run a command in a session of its own and watch the memory of all its processes."""
+    """Run a command in its own session and sample the memory of all its processes."""
     start = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -172,20 +172,20 @@ def _session_memory(session: int) -> int:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                # After the name in brackets: state, parent, group, session … and, 22nd, resident pages.
+                # After the name in brackets: state, parent, group, session …; the 22nd is resident pages.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # it has just ended
+                continue  # the process has ended
             if int(fields[3]) == session:
                 total += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
     return total
 
 
 def export_bare(database: str, target: str) -> None:
-    """The named peer: rows from sqlite3, columns by pyarrow, all in one small loop."""
+    """Export with the peer: rows from sqlite3, columns by pyarrow, in one small loop."""
     names = stored_columns(ALL_COLUMNS)
     kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.int64()}
-    # Lists stay the JSON text, and the packed bytes, that they are: the peer does less than we do.
+    # Lists stay JSON text and packed bytes: the peer does less than the export.
     known = {metric.name: kinds.get(metric.type, pa.string()) for metric in CATALOGUE}
     schema = pa.schema([(name, known.get(name, pa.binary())) for name in names])
     question = MeasurementQueries(Selection(), "sqlite").measurements()
@@ -231,7 +231,7 @@ def _build_figures(rows: Sequence[dict[str, Any]], count: int) -> list[RatioFigu
     ]
     peer = runs.get(f"{BARE_LABEL}, sqlite")
     for name, (few, many) in runs.items():
-        if name != "dry run":  # a plan of more repeats takes it no longer
+        if name != "dry run":  # more repeats do not make it slower
             figures.append(RatioFigure(f"rows a second of CPU, {name}", _rows_per_cpu_s(few, many)))
         if many["file_bytes"]:
             figures.append(RatioFigure(f"rows a second, {name}", many["rows"] / many["wall_s"]))
@@ -252,8 +252,8 @@ def _build_figures(rows: Sequence[dict[str, Any]], count: int) -> list[RatioFigu
 
 
 def _rows_per_cpu_s(few: dict[str, Any], many: dict[str, Any]) -> float:
-    """Rows a second of CPU of all processes, without what starting them costs."""
-    if many["rows"] == few["rows"]:  # the store is handed no more than that
+    """Return rows per second of CPU over all processes, without their start."""
+    if many["rows"] == few["rows"]:  # the store was given equal numbers
         return float(many["rows"] / many["cpu_s"])
     return float((many["rows"] - few["rows"]) / (many["cpu_s"] - few["cpu_s"]))
 

@@ -1,9 +1,8 @@
-"""The bytes that a record states against other accounts of the same reading, on a cold cache.
+"""Recorded bytes against other accounts of the same reading, with a cold cache.
 
-ROOT's file counts what it is asked for, in a loop without the kit; TTreePerfStats sees the read
-events; the kernel counts what read() returned, and what it fetched from the device.  The last is
-more than what was asked for: whole pages, and what the kernel read ahead.  The pages that are in
-the cache afterwards say how much that was.
+ROOT's file counts requested bytes in a loop without the kit; TTreePerfStats sees the read events;
+the kernel counts bytes returned by read() and bytes fetched from the device. The latter includes
+whole pages and read-ahead; the pages in the cache afterwards show how much.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SUBMIT_OPTIONS = (
     *("-P", "branches=1.0,0.02", "-P", "cache_mb=0,3,30"),
     *("-S", "repeats=1", "-S", "rounds=1", "-S", "passes=1"),
 )
-#: name of the peer -> the two columns whose ratio is taken.
+#: Name of the peer -> the two columns of the ratio.
 PEER_COUNTERS = {
     "TFile, bare loop": ("recorded_bytes", "tfile_bytes"),
     "TTreePerfStats": ("recorded_bytes", "perf_bytes"),
@@ -35,7 +34,7 @@ PEER_COUNTERS = {
 
 
 def measure() -> list[RatioFigure]:
-    """Read every variant once, cold; what is recorded over what the others counted."""
+    """Read every variant once, cold; return recorded bytes over the other counts."""
     rows = _read_recorded_bytes()
     counted = _add_tfile_counts(rows)
     for row in rows:
@@ -63,7 +62,7 @@ def _read_recorded_bytes() -> list[dict[str, Any]]:
             values: dict[str, Any] = dict(record.values)
             if values["client_cache_state"] != "evicted":
                 raise RuntimeError(
-                    f"the file would not leave the cache: {values['client_cache_method']}"
+                    f"the file could not be evicted: {values['client_cache_method']}"
                 )
             (file,) = execution.files
             rows.append(

@@ -1,4 +1,4 @@
-"""Runs inside ROOT's Python: a bare loop without the kit's reader; prints TFile's own counters."""
+"""Runs inside ROOT's Python: a bare loop without the kit's reader; prints TFile's counters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ void Loop(TTree &tree)
 def main() -> None:
     task = json.loads(sys.argv[1])
     root, _ = root_engine.load_root()
-    root_engine.compile_header(root, "kit.hpp")  # of it, only the survey that a selection needs
+    root_engine.compile_header(root, "kit.hpp")  # only for the survey that a selection needs
     root.gInterpreter.Declare(BARE_LOOP_SOURCE)
     for branches, cache_mb in task["cases"]:
         file = root.TFile.Open(task["url"])

@@ -1,4 +1,4 @@
-"""Submitting to HTCondor and asking for the state of a large campaign, against HTCondor's own commands."""
+"""Submission to HTCondor and state of a large campaign, against HTCondor's commands."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from treehammer.submit.sites.site_model import Door, Site
 from treehammer.testbed.components import component_list, condor_pool
 from treehammer.testbed.core import lifecycle, mount_namespace, workspace
 
-#: Jobs of a campaign, unless the command line says otherwise.
+#: Jobs of a campaign by default.
 JOB_COUNT = 10_000
 ROUNDS = 6
-#: CPU seconds that the state of such a campaign may take.
+#: Limit of CPU seconds for the state of such a campaign.
 MAX_STATUS_S = 1.0
 
-# Of a kind that never starts: what is measured is the queue.
+# Jobs that never start: only the queue is measured.
 SUBMIT_TEXT = """
 universe = vanilla
 executable = /bin/true
@@ -45,21 +45,21 @@ request_disk = 10 MB
 requirements = TARGET.GLIDEIN_Site == "NOWHERE"
 """
 MATERIALIZE_LIMIT = 100
-#: How the jobs enter the queue, by whether it is late.
+#: Labels by whether jobs are materialized late.
 QUEUE_LABELS = {False: "all in the queue", True: f"{MATERIALIZE_LIMIT} in the queue at a time"}
-#: Of what condor_submit takes.
+#: Limit as a multiple of condor_submit's time.
 MAX_RATIO = 1.2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--procs", type=int, default=JOB_COUNT, help=f"condor: jobs (default: {JOB_COUNT})"
     )
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
-    """Submit so many jobs, ours and by condor_submit in turn, then ask for their state."""
+    """Submit jobs by Treehammer and condor_submit in turn, then query their state."""
     procs = int(options.procs)
     rows: list[dict[str, Any]] = []
     with _condor_testbed() as grid, tempfile.TemporaryDirectory() as name:
@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
 
 @contextmanager
 def _condor_testbed() -> Iterator[condor_pool.PoolLayout]:
-    """A testbed with an HTCondor pool alone."""
+    """Run a testbed with an HTCondor pool only."""
     box = workspace.define_workspace(f"bench{os.getpid()}", 1, config.load_settings())
     parts = component_list.build_pools(box)
     mount_namespace.check_mount_namespaces(box)
@@ -116,9 +116,9 @@ def _write_descriptions(folder: Path, text: str, procs: int, prefix: str) -> lis
 def _measure_round(
     pool: condor_pool.PoolLayout, folder: Path, text: str, procs: int, prefix: str
 ) -> dict[str, Any]:
-    """The same jobs by our submit(), and by condor_submit of the description that it wrote.
+    """Submit the same jobs by submit() and by condor_submit with the same description.
 
-    condor_submit finds the jobs' folders and files there; that cp makes them is timed on its own.
+    condor_submit finds the jobs' folders and files; copying them with cp is timed separately.
     """
     batch = _batch_system(pool)
     jobs = _write_descriptions(folder, text, procs, prefix)
@@ -205,7 +205,7 @@ def _plot_rows(rows: list[dict[str, Any]]) -> None:
 def _measure_status(
     pool: condor_pool.PoolLayout, folder: Path, procs: int
 ) -> tuple[list[dict[str, Any]], list[RatioFigure]]:
-    """CPU seconds of ``treehammer status`` of a campaign of so many jobs, as a user types it."""
+    """Return the CPU seconds of ``treehammer status`` of a campaign."""
     rows, figures = [], []
     sites = folder / "sites.toml"
     doors = (Door("file", "file", str(folder)),)
@@ -242,10 +242,10 @@ def _measure_status(
 
 
 def _status_cpu_s(data: Path, sites: Path, campaign: str, procs: int) -> dict[str, float]:
-    """What the whole process costs, its start included."""
+    """Return the CPU seconds of the whole process, start included."""
     words = ["--data-dir", str(data), "--sites-file", str(sites), "status", campaign, "--json"]
     before, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    # As on a machine where Python keeps what it has compiled.
+    # Byte code is cached, as on a normal machine.
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, "-m", "treehammer", *words], check=True, stdout=subprocess.PIPE, env=env

@@ -1,8 +1,8 @@
-"""The CPU that a record states against two other accounts of the same processes.
+"""Recorded CPU against two other accounts of the same processes.
 
-One is the sum of each process's own clock (CLOCK_PROCESS_CPUTIME_ID) as its last act; the other is
-what a control group counted for the worker and all below it, less the worker's own thread.  Neither
-depends on who waited for whom, which is what the worker's account is made of.
+One is the sum of the processes' own clocks (CLOCK_PROCESS_CPUTIME_ID), read at their ends; the other
+is the control group's count without the worker's thread. Neither depends on who reaps a process, as
+the worker's account does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TEST_FOLDER = Path(__file__).with_name("cpu-tree")
 
 
 def measure() -> list[RatioFigure]:
-    """Run trees of processes of every shape; what is recorded over what they used."""
+    """Run process trees of every shape; return recorded CPU over the other counts."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for inputs in render_jobs(str(TEST_FOLDER), Path(folder)):

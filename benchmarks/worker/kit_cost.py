@@ -1,4 +1,4 @@
-"""What measuring costs: the kit's loop against the same loop without the kit, in one process."""
+"""Cost of measuring: the kit's loop against the same loop without the kit, in one process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_poi
 from benchmarks.harness.root_scripts import dataset_file, run_in_root
 
 RELEASE = "6.40.00"
-#: Rounds for each case, a multiple of the six orders of the three loops.
+#: Rounds per case, a multiple of the six orders of three loops.
 ROUNDS = 60
 
 
 @dataclass(frozen=True)
 class ReadCase:
-    """All branches of the first ``events`` of a dataset, through TTreeCaches of these sizes (MB).
+    """All branches of the first ``events`` of a dataset, with TTreeCaches of these sizes (MB).
 
-    Loops of a second or two, one right after the other, meet the same machine; those of all of the
-    large tree take long enough for its speed to change by more than what is asked.
+    Adjacent loops of a second or two see the same machine; loops over the whole large tree take so
+    long that the machine's speed changes by more than the limit.
     """
 
     dataset: str
@@ -32,12 +32,12 @@ READ_CASES = (
     ReadCase("reference-small", 14_000, (0, 30)),
     ReadCase("reference-750mb", 2_400, (30,)),
 )
-#: The upper bound of the median ratio that the kit has to keep.
+#: Limit of the median ratio's upper bound.
 MAX_RATIO = 1.02
 
 
 def measure() -> list[RatioFigure]:
-    """Alternate the kit's loop and the bare one on all branches; their ratios of CPU."""
+    """Alternate the kit's loop and the bare one on all branches; return CPU ratios."""
     rows: list[dict[str, Any]] = []
     for case in READ_CASES:
         task = {
@@ -59,7 +59,7 @@ def _build_figures(rows: Sequence[dict[str, Any]]) -> list[RatioFigure]:
     figures, drawn = [], {}
     for dataset, cache in dict.fromkeys((dataset, cache) for dataset, cache, _ in cpu):
         kit, bare, again = (cpu[dataset, cache, arm] for arm in ("kit", "bare", "bare again"))
-        # The peer is the mean of both bare loops of a round: it halves the peer's own noise.
+        # The peer is the mean of both bare loops of a round, which halves its noise.
         peer = [(one + other) / 2 for one, other in zip(bare, again, strict=True)]
         for name, ours, theirs, bound in (
             ("kit / bare", kit, peer, MAX_RATIO),

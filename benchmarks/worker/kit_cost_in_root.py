@@ -49,7 +49,7 @@ CpuAndWall = tuple[float, float]
 
 
 def time_call(run: Any) -> CpuAndWall:
-    """CPU and wall seconds of a call: its loop and, with the kit, all accounts around it."""
+    """Return CPU and wall seconds of a call: its loop and, with the kit, all accounting."""
     before, start = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     run()
     wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_SELF)

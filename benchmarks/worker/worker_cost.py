@@ -1,4 +1,4 @@
-"""What the worker costs beside the payload it runs."""
+"""Cost of the worker beside the payload it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
 from benchmarks.harness.worker_runs import render_jobs, run_worker
 
-#: Six jobs, each of two executions that read everything.
+#: Six jobs of two executions each, all reading everything.
 SUBMIT_OPTIONS = (
     *("-P", "root=6.40.00", "-P", "branches=1.0", "-P", "cache_mb=0,30", "-P", "bundle=cache_mb"),
     *("-S", "repeats=6", "-S", "rounds=1"),
@@ -16,13 +16,13 @@ SUBMIT_OPTIONS = (
 
 
 def measure() -> list[RatioFigure]:
-    """Run the shipped test's jobs; the worker's own CPU and memory against the payloads'."""
+    """Run the shipped test's jobs; compare the worker's CPU and memory with the payloads'."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for inputs in render_jobs("ttree-read", Path(folder), *SUBMIT_OPTIONS):
             ran = run_worker(inputs)
             values = [record.values for record in ran.records]
-            # Neighbours share a calibration: the one before the first, and one after each.
+            # Adjacent executions share a calibration: one before the first and one after each.
             calibrations = [values[0]["calibration_before_s"]]
             calibrations += [one["calibration_after_s"] for one in values]
             calibration = sum(float(str(one)) for one in calibrations)

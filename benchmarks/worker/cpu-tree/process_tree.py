@@ -1,4 +1,4 @@
-"""A tree of processes of a given shape; each notes what CPU its own clock says it used."""
+"""A process tree of a given shape; each process notes its own CPU clock."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CLOCKS = RESULT.with_name("clocks")
 
 
 def burn_cpu(seconds: float) -> None:
-    """Use so much CPU of this thread."""
+    """Use so much CPU in this thread."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
 def exit_process() -> NoReturn:
-    """End this process; its clock is read as late as can be."""
+    """End this process; read its clock as late as possible."""
     note = CLOCKS / f"{os.getpid()}.new"
     note.write_text(repr(time.process_time()))
     note.rename(note.with_suffix(".done"))
@@ -38,7 +38,7 @@ def fork_child(work: Callable[[], object]) -> int:
     return pid
 
 
-# --- Shapes; each gives the number of processes it made ---------------------------------------
+# --- Shapes; each returns its number of processes ---------------------------------------------
 
 
 def single_process() -> int:
@@ -78,7 +78,7 @@ def nested_children(depth: int = 5) -> int:
 
 
 def orphaned_grandchildren() -> int:
-    """Grandchildren whose parent has gone: nobody but a sub-reaper ever waits for them."""
+    """Create grandchildren whose parent has ended; only a sub-reaper can wait for them."""
     for _ in range(10):
         os.waitpid(fork_child(lambda: fork_child(lambda: burn_cpu(CPU_S / 10))), 0)
     return 20
