@@ -1,4 +1,4 @@
-"""Proxies and tokens that end when a test wants them to; nobody signed them."""
+"""Unsigned proxies and tokens with chosen expiry times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECRET = "5ecretSignature"
 
 
 def write_token(path: Path, end_s: float | None, secret: str = SECRET) -> Path:
-    """A bearer token with a claim of its end, seconds since 1970."""
+    """Write a bearer token that expires at ``end_s``, seconds since 1970."""
     claims = {"sub": "someone"} | ({} if end_s is None else {"exp": int(end_s)})
     parts = [base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=") for p in ({}, claims)]
     path.write_text(".".join([*(part.decode() for part in parts), secret]) + "\n")
@@ -20,7 +20,7 @@ def write_token(path: Path, end_s: float | None, secret: str = SECRET) -> Path:
 
 
 def write_proxy(path: Path, *ends_s: float, secret: str = SECRET) -> Path:
-    """A chain of certificates that end so, with what stands for a private key."""
+    """Write a chain of certificates with these expiry times, and a mock private key."""
     chain = "".join(_encode_pem(_encode_certificate(end)) for end in ends_s)
     path.write_text(f"{chain}-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n")
     path.chmod(0o600)
@@ -33,7 +33,7 @@ def _encode_pem(der: bytes) -> str:
 
 
 def _encode_certificate(end_s: float) -> bytes:
-    """As much of a certificate as stands before and in its validity."""
+    """Encode a certificate up to its validity."""
     version, serial, other = (
         _encode_der(0xA0, _encode_der(2, b"\2")),
         _encode_der(2, b"\1"),

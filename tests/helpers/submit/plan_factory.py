@@ -1,4 +1,4 @@
-"""Pinned tests, manifests and plans to try things with."""
+"""Pinned tests, manifests, sites and plans for tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from treehammer import config
+from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.datasets.model.manifest import Distribution, Manifest, ManifestFile, TreeLayout
@@ -78,48 +79,57 @@ def make_manifest(entries: int = 1000, clusters: int = 10) -> Manifest:
 
 
 def make_site(*doors: str, name: str = "local") -> Site:
-    made = tuple(Door(door, "file", f"/{door}/data") for door in doors or ("file",))
-    return Site(name, "local", made)
+    paths = tuple(Door(door, "file", f"/{door}/data") for door in doors or ("file",))
+    return Site(name, "local", paths)
+
+
+def make_grid_site(*doors: str, name: str = "SITE_A", **changes: Any) -> Site:
+    """Make a site with an HTCondor pool that has every release of ROOT on CVMFS."""
+    urls = tuple(
+        Door(door, "root", f"root://{name.lower()}.example:1094//{door}")
+        for door in doors or ("root",)
+    )
+    defaults: dict[str, Any] = {
+        "requirements": f'TARGET.GLIDEIN_Site == "{name}"',
+        "software": {"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"},
+    }
+    return Site(name, "htcondor@pool", urls, **(defaults | changes))
 
 
 def make_local_plan(
     folder: Path, text: str = READING_TEST, *sites: Site, created_us: int = CREATED_US
 ) -> Plan:
-    pinned = make_pinned_test(folder, text)
-    releases = {
-        str(v): providers.parse_software_request(str(v)) for v in pinned.definition.axes["root"]
-    }
-    data = make_manifest() if pinned.definition.dataset else None
-    return make_plan(pinned, sites or (make_site(),), data, releases, created_us=created_us)
-
-
-def make_grid_site(*doors: str, name: str = "SITE_A", **more: Any) -> Site:
-    """A site with an HTCondor pool that has every release of ROOT on CVMFS."""
-    made = tuple(
-        Door(door, "root", f"root://{name.lower()}.example:1094//{door}")
-        for door in doors or ("root",)
-    )
-    known: dict[str, Any] = {
-        "requirements": f'TARGET.GLIDEIN_Site == "{name}"',
-        "software": {"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"},
-    }
-    return Site(name, "htcondor@pool", made, **(known | more))
+    return _make_plan(folder, text, sites or (make_site(),), created_us=created_us)
 
 
 def make_grid_plan(
     folder: Path, text: str, *sites: Site, options: SubmissionOptions = DEFAULT_OPTIONS
 ) -> Plan:
-    """A plan for sites with HTCondor."""
+    return _make_plan(folder, text, sites or (make_grid_site(),), options=options)
+
+
+def make_software_requests(pinned: PinnedTest) -> dict[str, SoftwareRequest]:
+    """Parse the values of a test's root axis."""
+    values = map(str, pinned.definition.axes["root"])
+    return {value: providers.parse_software_request(value) for value in values}
+
+
+def _make_plan(
+    folder: Path,
+    text: str,
+    sites: tuple[Site, ...],
+    *,
+    created_us: int = CREATED_US,
+    options: SubmissionOptions = DEFAULT_OPTIONS,
+) -> Plan:
     pinned = make_pinned_test(folder, text)
-    releases = {
-        str(v): providers.parse_software_request(str(v)) for v in pinned.definition.axes["root"]
-    }
+    releases = make_software_requests(pinned)
     return make_plan(
         pinned,
-        sites or (make_grid_site(),),
+        sites,
         make_manifest() if pinned.definition.dataset else None,
         releases,
-        created_us=CREATED_US,
-        site_software=resolve_site_software(sites or (make_grid_site(),), releases),
+        created_us=created_us,
+        site_software=resolve_site_software(sites, releases),
         options=options,
     )

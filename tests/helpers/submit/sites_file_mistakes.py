@@ -1,7 +1,6 @@
-"""Every kind of mistake that a sites.toml can have: its text, and the line, key and words to be told.
+"""Every kind of mistake in sites.toml: text, and expected line, key and words of the error.
 
-Text with neither [pools nor [sites follows :data:`HEAD`, which takes five lines and is inside the
-table of a site; text that begins with [[ follows a site without doors.
+Text added to :data:`SITES_HEADER`, which has four lines, belongs to the table of a site.
 """
 
 from __future__ import annotations
@@ -213,7 +212,7 @@ SITES_MISTAKES = [
     ),
 ]
 
-#: What is no TOML at all, and the line that is told.
+#: Invalid TOML, and the expected line of the error.
 BROKEN_SITES = [
     ("[sites.A\n", 1),
     ("[sites.A]\n[sites.A]\n", 2),

@@ -121,7 +121,7 @@ def test_invalid_requirements_fail(known: sites_file.SitesFileContent, tmp_path:
     wrong = dataclasses.replace(site, requirements="TARGET.GLIDEIN_Site == (")
     found = tried(tmp_path, wrong, pool)["machines"]
     assert found.result == PROBE_FAILED
-    assert "no ClassAd expression" in found.finding
+    assert "not a ClassAd expression" in found.finding
 
 
 def test_unknown_schedd_fails(known: sites_file.SitesFileContent, tmp_path: Path) -> None:

@@ -114,10 +114,10 @@ def test_tokens_stay_private_in_queues(tmp_path: Path) -> None:
     )
     submission.stage(text, described_grid, spool=False)
     for folder, count in ((spool.root, len(jobs)), (root, len(described_grid))):
-        held = [p for p in files(folder) if p.name == TOKEN_FILE]
-        assert len(held) == count
-        assert {stat.S_IMODE(path.stat().st_mode) for path in held} == {0o600}
-        secrets = [path.read_bytes().strip() for path in held]
+        token_files = [p for p in files(folder) if p.name == TOKEN_FILE]
+        assert len(token_files) == count
+        assert {stat.S_IMODE(path.stat().st_mode) for path in token_files} == {0o600}
+        secrets = [path.read_bytes().strip() for path in token_files]
         assert len(set(secrets)) == count
         others = [p.read_bytes() for p in files(folder) if p.name != TOKEN_FILE]
         assert not [text for text in others for secret in secrets if secret in text]
@@ -194,7 +194,7 @@ def test_unavailable_service_warns_and_rejected_key_fails(
     try:
         assert job_reporting.check_service(known, SubmissionOptions()) == []
         stub.script = lambda _: StubReply(422, {"error": "no measurements"})
-        assert job_reporting.check_service(known, SubmissionOptions()) == [], "it took the key"
+        assert job_reporting.check_service(known, SubmissionOptions()) == [], "the key is accepted"
         stub.script = lambda _: StubReply(401, {"error": "key 0123456789ab was revoked"})
         with pytest.raises(ConfigError, match="was revoked") as refused:
             job_reporting.check_service(known, SubmissionOptions())
@@ -242,7 +242,7 @@ def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:
     assert found.keys() == job.inputs.keys()
     assert json.loads(found[SERVICE_FILE].read_text())["wait_s"] == 5
     assert granted(found[TOKEN_FILE].read_text().strip()).job_id == job.job_id
-    # Who did not report before does not now; nor does anybody to a service that is named no more.
+    # Jobs that did not report before still do not; nor do any without a configured service.
     alone = {"job.json": job.inputs["job.json"]}
     assert renewal(job.job_id, alone) == alone
     none = TokenRenewal(None, tmp_path / "new", plan.campaign_id, walls_s)
@@ -250,10 +250,10 @@ def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:
 
 
 def test_proxy_environment_omits_passwords() -> None:
-    told = job_reporting.proxy_environment(
+    variables = job_reporting.proxy_environment(
         {"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "localhost"}
     )
-    assert told == {
+    assert variables == {
         "TREEHAMMER_HTTPS_PROXY": "http://proxy:3128",
         "TREEHAMMER_NO_PROXY": "localhost",
     }

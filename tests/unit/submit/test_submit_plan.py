@@ -15,12 +15,12 @@ from plan_factory import (
     make_manifest,
     make_pinned_test,
     make_site,
+    make_software_requests,
 )
 
 from treehammer.collectors.job_spec import JobSpec
 from treehammer.collectors.record.measurement_record import describe_type_error
 from treehammer.collectors.record.metric_catalogue import metrics_owned_by
-from treehammer.collectors.software import providers
 from treehammer.errors import NothingToDoError
 from treehammer.submit.planning.plan import make_plan
 
@@ -171,29 +171,30 @@ FORMATS_TEST = READING_TEST.replace(
 
 def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
     pinned = make_pinned_test(tmp_path, FORMATS_TEST)
-    releases = {
-        str(v): providers.parse_software_request(str(v)) for v in pinned.definition.axes["root"]
-    }
     twin = replace(make_manifest(), name="tiny-rntuple", origin={"from": "tiny"})
     twin = replace(twin, files=(replace(twin.files[0], size=60_000_000),))
     plan = make_plan(
         pinned,
         (make_site(),),
         make_manifest(),
-        releases,
+        make_software_requests(pinned),
         created_us=CREATED_US,
         twins={twin.name: twin},
     )
-    executions = [one for job in plan.jobs for one in job.spec.executions]
-    assert {(one.variant["format"], one.identity["dataset"]) for one in executions} == {
+    executions = [execution for job in plan.jobs for execution in job.spec.executions]
+    assert {
+        (execution.variant["format"], execution.identity["dataset"]) for execution in executions
+    } == {
         ("ttree", "tiny"),
         ("rntuple", "tiny-rntuple"),
     }
-    for one in executions:
-        assert f"/{one.identity['dataset']}/" in one.files[0].url
-        assert one.identity["content_hash"] == make_manifest().hash
-        assert (one.identity["dataset_hash"] == twin.hash) == (one.variant["format"] == "rntuple")
-    checksum = [one for one in executions if one.kind == "checksum"]
-    assert [(one.variant["root"], one.variant["format"]) for one in checksum] == [
+    for execution in executions:
+        assert f"/{execution.identity['dataset']}/" in execution.files[0].url
+        assert execution.identity["content_hash"] == make_manifest().hash
+        assert (execution.identity["dataset_hash"] == twin.hash) == (
+            execution.variant["format"] == "rntuple"
+        )
+    checksum = [execution for execution in executions if execution.kind == "checksum"]
+    assert [(execution.variant["root"], execution.variant["format"]) for execution in checksum] == [
         (release, format_) for release in ("6.38.00", "6.40.00") for format_ in ("ttree", "rntuple")
     ]

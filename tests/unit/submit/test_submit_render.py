@@ -52,7 +52,7 @@ def test_description_lists_inputs(tmp_path: Path) -> None:
     job = json.loads(first.inputs["job.json"].read_text())
     assert job["job_id"] == first.job_id
     copied = {p.name for p in first.inputs["payload"].iterdir()}
-    assert copied == {"run.sh", "test.toml"}, "nothing but what the test names is sent"
+    assert copied == {"run.sh", "test.toml"}, "only files named by the test are sent"
     assert (first.inputs["payload"] / "run.sh").stat().st_mode & 0o100
     again = tmp_path / "again"
     again.mkdir()

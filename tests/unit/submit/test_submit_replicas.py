@@ -141,9 +141,9 @@ def test_wrong_size_is_corrupt_without_reading(
     (storage / "made" / "one.root").write_bytes(b"short")
     (storage / "made" / "two.root").unlink()
     for door in ("file", "http"):
-        found = check_replicas(manifest, at(settings, manifest, "NEAR", door))
-        assert states(found) == [CORRUPT_STATE, MISSING]
-        assert found[0].message == "5 bytes instead of 100000"
+        checks = check_replicas(manifest, at(settings, manifest, "NEAR", door))
+        assert states(checks) == [CORRUPT_STATE, MISSING]
+        assert checks[0].message == "5 bytes instead of 100000"
 
 
 def test_single_wrong_read_is_not_proof(
@@ -157,11 +157,11 @@ def test_single_wrong_read_is_not_proof(
     for reads, proof in (([other, other], True), ([other, right], False), ([other, silent], False)):
         remaining = iter(reads)
         monkeypatch.setattr(doors, "read_file", lambda *_, reads=remaining, **__: next(reads))
-        (found,) = check_replicas(manifest, [place], full=True)
-        assert (found.state, found.is_proof) == (CORRUPT_STATE, proof)
+        (checks,) = check_replicas(manifest, [place], full=True)
+        assert (checks.state, checks.is_proof) == (CORRUPT_STATE, proof)
     monkeypatch.setattr(doors, "read_file", lambda *_, **__: silent)
-    (found,) = check_replicas(manifest, [place], full=True)
-    assert (found.state, found.is_proof) == (NO_RESPONSE, False)
+    (checks,) = check_replicas(manifest, [place], full=True)
+    assert (checks.state, checks.is_proof) == (NO_RESPONSE, False)
 
 
 def test_remote_folders_are_not_tried(settings: config.Settings, manifest: Manifest) -> None:
@@ -184,9 +184,9 @@ def test_only_proofs_are_recorded(settings: config.Settings, manifest: Manifest)
         replica_findings.record_findings(manifest, check_replicas(manifest, wanted), settings) == 0
     )
     assert not (settings.data_dir / "results.db").exists()
-    found = check_replicas(manifest, wanted, full=True)
-    bad = replace(found[0], state=CORRUPT_STATE, wrong_reads=2, message="other")
-    assert replica_findings.record_findings(manifest, [bad, found[1]], settings) == 0
+    checks = check_replicas(manifest, wanted, full=True)
+    bad = replace(checks[0], state=CORRUPT_STATE, wrong_reads=2, message="other")
+    assert replica_findings.record_findings(manifest, [bad, checks[1]], settings) == 0
     with Store.open(settings.database) as store:
         assert store.mark_bad_replicas() == 0  # there are no measurements
 

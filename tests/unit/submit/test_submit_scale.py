@@ -17,7 +17,7 @@ from treehammer.submit.planning import ceiling_checks
 from treehammer.submit.sites.site_model import Ceilings, Site
 from treehammer.submit.sites.site_registry import MAX_LOCAL_JOBS, load_sites
 
-#: Goes through all jobs, as storing them does, and says what memory that took at most (kB).
+#: Iterates over all jobs, as storing does, and prints the peak memory (kB).
 COUNT_JOBS = """
 import sys
 from pathlib import Path

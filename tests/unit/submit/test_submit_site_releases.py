@@ -29,7 +29,7 @@ def test_release_resolves_to_site_software() -> None:
 def test_exact_release_precedes_wildcard() -> None:
     mapping = {"6.40.00": "cvmfs:LCG_109/x86_64-el9-gcc13-opt", "*": "cvmfs:ROOT/{version}/P"}
     assert "LCG_109" in _at("6.40.00", **mapping).location
-    assert _at("6.40.00", **mapping).version == "6.40.00", "a view must report what was asked for"
+    assert _at("6.40.00", **mapping).version == "6.40.00", "the requested version is reported"
     assert "LCG_109" in _at("wheel:6.40.00", **mapping).location
 
 

@@ -133,7 +133,7 @@ def test_local_batch_system_does_not_load_htcondor() -> None:
 
 @pytest.fixture
 def campaign(settings: Settings) -> Settings:
-    """A campaign with a job in a pool that the sites file no longer has, and one that is over."""
+    """A campaign with jobs in a pool missing from the sites file, and a finished one."""
     with Store.open(settings.database) as store:
         jobs = [
             make_job_row(
@@ -163,7 +163,7 @@ def test_jobs_of_unknown_pool_are_unchanged(campaign: Settings, verb: click.Comm
 
 @pytest.fixture
 def imported(tmp_path: Path) -> Settings:
-    """A campaign that came from another installation, whose pool nothing here tells of."""
+    """A campaign imported from another installation, whose pool is unknown here."""
     settings = make_settings(tmp_path)
     over = {"batch_system": "htcondor@theirs", "batch_id": "1.0"}
     with Store.open(settings.database) as store:
@@ -198,7 +198,7 @@ def test_imported_campaign_needs_no_sites_file(
     error = done.exception if isinstance(done.exception, TreehammerError) else None
     assert (error.exit_code if error else done.exit_code) == code, done.exception
     assert says in f"{done.output}{error or ''}"
-    # Who did submit it from here is told what is missing.
+    # A user who submitted it from here learns which sites file is missing.
     remark = "no sites file defines pool 'theirs': the output of its jobs is not read"
     assert (remark in done.stderr) == (verb is not cancel)
 

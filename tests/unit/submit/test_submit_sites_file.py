@@ -127,9 +127,9 @@ def test_mistake_is_reported_with_file_line_and_key(
 ) -> None:
     with pytest.raises(SitesError) as caught:
         read(tmp_path, text)
-    told = [one for one in caught.value.problems if words in one]
-    assert told, caught.value.problems
-    assert told[0].startswith(f"{tmp_path}/sites.toml:{line}: {key}: "), told
+    matching = [problem for problem in caught.value.problems if words in problem]
+    assert matching, caught.value.problems
+    assert matching[0].startswith(f"{tmp_path}/sites.toml:{line}: {key}: "), matching
     assert caught.value.exit_code == ExitCode.USAGE
 
 
@@ -149,7 +149,13 @@ def test_all_mistakes_are_reported_in_file_order(tmp_path: Path) -> None:
     )
     with pytest.raises(SitesError) as caught:
         read(tmp_path, text)
-    assert [one.split(":")[1] for one in caught.value.problems] == ["2", "4", "5", "9", "10"]
+    assert [problem.split(":")[1] for problem in caught.value.problems] == [
+        "2",
+        "4",
+        "5",
+        "9",
+        "10",
+    ]
 
 
 @pytest.mark.parametrize("content", [b"\xff", None])
