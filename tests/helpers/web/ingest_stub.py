@@ -1,4 +1,4 @@
-"""A results service that does as a test says: real HTTPS, no database."""
+"""Stub of the results service: real HTTPS, scripted replies, no database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKEN = "header.claims.5ecretSignature"
 
 @dataclass
 class StubReply:
-    """What is answered in place of the usual."""
+    """A scripted reply."""
 
     status: int
     document: Any = field(default_factory=dict)
@@ -28,12 +28,12 @@ class StubReply:
     after_s: float = 0.0
 
 
-#: Given the records of a request; None answers as usual.
+#: Maps the records of a request to a reply; None stores them as the service would.
 ReplyScript = Callable[[list[dict[str, Any]]], StubReply | None]
 
 
 class IngestStub:
-    """Stores what it is sent in :attr:`records`; stop it and start it again on the same port."""
+    """Stores uploads in :attr:`records`; can be stopped and started again on the same port."""
 
     def __init__(self, folder: Path, authority: CertificateAuthority | None = None) -> None:
         self.authority = authority or CertificateAuthority(folder)
@@ -50,11 +50,11 @@ class IngestStub:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Base URL."""
         return f"https://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Listen, on the same port as before."""
+        """Listen on the same port as before."""
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -75,14 +75,14 @@ class IngestStub:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
 
     def answer_request(self, handler: BaseHTTPRequestHandler) -> None:
-        """Take in what was posted, or do as the script says."""
+        """Store an upload, or reply as the script says."""
         body = gzip.decompress(handler.rfile.read(int(handler.headers["Content-Length"])))
         sent = json.loads(body)["measurements"]
         self.times.append(time.time())
@@ -113,4 +113,4 @@ class _QuietHttpServer(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are part of the tests."""
+        """Ignore clients that disconnect, which tests do on purpose."""

@@ -1,4 +1,4 @@
-"""``treehammer serve`` as a user starts it."""
+"""``treehammer serve`` as a child process without TLS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treehammer.testbed.network.free_ports import find_free_ports
 
 @contextmanager
 def serve_folder(folder: Path, *flags: str) -> Iterator[str]:
-    """``treehammer serve`` on the database in a folder; its address."""
+    """Serve the database in a folder, and yield the base URL."""
     log = folder / "serve.log"
     (port,) = find_free_ports(1)
     words = ["--data-dir", str(folder), "serve", "--port", str(port), *flags]

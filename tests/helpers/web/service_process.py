@@ -1,4 +1,4 @@
-"""``treehammer serve`` as users run it: a process of its own, over HTTPS, which a test may kill."""
+"""``treehammer serve`` as a child process with HTTPS, which tests may kill."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from treehammer.testbed.install.certificate_authority import CertificateAuthorit
 
 
 class ServiceProcess:
-    """A results service with a database of its own, unless one is named; its port stays the same.
+    """A results service with a fixed port.
 
-    ``python`` runs it, by default the one of the tests.
+    Args:
+        folder: of logs and keys, and of the database by default.
+        database: its URL.
+        python: interpreter that runs the service.
     """
 
     def __init__(
@@ -49,15 +52,15 @@ class ServiceProcess:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Base URL."""
         return f"https://127.0.0.1:{self.port}"
 
     def run_command(self, *arguments: str) -> None:
-        """Type one of its administrator's commands."""
+        """Run a command of the service's administrator."""
         subprocess.run([*self._command, *arguments], check=True, capture_output=True, cwd="/")
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the process and wait until the service answers."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(self._serve, stdout=log, stderr=log, cwd="/")
         end = time.monotonic() + 30
@@ -75,14 +78,14 @@ class ServiceProcess:
             return False
 
     def end_process(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it, by default as a power cut does."""
+        """End the process by a signal, by default without cleanup."""
         if self._process is not None:
             os.kill(self._process.pid, number)
             self._process.wait(timeout=30)
             self._process = None
 
     def settings_for_user(self, settings: Settings) -> Settings:
-        """The settings of a user whose jobs report here, with a key."""
+        """Return settings with which a user's jobs report to this service."""
         if not self.key.exists():
             self.run_command(
                 "token", "create", "--role", "submit", "--name", "me", "-o", str(self.key)
@@ -95,12 +98,12 @@ class ServiceProcess:
         )
 
     def read_measurements(self) -> list[dict[str, object]]:
-        """Every measurement that it has, whole."""
+        """Read all stored measurements with their extras."""
         return read_whole_rows(self.database)
 
 
 def read_whole_rows(database: str) -> list[dict[str, object]]:
-    """Every measurement of a database, column by column, with what tests defined."""
+    """Read all measurements of a database with their extras."""
     with Store.open(database) as store:
         rows: list[dict[str, object]] = [dict(row) for row in store.measurements(Selection())]
         extras = list(store.extras(Selection()))

@@ -1,4 +1,4 @@
-"""The application on a real database, served by a thread of the test."""
+"""The service's application on a real database, in a thread of the test."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from treehammer.web.service.page_routes import PageRoutes
 MASTER_KEY = b"m" * 32
 
 
-#: A measurement as a worker may send it.
+#: Creates a measurement as a worker sends it.
 make_sent_measurement = make_measurement
 
 
 def make_body(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """What a client posts."""
+    """Build the body of an upload."""
     return {
         "measurements": [{"values": dict(m.values), "extras": dict(m.extras)} for m in measurements]
     }
 
 
 class ServiceThread:
-    """A running application, its database and a client of it."""
+    """A running application with its database and a client."""
 
     def __init__(self, url: str, client: httpx.Client, clock: list[int]) -> None:
         self.url = url
@@ -53,20 +53,20 @@ class ServiceThread:
         self.clock = clock
 
     def make_key(self, role: str, **changes: Any) -> AccessKey:
-        """A new key that the service knows."""
+        """Create a key in the service's database."""
         engine = open_engine(self.url, create=True)
         key = Keyring(engine).create_key(MASTER_KEY, role, f"{role}er", now_us=1, **changes)
         engine.dispose()
         return key
 
     def open_keyring(self) -> Keyring:
-        """What keys are kept in."""
+        """Open the keyring of the service's database."""
         return Keyring(open_engine(self.url, create=True))
 
     def post_document(
         self, content: Any, token: str, path: str = "/api/v1/measurements", **headers: str
     ) -> Any:
-        """Hand something in: bytes as they are, anything else as JSON."""
+        """Post a body: bytes as they are, anything else as JSON."""
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         kind = {"Content-Type": "application/json"}
         if token:
@@ -75,7 +75,7 @@ class ServiceThread:
         return self.client.post(path, content=data, headers={**kind, **named})
 
     def get_path(self, path: str, token: str = "") -> Any:
-        """Ask."""
+        """Get a path, with a token if given."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return self.client.get(path, headers=headers)
 
@@ -111,7 +111,7 @@ def run_service(
     limits: RequestLimits | None = None,
     url: str = "",
 ) -> Iterator[ServiceThread]:
-    """Run an application on a database, by default in a folder; ``store`` stands for its store."""
+    """Run an application on a database, by default in ``folder``; ``store`` replaces its store."""
     url = url or f"sqlite:///{folder / 'results.db'}"
     open_engine(url, create=True).dispose()
     clock = [1_800_000_000_000_000]
@@ -139,27 +139,27 @@ def run_service(
 
 @pytest.fixture
 def start_service(tmp_path: Path) -> StartService:
-    """Runs an application; see :func:`running`."""
+    """Context manager that runs an application; see :func:`run_service`."""
     return functools.partial(run_service, tmp_path)
 
 
 @pytest.fixture
 def service(start_service: StartService) -> Iterator[ServiceThread]:
-    """One of the test's own."""
+    """An application of the test's own."""
     with start_service() as own:
         yield own
 
 
 @pytest.fixture(scope="module")
 def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
-    """One for all tests of a file that leave nothing in it."""
-    with run_service(tmp_path_factory.mktemp("shared")) as one:
-        yield one
+    """An application shared by the tests of a module that store nothing."""
+    with run_service(tmp_path_factory.mktemp("shared")) as shared:
+        yield shared
 
 
 @pytest.fixture(scope="module")
 def shared_key(shared_service: ServiceThread) -> str:
-    """A key to it that may submit."""
+    """A key of the shared service with the role submit."""
     return shared_service.make_key("submit").text
 
 
