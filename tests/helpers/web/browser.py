@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright, and what every page must keep in it."""
+"""Debian's Chromium driven by Playwright, with checks that apply to every page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VIEWPORT_WIDTHS = {"phone": 360, "laptop": 1280}
 
 
 def unpack_chromium() -> Path:
-    """The tree in which Chromium lies; the test is skipped where it cannot be had."""
+    """Return the folder tree with Chromium; skip the test if it is not available."""
     folder = config.load_settings().cache_dir / "testbed"
     try:
         return debian_packages.unpack_packages(
@@ -33,10 +33,10 @@ def unpack_chromium() -> Path:
 
 @contextmanager
 def run_chromium() -> Iterator[Browser]:
-    """A running browser without a window."""
+    """Run a headless browser."""
     tree = unpack_chromium()
     program = tree / "usr/lib/chromium/chromium-headless-shell"
-    # One of its libraries lies in a folder of its own.
+    # One of its libraries is in a folder of its own.
     libraries = ":".join(map(str, tree.glob("usr/lib/*/pulseaudio")))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -49,13 +49,13 @@ def run_chromium() -> Iterator[Browser]:
 
 
 class WatchedTab:
-    """A tab of a browser, and all that must not happen in it.
+    """A browser tab that records foreign requests and errors.
 
     Args:
-        browser: that opens it.
-        base: address of the service.
-        size: name of a width of :data:`WIDTHS`.
-        scheme: of colours, ``light`` or ``dark``.
+        browser: opens the tab.
+        base: base URL of the service.
+        size: key of :data:`VIEWPORT_WIDTHS`.
+        scheme: color scheme, ``light`` or ``dark``.
         script: whether JavaScript runs.
     """
 
@@ -78,50 +78,50 @@ class WatchedTab:
             timezone_id="UTC",
         )
         self.page: Page = self.context.new_page()
-        #: Requests to others, mistakes of scripts, what the policy forbids.
+        #: Foreign requests, script errors and violations of the content policy.
         self.bad: list[str] = []
         self.page.on("request", lambda sent: self._record_request(sent.url))
         self.page.on("pageerror", lambda error: self.bad.append(f"error: {error}"))
-        self.page.on("console", lambda said: self._record_message(said.type, said.text))
+        self.page.on("console", lambda message: self._record_message(message.type, message.text))
 
     def _record_request(self, url: str) -> None:
         if not url.startswith((self.base, "data:", "blob:")):
             self.bad.append(f"request to {url}")
 
     def _record_message(self, kind: str, text: str) -> None:
-        # That a page was refused is told there, too, and may be what is tested.
+        # A refused page logs its status, which a test may expect.
         if kind in ("error", "warning") and "the server responded with a status of" not in text:
             self.bad.append(f"{kind}: {text}")
 
     def open(self, path: str) -> int:
-        """Go to a page and wait until it rests; its status."""
+        """Open a page, wait until it has loaded, and return the HTTP status."""
         answer = self.page.goto(path)
         assert answer is not None
         self.page.wait_for_load_state("networkidle")
         return answer.status
 
     def check_page(self) -> None:
-        """What holds for every page: nothing bad happened, it fits, and axe-core has no complaint."""
+        """Check that a page has no errors, fits the window and passes axe-core."""
         assert not self.bad, self.bad
         wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0, f"{self.page.url} is {wide} pixels too wide"
-        assert self.page.title() != "got", "text became a script"
-        # Given to the debugger, not to the page: its policy holds for what is in it.
+        assert self.page.title() != "got", "text was executed as a script"
+        # Evaluated by the debugger, since the page's content policy forbids foreign scripts.
         self.page.evaluate(
             (fetch_npm_package("axe-core", AXE_VERSION) / "axe.min.js").read_text("utf-8")
         )
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        told = [
+        results = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        violations = [
             f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes'][:5]]}"
-            for one in found["violations"]
+            for one in results["violations"]
         ]
-        assert not told, "\n".join(told)
+        assert not violations, "\n".join(violations)
 
 
 def check_form_after_back(
     tab: WatchedTab, address: str, name: str, shown: str, chosen: str
 ) -> None:
-    """Choose something else in a page's form, and go back: the form must show what the page shows."""
+    """Check that a form shows the page's own values after navigating back."""
     assert tab.open(address) == 200
     box = tab.page.locator(f"main form [name={name}]")
     box.select_option(chosen)

@@ -1,4 +1,4 @@
-"""A database in which every text is an attack, whatever column it stands in: also those that come later."""
+"""Database with an attack in every text column of every table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treehammer.sql.core.schema import metadata
 from treehammer.sql.write import rollups
 from treehammer.sql.write.store import Store
 
-#: Ends in the name of the column that holds it.
+#: Attacks; the placeholder takes the name of the column.
 ATTACK_TEXTS = (
     "<script>got()</script>{}",
     "\"'><img src=x onerror=got()>{}",
@@ -33,11 +33,11 @@ ATTACK_TEXTS = (
 )
 #: The day of all measurements.
 TODAY = datetime.now(UTC).date().isoformat()
-#: Tables that no page reads: keys, of which nobody but the service may know.
+#: Tables that no page reads, since keys are known to the service alone.
 UNDISPLAYED_TABLES = {"access_key", "access_revocation"}
-#: Tables that are made from the measurements.
+#: Tables that are derived from the measurements.
 DERIVED_TABLES = {"rollup_day"}
-#: Words that Treehammer itself writes and decides by; no text from outside comes there.
+#: Values of columns that only Treehammer itself writes.
 FIXED_VALUES = {
     "job.state": "done",
     "attempt.state": "done",
@@ -49,13 +49,13 @@ FIXED_VALUES = {
     "verdict.metric": "cpu_per_event_s",
     "pair.metric": "cpu_per_event_s",
 }
-#: What many tables name: the same row.
+#: Columns that refer to another table's row.
 FOREIGN_KEYS = {
     "campaign_id": ("campaign", "id"),
     "job_id": ("job", "id"),
     "site": ("subject", "site"),
 }
-#: Words without which a good measurement enters no figure.
+#: Values with which a measurement is good and enters figures.
 VALID_VALUES: dict[str, Any] = {
     "failure_class": None,
     "failure_kind": None,
@@ -66,17 +66,15 @@ VALID_VALUES: dict[str, Any] = {
 
 
 def attack_text(number: int, table: str, column: str) -> str:
-    """The text that stands in a column of the rows of an attack, as long as the column takes."""
-    named = metadata.tables[table].c[column]
+    """Return an attack for a column, shortened to its length but ending in its name."""
     end = f"{table}.{column}"
-    length = getattr(named.type, "length", None) or 5000
+    length = getattr(metadata.tables[table].c[column].type, "length", None) or 5000
     text = ATTACK_TEXTS[number].format(end)
-    # What marks the column stays.
     return text if len(text) <= length else text[: length - len(end)] + end
 
 
 def fill_database(url: str) -> None:
-    """Write a good, an implausible and a failed measurement for every attack, and all that goes with them."""
+    """Write a good, an implausible and a failed measurement per attack, and rows of other tables."""
     now_us = int(datetime.now(UTC).timestamp() * 1e6)
     Store.open(url).close()
     engine = sa.create_engine(url)
@@ -120,10 +118,8 @@ def _build_value(table: sa.Table, column: sa.Column[Any], number: int, now_us: i
         return attack_text(number, named.table.name, named.key) if whole else number
     if name in FIXED_VALUES:
         return FIXED_VALUES[name].format(number)
-    if name == "campaign.plan":
-        return json.dumps(_build_plan(number))
-    if name == "verdict.evidence":
-        return _build_evidence(number)
+    if name in _DOCUMENTS:
+        return _DOCUMENTS[name](number)
     if column.key in FOREIGN_KEYS:
         return attack_text(number, *FOREIGN_KEYS[column.key])
     if isinstance(column.type, StoredText | LongText):
@@ -139,35 +135,36 @@ def _build_value(table: sa.Table, column: sa.Column[Any], number: int, now_us: i
     return isinstance(column.type, sa.Boolean) or number + 1
 
 
-def _build_plan(number: int) -> dict[str, Any]:
+def _build_plan(number: int) -> str:
     site, text = attack_text(number, *FOREIGN_KEYS["site"]), attack_text(number, "campaign", "plan")
-    return {
-        "sites": [site],
-        "breaker": text,
-        "templates": {site: text},
-        "definition": {
-            "axes": {text: [text]},
-            "bundle": [text],
-            "dataset": text,
-            "tree": text,
-            "settings": {text: text},
-        },
+    definition = {
+        "axes": {text: [text]},
+        "bundle": [text],
+        "dataset": text,
+        "tree": text,
+        "settings": {text: text},
     }
+    plan = {"sites": [site], "breaker": text, "templates": {site: text}, "definition": definition}
+    return json.dumps(plan)
 
 
 def _build_evidence(number: int) -> str:
-    """Every text in it, and every list of texts."""
+    """Build evidence with an attack in every text and list of texts."""
     text = attack_text(number, "verdict", "evidence")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for one in fields(VerdictEvidence):
         if one.type == "str":
-            found[one.name] = text
+            values[one.name] = text
         elif one.name == "campaigns":
-            found[one.name] = (attack_text(number, "campaign", "id"),)
+            values[one.name] = (attack_text(number, "campaign", "id"),)
         elif one.name.startswith("where"):
-            found[one.name] = (f"host={text}",)
+            values[one.name] = (f"host={text}",)
         elif one.type == "tuple[str, ...]":
-            found[one.name] = (text,)
+            values[one.name] = (text,)
         elif one.name in ("of_a", "of_b"):
-            found[one.name] = {"variant": text, "site": text}
-    return VerdictEvidence(**found).to_json()
+            values[one.name] = {"variant": text, "site": text}
+    return VerdictEvidence(**values).to_json()
+
+
+#: Columns that hold a JSON document.
+_DOCUMENTS = {"campaign.plan": _build_plan, "verdict.evidence": _build_evidence}

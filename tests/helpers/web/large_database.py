@@ -1,4 +1,4 @@
-"""A database with so much in it that every list of every page is as long as it gets."""
+"""Database large enough for every list of every page to reach its limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIANTS = tuple(
     f"branches={share}% cache_mb={size}" for share in (2, 10, 100) for size in (0, 3, 30, 300)
 )
 DAY_COUNT = 60
-#: Days after which a variant comes again.
+#: Number of days after which a variant is measured again.
 VARIANT_GROUPS = 4
 CAMPAIGN, JOB = "large", "large job"
 JOB_COUNT = 2000
@@ -29,7 +29,7 @@ _MESSAGE = "no such file or directory: root://door.example.org//store/treehammer
 
 
 def fill_database(url: str) -> None:
-    """Write everything into a new database."""
+    """Fill a new database."""
     now_us = int(datetime.now(UTC).timestamp() * 1e6)
     jobs = [
         make_job_row(f"job {n}", campaign_id=CAMPAIGN, site=SITES[n % len(SITES)], state="done")
@@ -53,7 +53,7 @@ def fill_database(url: str) -> None:
 
 
 def _daily_measurements() -> Iterator[Measurement]:
-    """Every site on every day, some of the variants by one of the releases; some fail."""
+    """Yield measurements of every site and day with some variants; a few fail."""
     dice = random.Random(1)
     today = datetime.now(UTC).date()
     for place, site in enumerate(SITES):

@@ -1,4 +1,4 @@
-"""A database that pages can be looked at with: sites by day, campaigns, verdicts, hostile texts."""
+"""Database for tests of pages: sites by day, campaigns, verdicts, hostile texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.write.store import Store
 
-#: Texts that must come out as text.
+#: Texts that pages must show unchanged as text.
 HOSTILE_TEXTS = (
     "<script>document.title='got'</script>",
     "\"'><img src=x onerror=\"document.title='got'\">",
@@ -23,14 +23,14 @@ HOSTILE_TEXTS = (
 )
 SITES = ("SITE_A", "SITE_B", "SITE_C", "UKI-SCOTGRID-GLASGOW", *HOSTILE_TEXTS)
 DAY_COUNT = 20
-#: Days ago on which the first site renewed its servers; the others later, one after another.
+#: Days since the first site upgraded its servers; each further site did so a day later.
 RENEWED_DAYS_AGO = 12
 _RELEASES = ("6.38.00", "6.40.00")
 _VARIANTS = ("branches=100% cache_mb=30", "branches=2% cache_mb=30")
 
 
 def fill_database(url: str) -> None:
-    """Write everything into a new database."""
+    """Fill a new database."""
     with Store.open(url) as store:
         store.add(build_measurements(datetime.now(UTC).date()))
         _add_campaigns(store)
@@ -38,7 +38,7 @@ def fill_database(url: str) -> None:
 
 
 def build_measurements(today: date) -> Iterator[Measurement]:
-    """Every site on most days; failures of all sorts, the more the later its place."""
+    """Yield measurements of every site on most days; later sites fail more often."""
     dice = random.Random(1)
     for place, site in enumerate(SITES):
         for back in range(DAY_COUNT):

@@ -1,7 +1,7 @@
-"""The results service as a process of its own, over HTTPS, and clients that do not give up.
+"""The results service as a process with HTTPS, and clients that retry until acknowledged.
 
-Run as a program it is a nursery: it loads everything once, and forks a service for each line of its
-input; a service that is killed is back in a moment.
+Run as a program, it imports the service once and forks one for each line of its input, so that a
+killed service restarts quickly.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from helper_paths import helper_environment
 from service_thread import make_sent_measurement
 
 from treehammer import config
@@ -38,13 +39,13 @@ TIMEOUT_S = 60.0
 
 
 def find_free_port() -> int:
-    """A port that nobody listens at just now."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    """Return a port that is free at the moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 class ServiceForker:
-    """Starts services quickly."""
+    """Process that forks services."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -52,10 +53,11 @@ class ServiceForker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=helper_environment(),
         )
 
     def fork_service(self, arguments: Sequence[str], log: Path, clock: Path | None) -> int:
-        """Fork a service; its pid."""
+        """Fork a service and return its process id."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -65,7 +67,7 @@ class ServiceForker:
         return int(stdout.readline())
 
     def close(self) -> None:
-        """End it; services that run do so for themselves."""
+        """Stop the forking process; services keep running."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         assert self._process.wait(TIMEOUT_S) == 0
@@ -74,11 +76,11 @@ class ServiceForker:
 
 
 class RunningService:
-    """One service; ``clock`` is a file with the seconds by which its clock is wrong."""
+    """A service; ``clock`` is a file with the offset of its clock in seconds."""
 
     def __init__(
         self,
-        nursery: ServiceForker,
+        forker: ServiceForker,
         folder: Path,
         database: str,
         authority: CertificateAuthority,
@@ -86,7 +88,7 @@ class RunningService:
         clock: Path | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._nursery = nursery
+        self._forker = forker
         self.database = database
         self.log = folder / "serve.log"
         self.port = find_free_port()
@@ -102,7 +104,7 @@ class RunningService:
         self.pid = 0
 
     def make_key(self, role: str = "submit") -> AccessKey:
-        """A key to it."""
+        """Create a key to the service."""
         engine = open_engine(self.database, create=True)
         settings = config.load_settings(
             {"data_dir": self._data}, environ={}, folder=self._data.parent
@@ -113,14 +115,14 @@ class RunningService:
         return key
 
     def share_keys_with(self, other: RunningService) -> None:
-        """Take the master key of another service."""
+        """Copy the master key of another service."""
         self._data.mkdir(parents=True, exist_ok=True)
         (self._data / "service.key").write_bytes((other._data / "service.key").read_bytes())
         (self._data / "service.key").chmod(0o600)
 
     def start(self) -> None:
-        """Run; returns when it answers."""
-        self.pid = self._nursery.fork_service(self._arguments, self.log, self.clock)
+        """Start the service and wait until it answers."""
+        self.pid = self._forker.fork_service(self._arguments, self.log, self.clock)
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             with suppress(OSError, http.client.HTTPException):
@@ -131,12 +133,12 @@ class RunningService:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """End it without a chance to say goodbye."""
+        """Kill the service."""
         os.kill(self.pid, signal.SIGKILL)
         self._wait_for_exit()
 
     def stop(self) -> None:
-        """End it as an administrator does."""
+        """Stop the service gracefully."""
         os.kill(self.pid, signal.SIGTERM)
         self._wait_for_exit()
 
@@ -148,7 +150,7 @@ class RunningService:
         self.pid = 0
 
     def open_connection(self, timeout_s: float = 20.0) -> http.client.HTTPSConnection:
-        """A connection."""
+        """Open a connection."""
         return http.client.HTTPSConnection(
             "127.0.0.1", self.port, timeout=timeout_s, context=self.context
         )
@@ -156,7 +158,7 @@ class RunningService:
     def send_request(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, dict[str, str], Any]:
-        """One request on a connection of its own: status, headers and document."""
+        """Send a request on a new connection; return status, headers and document."""
         connection = self.open_connection()
         try:
             return exchange_request(connection, method, path, body, **headers)
@@ -171,7 +173,7 @@ def exchange_request(
     body: bytes | None = None,
     **headers: str,
 ) -> tuple[int, dict[str, str], Any]:
-    """One request: status, headers (in lower case) and document."""
+    """Send a request; return status, headers with lower-case names, and document."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, named)
     answer = connection.getresponse()
@@ -180,7 +182,7 @@ def exchange_request(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process lives; one that nobody has asked after yet does not."""
+    """Return whether a process is running; a zombie is not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
@@ -189,20 +191,20 @@ def is_alive(pid: int) -> bool:
 
 
 def pack_measurements(measurements: Sequence[Measurement]) -> bytes:
-    """The body of a request."""
+    """Serialize the body of an upload."""
     items = [{"values": dict(m.values), "extras": dict(m.extras)} for m in measurements]
     return json.dumps({"measurements": items}).encode()
 
 
 class ClientCrowd:
-    """Clients that send measurements, each again and again until it is acknowledged.
+    """Clients that send measurements, repeating each upload until it is acknowledged.
 
     Args:
-        services: a client takes one after the other.
-        token: shown by all.
-        clients: threads.
-        batch: measurements of one request.
-        twice: every measurement is sent by two clients.
+        services: used in turn by each client.
+        token: of all clients.
+        clients: number of threads.
+        batch: measurements per request.
+        twice: whether two clients send every measurement.
     """
 
     def __init__(
@@ -235,23 +237,23 @@ class ClientCrowd:
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start all clients."""
         for thread in self._threads:
             thread.start()
 
     def finish_pending(self) -> None:
-        """Begin nothing new, and see through what was begun."""
+        """Finish the uploads in progress and stop."""
         self._enough.set()
         self._go.set()
         for thread in self._threads:
             thread.join(TIMEOUT_S)
-            assert not thread.is_alive(), "a client never got an answer"
+            assert not thread.is_alive(), "a client got no response"
         if self.failed:
             raise self.failed[0]
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """While the block runs."""
+        """Send while the block runs."""
         self.start()
         try:
             yield
@@ -259,7 +261,7 @@ class ClientCrowd:
             self.finish_pending()
 
     def pause(self) -> Callable[[], None]:
-        """Send nothing; returns when nothing is under way, with what goes on."""
+        """Wait for uploads in progress and send no more; return a function that resumes."""
         self._go.clear()
         deadline = time.monotonic() + TIMEOUT_S
         while self._busy:
@@ -268,20 +270,20 @@ class ClientCrowd:
         return self._go.set
 
     def wait_for_acknowledgments(self, count: int = 40) -> None:
-        """Wait until so many more are acknowledged."""
+        """Wait until ``count`` more measurements are acknowledged."""
         enough = len(self.acknowledged) + count
         deadline = time.monotonic() + TIMEOUT_S
         while len(self.acknowledged) < enough:
             if self.failed:
                 raise self.failed[0]
-            assert time.monotonic() < deadline, f"it stands still: {self.refusals[-3:]}"
+            assert time.monotonic() < deadline, f"no progress: {self.refusals[-3:]}"
             time.sleep(0.01)
 
     def _run_client(self, number: int) -> None:
         try:
             turn = 0
             while not self._enough.is_set():
-                # Of two clients with one name each sends what the other sends.
+                # With ``twice``, pairs of clients send the same measurements.
                 job = f"{self.name}{number // 2 if self.twice else number}/{turn}"
                 self._send_until_acknowledged(number, job)
                 turn += 1
@@ -289,11 +291,11 @@ class ClientCrowd:
             self.failed.append(error)
 
     def _send_until_acknowledged(self, number: int, job: str) -> None:
-        some = [
+        measurements = [
             make_sent_measurement(job, position=p, host=f"node {p}", extras={"p": p})
             for p in range(1, self.batch + 1)
         ]
-        body = pack_measurements(some)
+        body = pack_measurements(measurements)
         dice = random.Random(f"{number} {job}")
         tries = 0
         while True:
@@ -302,7 +304,7 @@ class ClientCrowd:
             with suppress(OSError, http.client.HTTPException, ValueError):
                 status, headers, document = self._send_batch(service, body)
                 if status == 200:
-                    self._record_answer(some, document)
+                    self._record_answer(measurements, document)
                     return
                 self.refusals.append((status, document))
                 assert status == 503, document
@@ -316,7 +318,7 @@ class ClientCrowd:
         with self._lock:
             self._busy += 1
         try:
-            # Whoever pauses has seen this one, or this one sees the pause.
+            # Checked after _busy is raised, so that pause() cannot miss this upload.
             if not self._go.is_set():
                 raise OSError("paused")
             return service.send_request(
@@ -330,16 +332,16 @@ class ClientCrowd:
             with self._lock:
                 self._busy -= 1
 
-    def _record_answer(self, some: Sequence[Measurement], document: Any) -> None:
+    def _record_answer(self, measurements: Sequence[Measurement], document: Any) -> None:
         assert document["conflicting"] == []
-        assert document["new"] + document["known"] == len(some)
+        assert document["new"] + document["known"] == len(measurements)
         with self._lock:
             self.new += document["new"]
-            self.acknowledged.update({item.id: item for item in some})
+            self.acknowledged.update({item.id: item for item in measurements})
 
 
 def check_acknowledged_rows(database: str, crowd: ClientCrowd) -> None:
-    """All that was acknowledged is there, once, as it was sent; and nothing else."""
+    """Check that exactly the acknowledged measurements are stored, once and unchanged."""
     counts = check_database(database)
     assert counts["measurement"] == len(crowd.acknowledged)
     with Store.open(database) as store:
@@ -352,11 +354,11 @@ def check_acknowledged_rows(database: str, crowd: ClientCrowd) -> None:
         assert {"p": extras[id_]} == item.extras
 
 
-# The nursery's own side
+# The forking process
 
 
 def _run_service(order: dict[str, Any]) -> None:
-    """Be a service."""
+    """Run a service in this process."""
     os.setsid()
     with Path(order["log"]).open("ab") as log:
         os.dup2(log.fileno(), 1)
@@ -370,28 +372,28 @@ def _run_service(order: dict[str, Any]) -> None:
     cli.main()
 
 
-def set_clock_offset(file: Path, wrong_by_s: float) -> None:
-    """Have the processes that look at this file be wrong by so many seconds; none sees half of it."""
+def set_clock_offset(file: Path, offset_s: float) -> None:
+    """Set the clock offset of the services that read this file, atomically."""
     new = file.with_suffix(".new")
-    new.write_text(str(wrong_by_s))
+    new.write_text(str(offset_s))
     new.replace(file)
 
 
 def _patch_clock(file: Path) -> None:
-    """From here on, this process has a clock that is wrong by the seconds in a file."""
+    """Shift this process's clock by the seconds in a file from now on."""
 
-    def wrong_by() -> float:
+    def read_offset() -> float:
         return float(file.read_text())
 
     def wrapped(real: Callable[[], Any], unit: int) -> Callable[[], Any]:
-        return lambda: real() + type(real())(wrong_by() * unit)
+        return lambda: real() + type(real())(read_offset() * unit)
 
     time.time_ns = wrapped(time.time_ns, 10**9)
     time.time = wrapped(time.time, 1)
 
 
 def _run_forker(orders: IO[str]) -> None:
-    import treehammer.web.service.service_process  # noqa: F401 - loaded once for all
+    import treehammer.web.service.service_process  # noqa: F401 - imported once for all services
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in orders:

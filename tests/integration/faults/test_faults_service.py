@@ -1,4 +1,4 @@
-"""The results service under trouble: what was acknowledged is stored, and stored once."""
+"""The results service under faults: acknowledged measurements are stored exactly once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ KILLS = 20
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[ServiceForker]:
-    made = ServiceForker()
-    yield made
-    made.close()
+def forker() -> Iterator[ServiceForker]:
+    process = ServiceForker()
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +51,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     server.drop_database(name)
 
 
-def test_killed_again_and_again(
-    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
+def test_service_survives_repeated_kills(
+    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
-    service = RunningService(nursery, tmp_path, database, authority)
+    service = RunningService(forker, tmp_path, database, authority)
     crowd = ClientCrowd([service], service.make_key().text)
     dice = random.Random(20)
     service.start()
@@ -66,14 +66,14 @@ def test_killed_again_and_again(
             service.start()
         crowd.wait_for_acknowledgments()
     service.stop()
-    assert crowd.broken >= KILLS / 2, "the kills hit nobody"
+    assert crowd.broken >= KILLS / 2, "no kill interrupted a request"
     check_acknowledged_rows(database, crowd)
 
 
-def test_stopped_as_an_administrator_does(
-    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
+def test_service_survives_graceful_stops(
+    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
-    service = RunningService(nursery, tmp_path, database, authority)
+    service = RunningService(forker, tmp_path, database, authority)
     crowd = ClientCrowd([service], service.make_key().text)
     service.start()
     with crowd.sending():
@@ -83,16 +83,16 @@ def test_stopped_as_an_administrator_does(
             service.start()
         crowd.wait_for_acknowledgments(20)
     service.stop()
-    said = service.log.read_text()
-    assert said.count("stopped; all acknowledged measurements are in the database") == 4
-    assert "Traceback" not in said
+    log = service.log.read_text()
+    assert log.count("stopped; all acknowledged measurements are in the database") == 4
+    assert "Traceback" not in log
     check_acknowledged_rows(database, crowd)
 
 
-def test_two_services_on_one_database(
-    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
+def test_two_services_share_database(
+    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
-    one, other = (RunningService(nursery, tmp_path / n, database, authority) for n in "ab")
+    one, other = (RunningService(forker, tmp_path / n, database, authority) for n in "ab")
     token = one.make_key().text
     other.share_keys_with(one)
     one.start()
@@ -108,18 +108,18 @@ def test_two_services_on_one_database(
         crowd.wait_for_acknowledgments()
     other.stop()
     check_acknowledged_rows(database, crowd)
-    # What was committed by a service that was killed before it could say so is told as known.
+    # Rows committed by a killed service before its response are reported as known afterwards.
     assert len(crowd.acknowledged) - 100 <= crowd.new <= len(crowd.acknowledged)
 
 
-def test_the_database_server_restarts(
-    nursery: ServiceForker,
+def test_service_survives_restarts_of_database_server(
+    forker: ServiceForker,
     authority: CertificateAuthority,
     tmp_path: Path,
     postgresql: SharedPostgresServer,  # noqa: F811
 ) -> None:
     url = postgresql.url(postgresql.make_database())
-    service = RunningService(nursery, tmp_path, url, authority)
+    service = RunningService(forker, tmp_path, url, authority)
     crowd = ClientCrowd([service], service.make_key().text)
     service.start()
     with crowd.sending():
@@ -147,38 +147,38 @@ def test_the_database_server_restarts(
 # Full disks
 
 
-def test_the_disk_is_full(
-    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path
+def test_service_survives_full_disk(
+    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     with mounted_small_disk(tmp_path / "disk", 24) as disk:
         url = f"sqlite:///{disk.folder / 'results.db'}"
-        see_through_a_full_disk(RunningService(nursery, tmp_path, url, authority), disk, 100_000)
+        fill_disk_twice(RunningService(forker, tmp_path, url, authority), disk, 100_000)
 
 
-def test_the_disk_of_the_database_server_is_full(
-    nursery: ServiceForker, authority: CertificateAuthority
+def test_service_survives_full_disk_of_database_server(
+    forker: ServiceForker, authority: CertificateAuthority
 ) -> None:
-    found = require_programs()
-    # The path of a socket has 107 bytes.
+    programs = require_programs()
+    # The path of a socket is limited to 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir="/tmp"))
     try:
         with mounted_small_disk(folder / "disk", 150) as disk:
-            server = SharedPostgresServer(found, disk.folder)
+            server = SharedPostgresServer(programs, disk.folder)
             server.start()
             try:
                 url = server.url(server.make_database())
-                service = RunningService(nursery, folder, url, authority)
-                see_through_a_full_disk(service, disk, 400_000, revive=server.restart_if_crashed)
+                service = RunningService(forker, folder, url, authority)
+                fill_disk_twice(service, disk, 400_000, revive=server.restart_if_crashed)
             finally:
                 server.stop()
     finally:
         shutil.rmtree(folder)
 
 
-def see_through_a_full_disk(
+def fill_disk_twice(
     service: RunningService, disk: SmallDisk, leave: int, revive: Callable[[], None] = lambda: None
 ) -> None:
-    """Fill the disk under load, and give it room again, twice; the service goes on by itself."""
+    """Fill and free the disk under load, twice; the service recovers by itself."""
     crowd = ClientCrowd([service], service.make_key().text, batch=20)
     service.start()
     with crowd.sending():
@@ -204,11 +204,11 @@ def await_refusals(crowd: ClientCrowd, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_the_database_may_not_grow(
-    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path
+def test_service_survives_file_size_limit(
+    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    """As where a quota is used up; it needs no root."""
-    service = RunningService(nursery, tmp_path, f"sqlite:///{tmp_path / 'r.db'}", authority)
+    """The limit acts like an exhausted quota, and needs no root."""
+    service = RunningService(forker, tmp_path, f"sqlite:///{tmp_path / 'r.db'}", authority)
     crowd = ClientCrowd([service], service.make_key().text, batch=20)
     service.start()
     unlimited = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
@@ -222,15 +222,15 @@ def test_the_database_may_not_grow(
     check_acknowledged_rows(service.database, crowd)
 
 
-# Other trouble
+# Other faults
 
 
-def test_the_database_is_taken_away_and_put_back(
-    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path
+def test_service_survives_removed_database_file(
+    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    """What is written to a file that has no name any more would be lost."""
+    """Rows written to the removed file would be lost."""
     file = tmp_path / "results.db"
-    service = RunningService(nursery, tmp_path, f"sqlite:///{file}", authority)
+    service = RunningService(forker, tmp_path, f"sqlite:///{file}", authority)
     crowd = ClientCrowd([service], service.make_key().text)
     service.start()
     with crowd.sending():
@@ -252,36 +252,36 @@ def test_the_database_is_taken_away_and_put_back(
     check_acknowledged_rows(service.database, crowd)
 
 
-def test_the_clock_jumps(
-    nursery: ServiceForker, authority: CertificateAuthority, tmp_path: Path
+def test_service_survives_clock_jumps(
+    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     clock = tmp_path / "clock"
     set_clock_offset(clock, 0)
     url = f"sqlite:///{tmp_path / 'results.db'}"
-    service = RunningService(nursery, tmp_path, url, authority, clock=clock)
+    service = RunningService(forker, tmp_path, url, authority, clock=clock)
     key = service.make_key()
     soon_us = time.time_ns() // 1000 + 3600 * 1_000_000
     token = mint_job_token(key, "campaign", "job", soon_us)
     service.start()
     crowd = ClientCrowd([service], key.text)
 
-    def ask(shown: str = token) -> tuple[int, str]:
-        status, _, said = service.send_request(
+    def check_token(shown: str = token) -> tuple[int, str]:
+        status, _, document = service.send_request(
             "GET", "/api/v1/token", Authorization=f"Bearer {shown}"
         )
-        return status, str(said.get("error", ""))
+        return status, str(document.get("error", ""))
 
     with crowd.sending():
         for jump_s, status in ((0, 200), (86400, 401), (-86400, 200), (1e9, 401), (0, 200)):
             set_clock_offset(clock, jump_s)
             crowd.wait_for_acknowledgments(40)
-            found, said = ask()
-            assert found == status, said
-            assert ("expired at" in said and "the service's clock says" in said) == (found == 401)
-            assert ask(key.text)[0] == 200, "a key without an end counts at any time"
+            found, error = check_token()
+            assert found == status, error
+            assert ("expired at" in error and "the service's clock says" in error) == (found == 401)
+            assert check_token(key.text)[0] == 200, "a key without expiry is valid at any time"
             _, _, health = service.send_request("GET", "/api/v1/health")
             assert health["status"] == "ok"
             assert abs(health["time_us"] / 1e6 - time.time() - jump_s) < 30
-    assert not crowd.refusals, "nobody who holds a good key notices"
+    assert not crowd.refusals, "clients with a valid key notice nothing"
     service.stop()
     check_acknowledged_rows(url, crowd)

@@ -1,6 +1,6 @@
-"""Whatever is sent: no mistake of ours, and nothing stored but what was sent.
+"""Fuzzing of the API: no internal errors, and only acknowledged content is stored.
 
-The same inputs are tried at every run; ``FUZZ`` multiplies their number.
+Every run uses the same inputs; the environment variable ``FUZZ`` multiplies their number.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TIMES = float(os.environ.get("FUZZ", "1"))
 
 
 def try_all(function: Callable[..., None], examples: int, *inputs: st.SearchStrategy[Any]) -> None:
-    """Call a function with so many inputs."""
+    """Call a function with a number of generated inputs."""
     limits = settings(
         max_examples=int(examples * TIMES),
         derandomize=True,
@@ -78,7 +78,7 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServiceTh
 
 
 class Sent:
-    """What was acknowledged, and whether all of it is there."""
+    """Acknowledged records, and the check that they are stored."""
 
     def __init__(self, service: ServiceThread) -> None:
         self.service = service
@@ -86,86 +86,85 @@ class Sent:
         self.records: dict[str, dict[str, Any]] = {}
 
     def note(self, items: list[dict[str, Any]], outcome: dict[str, Any]) -> None:
-        """Remember what was taken in; of one identity the first counts."""
+        """Remember acknowledged records; the first of an identity is stored."""
         for item in items:
             self.records.setdefault(item["values"]["measurement_id"], item)
         assert outcome["new"] + outcome["known"] + len(outcome["conflicting"]) == len(items)
 
     def check(self) -> None:
-        """Everything is there as it was sent, and nothing else."""
+        """Check that exactly the acknowledged records are stored, unchanged."""
         counts = check_database(self.service.url)
         assert counts["measurement"] == len(self.records)
         for id_, item in self.records.items():
             found = self.service.get_path(f"/api/v1/measurements/{id_}", self.key).json()
-            told = {
+            sent = {
                 name: value for name, value in item["values"].items() if value not in (None, "")
             }
-            assert found == {"values": told, "extras": item["extras"]}
+            assert found == {"values": sent, "extras": item["extras"]}
 
 
-# By the description
+# Inputs generated from the OpenAPI description
 
 
-#: They take neither a body nor parameters, or a text in which nothing but NUL is wrong.
-NOTHING_TO_SPOIL = (
+#: Operations without invalid inputs, except NUL in a path.
+WITHOUT_INVALID_INPUT = (
     "GET /api/v1/token",
     "GET /api/v1/health",
     "GET /api/v1/openapi.json",
     "GET /api/v1/measurements/{measurement_id}",
 )
 
-#: Told of campaigns.
-TELLS = "POST /api/v1/campaigns"
+CAMPAIGN_UPLOAD = "POST /api/v1/campaigns"
 
-#: Columns and conditions are a language that no schema describes.
+#: Operations with conditions on columns, whose syntax no schema describes.
 CONDITIONS = ("GET /api/v1/explore", "GET /api/v1/figures/s0", "GET /api/v1/compare")
 
 
-def test_the_service_does_as_it_describes(service: ServiceThread) -> None:
+def test_service_conforms_to_description(service: ServiceThread) -> None:
     schema = schemathesis.openapi.from_dict(build_description(RequestLimits()))
     stored = Sent(service)
     seen: dict[str, set[int]] = {}
 
-    def look(case: Case[Any]) -> None:
+    def check_case(case: Case[Any]) -> None:
         label = case.operation.label
-        if label == TELLS:
-            tell_once(case.body)
+        if label == CAMPAIGN_UPLOAD:
+            remove_duplicates(case.body)
         elif label.startswith("POST"):
             make_consistent(case.body)
         answer = case.call(
             base_url=str(service.client.base_url), headers={"Authorization": f"Bearer {stored.key}"}
         )
-        # That a body is too long is found before anything else that is wrong with it.
-        fine: list[Any] = [negative_data_rejection] if answer.status_code == 413 else []
-        fine += [positive_data_acceptance] if label in CONDITIONS else []
-        case.validate_response(answer, excluded_checks=fine)
+        # The size of a body is checked before its content.
+        excluded: list[Any] = [negative_data_rejection] if answer.status_code == 413 else []
+        excluded += [positive_data_acceptance] if label in CONDITIONS else []
+        case.validate_response(answer, excluded_checks=excluded)
         seen.setdefault(label, set()).add(answer.status_code)
         body: Any = case.body
-        if label == TELLS and answer.status_code == 200:
+        if label == CAMPAIGN_UPLOAD and answer.status_code == 200:
             assert sum(answer.json().values()) == len(rows_of(body))
         elif label.startswith("POST") and answer.status_code == 200:
             stored.note(body["measurements"], answer.json())
 
     for result in schema.get_all_operations():
-        operation: Any = result.ok()  # type: ignore[union-attr]  # the description is right
+        operation: Any = result.ok()  # type: ignore[union-attr]  # The description is valid.
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-            if mode is GenerationMode.NEGATIVE and operation.label in NOTHING_TO_SPOIL:
+            if mode is GenerationMode.NEGATIVE and operation.label in WITHOUT_INVALID_INPUT:
                 continue
             of_pages = operation.definition.raw["operationId"] in {one.name for one in OPERATIONS}
             try_all(
-                look,
+                check_case,
                 30 if "requestBody" in operation.definition.raw else 4 if of_pages else 10,
                 operation.as_strategy(generation_mode=mode),
             )
     assert {200, 422} <= seen["POST /api/v1/measurements"]
-    assert {200, 422} <= seen[TELLS]
-    look_at_all(service, stored.key)
+    assert {200, 422} <= seen[CAMPAIGN_UPLOAD]
+    open_all_pages(service, stored.key)
     stored.check()
     assert len(stored.records) > 10
 
 
-def look_at_all(service: ServiceThread, key: str) -> None:
-    """Whatever was told of campaigns can be shown."""
+def open_all_pages(service: ServiceThread, key: str) -> None:
+    """Check that pages can show every uploaded campaign."""
     with Store.open(service.url) as store:
         campaigns = store.campaigns()
         jobs = [job for one in campaigns for job in store.jobs(one.id)]
@@ -175,8 +174,8 @@ def look_at_all(service: ServiceThread, key: str) -> None:
         assert service.get_path(path, key).status_code == 200, path
 
 
-def tell_once(document: Any) -> None:
-    """Leave out of a campaign's document what stands twice or with another, which no schema can tell."""
+def remove_duplicates(document: Any) -> None:
+    """Remove duplicates from a campaign's document, which no schema can exclude."""
     if not isinstance(document, dict):
         return
     campaign = document.get("campaign")
@@ -186,34 +185,34 @@ def tell_once(document: Any) -> None:
         if isinstance(job, dict) and isinstance(job.get("id"), str) and 0 < len(job["id"]) <= 128:
             job["id"] = make_measurement_id(f"{of}/{job['id']}", 1, 1, 1)
     for part in document.keys() & {"jobs", "replicas"}:
-        document[part] = once(document[part], "id")
+        document[part] = keep_first(document[part], "id")
     for row in rows_of(document):
         if "attempts" in row:
-            row["attempts"] = once(row["attempts"], "number")
+            row["attempts"] = keep_first(row["attempts"], "number")
     for row in rows_of(document):
         row.update({name: whole(value) for name, value in row.items()})
 
 
-def once(items: Any, name: str) -> Any:
-    """A list without items of which one before has the same name."""
+def keep_first(items: Any, name: str) -> Any:
+    """Return a list without items that repeat the value of a member."""
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         return items
     return list({str(whole(item.get(name))): item for item in items}.values())
 
 
 def rows_of(document: Any) -> list[dict[str, Any]]:
-    """Every row of a campaign's document that is an object."""
+    """Return all rows of a campaign's document that are objects."""
     jobs, replicas = (document.get(name) for name in ("jobs", "replicas"))
     rows = [document.get("campaign"), *(jobs if isinstance(jobs, list) else ())]
     for job in rows[1:]:
-        some = job.get("attempts") if isinstance(job, dict) else None
-        rows += some if isinstance(some, list) else ()
+        attempts = job.get("attempts") if isinstance(job, dict) else None
+        rows += attempts if isinstance(attempts, list) else ()
     rows += replicas if isinstance(replicas, list) else ()
     return [row for row in rows if isinstance(row, dict)]
 
 
 def make_consistent(document: Any) -> None:
-    """Complete records that are right but for what no schema can describe."""
+    """Make records consistent where no schema can describe the rule."""
     items = document.get("measurements") if isinstance(document, dict) else None
     for item in items if isinstance(items, list) else []:
         values = item.get("values") if isinstance(item, dict) else None
@@ -226,7 +225,7 @@ def make_consistent(document: Any) -> None:
             elif kind == "ints" and isinstance(value, list):
                 values[name] = [whole(number) for number in value]
         names = ("job_id", "attempt", "round", "position")
-        # What was made wrong on purpose stays so.
+        # Values that are invalid on purpose stay invalid.
         id_, day, started_us = (values.get(n) for n in ("measurement_id", "day", "started_us"))
         if all(name in values for name in names) and isinstance(id_, str) and 0 < len(id_) <= 128:
             values["measurement_id"] = make_measurement_id(*(values[name] for name in names))
@@ -240,11 +239,11 @@ def make_consistent(document: Any) -> None:
 
 
 def whole(value: Any) -> Any:
-    """To JSON Schema 1.0 is an integer; to us it is none."""
+    """Convert a float like 1.0, an integer in JSON Schema but not in records."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# By the catalogue
+# Valid records generated from the metric catalogue
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30)
 INT = st.integers(-INT64_LIMIT, INT64_LIMIT - 1) | st.sampled_from(
@@ -282,7 +281,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
         "kind": draw(st.sampled_from(["timed", "checksum"])),
         "failure_class": draw(st.sampled_from([None, "", *FAILURE_CLASSES])),
         "started_us": draw(st.integers(0, 2 * STARTED_US)),
-        "day": STARTED_DAY,  # of which the right one is made
+        "day": STARTED_DAY,  # Replaced by make_consistent.
         **{name: draw(st.integers(1, 3)) for name in ("attempt", "repeat", "round", "position")},
     }
     make_consistent({"measurements": [{"values": values}]})
@@ -290,7 +289,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
     return {"values": values, "extras": draw(st.dictionaries(name, FLOAT, max_size=3))}
 
 
-def test_any_valid_record_comes_back_as_it_was_sent(either: ServiceThread) -> None:
+def test_valid_record_is_returned_unchanged(either: ServiceThread) -> None:
     service, stored = either, Sent(either)
     key = stored.key
 
@@ -307,7 +306,7 @@ def test_any_valid_record_comes_back_as_it_was_sent(either: ServiceThread) -> No
     stored.check()
 
 
-# Anything at all
+# Arbitrary bytes
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -318,8 +317,8 @@ GOOD = json.dumps(make_body([make_sent_measurement()])).encode()
 
 
 @st.composite
-def spoiled(draw: st.DrawFn) -> bytes:
-    """A good body with some of it changed, cut or doubled."""
+def damaged_bodies(draw: st.DrawFn) -> bytes:
+    """Generate a valid body with bytes changed, removed or repeated."""
     data = bytearray(GOOD)
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, len(data) - 1))
@@ -328,7 +327,7 @@ def spoiled(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-def test_nonsense_is_never_stored_and_never_our_fault(service: ServiceThread) -> None:
+def test_arbitrary_body_causes_no_internal_error(service: ServiceThread) -> None:
     key = service.make_key("admin").text
     nested = JSON.map(
         lambda value: json.dumps({"measurements": [{"values": value, "extras": value}]})
@@ -346,12 +345,15 @@ def test_nonsense_is_never_stored_and_never_our_fault(service: ServiceThread) ->
     try_all(
         post,
         200,
-        st.binary(max_size=100) | nested.map(str.encode) | spoiled() | spoiled().map(gzip.compress),
+        st.binary(max_size=100)
+        | nested.map(str.encode)
+        | damaged_bodies()
+        | damaged_bodies().map(gzip.compress),
         st.sampled_from(["identity", "identity", "gzip", "br", "gzip;q=1", "\xff"]),
         odd,
         st.sampled_from([key, key, key, key[:-1], key + "x", "th1..", "..", "a.b.c", "\xff"]),
     )
-    # Spoiling may have left a good record, as where a letter of a text was changed.
+    # A damaged body may hold a valid record, for instance with a changed letter in a text.
     with Store.open(service.url) as store:
         ids = [row["measurement_id"] for row in store.measurements(Selection())]
     for id_ in ids:

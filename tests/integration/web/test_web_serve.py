@@ -1,4 +1,4 @@
-"""``treehammer serve`` as an administrator runs it: a process of its own, HTTPS, signals, mistakes."""
+"""``treehammer serve`` as a process: HTTPS, signals, resource limits, exit codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 
 
 class Administrator:
-    """Types ``treehammer`` in a folder of their own."""
+    """Runs ``treehammer`` commands in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Administrator:
         )  # fmt: skip
 
     def serves(self, *words: str) -> subprocess.Popen[str]:
-        """Start a service with TLS; returns when it says where it is."""
+        """Start a service, by default with TLS, and wait until it serves."""
         tls = ["--certificate", str(self.certificate), "--certificate-key", str(self.key)]
         command = self.command("serve", "--port", str(self.port), *(words or tls))
         process = subprocess.Popen(
@@ -61,10 +61,10 @@ class Administrator:
         return process
 
     def ends(self, process: subprocess.Popen[str], how: signal.Signals) -> tuple[int, str]:
-        """Stop a service: its exit code and what it said."""
+        """Stop a service, and return its exit code and its log."""
         process.send_signal(how)
-        _, said = process.communicate(timeout=PATIENCE_S)
-        return process.returncode, said
+        _, log = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, log
 
     def clean(self) -> None:
         for process in self._running:
@@ -84,12 +84,12 @@ def clean_environment() -> dict[str, str]:
 
 @pytest.fixture
 def administrator(tmp_path: Path) -> Iterator[Administrator]:
-    made = Administrator(tmp_path)
-    yield made
-    made.clean()
+    one = Administrator(tmp_path)
+    yield one
+    one.clean()
 
 
-def test_from_a_key_to_a_stored_measurement(administrator: Administrator) -> None:
+def test_serve_stores_measurements_until_key_is_revoked(administrator: Administrator) -> None:
     file = administrator.folder / "alice.key"
     made = administrator.types(
         "token", "create", "--role", "submit", "--name", "a", "-o", str(file)
@@ -126,18 +126,18 @@ def test_from_a_key_to_a_stored_measurement(administrator: Administrator) -> Non
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert "revoked" in shown[2]["error"]
-    code, said = administrator.ends(process, signal.SIGTERM)
+    code, log = administrator.ends(process, signal.SIGTERM)
     assert code == 0
-    assert said.count("POST /api/v1/measurements 200") == 2
-    assert "1 measurements from a" in said
-    assert "all acknowledged measurements are in the database" in said
+    assert log.count("POST /api/v1/measurements 200") == 2
+    assert "1 measurements from a" in log
+    assert "all acknowledged measurements are in the database" in log
     for secret in (token, token.split(".")[2], key.secret, "not-here"):
-        assert secret not in said
+        assert secret not in log
     with Store.open(administrator.database) as store:
         assert sum(store.count_by_attempt("campaign").values()) == 1
 
 
-def test_it_survives_what_is_no_https(administrator: Administrator) -> None:
+def test_serve_survives_invalid_tls(administrator: Administrator) -> None:
     process = administrator.serves()
     for first in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100, b""):
         with socket.create_connection(("127.0.0.1", administrator.port)) as plain:
@@ -157,9 +157,9 @@ def test_it_survives_what_is_no_https(administrator: Administrator) -> None:
     connection = administrator.connection()
     assert exchange_request(connection, "GET", "/api/v1/health")[0] == 200
     connection.close()
-    code, said = administrator.ends(process, signal.SIGINT)
-    assert code == 0, "to stop it with Ctrl-C is no failure"
-    assert "Traceback" not in said
+    code, log = administrator.ends(process, signal.SIGINT)
+    assert code == 0, "Ctrl-C is a regular stop"
+    assert "Traceback" not in log
 
 
 def send_on(connection: ssl.SSLSocket, pieces: int = 10_000) -> None:
@@ -167,7 +167,7 @@ def send_on(connection: ssl.SSLSocket, pieces: int = 10_000) -> None:
         connection.sendall(b"a" * 100_000)
 
 
-def test_who_has_shown_no_token_costs_little(administrator: Administrator) -> None:
+def test_serve_bounds_unauthenticated_connections(administrator: Administrator) -> None:
     process = administrator.serves()
     flood, half, idle = (administrator.connection() for _ in range(3))
     for connection in (flood, half, idle):
@@ -184,18 +184,18 @@ def test_who_has_shown_no_token_costs_little(administrator: Administrator) -> No
         connection.close()
 
 
-def test_behind_a_proxy_it_tells_the_client_from_it(administrator: Administrator) -> None:
+def test_serve_logs_client_behind_proxy(administrator: Administrator) -> None:
     process = administrator.serves("--behind-proxy", "--read-access", "public")
     connection = http.client.HTTPConnection("127.0.0.1", administrator.port, timeout=20)
     connection.request("GET", "/api/v1/health", headers={"X-Forwarded-For": "192.0.2.7"})
     answer = connection.getresponse()
     assert (answer.status, bool(answer.read())) == (200, True)
     connection.close()
-    _, said = administrator.ends(process, signal.SIGTERM)
-    assert "192.0.2.7 GET /api/v1/health 200" in said
+    _, log = administrator.ends(process, signal.SIGTERM)
+    assert "192.0.2.7 GET /api/v1/health 200" in log
 
 
-def test_mistakes_have_their_exit_codes(administrator: Administrator) -> None:
+def test_serve_exits_with_code_of_error(administrator: Administrator) -> None:
     done = administrator.types("serve", "--host", "0.0.0.0")
     assert (done.returncode, "without a certificate" in done.stderr) == (2, True)
     done = administrator.types("--database", "postgresql://me@127.0.0.1:1/none", "serve")
@@ -203,7 +203,7 @@ def test_mistakes_have_their_exit_codes(administrator: Administrator) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_keys_of_another_master_key_are_told(administrator: Administrator) -> None:
+def test_serve_warns_of_keys_of_other_master_key(administrator: Administrator) -> None:
     engine = open_engine(administrator.database, create=True)
     Keyring(engine).create_key(b"x" * 32, "read", "old", now_us=1)
     engine.dispose()
