@@ -86,16 +86,15 @@ def verify(
     Example: treehammer datasets verify reference-small
              treehammer datasets verify reference-750mb --sites all --full
     """
-    if declare and not full:
-        raise click.UsageError(
-            "--declare needs --full: a door's own report is not sufficient proof."
-        )
+    for is_wrong, message in (
+        (declare and not full, "--declare needs --full: a door's own report is not enough."),
+        (not sites and (full or doors), "--full and --door need --sites."),
+        (sites and not names, "--sites needs the NAME of a dataset."),
+    ):
+        if is_wrong:
+            raise click.UsageError(message)
     if not sites:
-        if full or doors:
-            raise click.UsageError("--full and --door need --sites.")
         return _verify_local(names, settings, form)
-    if not names:
-        raise click.UsageError("--sites needs the NAME of a dataset.")
     catalogue = open_rucio_catalogue(settings)
     where = select_storage(sites, settings, catalogue.rucio if catalogue else None)
     rows, files, marked = [], [], 0

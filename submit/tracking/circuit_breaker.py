@@ -167,18 +167,24 @@ def _cancel_jobs(
             batch_ids[job.batch_system].append(job.batch_id)
     for name, ids in batch_ids.items():
         tracker.batch_system(name).cancel(ids)
-    job_ids = {job.id for job in jobs}
-    deadline = time.monotonic() + CANCEL_WAIT_S
-    while True:
-        now = [job for job in tracker.refresh_jobs(campaign) if job.id in job_ids]
-        if all(JobState(job.state).is_final for job in now) or time.monotonic() > deadline:
-            break
-        time.sleep(1.0)
+    now = _wait_until_final(tracker, campaign, {job.id for job in jobs})
     cancelled = [job for job in now if job.state == JobState.CANCELLED.value]
     attempts = load_last_attempts(tracker.store, cancelled)
     tracker.store.set_attempts(
         _make_stopped_attempt(job, attempts.get(job.id), reason) for job in cancelled
     )
+
+
+def _wait_until_final(
+    tracker: CampaignTracker, campaign: CampaignRow, job_ids: Collection[str]
+) -> list[JobRow]:
+    """Refresh jobs until all are final, or :data:`CANCEL_WAIT_S` seconds have passed."""
+    deadline = time.monotonic() + CANCEL_WAIT_S
+    while True:
+        jobs = [job for job in tracker.refresh_jobs(campaign) if job.id in job_ids]
+        if all(JobState(job.state).is_final for job in jobs) or time.monotonic() > deadline:
+            return jobs
+        time.sleep(1.0)
 
 
 def _make_stopped_attempt(job: JobRow, last: AttemptRow | None, reason: str) -> AttemptRow:

@@ -127,13 +127,11 @@ class CampaignTracker:
         recorded = self.store.count_by_attempt(campaign.id) if open_jobs else {}
         for name, group in _group_by_batch_system(open_jobs):
             for job, status, batch in self._query_jobs(name, group):
-                now, rows = job, []
                 if status is not None:
                     now = _with_state(job, status.state.value)
                     rows = build_attempt_rows(job, status, batch, stored)
-                elif not JobState(job.state).is_final and (job.batch_id or not being_submitted):
-                    now, row = mark_job_gone(job, last_attempt_of(stored, job.id))
-                    rows = [row]
+                else:
+                    now, rows = _update_unknown_job(job, stored, being_submitted=being_submitted)
                 jobs[job.id], rows = clear_recovered_failures(now, rows, recorded)
                 attempts += rows
         # Attempts first: a job that is stored as final is not queried again.
@@ -384,6 +382,16 @@ def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
     missing = [job.id for job in jobs if not job.batch_id]
     found = batch.find(missing) if missing else {}
     return [replace(job, batch_id=found[job.id]) if job.id in found else job for job in jobs]
+
+
+def _update_unknown_job(
+    job: JobRow, stored: Mapping[tuple[str, int], AttemptRow], *, being_submitted: bool
+) -> tuple[JobRow, list[AttemptRow]]:
+    """Return a job that its batch system does not know as lost, unless it may still be queued."""
+    if JobState(job.state).is_final or (being_submitted and not job.batch_id):
+        return job, []
+    lost, attempt = mark_job_gone(job, last_attempt_of(stored, job.id))
+    return lost, [attempt]
 
 
 def _count_by_job(recorded: RecordedCounts) -> Counter[str]:

@@ -163,23 +163,29 @@ def _update_starts(
 
 def _close_start(start: ExecutionStart, ad: ClassAdValues, *, last: bool) -> ExecutionStart:
     """Close a start whose end is known from the ad only."""
-    ended, state = _to_microseconds(ad.get("EnteredCurrentStatus")), ad.get("JobStatus")
-    if last and state == COMPLETED:
-        by_signal = ad.get("ExitBySignal") is True
-        code = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")
-        number = code if isinstance(code, int) else None
-        return replace(
-            start,
-            state=JobState.DONE.value,
-            ended_us=_to_microseconds(ad.get("CompletionDate")) or ended,
-            exit_code=-number if by_signal and number is not None else number,
-            reason=f"ended by signal {number}" if by_signal else "",
-        )
-    if last and state == HELD:
-        return start.as_lost(ended, "held", hold_reason_of(ad))
+    ended_us = _to_microseconds(ad.get("EnteredCurrentStatus"))
+    state = ad.get("JobStatus") if last else None
+    if state == COMPLETED:
+        return _complete_start(start, ad, ended_us)
+    if state == HELD:
+        return start.as_lost(ended_us, "held", hold_reason_of(ad))
     reason = str(ad.get("VacateReason") or "") or start.shadow_error
     kind = "lost" if start.shadow_error else "evicted"
-    return start.as_lost(ended, kind, reason or "evicted, no event gives a reason")
+    return start.as_lost(ended_us, kind, reason or "evicted, no event gives a reason")
+
+
+def _complete_start(start: ExecutionStart, ad: ClassAdValues, ended_us: int) -> ExecutionStart:
+    """Return the start of a completed job with its exit code or signal."""
+    by_signal = ad.get("ExitBySignal") is True
+    code = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")
+    number = code if isinstance(code, int) else None
+    return replace(
+        start,
+        state=JobState.DONE.value,
+        ended_us=_to_microseconds(ad.get("CompletionDate")) or ended_us,
+        exit_code=-number if by_signal and number is not None else number,
+        reason=f"ended by signal {number}" if by_signal else "",
+    )
 
 
 def hold_reason_of(ad: ClassAdValues) -> str:

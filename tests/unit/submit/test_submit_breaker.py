@@ -1,4 +1,4 @@
-"""The breaker: a site that fails is stopped, the others go on, and after a repair it gets a new chance."""
+"""Circuit breaker: stops failing sites until they are resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
 
 
 class Batch:
-    """A pool whose jobs a test ends."""
+    """Fake pool whose jobs are ended by the test."""
 
     name = "htcondor@pool"
 
@@ -34,7 +34,7 @@ class Batch:
         self.statuses = {f"1.{job.id}": JobStatus(f"1.{job.id}", JobState.QUEUED) for job in jobs}
         self.earlier: dict[str, int] = {}
 
-    def ends(self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "") -> None:
+    def end_job(self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "") -> None:
         us = number * 1_000_000
         attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", kind)
         self.statuses[job.batch_id] = JobStatus(job.batch_id, state, (attempt,))
@@ -73,15 +73,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Scene:
-    """Six jobs at each of two sites."""
+    """Campaign with six jobs at each of two sites."""
 
-    def __init__(self, folder: Path, store: Store, asked: BreakerThreshold | None) -> None:
+    def __init__(self, folder: Path, store: Store, threshold: BreakerThreshold | None) -> None:
         made = make_grid_plan(
             folder,
             TEST,
             make_grid_site(),
             make_grid_site(name="SITE_B"),
-            options=SubmissionOptions(breaker=asked),
+            options=SubmissionOptions(breaker=threshold),
         )
         self.campaign: CampaignRow = made.make_campaign_row()
         self.store = store
@@ -96,18 +96,18 @@ class Scene:
     def states(self, site: str = "SITE_A") -> list[str]:
         return [job.state for job in self.jobs(site)]
 
-    def look(self) -> list[str]:
+    def apply_breaker(self) -> list[str]:
         self.tracker.refresh_jobs(self.campaign)
         return circuit_breaker.stop_failing_sites(self.tracker, self.campaign)
 
 
-def test_a_site_that_fails_is_stopped_and_the_others_go_on(tmp_path: Path, store: Store) -> None:
+def test_only_failing_site_is_stopped(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     for job in scene.jobs()[:2]:
-        scene.batch.ends(job, JobState.LOST, kind="held")
-    assert scene.look() == []
-    scene.batch.ends(scene.jobs()[2], JobState.LOST, kind="lost")
-    (line,) = scene.look()
+        scene.batch.end_job(job, JobState.LOST, kind="held")
+    assert scene.apply_breaker() == []
+    scene.batch.end_job(scene.jobs()[2], JobState.LOST, kind="lost")
+    (line,) = scene.apply_breaker()
     assert "SITE_A was stopped by the breaker: 3 of 3 jobs failed (2 held, 1 lost)" in line
     assert f"treehammer resume {scene.campaign.id} --sites SITE_A" in line
     assert sorted(scene.states()) == ["cancelled"] * 3 + ["lost"] * 3
@@ -115,30 +115,30 @@ def test_a_site_that_fails_is_stopped_and_the_others_go_on(tmp_path: Path, store
     cancelled = [job.id for job in scene.jobs() if job.state == "cancelled"]
     reasons = {attempt.message for attempt in store.attempts(cancelled)}
     assert reasons == {"stopped by the breaker: 3 of 3 jobs failed (2 held, 1 lost), breaker 50%/3"}
-    assert scene.look() == [line], "told to whoever looks later"
+    assert scene.apply_breaker() == [line], "repeated on every call"
 
 
-def test_without_a_breaker_nothing_is_stopped(tmp_path: Path, store: Store) -> None:
+def test_disabled_breaker_stops_nothing(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, None)
     for job in scene.jobs()[:5]:
-        scene.batch.ends(job, JobState.LOST, kind="lost")
-    assert scene.look() == []
+        scene.batch.end_job(job, JobState.LOST, kind="lost")
+    assert scene.apply_breaker() == []
     assert scene.states()[5] == "queued"
 
 
-def test_after_a_repair_the_site_gets_a_new_chance(tmp_path: Path, store: Store) -> None:
+def test_resumed_site_starts_with_no_failures(tmp_path: Path, store: Store) -> None:
     settings = make_settings(tmp_path)
     scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     first, *others = scene.jobs()
     for job in [first, *others[:2]]:
-        scene.batch.ends(job, JobState.LOST, kind="lost")
-    assert scene.look()
+        scene.batch.end_job(job, JobState.LOST, kind="lost")
+    assert scene.apply_breaker()
     done = campaign_resume.resume_campaign(
         scene.tracker, scene.campaign, settings, sites=["SITE_A"]
     )
     assert done == campaign_resume.ResumeResult(released=0, requeued=6, exhausted=0, unqueued=0)
     assert set(scene.batch.earlier.values()) == {1}
-    assert scene.look() == [], "what failed before counts no more"
+    assert scene.apply_breaker() == [], "earlier failures do not count"
     assert scene.states() == ["queued"] * 6
     again = campaign_resume.resume_campaign(
         scene.tracker, scene.campaign, settings, sites=["SITE_A"]
@@ -146,29 +146,29 @@ def test_after_a_repair_the_site_gets_a_new_chance(tmp_path: Path, store: Store)
     assert again.requeued == 0, "nothing is queued twice"
 
 
-def test_a_job_is_not_queued_anew_for_ever(tmp_path: Path, store: Store) -> None:
+def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, None)
     first, second, *_ = scene.jobs()
-    scene.batch.ends(
+    scene.batch.end_job(
         first, JobState.LOST, number=campaign_resume.MAX_ATTEMPTS_IN_ALL, kind="evicted"
     )
-    scene.batch.ends(second, JobState.LOST, number=2, kind="evicted")
+    scene.batch.end_job(second, JobState.LOST, number=2, kind="evicted")
     scene.tracker.refresh_jobs(scene.campaign)
     done = campaign_resume.resume_campaign(scene.tracker, scene.campaign, make_settings(tmp_path))
     assert (done.requeued, done.exhausted) == (1, 1)
     assert set(scene.batch.earlier.values()) == {2}
 
 
-def test_what_a_release_cannot_do_is_held_against_nobody(tmp_path: Path, store: Store) -> None:
+def test_unsupported_measurements_do_not_stop_site(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     for job in scene.jobs()[:4]:
-        scene.batch.ends(job, JobState.DONE)
+        scene.batch.end_job(job, JobState.DONE)
         fails: dict[str, Any] = {"failure_class": "software-setup", "failure_kind": "not-supported"}
         here: dict[str, Any] = {"campaign_id": scene.campaign.id, "site": job.site}
         store.add([make_measurement(job.id, **here, **fails)])
     scene.tracker.refresh_jobs(scene.campaign)
     for job in scene.jobs()[:4]:
-        # Nothing came back in its sandbox here, which is another matter.
+        # The empty sandboxes of this test would count as failures.
         (attempt,) = store.attempts([job.id])
         store.set_attempts([replace(attempt, failure_class="")])
     assert circuit_breaker.stop_failing_sites(scene.tracker, scene.campaign) == []

@@ -1,4 +1,4 @@
-"""What is made of HTCondor's event log, whole or not."""
+"""Job states from HTCondor's event log, complete or not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DISCONNECTED, RECONNECTED, RECONNECT_FAILED = 22, 23, 24
 
 
 def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: object) -> str:
-    """An event as HTCondor writes it, in a zone two hours east of UTC."""
+    """Format an event like HTCondor, in a zone two hours east of UTC."""
     moment = time.gmtime(QUEUED_S + 7200 + second)
     known = {
         "EventTime": time.strftime('"%Y-%m-%dT%H:%M:%S.000"', moment),
@@ -44,7 +44,7 @@ def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: obj
 SUBMITTED = event(0, 0)
 
 
-def told(*events: str) -> JobEventState:
+def apply_events(*events: str) -> JobEventState:
     text = "".join((SUBMITTED, *events))
     clock = LogClock.from_first_event(text, QUEUED_S)
     assert clock is not None
@@ -54,8 +54,8 @@ def told(*events: str) -> JobEventState:
     return seen
 
 
-def test_times_are_those_of_the_writer_whatever_its_zone() -> None:
-    seen = told(event(EXECUTE, 10, 1, SlotName="slot1@x"))
+def test_times_are_converted_from_writers_zone() -> None:
+    seen = apply_events(event(EXECUTE, 10, 1, SlotName="slot1@x"))
     assert seen.starts[1].started_us == (QUEUED_S + 10) * 1_000_000
     assert seen.starts[1].host == "slot1@x"
 
@@ -67,30 +67,30 @@ def test_repeated_events_change_nothing() -> None:
         event(EXECUTE, 30, 2),
         event(TERMINATED, 40, 2, TerminatedNormally=True, ReturnValue=0),
     ]
-    twice = told(*[item for item in events for _ in range(2)], *events)
-    assert twice == told(*events)
+    twice = apply_events(*[item for item in events for _ in range(2)], *events)
+    assert twice == apply_events(*events)
     assert [s.exit_code for s in twice.starts.values()] == [75, 0]
 
 
-@pytest.mark.parametrize("lacking", range(4))
-def test_a_missing_event_loses_no_attempt_that_another_tells_of(lacking: int) -> None:
+@pytest.mark.parametrize("missing", range(4))
+def test_missing_event_loses_no_attempt(missing: int) -> None:
     events = [
         event(EXECUTE, 10, 1),
         event(EVICTED, 20, 1),
         event(EXECUTE, 30, 2),
         event(TERMINATED, 40, 2, TerminatedNormally=True, ReturnValue=0),
     ]
-    del events[lacking]
+    del events[missing]
     ad = {"JobStatus": 4, "MATCH_EXP_TreehammerAttempt": "2", "NumShadowStarts": 2, "ExitCode": 0}
-    status = derive_status("b", told(*events), ad, cancelled=False)
+    status = derive_status("b", apply_events(*events), ad, cancelled=False)
     assert status is not None
     assert status.state is JobState.DONE
     assert [a.number for a in status.attempts] == [1, 2]
     assert [a.state for a in status.attempts] == [JobState.LOST, JobState.DONE]
 
 
-def test_reconnected_is_no_end_and_not_reconnected_is_lost() -> None:
-    seen = told(
+def test_only_failed_reconnect_ends_start() -> None:
+    seen = apply_events(
         event(EXECUTE, 10, 1),
         event(DISCONNECTED, 20, DisconnectReason="gone"),
         event(RECONNECTED, 25, 1),
@@ -104,7 +104,7 @@ def test_reconnected_is_no_end_and_not_reconnected_is_lost() -> None:
     )
 
 
-def test_a_removal_is_named_by_its_cause() -> None:
+def test_removal_is_classified_by_cause() -> None:
     held = [
         event(EXECUTE, 10, 1),
         event(EVICTED, 20, 1, Reason="no such file"),
@@ -119,21 +119,21 @@ def test_a_removal_is_named_by_its_cause() -> None:
         ([event(ABORTED, 30, Reason="submission: idle too long")], False, "lost", "submission"),
     ]
     for events, cancelled, state, failure in cases:
-        status = derive_status("b", told(*events), None, cancelled)
+        status = derive_status("b", apply_events(*events), None, cancelled)
         assert status is not None
         assert (status.state.value, status.failure_class) == (state, failure), events
 
 
-def test_nothing_is_said_of_a_job_that_nothing_tells_of() -> None:
+def test_unknown_job_has_no_status() -> None:
     assert derive_status("b", None, None, cancelled=False) is None
-    assert derive_status("b", told(event(EXECUTE, 1, 1)), None, cancelled=False) is None
+    assert derive_status("b", apply_events(event(EXECUTE, 1, 1)), None, cancelled=False) is None
 
 
-def test_a_log_is_read_on_from_where_it_ended(tmp_path: Path) -> None:
+def test_log_is_read_from_last_offset(tmp_path: Path) -> None:
     submission = Submission(tmp_path, "campaign", "0a")
     submission.path.mkdir(parents=True)
     (submission.path / "cluster.json").write_text(f'{{"cluster": 7, "queued_s": {QUEUED_S}}}')
-    assert not EventLogState.read(submission).jobs, "there is no log yet"
+    assert not EventLogState.read(submission).jobs, "no log yet"
     started = event(EXECUTE, 10, 1)
     submission.log_file.write_text(SUBMITTED + started[:-10])
     assert not any(job.starts for job in EventLogState.read(submission).jobs.values()), (
@@ -146,7 +146,7 @@ def test_a_log_is_read_on_from_where_it_ended(tmp_path: Path) -> None:
         stream.write(ended)
     assert EventLogState.read(submission).jobs[0].is_over
     submission.log_file.unlink()
-    assert EventLogState.read(submission).jobs[0].is_over, "what was read stays"
+    assert EventLogState.read(submission).jobs[0].is_over, "state survives the log"
     submission.log_file.write_text(event(EXECUTE, 50, 1, proc=1))  # rotated
     seen = EventLogState.read(submission)
     assert (seen.jobs[0].is_over, seen.jobs[1].starts[1].executing) == (True, True)
@@ -154,21 +154,21 @@ def test_a_log_is_read_on_from_where_it_ended(tmp_path: Path) -> None:
     assert list(EventLogState.read(submission).jobs) == [1]
 
 
-def test_keys_that_are_filled_in_are_refused() -> None:
-    def made(text: str, folder: str = "/f") -> str:
+def test_reserved_keys_are_refused() -> None:
+    def build(text: str, folder: str = "/f") -> str:
         return build_description(
             text, folder=folder, campaign="c", submission="c.0", inputs=["a"], spool=True
         )
 
-    assert "max_materialize" not in made("max_materialize = 5\nuniverse = vanilla")
+    assert "max_materialize" not in build("max_materialize = 5\nuniverse = vanilla")
     for line in ("Log = x", "queue 5", "+TreehammerJob = 1", "a = b \\\nc\nmy.treehammerjob = 1"):
         with pytest.raises(BatchError, match="is set by Treehammer"):
-            made(f"universe = vanilla\n{line}\n")
+            build(f"universe = vanilla\n{line}\n")
     with pytest.raises(BatchError, match="does not support folder names"):
-        made("", folder="/a$b")
+        build("", folder="/a$b")
 
 
-def test_clauses_of_an_expression() -> None:
+def test_expression_is_split_into_clauses() -> None:
     text = '((TARGET.Site == "a && b") && (x || y && z)) && (time() > 3) && f(1, 2 && 3)'
     assert split_conjunction(text) == [
         'TARGET.Site == "a && b"',

@@ -1,4 +1,4 @@
-"""The command that runs a campaign again asks for the same."""
+"""Command line that repeats a campaign."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from treehammer.submit.sites.site_model import Door, Site
 SHIPPED = ("ttree-read", "nanoaod-read", "access-modes", "formats-read")
 
 
-def asked_again(pinned: PinnedTest, tmp_path: Path, where: Path) -> tuple[list[str], PinnedTest]:
-    """The words of the command, and the test as they change it."""
+def parse_rerun_command(
+    pinned: PinnedTest, tmp_path: Path, location: Path
+) -> tuple[list[str], PinnedTest]:
+    """Return the words of the command and the test that they define."""
     site = Site("SITE_A", "local", (Door("file", "file", ""),))
     row = make_campaign_row(
         repository=pinned.repository,
@@ -30,18 +32,18 @@ def asked_again(pinned: PinnedTest, tmp_path: Path, where: Path) -> tuple[list[s
     )
     words = shlex.split(rerun.rerun_command(row))
     axes = parse_axis_options(words[n + 1] for n, word in enumerate(words) if word == "-P")
-    given = [words[n + 1] for n, word in enumerate(words) if word == "-S"]
-    keys = dict(text.split("=", 1) for text in given)
-    return words, load_pinned_test(str(where), axes, keys, make_settings(tmp_path))
+    options = [words[n + 1] for n, word in enumerate(words) if word == "-S"]
+    keys = dict(text.split("=", 1) for text in options)
+    return words, load_pinned_test(str(location), axes, keys, make_settings(tmp_path))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_test_as_it_was_changed_for_one_campaign(tmp_path: Path, name: str) -> None:
+def test_command_repeats_overrides_of_shipped_test(tmp_path: Path, name: str) -> None:
     settings = make_settings(tmp_path)
     axes = {"root": ("6.38.00", "wrap:apptainer exec a,b"), "cache_mb": ("0", "2.5")}
     changed = load_pinned_test(name, axes, {"repeats": "7", "seed": "3"}, settings)
-    words, found = asked_again(changed, tmp_path, Path(name))
-    assert found.definition == changed.definition
+    words, repeated = parse_rerun_command(changed, tmp_path, Path(name))
+    assert repeated.definition == changed.definition
     assert words[:2] == ["treehammer", "submit"]
     assert words[words.index("--sites") + 1] == "SITE_A"
     assert words[words.index("--breaker") + 1] == "off"
@@ -56,13 +58,13 @@ def test_a_shipped_test_as_it_was_changed_for_one_campaign(tmp_path: Path, name:
         + 'flag = [true, false]\nn = [1, 2.5]\nword = ["a,b", "c d"]\n[settings]\nwords = "two words"\nnumber = 3\n',
     ],
 )
-def test_a_test_of_ones_own(tmp_path: Path, text: str) -> None:
+def test_command_repeats_own_test(tmp_path: Path, text: str) -> None:
     pinned = make_pinned_test(tmp_path / "test", text)
-    _, found = asked_again(pinned, tmp_path, tmp_path / "test")
-    assert found.definition == pinned.definition
+    _, repeated = parse_rerun_command(pinned, tmp_path, tmp_path / "test")
+    assert repeated.definition == pinned.definition
 
 
-def test_where_the_test_came_from() -> None:
+def test_command_names_source_of_test() -> None:
     row = make_campaign_row(
         plan="{}", repository="https://example.org/a b.git", commit_id="c0ffee", test_path="x"
     )

@@ -1,4 +1,4 @@
-"""Tracking: whatever the batch system says, the store ends up right, and no record is lost."""
+"""Tracking of jobs and attempts, and collection of their records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scene(tmp_path: Path) -> Iterator[TrackingHarness]:
         yield TrackingHarness(tmp_path, store)
 
 
-def test_batch_ids_that_a_killed_submitter_could_not_store_are_found(
+def test_batch_ids_of_killed_submitter_are_found(
     scene: TrackingHarness,
 ) -> None:
     assert {job.batch_id for job in scene.tracker.refresh_jobs(scene.campaign)} == {"b.1", "b.2"}
@@ -43,14 +43,16 @@ def test_states_and_attempts_are_copied(scene: TrackingHarness) -> None:
     assert (row.state, row.failure_class, row.exit_code) == ("running", "", None)
 
 
-def test_complete_job_is_collected_once_by_any_number_of_collectors(scene: TrackingHarness) -> None:
+def test_complete_job_is_collected_once(scene: TrackingHarness) -> None:
     for position in (1, 2):
         scene.write_record(0, position)
     scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
     scene.tracker.refresh_jobs(scene.campaign)
     first, second = scene.tracker, scene.tracker
     assert first.collect_records(scene.campaign).new == 2
-    assert first.collect_records(scene.campaign).known == 0, "it need not read them again"
+    assert first.collect_records(scene.campaign).known == 0, (
+        "the same tracker does not read them again"
+    )
     assert (
         second.collect_records(scene.campaign).new,
         scene.tracker.collect_records(scene.campaign).known,
@@ -62,7 +64,7 @@ def test_complete_job_is_collected_once_by_any_number_of_collectors(scene: Track
     assert scene.read_attempts(0)[0].failure_class == ""
 
 
-def test_records_of_a_running_job_are_collected_early(scene: TrackingHarness) -> None:
+def test_records_of_running_job_are_collected(scene: TrackingHarness) -> None:
     scene.batch.set_status(
         "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
     )
@@ -77,7 +79,7 @@ def test_records_of_a_running_job_are_collected_early(scene: TrackingHarness) ->
     ) == (1, 4, False)
 
 
-def test_what_read_a_replica_that_was_found_bad_meanwhile_is_marked(scene: TrackingHarness) -> None:
+def test_measurements_of_bad_replica_are_marked(scene: TrackingHarness) -> None:
     scene.batch.set_status(
         "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
     )
@@ -93,7 +95,7 @@ def test_what_read_a_replica_that_was_found_bad_meanwhile_is_marked(scene: Track
     }
 
 
-def test_job_that_left_too_little_is_lost_with_its_reason(scene: TrackingHarness) -> None:
+def test_incomplete_job_is_lost_with_reason(scene: TrackingHarness) -> None:
     scene.write_record(0, 1)
     (scene.batch.make_sandbox("b.1") / "worker.err").write_text("no job.json here\x00\n")
     scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE, code=2))
@@ -106,7 +108,7 @@ def test_job_that_left_too_little_is_lost_with_its_reason(scene: TrackingHarness
     assert scene.tracker.compute_progress(scene.campaign).failures == {"local": {"lost": 1}}
 
 
-def test_eviction_is_told_by_the_worker(scene: TrackingHarness) -> None:
+def test_stopped_worker_counts_as_evicted(scene: TrackingHarness) -> None:
     folder = scene.batch.make_sandbox("b.1")
     (folder / "attempt.json").write_text(json.dumps({"stopped_by": "SIGTERM"}))
     scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE, code=1))
@@ -126,7 +128,7 @@ def test_every_attempt_is_kept(scene: TrackingHarness) -> None:
     assert scene.tracker.collect_records(scene.campaign).new == 3
 
 
-def test_cancelled_is_no_failure(scene: TrackingHarness) -> None:
+def test_cancelled_jobs_are_not_failures(scene: TrackingHarness) -> None:
     cancelled = make_attempt_status(JobState.CANCELLED, reason="cancelled")
     scene.batch.set_status("b.1", JobState.CANCELLED, cancelled)
     scene.batch.set_status("b.2", JobState.CANCELLED)
@@ -144,7 +146,7 @@ def test_cancelled_is_no_failure(scene: TrackingHarness) -> None:
         (b"\xff\xfe", "utf-8"),
     ],
 )
-def test_what_is_no_record_is_kept_aside(
+def test_invalid_record_file_is_moved_aside(
     scene: TrackingHarness, content: str | bytes, reason: str
 ) -> None:
     good = scene.write_record(0, 1)
@@ -154,23 +156,23 @@ def test_what_is_no_record_is_kept_aside(
     scene.tracker.refresh_jobs(scene.campaign)
     collected = scene.tracker.collect_records(scene.campaign)
     assert collected.new == 1
-    (aside,) = collected.rejected
-    assert reason in aside.reason
-    assert aside.path.is_file()
+    (rejected,) = collected.rejected
+    assert reason in rejected.reason
+    assert rejected.path.is_file()
     assert not bad.exists()
     assert not scene.tracker.collect_records(scene.campaign).rejected
 
 
-def test_record_of_another_job_is_kept_aside(scene: TrackingHarness) -> None:
+def test_record_of_another_job_is_moved_aside(scene: TrackingHarness) -> None:
     scene.write_record(0, 1, job_id=scene.ids[1])
     scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
     scene.tracker.refresh_jobs(scene.campaign)
-    (aside,) = scene.tracker.collect_records(scene.campaign).rejected
-    assert scene.ids[1] in aside.reason
+    (rejected,) = scene.tracker.collect_records(scene.campaign).rejected
+    assert scene.ids[1] in rejected.reason
 
 
 @pytest.mark.parametrize(
-    "wrong, reason",
+    "changes, reason",
     [
         ({"failure_class": "good"}, "failure_class must be one of"),
         ({"day": 20991399}, "day must be the UTC day of started_us"),
@@ -178,21 +180,21 @@ def test_record_of_another_job_is_kept_aside(scene: TrackingHarness) -> None:
         ({"implausible_reasons": "bad replica: says I"}, "may not contain 'bad replica:'"),
     ],
 )
-def test_what_the_service_would_refuse_is_kept_aside(
-    scene: TrackingHarness, wrong: dict[str, Any], reason: str
+def test_inconsistent_record_is_moved_aside(
+    scene: TrackingHarness, changes: dict[str, Any], reason: str
 ) -> None:
-    """Both ways home bring the same rows."""
+    """The service rejects the same records."""
     scene.write_record(0, 1)
-    scene.write_record(0, 2, **wrong)
+    scene.write_record(0, 2, **changes)
     scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
     scene.tracker.refresh_jobs(scene.campaign)
     collected = scene.tracker.collect_records(scene.campaign)
     assert collected.new == 1
-    (aside,) = collected.rejected
-    assert reason in aside.reason
+    (rejected,) = collected.rejected
+    assert reason in rejected.reason
 
 
-def test_same_identity_with_other_content_is_reported_and_the_first_stays(
+def test_conflicting_record_is_reported(
     scene: TrackingHarness,
 ) -> None:
     scene.batch.set_status(
@@ -205,18 +207,18 @@ def test_same_identity_with_other_content_is_reported_and_the_first_stays(
     assert scene.tracker.collect_records(scene.campaign).conflicting == (path.stem,)
 
 
-def test_jobs_that_never_reached_the_queue(scene: TrackingHarness) -> None:
+def test_unqueued_jobs_are_lost_after_grace_period(scene: TrackingHarness) -> None:
     scene.batch.jobs.clear()
     scene.batch.statuses.clear()
     assert {job.state for job in scene.tracker.refresh_jobs(scene.campaign)} == {"queued"}, (
-        "the submission may be under way in another process"
+        "another process may still be submitting"
     )
     scene.now_us = CREATED_US + int(SUBMITTER_GRACE_S * 1e6) + 1
     assert {job.state for job in scene.tracker.refresh_jobs(scene.campaign)} == {"lost"}
     assert scene.read_attempts(0)[0].failure_class == "submission"
 
 
-def test_queue_that_was_removed_loses_what_ran_and_keeps_what_was_over(
+def test_removed_queue_loses_running_jobs_only(
     scene: TrackingHarness,
 ) -> None:
     for position in (1, 2):
@@ -243,7 +245,7 @@ def test_remaining_time_follows_the_pace(scene: TrackingHarness) -> None:
     assert remaining == pytest.approx(30, rel=1e-3), "one of four measurements took ten seconds"
 
 
-def test_a_batch_system_that_does_not_answer_changes_nothing(
+def test_silent_batch_system_changes_nothing(
     scene: TrackingHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.batch.set_status(
@@ -262,7 +264,7 @@ def test_a_batch_system_that_does_not_answer_changes_nothing(
     assert len(scene.read_attempts(0)) == 1
 
 
-def test_what_the_batch_system_names_as_the_cause_is_kept(scene: TrackingHarness) -> None:
+def test_failure_reason_of_batch_system_is_kept(scene: TrackingHarness) -> None:
     held = AttemptStatus(
         3, JobState.LOST, CREATED_US, NOW_US, None, "no such file", "held", "slot1@x"
     )

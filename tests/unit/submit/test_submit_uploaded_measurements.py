@@ -1,4 +1,4 @@
-"""Measurements that came by the results service count like those that came with the job."""
+"""Measurements that arrived through the results service count like collected ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treehammer.submit.batch.interface import AttemptStatus
 from treehammer.submit.lifecycle import campaign_resume
 from treehammer.submit.tracking.attempt_rows import ALL_MEASUREMENTS_STORED
 
-SIGKILL = "the worker was ended by SIGKILL"
+SIGKILL = "the worker was killed by SIGKILL"
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def scene(tmp_path: Path) -> Iterator[TrackingHarness]:
         yield TrackingHarness(tmp_path, store)
 
 
-def posted(
+def add_uploaded(
     scene: TrackingHarness, *positions: int, job: int = 0, number: int = 1, **values: object
 ) -> None:
-    """Have measurements in the store whose sandbox is nowhere."""
+    """Store measurements without a sandbox."""
     for position in positions:
         path = scene.write_record(job, position, attempt=number, **values)
         scene.store.add([Measurement.from_json(path.read_text())])
@@ -46,20 +46,20 @@ def state(scene: TrackingHarness, job: int = 0) -> str:
     return next(j.state for j in scene.store.jobs(scene.campaign.id) if j.id == scene.ids[job])
 
 
-def test_what_runs_elsewhere_is_seen_while_it_runs(scene: TrackingHarness) -> None:
+def test_uploads_of_running_job_count_as_progress(scene: TrackingHarness) -> None:
     scene.batch.set_status(
         "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
     )
     scene.tracker.refresh_jobs(scene.campaign)
-    posted(scene, 1)
+    add_uploaded(scene, 1)
     assert scene.tracker.update(scene.campaign).finished_measurements == 1
 
 
 @pytest.mark.parametrize("code", [0, 75, None])
-def test_a_lost_sandbox_loses_nothing_that_was_reported(
+def test_lost_sandbox_of_uploaded_job_is_no_failure(
     scene: TrackingHarness, code: int | None
 ) -> None:
-    posted(scene, 1, 2)
+    add_uploaded(scene, 1, 2)
     scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE, code=code))
     progress = scene.tracker.update(scene.campaign)
     assert failures(scene) == [""]
@@ -68,11 +68,11 @@ def test_a_lost_sandbox_loses_nothing_that_was_reported(
     assert "0 of 2 measurements arrived" in scene.read_attempts(0)[0].message
 
 
-def test_a_job_that_its_batch_system_lost_is_done_when_all_of_it_is_there(
+def test_lost_job_is_done_if_all_measurements_are_stored(
     scene: TrackingHarness,
 ) -> None:
-    posted(scene, 1, 2)
-    posted(scene, 1, job=1)
+    add_uploaded(scene, 1, 2)
+    add_uploaded(scene, 1, job=1)
     for batch_id in ("b.1", "b.2"):
         scene.batch.set_status(
             batch_id, JobState.LOST, make_attempt_status(JobState.LOST, 1, None, SIGKILL)
@@ -82,19 +82,19 @@ def test_a_job_that_its_batch_system_lost_is_done_when_all_of_it_is_there(
     assert progress.failures == {"local": {"lost": 1}}
 
 
-def test_a_queue_that_was_removed_loses_nothing_that_was_reported(scene: TrackingHarness) -> None:
+def test_removed_queue_keeps_uploaded_job_done(scene: TrackingHarness) -> None:
     scene.batch.set_status(
         "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
     )
     scene.tracker.refresh_jobs(scene.campaign)
-    posted(scene, 1, 2)
+    add_uploaded(scene, 1, 2)
     scene.batch.statuses.clear()
     scene.tracker.refresh_jobs(scene.campaign)
     assert (state(scene), failures(scene)) == ("done", [""])
 
 
-def test_a_start_that_never_began_is_not_needed_any_more(scene: TrackingHarness) -> None:
-    posted(scene, 1, 2)
+def test_attempt_without_start_does_not_fail_complete_job(scene: TrackingHarness) -> None:
+    add_uploaded(scene, 1, 2)
     evicted = make_attempt_status(
         JobState.LOST, 1, None, "held: its output could not be transferred"
     )
@@ -104,36 +104,34 @@ def test_a_start_that_never_began_is_not_needed_any_more(scene: TrackingHarness)
     assert (state(scene), failures(scene)) == ("done", ["", ""])
 
 
-def test_a_second_start_that_began_and_was_lost_is_lost(scene: TrackingHarness) -> None:
-    posted(scene, 1, 2)
+def test_lost_second_attempt_fails_the_job(scene: TrackingHarness) -> None:
+    add_uploaded(scene, 1, 2)
     lost = [make_attempt_status(JobState.LOST, number, None, SIGKILL) for number in (1, 2)]
     scene.batch.set_status("b.1", JobState.LOST, *lost)
     scene.tracker.refresh_jobs(scene.campaign)
     assert (state(scene), failures(scene)) == ("lost", ["", "lost"])
 
 
-def test_what_is_sent_later_by_hand_mends_the_attempt(
-    scene: TrackingHarness, tmp_path: Path
-) -> None:
+def test_later_upload_clears_the_failure(scene: TrackingHarness, tmp_path: Path) -> None:
     scene.batch.set_status(
         "b.1", JobState.LOST, make_attempt_status(JobState.LOST, 1, None, SIGKILL)
     )
     scene.batch.set_status("b.2", JobState.CANCELLED)
     scene.tracker.update(scene.campaign)
     assert (state(scene), failures(scene)) == ("lost", ["lost"])
-    posted(scene, 1, 2)
+    add_uploaded(scene, 1, 2)
     tracker = scene.tracker
     assert tracker.collect_records(scene.campaign).new == 0
     assert (state(scene), failures(scene)) == ("done", [""])
     message = scene.read_attempts(0)[0].message
     tracker.collect_records(scene.campaign)
-    assert scene.read_attempts(0)[0].message == message, "once is enough"
+    assert scene.read_attempts(0)[0].message == message, "cleared only once"
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
     done = campaign_resume.resume_campaign(scene.tracker, scene.campaign, settings)
-    assert done.unqueued == 1, "only the cancelled one is wanted again"
+    assert done.unqueued == 1, "only the cancelled job is selected"
 
 
-def test_both_ways_home_give_each_measurement_once(scene: TrackingHarness) -> None:
+def test_collected_and_uploaded_measurement_is_stored_once(scene: TrackingHarness) -> None:
     scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
     for position in (1, 2):
         path = scene.write_record(0, position)
@@ -144,9 +142,9 @@ def test_both_ways_home_give_each_measurement_once(scene: TrackingHarness) -> No
     assert sum(row.measurements for row in scene.store.count_measurements(scene.campaign.id)) == 2
 
 
-def test_a_file_that_is_no_record_is_told_of_all_the_same(scene: TrackingHarness) -> None:
+def test_invalid_record_file_fails_complete_attempt(scene: TrackingHarness) -> None:
     scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
-    posted(scene, 1, 2)
+    add_uploaded(scene, 1, 2)
     bad = scene.write_record(0, 1).with_name("bad.json")
     bad.write_text("{")
     scene.tracker.refresh_jobs(scene.campaign)
@@ -156,14 +154,14 @@ def test_a_file_that_is_no_record_is_told_of_all_the_same(scene: TrackingHarness
         assert failures(scene) == ["upload"]
 
 
-def test_what_was_reported_of_a_bad_replica_is_marked(scene: TrackingHarness) -> None:
+def test_upload_from_bad_replica_is_marked(scene: TrackingHarness) -> None:
     bad = ReplicaRow("1", 4, "set", "h", "local", "file", "f.root", "/f.root", False, "has 3 bytes")
     scene.store.add_replicas([bad])
     scene.batch.set_status(
         "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
     )
     scene.tracker.update(scene.campaign)
-    posted(scene, 1, dataset_hash="h", door="file", plausible=True, started_us=CREATED_US)
+    add_uploaded(scene, 1, dataset_hash="h", door="file", plausible=True, started_us=CREATED_US)
     scene.tracker.update(scene.campaign)
     (row,) = scene.store.measurements(Selection(), ["plausible", "implausible_reasons"])
     assert row == {"plausible": False, "implausible_reasons": "bad replica: has 3 bytes"}
