@@ -250,7 +250,7 @@ def test_what_is_wrong_is_said(
     matching, total = jobs.batch.matching_slots(f'TARGET.GLIDEIN_Site == "{pool.box.sites[0]}"')
     assert 0 < matching < total
     assert jobs.batch.matching_slots("false") == (0, total)
-    with pytest.raises(BatchError, match="no ClassAd expression"):
+    with pytest.raises(BatchError, match="is not a ClassAd expression"):
         jobs.batch.matching_slots("GLIDEIN_Site = (")
 
     monkeypatch.setattr(connection, "RETRY_PAUSES_S", (0.1,))
@@ -282,7 +282,7 @@ def test_a_wrong_token_is_said(pool: Grid, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from treehammer.submit.batch.htcondor import HTCondorBatch
-from treehammer.submit.sites.site_model import HTCondorPool
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 pool = HTCondorPool("first", config=Path({config!r}), token_dir=Path({str(tokens)!r}))
 HTCondorBatch(pool, Path({str(tmp_path / "q")!r})).check()
 """

@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from condor_jobs import CondorJobs, submit_text
 from treehammer.submit.batch.htcondor import HTCondorBatch
-from treehammer.submit.sites.site_model import HTCondorPool
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 config, submit_dir, folder, campaign, spool, *sites = sys.argv[1:]
 pool = HTCondorPool("first", config=Path(config), submit_dir=Path(submit_dir), spool=spool == "1")
 jobs = CondorJobs(HTCondorBatch(pool, Path(folder) / "unused"), Path(folder) / f"made-{spool}")
