@@ -22,8 +22,8 @@ from treehammer.sql.write.store import Store
 IMAGES = Path(__file__).parent / "images"
 #: Bytes that a picture may have.
 MOST = 200_000
-#: Colours that it keeps.
-COLOURS = 128
+#: Colors that it keeps.
+COLORS = 128
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Shot:
         path: of the page; ``{campaign}`` is filled in.
         height: pixels of the window.
         width: its width.
-        scheme: of colours.
+        scheme: of colors.
         part: of the page that is scrolled to the top, as CSS selects it.
     """
 
@@ -51,11 +51,11 @@ SHOTS: Mapping[str, Shot] = {
     "overview-phone": Shot("/", 500, width=360, scheme="dark", part="#days"),
     "s0": Shot("/figures/s0?campaign={campaign}", 1130),
     "explore": Shot(
-        "/explore?metric=cpu_per_event_s&by=variant&colour=axis_root&panels=site&campaign={campaign}",
+        "/explore?metric=cpu_per_event_s&by=variant&color=axis_root&panels=site&campaign={campaign}",
         1180,
     ),
     "latency": Shot(
-        "/explore?view=latency&by=site&colour=axis_root&campaign={campaign}", 1100, scheme="dark"
+        "/explore?view=latency&by=site&color=axis_root&campaign={campaign}", 1100, scheme="dark"
     ),
     "compare": Shot("/compare?a=6.38.00&b=6.40.00", 900, part="#by-site"),
     "campaign": Shot("/campaigns/{campaign}", 800),
@@ -101,10 +101,10 @@ def _taken(chromium: Browser, address: str, shot: Shot) -> bytes:
 
 
 def _small(png: bytes) -> bytes:
-    """The same with few colours, which pages do with."""
+    """The same with few colors, which pages do with."""
     stream = io.BytesIO()
     with Image.open(io.BytesIO(png)) as picture:
-        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        few = picture.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
         few.save(stream, "PNG", optimize=True)
     return stream.getvalue()
 

@@ -141,12 +141,12 @@ def build_page_requests() -> list[PageRequest]:
     everything = (("from", first), ("to", until))
     return [
         PageRequest("empty page", "/nothing", ("", ""), READS_NOTHING, status=404),
-        PageRequest("overview", "/", ("site_days", "good"), query_parameters=[("until", until)]),
+        PageRequest("overview", "/", ("site_days", "good"), query_parameters=[("to", until)]),
         PageRequest(
             "overview, 60 days",
             "/",
             ("site_days", "good"),
-            query_parameters=[("until", until), ("days", 60)],
+            query_parameters=[("to", until), ("days", 60)],
         ),
         PageRequest(
             "a day of a site",
@@ -159,20 +159,20 @@ def build_page_requests() -> list[PageRequest]:
             "a site, 30 days",
             f"/sites/{site}",
             ("series", "mean"),
-            query_parameters=[("until", until)],
+            query_parameters=[("to", until)],
         ),
         PageRequest(
             "a site, 90 days",
             f"/sites/{site}",
             ("series", "mean"),
-            query_parameters=[("until", until), ("days", 90)],
+            query_parameters=[("to", until), ("days", 90)],
         ),
         PageRequest(
             "a site, 180 days",
             f"/sites/{site}",
             ("series", "mean"),
             READS_LONG_ROLLUPS,
-            [("until", until), ("days", 180)],
+            [("to", until), ("days", 180)],
         ),
         PageRequest("campaigns", "/campaigns", ("campaigns", "recorded"), READS_INDEX),
         PageRequest("a campaign", f"/campaigns/{campaign}", ("jobs", "recorded"), READS_INDEX),
@@ -189,7 +189,7 @@ def build_page_requests() -> list[PageRequest]:
             "explore: trend by day and site",
             "/explore",
             ("figure", "number"),
-            query_parameters=[("by", "day"), ("colour", "site")],
+            query_parameters=[("by", "day"), ("color", "site")],
         ),
         PageRequest(
             "explore: two releases by site, all days",
@@ -206,7 +206,7 @@ def build_page_requests() -> list[PageRequest]:
             "explore: a panel for each site",
             "/explore",
             ("figure", "number"),
-            query_parameters=[("by", "variant"), ("colour", "axis_root"), ("panels", "site")],
+            query_parameters=[("by", "variant"), ("color", "axis_root"), ("panels", "site")],
         ),
         PageRequest(
             "explore: read latency by site",
@@ -219,26 +219,26 @@ def build_page_requests() -> list[PageRequest]:
             "API: overview",
             "/api/v1/overview",
             ("site_days", "good"),
-            query_parameters=[("until", until)],
+            query_parameters=[("to", until)],
         ),
         PageRequest(
             "API: a site",
             f"/api/v1/sites/{site}",
             ("series", "mean"),
-            query_parameters=[("until", until)],
+            query_parameters=[("to", until)],
         ),
         PageRequest(
             "API: explore",
             "/api/v1/explore",
             ("figure", "number"),
-            query_parameters=[("by", "day"), ("colour", "site")],
+            query_parameters=[("by", "day"), ("color", "site")],
         ),
         PageRequest(
             "explore: 16,000 groups, all days and sites",
             "/explore",
             ("figure", "number"),
             READS_LONG_ROLLUPS,
-            query_parameters=[("by", "day"), ("colour", "site"), *everything],
+            query_parameters=[("by", "day"), ("color", "site"), *everything],
         ),
         PageRequest(
             "explore: slowest hosts of a site, 7 days",
@@ -405,13 +405,13 @@ def _plot_timings(rows: Sequence[dict[str, Any]]) -> None:
     panels = canvas.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for axes, kind in zip(panels, kinds, strict=True):
         axes.axvline(1000 * MAX_PAGE_S, color="0.6", linewidth=1)
-        for reads, colour in COLORS.items():
+        for reads, color in COLORS.items():
             found = [row for row in rows if (row["database"], row["reads"]) == (kind, reads)]
             places = [names.index(row["page"]) for row in found]
             ends = [[1000 * row[name] for row in found] for name in ("p50_s", "p95_s")]
-            axes.hlines(places, *ends, color=colour, linewidth=1)
-            axes.plot(ends[0], places, "o", color=colour, markersize=4, label=f"from {reads}")
-            axes.plot(ends[1], places, "|", color=colour, markersize=9)
+            axes.hlines(places, *ends, color=color, linewidth=1)
+            axes.plot(ends[0], places, "o", color=color, markersize=4, label=f"from {reads}")
+            axes.plot(ends[1], places, "|", color=color, markersize=9)
         axes.set_xscale("log")
         axes.set_xlabel("milliseconds in the service: median (dot) to p95 (bar)")
         title = (

@@ -236,7 +236,7 @@ def _plot_timings(rows: Sequence[dict[str, Any]], count: int) -> None:
     canvas = Canvas(figsize=(4.2 + 3.6 * len(kinds), 4.2), layout="constrained")
     panels = canvas.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for axes, kind in zip(panels, kinds, strict=True):
-        for way, colour in COLORS.items():
+        for way, color in COLORS.items():
             for size, area in ((count // SIZE_FACTOR, 16), (count, 60)):
                 found = [
                     r for r in rows if (r["database"], r["from"], r["rows"]) == (kind, way, size)
@@ -245,7 +245,7 @@ def _plot_timings(rows: Sequence[dict[str, Any]], count: int) -> None:
                     [row["wall_s"] for row in found],
                     [names.index(row["query"]) for row in found],
                     s=area,
-                    color=colour,
+                    color=color,
                     alpha=0.8,
                     label=way if size == count else None,
                 )

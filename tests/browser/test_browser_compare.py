@@ -38,7 +38,7 @@ def test_from_the_overview_to_the_evidence(full_service: str, open_tab: Visit) -
         tab.page.get_by_role("link", name="By site as CSV").click()
     assert "SITE_A" in download.value.path().read_text("utf-8")
     tab.page.get_by_role("link", name="Compare", exact=True).first.click()
-    assert tab.page.get_by_role("heading", name="Comparisons").is_visible()
+    assert tab.page.get_by_role("heading", name="Stored comparisons").is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

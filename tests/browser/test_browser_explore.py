@@ -36,9 +36,9 @@ def test_a_figure(full_service: str, open_tab: Visit, size: str, scheme: str) ->
     [
         "view=distribution&metric=wall_per_event_s&scale=log",
         "by=variant&panels=site&metric=cpu_per_event_s",
-        "by=day&colour=site&bars=interval",
+        "by=day&color=site&bars=interval",
         "by=site&view=latency",
-        "by=test_name&colour=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
+        "by=test_name&color=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
     ],
 )
 def test_looks(full_service: str, open_tab: Visit, query: str) -> None:
@@ -50,7 +50,7 @@ def test_looks(full_service: str, open_tab: Visit, query: str) -> None:
 
 def test_hostile_text_is_shown_as_text(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
-    tab.open("/explore?by=site&colour=")
+    tab.open("/explore?by=site&color=")
     drawn(tab)
     for text in HOSTILE_TEXTS[:3]:
         assert tab.page.locator(".canvas .xtick text", has_text=text[:12]).count() == 1
@@ -60,7 +60,7 @@ def test_hostile_text_is_shown_as_text(full_service: str, open_tab: Visit) -> No
 
 def test_bars_are_as_long_below_as_above(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
-    tab.open("/explore?by=site&colour=")
+    tab.open("/explore?by=site&color=")
     drawn(tab)
     bars = "one => one.data.map(d => [d.error_y.array, d.error_y.arrayminus])"
     ((above, below),) = tab.page.locator(".canvas").evaluate(bars)
@@ -70,7 +70,7 @@ def test_bars_are_as_long_below_as_above(full_service: str, open_tab: Visit) -> 
 
 def test_a_wrong_condition_can_be_mended(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
-    assert tab.open("/explore?by=site&colour=&where=site<A") == 400
+    assert tab.open("/explore?by=site&color=&where=site<A") == 400
     typed = tab.page.locator("[name=where]").first
     assert typed.input_value() == "site<A"
     tab.check_page()
@@ -82,7 +82,7 @@ def test_a_wrong_condition_can_be_mended(full_service: str, open_tab: Visit) -> 
 
 def test_from_a_row_to_a_job(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
-    tab.open("/explore?by=site&colour=")
+    tab.open("/explore?by=site&color=")
     tab.page.locator("tbody tr").first.locator("td.number a").click()
     tab.page.wait_for_url("**by=job_id**")
     tab.page.locator("tbody th a").first.wait_for()

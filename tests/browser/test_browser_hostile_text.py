@@ -41,7 +41,7 @@ LISTS = (
     "/campaigns",
     "/sites",
     "/compare",
-    "/explore?by=site&colour=",
+    "/explore?by=site&color=",
     "/explore?by=host&panels=variant",
 )
 #: Columns that some page shows in full.
@@ -98,7 +98,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def pages_of(number: int) -> list[str]:
     """The pages that are about the rows of one attack."""
     subject = attack_text(number, "subject", "site")
-    ours = {"site": subject, "by": "host", "colour": "variant"}
+    ours = {"site": subject, "by": "host", "color": "variant"}
     return [
         f"/sites/{quote(subject, safe='')}",
         f"/campaigns/{quote(attack_text(number, 'campaign', 'id'), safe='')}",

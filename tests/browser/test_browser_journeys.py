@@ -158,7 +158,7 @@ def test_a_figure_is_chosen_kept_and_taken_away(
     drawn(tab)
     tab.page.locator("[name=metric]").select_option("cpu_per_event_s")
     tab.page.locator("[name=by]").select_option("site")
-    tab.page.locator("[name=colour]").select_option("axis_root")
+    tab.page.locator("[name=color]").select_option("axis_root")
     tab.page.get_by_text("Filters", exact=True).click()
     tab.page.locator("[name=test_name]").select_option("ttree-read")
     tab.page.get_by_role("button", name="Show").click()
@@ -248,7 +248,7 @@ def test_two_releases_are_compared(results: GridCampaigns, open_tab: Visit) -> N
     tab = open_tab(results.address)
     tab.open("/")
     title = f"root {RELEASES[1]} against {RELEASES[0]}"
-    table(tab, "The latest comparisons, 5 at most").get_by_role("link", name=title).first.click()
+    table(tab, "Latest 5 comparisons").get_by_role("link", name=title).first.click()
     tab.page.get_by_role("heading", name=title).wait_for()
     expect(tab.page.get_by_role("heading", name="Over all sites")).to_be_visible()
     by_site = tab.page.locator("h2#by-site ~ div table tbody tr")
@@ -270,7 +270,7 @@ def test_two_releases_are_compared(results: GridCampaigns, open_tab: Visit) -> N
     tab.page.get_by_label("Axis").select_option("site")
     tab.page.get_by_role("button", name="Compare").click()
     tab.page.get_by_role("heading", name=f"site {BROKEN_SITE} against {GOOD_SITE}").wait_for()
-    expect(tab.page.get_by_text("nothing was stored")).to_be_visible()
+    expect(tab.page.get_by_text("not stored")).to_be_visible()
     tab.check_page()
 
 
@@ -322,7 +322,7 @@ def test_by_keyboard_alone(results: GridCampaigns, open_tab: Visit) -> None:
         raise AssertionError("no such link")
 
     press("Tab")
-    assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the page"
+    assert tab.page.evaluate("document.activeElement.textContent") == "Skip to content"
     press("Enter")
     go_to(lambda _, address: f"/days/{today()}" in address and BROKEN_SITE in address)
     outline = tab.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
@@ -334,7 +334,7 @@ def test_by_keyboard_alone(results: GridCampaigns, open_tab: Visit) -> None:
     tab.page.get_by_role("heading", name="Attempt 1").wait_for()
     go_to(lambda _, address: "/campaigns/" in address)
     press("Enter")
-    tab.page.get_by_role("heading", name="Run this again").wait_for()
+    tab.page.get_by_role("heading", name="Run again").wait_for()
 
 
 def test_every_page_without_script(results: GridCampaigns, open_tab: Visit) -> None:

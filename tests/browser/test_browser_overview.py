@@ -50,7 +50,7 @@ def test_days_are_chosen_by_the_address(full_service: str, open_tab: Visit) -> N
     tab.page.get_by_role("button", name="Show").click()
     tab.page.wait_for_url("**days=30*")
     assert tab.page.locator(".matrix tbody tr").first.locator("td").count() == 30
-    tab.open("/?until=2020-01-01")
+    tab.open("/?to=2020-01-01")
     tab.check_page()
     tab.page.get_by_role("link", name="20").last.click()
 

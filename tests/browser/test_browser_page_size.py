@@ -25,9 +25,9 @@ PAGES = (
     "/campaigns",
     f"/campaigns/{CAMPAIGN}",
     f"/jobs/{quote(JOB)}",
-    f"/explore?{urlencode({'by': 'site', 'colour': 'variant', 'panels': 'axis_root'})}",
-    f"/explore?{urlencode({'by': 'day', 'colour': 'site', 'from': '', 'to': ''})}",
-    f"/explore?{urlencode({'by': 'host', 'colour': 'variant', 'view': 'distribution'})}",
+    f"/explore?{urlencode({'by': 'site', 'color': 'variant', 'panels': 'axis_root'})}",
+    f"/explore?{urlencode({'by': 'day', 'color': 'site', 'from': '', 'to': ''})}",
+    f"/explore?{urlencode({'by': 'host', 'color': 'variant', 'view': 'distribution'})}",
     "/figures/s0",
     "/compare/comparison",
 )

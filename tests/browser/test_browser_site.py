@@ -23,7 +23,7 @@ def test_a_site_beside_others(full_service: str, open_tab: Visit, size: str, sch
     tab.check_page()
     tab.page.get_by_role("link", name="SITE_B").click()
     tab.page.get_by_role("heading", name="SITE_B", level=1).wait_for()
-    tab.page.get_by_text("The numbers").click()
+    tab.page.get_by_text("Table of values").click()
     assert tab.page.locator(".chart .own circle").count() > 5
     assert tab.page.locator(".chart .median rect").count() > 5
     assert tab.page.locator(".chart .mark").count() == 1

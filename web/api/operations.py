@@ -120,7 +120,7 @@ class Operation:
 def _window_parameters(many: tuple[int, ...]) -> tuple[Parameter, ...]:
     days = {"type": "integer", "enum": list(many)}
     return (
-        Parameter("until", "Last day (UTC), by default today.", _DAY),
+        Parameter("to", "Last day (UTC), by default today.", _DAY),
         Parameter("days", "Number of days.", days),
     )
 
@@ -130,7 +130,7 @@ _COMPARISON_TABLES = {
     "by_site": "variants by site",
     "missing": "variants measured on one side only",
 }
-_COMPARISON_ABOUT = ("asked_of", "attribution", "notes")
+_COMPARISON_ABOUT = ("selection", "attribution", "notes")
 _EXPLORE_TABLES = {
     "figure": "groups of measurements with their statistics, or the bins of read latencies",
     "quantiles": "quantiles of the read latency; empty in other views",
@@ -139,7 +139,7 @@ _ANY_OF_SEVERAL = "several on one column match any of them."
 _EXPLORE_PARAMETERS = (
     Parameter("metric", "A numeric metric of the catalogue, or extra_NAME.", _TEXT),
     Parameter("by", "Column on the horizontal axis.", _TEXT),
-    Parameter("colour", "Second grouping column; empty for none.", _TEXT_OR_NONE),
+    Parameter("color", "Second grouping column; empty for none.", _TEXT_OR_NONE),
     Parameter("panels", "Third grouping column; empty for none.", _TEXT_OR_NONE),
     Parameter(
         "view",
@@ -186,8 +186,8 @@ _EXPLORE_ABOUT = (
     "to",
     "kind",
     "groups",
-    "mixed",
-    "mixed_most",
+    "aggregated",
+    "aggregated_max",
     "source",
 )
 
@@ -203,7 +203,7 @@ OPERATIONS = (
             "verdicts": "the latest comparisons",
         },
         _window_parameters((7, 14, 30, 60)),
-        ("news",),
+        ("changes",),
     ),
     Operation(
         "/days/{day}",

@@ -92,8 +92,8 @@ def _about_values(view: PageView, operation: Operation) -> dict[str, Any]:
     about = {name: view.values[name] for name in operation.about}
     if "facts" in about:
         about["facts"] = dict(about["facts"])
-    if "news" in about:
-        about["news"] = [one.text for one in about["news"]]
+    if "changes" in about:
+        about["changes"] = [one.text for one in about["changes"]]
     if "progress" in about:
         about["progress"] = about["progress"].as_dict()
     return about

@@ -1,49 +1,69 @@
-"""Days as addresses and people write them, and as the database counts them (YYYYMMDD)."""
+"""Conversion of days between dates, URLs and database numbers (YYYYMMDD)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 
 from treehammer.errors import ConfigError
 from treehammer.sql.core import day_numbers
 
-#: As the database counts a day.
+#: Convert a date into a database day number (YYYYMMDD).
 day_number = day_numbers.day_to_number
 
 _ONE_DAY = timedelta(days=1)
 
 
 def today() -> date:
-    """The day it is (UTC)."""
+    """Current day (UTC)."""
     return datetime.now(UTC).date()
 
 
 def day_from_number(number: int) -> date:
-    """The day that the database means; what is none, as of made-up measurements, is the last one."""
-    found = day_numbers.number_to_day(number)
-    return date.max if found is None else found
+    """Convert a database day number; impossible dates become ``date.max``."""
+    day = day_numbers.number_to_day(number)
+    return date.max if day is None else day
 
 
 def midnight_us(day: date) -> int:
-    """When it began, in microseconds since 1970 UTC."""
+    """Start of a day in microseconds since 1970 UTC."""
     return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
 
 
 def parse_day(text: str, name: str) -> date:
-    """Read ``2026-03-01``.
+    """Parse an ISO date such as ``2026-03-01``.
+
+    Args:
+        text: the text.
+        name: of the parameter, for the error message.
 
     Raises:
-        ConfigError: it is no day.
+        ConfigError: it is not a date.
     """
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{name} must be a day like 2026-03-01, not {text[:40]!r}") from None
+        raise ConfigError(f"{name} must be a date such as 2026-03-01, not {text[:40]!r}") from None
+
+
+def parse_window(
+    parameters: Mapping[str, str], choices: Collection[int], default: int
+) -> list[date]:
+    """Parse parameters ``to`` and ``days`` into consecutive days; by default up to today.
+
+    Raises:
+        ConfigError: ``to`` is not a date, or ``days`` not one of the choices.
+    """
+    last = parse_day(parameters["to"], "to") if parameters.get("to") else today()
+    count = parameters.get("days", str(default))
+    known = [str(choice) for choice in choices]
+    if count not in known:
+        raise ConfigError(f"days must be one of {', '.join(known)}, not {count[:40]!r}")
+    return days_until(last, int(count))
 
 
 def days_until(last: date, count: int) -> list[date]:
-    """So many days that end with ``last``."""
+    """List ``count`` consecutive days ending with ``last``."""
     return list(_iter_days_until(last, count))
 
 
@@ -56,5 +76,5 @@ def _iter_days_until(last: date, count: int) -> Iterator[date]:
 
 
 def format_day(day: date) -> str:
-    """For people: ``21 Nov 2026``."""
+    """Format a day for readers: ``21 Nov 2026``."""
     return f"{day.day} {day:%b} {day.year}"

@@ -1,4 +1,4 @@
-"""Tables of pages: what people see, and the same as CSV and JSON."""
+"""Tables shown on pages and exported as CSV and JSON."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from treehammer.web.display.template_environment import format_cell
 
 Row = Mapping[str, Any]
 
-#: Rows of a long table that a page shows; CSV and JSON have all.
+#: Rows of a long table shown on a page; CSV and JSON hold all.
 MAX_SHOWN_ROWS = 250
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One column.
+    """One column of a table.
 
     Attributes:
-        key: of the row's value, which programs get as it is.
-        title: what people read above it.
-        show: how the value is written for people.
-        write: the same from the whole row, where the value alone does not tell.
-        number: set flush right.
-        long: text that may be folded.
-        link: gives the address that the cell leads to, '' for none.
-        look: gives a class of the style sheet for the cell, '' for none.
-        hidden: for programs alone.
+        key: key of the value in each row.
+        title: column heading.
+        format_value: formats the value for readers.
+        format_row: formats the cell from the whole row instead.
+        is_number: align right.
+        is_long: allow line breaks.
+        link: URL of a cell, '' for none.
+        css_class: CSS class of a cell, '' for none.
+        hidden: exported but not shown.
     """
 
     key: str
@@ -45,13 +45,13 @@ class TableColumn:
     hidden: bool = False
 
     def cell_text(self, row: Row) -> str:
-        """What people read in a row's cell."""
+        """Text of a row's cell."""
         return self.format_row(row) if self.format_row else self.format_value(row[self.key])
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """What a page shows of a row's value: text, the address it leads to, classes of the style sheet."""
+    """Text, link and CSS classes of a shown cell."""
 
     text: str
     link: str
@@ -60,31 +60,31 @@ class TableCell:
 
 @dataclass(frozen=True)
 class DataTable:
-    """Rows with what they are called.
+    """A table with its caption, columns and rows.
 
     Attributes:
-        name: by which programs ask for it; unique on a page.
-        caption: above it.
-        columns: in their order; the first one names its row.
-        rows: each has a value for the key of every column.
-        empty: one sentence for people when there are no rows.
-        note: beneath it, e.g. of a limit.
+        name: unique on a page; selects the table for export.
+        caption: shown above the table.
+        columns: in order; the first is the row heading.
+        rows: with a value for every column's key.
+        empty_text: sentence shown if the table has no rows.
+        note: shown below, e.g. about truncation.
     """
 
     name: str
     caption: str
     columns: tuple[TableColumn, ...]
     rows: Sequence[Row]
-    empty_text: str = "Nothing."
+    empty_text: str = "No entries."
     note: str = ""
 
     @cached_property
     def shown_columns(self) -> tuple[TableColumn, ...]:
-        """The columns that people see."""
+        """Columns that are not hidden."""
         return tuple(column for column in self.columns if not column.hidden)
 
     def row_cells(self, row: Row) -> list[TableCell]:
-        """What people see of a row."""
+        """Shown cells of a row."""
         return [
             TableCell(
                 column.cell_text(row),
@@ -96,18 +96,18 @@ class DataTable:
 
     @cached_property
     def _columns_with_classes(self) -> list[tuple[TableColumn, str]]:
-        """The columns that people see, with the classes that all their cells have."""
+        """Shown columns with the CSS classes common to all their cells."""
         return [
             (column, " ".join(["number"] * column.is_number + ["long"] * column.is_long))
             for column in self.shown_columns
         ]
 
     def plain_rows(self) -> list[dict[str, Any]]:
-        """The rows for programs: values as they are, by key."""
+        """Rows for export: raw values by key."""
         return [{column.key: row[column.key] for column in self.columns} for row in self.rows]
 
     def to_csv(self) -> str:
-        """The same as CSV with a line of keys; lists and objects are JSON, what is not known is empty."""
+        """Write the table as CSV; lists and mappings become JSON, None is empty."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([column.key for column in self.columns])

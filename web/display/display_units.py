@@ -1,4 +1,4 @@
-"""Numbers as people read them: in a unit that fits them all, with digits that stand beneath each other."""
+"""Numbers in readable units with aligned decimals."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _UNIT_STEPS = {
     "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
     "Hz": (("GHz", 1e9), ("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0)),
 }
-#: Digits that the largest number has.
+#: Significant digits of the largest number.
 _MAX_DIGITS = 4
 
 
 @dataclass(frozen=True)
 class DisplayUnit:
-    """A unit: its name ('' for plain numbers), and how much of the metric's own unit it is."""
+    """A unit and its size in the metric's own unit; plain numbers have the name ''."""
 
     name: str
     size: float = 1.0
 
     def convert(self, value: float) -> float:
-        """A value of the metric in this unit."""
+        """Convert a value of the metric into this unit."""
         return value / self.size
 
 
 def fit_unit(unit: str, values: Iterable[float | None]) -> DisplayUnit:
-    """The unit in which the largest of the values is at least 1; the metric's own where there is none."""
+    """Choose the unit in which the largest value is at least 1."""
     largest = _largest_magnitude(values)
     steps = _UNIT_STEPS.get(unit, (("" if unit == "1" else unit, 1.0),))
     name, size = next((step for step in steps if largest >= step[1]), steps[-1])
@@ -40,21 +40,21 @@ def fit_unit(unit: str, values: Iterable[float | None]) -> DisplayUnit:
 def aligned_format(
     values: Iterable[float | None], unit: DisplayUnit
 ) -> Callable[[float | None], str]:
-    """A way of writing any of the values: all with as many decimals as the largest one needs."""
+    """Build a formatter that writes all values with the same number of decimals."""
     largest = unit.convert(_largest_magnitude(values))
     plain = not largest or 1e-4 <= largest < 1e9
     digits = max(_MAX_DIGITS - 1 - math.floor(math.log10(largest)), 0) if plain and largest else 0
 
-    def written(value: float | None) -> str:
+    def write(value: float | None) -> str:
         if value is None:
             return "–"
         number = unit.convert(value)
-        # What would be lost in noughts keeps two digits of its own.
+        # Values too small for the common decimals keep two significant digits.
         if not plain or 0 < abs(number) < 10 ** (1 - digits):
             return f"{number:.4g}" if not plain else f"{number:#.2g}"
         return f"{number:.{digits}f}"
 
-    return written
+    return write
 
 
 def _largest_magnitude(values: Iterable[float | None]) -> float:
@@ -62,12 +62,12 @@ def _largest_magnitude(values: Iterable[float | None]) -> float:
 
 
 def format_per_cent(share: float | None) -> str:
-    """A signed share in per cent; a dash for what is not known."""
+    """Format a share as a signed percentage; a dash for None."""
     return "–" if share is None else f"{share:+.1%}".replace("-", "−").replace("%", " %")
 
 
 def format_seconds(value: float) -> str:
-    """Seconds in the unit that fits: ``32 µs``, ``1.1 ms``, ``2.1 s``."""
+    """Format seconds in the fitting unit: ``32 µs``, ``1.1 ms``, ``2.1 s``."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= size or unit == "µs":
             return f"{value / size:.3g} {unit}" if value < 1000 else f"{value:.0f} s"
@@ -75,7 +75,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_mean_and_rms(mean: float, rms: float) -> str:
-    """Write mean ± RMS to the RMS's second digit; four digits of the mean for a tiny RMS."""
+    """Write mean ± RMS to the RMS's second digit, or four digits of the mean if the RMS is tiny."""
     if rms <= 1e-3 * abs(mean):
         return f"{mean:.4g}" if rms == 0 else f"{mean:.4g} ± {rms:.1g}"
     decimals = verdict_text.digits_for_error(rms)

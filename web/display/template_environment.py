@@ -1,4 +1,4 @@
-"""Templates of pages and reports: one environment, and how values are written for people."""
+"""Jinja environment and formatting filters of pages and reports."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from treehammer.text_formatting import format_duration, pluralize
 
 
 def build_environment(filters: Mapping[str, Callable[..., Any]] | None = None) -> Environment:
-    """An environment in which all that is filled in is text, and what does not exist is an error.
+    """Create an environment with autoescaping and strict undefined variables.
 
-    Its templates are those of ``templates/`` and the files of ``static/``.
+    Templates are loaded from ``templates/`` and ``static/``.
     """
-    made = Environment(
+    environment = Environment(
         loader=ChoiceLoader(
-            [PackageLoader("treehammer.web", of) for of in ("templates", "static")]
+            [PackageLoader("treehammer.web", folder) for folder in ("templates", "static")]
         ),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": vars}  # of dataclasses
-    made.filters.update({**TEMPLATE_FILTERS, **(filters or {})})
-    return made
+    environment.policies["json.dumps_kwargs"] = {
+        "sort_keys": True,
+        "default": vars,
+    }  # of dataclasses
+    environment.filters.update({**TEMPLATE_FILTERS, **(filters or {})})
+    return environment
 
 
 def format_time(us: int) -> str:
-    """Microseconds since 1970 as a minute, e.g. ``2026-03-01 12:30 UTC``."""
-    # Whole seconds: as a float, the last of the year 9999 is one after it.
+    """Format microseconds since 1970 as ``2026-03-01 12:30 UTC``."""
+    # Integer division: as a float, the last microsecond of the year 9999 overflows.
     return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def format_cell(value: Any) -> str:
-    """Any value in a table; a dash for what is not known."""
+    """Format any value of a table; a dash for None and ''."""
     if value is None or value == "":
         return "–"
     if isinstance(value, bool):
@@ -46,7 +49,7 @@ def format_cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-#: What templates call these functions.
+#: Filters available in templates.
 TEMPLATE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "time": format_time,
     "cell": format_cell,

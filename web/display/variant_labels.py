@@ -1,9 +1,9 @@
-"""Variants where several stand beside each other: their axes, without what all of them have."""
+"""Short labels for variants, without the axes they have in common."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -12,39 +12,40 @@ from treehammer.hctests.matrix import identity
 from treehammer.hctests.matrix.definition import Scalar, Variant
 from treehammer.sql.write.record_consistency import is_variant
 
-#: The column of variants: the axes and their values, as JSON.
+#: Name of the column that holds a variant: axes and values as JSON.
 VARIANT_COLUMN = "variant"
+
+#: Identity of the work of a variant: its axes and values, or the text of one that is not JSON.
+WorkKey = frozenset[tuple[str, str]] | str
 
 
 @lru_cache(maxsize=4096)
 def _parse_axes(variant: str) -> Mapping[str, Scalar]:
-    """The axes in order and their values; nothing for what others wrote in another form."""
+    """Axes and values of a variant; empty if it is not a JSON object."""
     return dict(sorted(identity.parse_axes(variant).items())) if is_variant(variant) else {}
 
 
 def release_of_variant(variant: str) -> str:
-    """The release of ROOT that a variant names; '' for none."""
+    """ROOT release named by a variant, '' for none."""
     return str(_parse_axes(variant).get(identity.RELEASE_AXIS, ""))
 
 
 def describe_variant(variant: str) -> str:
-    """All axes of a variant and their values."""
+    """All axes and values of a variant."""
     return _axes_text(variant, tuple(_parse_axes(variant)))
 
 
 @dataclass(frozen=True)
 class VariantLabels:
-    """Some variants, told apart as shortly as can be.
+    """Shortest distinguishing labels for several variants.
 
     Attributes:
-        names: variant, as it was recorded -> the axes that not all have alike, one work in two releases
-            side by side.  Two have one name only if they are the same, but for a release that is
-            told elsewhere.
-        shared: the axes that all have alike, '' for none.
-        axes: whose values every name has, in their order; empty where names differ in that, or where
-            these values do not tell all apart.
-        values: name -> these values alone, for a place along an axis that is called by :attr:`axes`.
-            As names, two are the same only for the same.
+        names: recorded variant -> label of the axes that differ, releases of the same work adjacent.
+            Equal labels mean the same work, apart from a release shown elsewhere.
+        shared_text: axes that all variants have in common, '' for none.
+        axes: the axes of every label, in order; empty if labels differ in their axes, or if the
+            values alone do not distinguish them.
+        values: label -> the values of :attr:`axes`, for places along a plot's axis.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -53,62 +54,85 @@ class VariantLabels:
     values: Mapping[str, str] = field(default_factory=dict)
 
     def label(self, variant: str | None) -> str:
-        """The name of one of them; a dash for none."""
+        """Label of one variant; a dash for none."""
         return self.names.get(variant or "") or variant or "–"
 
     @property
     def note(self) -> str:
-        """What all have, as a sentence beside a table of them."""
+        """Sentence on the common axes, shown beside a table."""
         return f"All variants: {self.shared_text}" if self.shared_text else ""
 
 
-def label_variants(variants: Iterable[str | None], *, release_told: bool = False) -> VariantLabels:
-    """Tell variants apart.
+def label_variants(variants: Iterable[str | None], *, hide_release: bool = False) -> VariantLabels:
+    """Find the shortest labels that distinguish variants.
 
     Args:
-        variants: as they were recorded.
-        release_told: whether the release stands elsewhere, so that it is left out.
+        variants: as recorded.
+        hide_release: leave the release out, because it is shown elsewhere.
     """
-    known = sorted({variant for variant in variants if variant}, key=_sort_key)
-    own = {
-        variant: [
-            axis
-            for axis in _parse_axes(variant)
-            if not (release_told and axis == identity.RELEASE_AXIS)
-        ]
-        for variant in known
-    }
-    # With their types: 1, 1.0 and true are equal, and yet other values.
-    exact = {
-        variant: frozenset((axis, repr(_parse_axes(variant)[axis])) for axis in axes)
-        if _parse_axes(variant)
-        else variant
-        for variant, axes in own.items()
-    }
-    several = len({*exact.values()}) > 1
-    items = [one for one in exact.values() if isinstance(one, frozenset)]
-    common = frozenset.intersection(*items) if several and len(items) == len(known) else ()
-    alike = {axis for axis, _ in common}
-    left = {v: tuple(axis for axis in axes if axis not in alike) for v, axes in own.items()}
-    names = {variant: _axes_text(variant, axes) for variant, axes in left.items()}
-    same: dict[str, set[object]] = defaultdict(set)
-    for variant, name in names.items():
-        same[name].add(exact[variant])
-    # Values may be equal as far as they are written.
-    names = {v: name if len(same[name]) == 1 else v for v, name in names.items()}
-    axes = {*left.values()}
-    along = axes.pop() if several and len(axes) == 1 else ()
-    values = {names[v]: " · ".join(_axis_text(v, axis) for axis in along) for v in known if along}
-    if len({*values.values()}) < len(values):
-        along, values = (), {}
-    return VariantLabels(
-        names,
-        _axes_text(known[0], tuple(axis for axis in own[known[0]] if axis in alike))
-        if alike
-        else "",
-        along,
-        values,
+    hidden = {identity.RELEASE_AXIS} if hide_release else set()
+    recorded = sorted({variant for variant in variants if variant}, key=_sort_key)
+    keys = {variant: _work_key(variant, hidden) for variant in recorded}
+    shared = _shared_axes({*keys.values()})
+    shown = {variant: _axes_without(variant, hidden | shared) for variant in recorded}
+    labels = {variant: _axes_text(variant, axes) for variant, axes in shown.items()}
+    names = _disambiguate(labels, keys)
+    axes, values = _axis_values(names, shown) if len({*keys.values()}) > 1 else ((), {})
+    return VariantLabels(names, _shared_text(recorded, shared), axes, values)
+
+
+def _axes_without(variant: str, left_out: Collection[str]) -> tuple[str, ...]:
+    return tuple(axis for axis in _parse_axes(variant) if axis not in left_out)
+
+
+def _work_key(variant: str, hidden: Collection[str]) -> WorkKey:
+    """Axes with their values and types: 1, 1.0 and true are equal, but different values."""
+    axes = _parse_axes(variant)
+    if not axes:
+        return variant
+    return frozenset((axis, repr(axes[axis])) for axis in _axes_without(variant, hidden))
+
+
+def _shared_axes(keys: Collection[WorkKey]) -> set[str]:
+    """Axes that have the same value in all of several variants."""
+    parsed = [key for key in keys if isinstance(key, frozenset)]
+    if len(keys) < 2 or len(parsed) < len(keys):
+        return set()
+    return {axis for axis, _ in frozenset.intersection(*parsed)}
+
+
+def _shared_text(recorded: Sequence[str], shared: Collection[str]) -> str:
+    if not shared:
+        return ""
+    return _axes_text(
+        recorded[0], tuple(axis for axis in _parse_axes(recorded[0]) if axis in shared)
     )
+
+
+def _disambiguate(labels: Mapping[str, str], keys: Mapping[str, WorkKey]) -> dict[str, str]:
+    """Replace labels that different variants share by the recorded variants."""
+    keys_by_label: dict[str, set[WorkKey]] = defaultdict(set)
+    for variant, label in labels.items():
+        keys_by_label[label].add(keys[variant])
+    return {
+        variant: label if len(keys_by_label[label]) == 1 else variant
+        for variant, label in labels.items()
+    }
+
+
+def _axis_values(
+    names: Mapping[str, str], shown: Mapping[str, tuple[str, ...]]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The axes of all names and each name's values; empty if they do not distinguish the names."""
+    if len({*shown.values()}) != 1:
+        return (), {}
+    axes = next(iter(shown.values()))
+    values = {
+        name: " · ".join(_axis_text(variant, axis) for axis in axes)
+        for variant, name in names.items()
+    }
+    distinct = axes and len({*values.values()}) == len(values)
+    return (axes, values) if distinct else ((), {})
 
 
 def _sort_key(variant: str) -> tuple[object, ...]:
@@ -128,7 +152,7 @@ def _axes_text(variant: str, axes: tuple[str, ...]) -> str:
             if _parse_axes(variant)
             else variant
         )
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # an integer beyond the range of floats
         return variant
 
 

@@ -1,1 +1,1 @@
-"""Figures: queries, points, layout and drawing."""
+"""Figures: parameters, points, layout and drawing."""

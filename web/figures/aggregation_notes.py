@@ -1,7 +1,7 @@
-"""What a figure takes together: tests, variants, datasets and the like that lie behind one point.
+"""Notes on values aggregated in a figure's points, such as tests, variants and datasets.
 
-A mean over several kinds of work is one of their mix; a step in it may be a step of the mix. It is
-told from the groups that a figure is made of anyway, and along a time axis for all days together.
+A mean over several kinds of work depends on their mix, and a step may be a step of the mix. Counts are
+derived from the figure's own groups, along a time axis for all days together.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from treehammer.sql.read.measurement_selection import Scalar
 from treehammer.text_formatting import pluralize
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 
-#: What a campaign calls a variant: several may have one label.
+#: A campaign's label of a variant; several variants may share one.
 _LABEL = "variant_label"
-#: Column -> what one of its values is called.
+#: Column -> noun for one of its values.
 AGGREGATED_COLUMNS = {
     "test_name": "test",
     VARIANT_COLUMN: "variant",
@@ -27,7 +27,7 @@ AGGREGATED_COLUMNS = {
     "site": "site",
     "door": "door",
 }
-#: Of which different points are seldom meant to have different ones.
+#: Columns that define the work; points that differ in them are rarely meant to.
 _WORK_COLUMNS = ("test_name", VARIANT_COLUMN, "dataset")
 
 PointKey = tuple[Scalar, ...]
@@ -35,13 +35,13 @@ PointKey = tuple[Scalar, ...]
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How many values of each column of :data:`MIXED` there are.
+    """Number of values per column of :data:`AGGREGATED_COLUMNS`.
 
     Attributes:
-        names: the columns whose values tell points apart, without those of time.
-        each: their values -> column -> how many values lie behind that point; of columns that may have
-            several alone.
-        whole: column -> how many there are in all of the figure.
+        group_columns: columns that distinguish points, without time.
+        counts_by_point: values of these columns -> column -> number of values in that point; only
+            columns with several values.
+        counts_in_figure: column -> number of values in the whole figure.
     """
 
     group_columns: tuple[str, ...] = ()
@@ -50,75 +50,87 @@ class Aggregation:
 
     @cached_property
     def largest_counts(self) -> Mapping[str, int]:
-        """Column -> how many values lie behind one point at most; of those with several alone."""
-        most: dict[str, int] = {}
-        for of_point in self.counts_by_point.values():
-            for column, count in of_point.items():
-                if count > most.get(column, 1):
-                    most[column] = count
-        return {column: most[column] for column in AGGREGATED_COLUMNS if column in most}
+        """Column -> largest number of values in one point; only columns with several."""
+        largest: dict[str, int] = {}
+        for counts in self.counts_by_point.values():
+            for column, count in counts.items():
+                if count > largest.get(column, 1):
+                    largest[column] = count
+        return {column: largest[column] for column in AGGREGATED_COLUMNS if column in largest}
 
     def describe_point(self, values: Mapping[str, Scalar]) -> str:
-        """What lies behind the point with these values: ``4 variants, 2 datasets``, '' for one of each."""
+        """Values aggregated in a point, e.g. ``4 variants, 2 datasets``; '' for one of each."""
         if not self.largest_counts:
             return ""
         counts = self.counts_by_point.get(tuple(values[name] for name in self.group_columns), {})
         return ", ".join(_format_counts(counts))
 
     def describe_figure(self, groups: Sequence[str]) -> str:
-        """What a reader must know of it, '' for nothing: of a figure with these columns."""
-        said = []
-        if most := self.largest_counts:
+        """Note for readers of a figure grouped by these columns; '' if none is needed."""
+        notes = []
+        if largest := self.largest_counts:
             which = "line" if set(groups) & set(TIME_UNITS) else "point"
-            same = all(
-                of_point[column] == most[column]
-                for of_point in self.counts_by_point.values()
-                for column in most
+            all_equal = all(
+                counts[column] == largest[column]
+                for counts in self.counts_by_point.values()
+                for column in largest
             )
-            each = f"Each {which} mixes" if same else f"{which.capitalize()}s mix up to"
-            said.append(f"{each} {_join_words([*_format_counts(most)])}.")
+            subject = (
+                f"Each {which} aggregates"
+                if all_equal
+                else f"{which.capitalize()}s aggregate up to"
+            )
+            notes.append(f"{subject} {_join_words([*_format_counts(largest)])}.")
         different = [
             AGGREGATED_COLUMNS[column]
             for column in _WORK_COLUMNS
             if self.counts_in_figure.get(column, 0) > 1
-            and column not in most
+            and column not in largest
             and not _is_grouped_by(column, groups)
         ]
         if different:
-            said.append(f"Not all are of the same {_join_words(different)}.")
-        return " ".join(said)
+            notes.append(f"Points differ in their {_join_words(different)}.")
+        return " ".join(notes)
 
 
 def count_aggregated(
     names: Iterable[str], columns: Sequence[str], rows: Sequence[Sequence[Scalar]]
 ) -> Aggregation:
-    """What lies behind points.
+    """Count the values behind each point.
 
     Args:
-        names: the columns whose values tell points apart.
-        columns: of the rows: of these names all that are not of time, and those of :data:`MIXED`.
-        rows: all work that has a part in the points.
+        names: columns that distinguish points.
+        columns: columns of the rows: those of ``names`` that are not time, and :data:`AGGREGATED_COLUMNS`.
+        rows: one row for each kind of work that contributes to the points.
     """
-    apart = tuple(name for name in names if name not in (*TIME_UNITS, "failure_class"))
+    distinguishing = tuple(name for name in names if name not in (*TIME_UNITS, "failure_class"))
     values: dict[str, Sequence[Scalar]] = {
         name: [row[place] for row in rows] for place, name in enumerate(columns)
     }
-    keys = [*zip(*(values[name] for name in apart), strict=True)] if apart else [()] * len(rows)
-    # Without their releases, which are counted themselves.
+    keys = (
+        [*zip(*(values[name] for name in distinguishing), strict=True)]
+        if distinguishing
+        else [()] * len(rows)
+    )
+    # Releases are counted separately.
     values[VARIANT_COLUMN] = [drop_release_axis(str(one or "")) for one in values[VARIANT_COLUMN]]
-    whole = {column: len(set(values[column])) for column in AGGREGATED_COLUMNS}
-    several = [column for column, count in whole.items() if count > 1 and column not in apart]
+    total_counts = {column: len(set(values[column])) for column in AGGREGATED_COLUMNS}
+    aggregated = [
+        column
+        for column, count in total_counts.items()
+        if count > 1 and column not in distinguishing
+    ]
     counts: dict[PointKey, dict[str, int]] = {}
-    for column in several:
-        # Each pair of a point and a value once.
+    for column in aggregated:
+        # Every pair of point and value counts once.
         for key, _ in set(zip(keys, values[column], strict=True)):
-            of_point = counts.setdefault(key, dict.fromkeys(several, 0))
+            of_point = counts.setdefault(key, dict.fromkeys(aggregated, 0))
             of_point[column] += 1
-    return Aggregation(apart, counts, whole)
+    return Aggregation(distinguishing, counts, total_counts)
 
 
 def _is_grouped_by(column: str, groups: Sequence[str]) -> bool:
-    """Whether groups differ in it because that is what they are asked to be."""
+    """Whether groups are meant to differ in a column."""
     axes = any(name.startswith("axis_") and name != "axis_root" for name in groups)
     variants = axes or {"test_name", _LABEL} & {*groups}
     return column in groups or (column == VARIANT_COLUMN and bool(variants))

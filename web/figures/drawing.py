@@ -1,7 +1,7 @@
-"""Draws a figure into a file, in a process of its own: matplotlib and uproot take a second to load.
+"""Draw a figure into a file, as a subprocess because matplotlib and uproot are slow to import.
 
-``python -m treehammer.web.figures.drawing FORM`` reads a :class:`Drawing` as JSON and writes the file, both
-through pipes.
+``python -m treehammer.web.figures.drawing FORMAT`` reads a figure as JSON from stdin and writes the file
+to stdout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from treehammer.binary_stdout import open_binary_stdout
 from treehammer.web.figures.plot_style import MARKERS, plot_style
 
-#: Suffix -> what browsers call it.
+#: File format -> media type.
 FIGURE_FORMATS = {
     "png": "image/png",
     "svg": "image/svg+xml",
@@ -38,54 +38,54 @@ _STYLE = plot_style(
         "grid.alpha": 0.2,
     },
 )
-#: How wide a group of points is, of the distance between places.
+#: Width of a group of points relative to the distance between places.
 _GROUP_WIDTH = 0.8
-#: Of steps, which have no markers.
+#: Line styles of steps, which have no markers.
 _LINE_STYLES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dashdot")
 _ROTATED_LABEL_DEGREES = 40
-#: Panels side by side.
+#: Maximum panels in a row.
 _PANELS_PER_ROW = 3
-#: Sizes of texts in points; how wide a letter is, in inches for each point; room for a marker.
+#: Font sizes in points; width of a letter in inches per point; width of a marker in inches.
 _SMALL_FONT_PT, _LEGEND_FONT_PT = 8, 9
 _LETTER_WIDTH_IN, _MARKER_WIDTH_IN = 0.0085, 0.6
 
 
 def draw_figure(picture: Mapping[str, Any], form: str) -> bytes:
-    """A picture (:class:`treehammer.web.figures.figure_layout.FigureLayout`, as JSON) as PNG, SVG or PDF."""
+    """Draw a :class:`treehammer.web.figures.figure_layout.FigureLayout` (JSON) as PNG, SVG or PDF."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     panels = picture["panels"]
     columns = min(len(panels), _PANELS_PER_ROW)
     lines = -(-len(panels) // columns)
-    wide, high = _figure_size(picture, columns, lines)
+    width, height = _figure_size(picture, columns, lines)
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(wide, high), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
         for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
             _draw_panel(axes, picture, panel)
             if number + columns >= len(panels):
-                # The lowest of its column, though the last line may not be full.
+                # The lowest panel of its column; the last row may be incomplete.
                 axes.tick_params(axis="x", labelbottom=True)
                 axes.set_xlabel(picture["x_title"])
         _scale_y_axis(grid[0][0], picture)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        beneath = [picture["bars"]]
+        subtitle = [picture["bars"]]
         if picture["shared"]:
-            beneath.append(f"all variants: {picture['shared']}")
-        figure.suptitle("\n".join([picture["title"], *beneath]), fontsize=11)
+            subtitle.append(f"all variants: {picture['shared']}")
+        figure.suptitle("\n".join([picture["title"], *subtitle]), fontsize=11)
         for axes in grid[:, 0]:
             axes.set_ylabel(picture["y_title"])
-        _draw_legend(figure, picture, wide)
-        # Beneath all of it; the file is as large as what is drawn.
+        _draw_legend(figure, picture, width)
+        # Placed below everything else; the file is cropped to the drawing.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         for legend in figure.legends:
-            # It would move with the edge of the file.
+            # Otherwise the legend would move with the edge of the file.
             legend.set_bbox_to_anchor((0, 0, 1, 1), figure.transSubfigure)
-        lowest = figure.get_tightbbox().y0 / high - 0.01
-        figure.text(0.01, lowest, _footer_text(picture, wide), va="top", fontsize=_SMALL_FONT_PT)
+        lowest = figure.get_tightbbox().y0 / height - 0.01
+        figure.text(0.01, lowest, _footer_text(picture, width), va="top", fontsize=_SMALL_FONT_PT)
         stream = io.BytesIO()
         metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
         figure.savefig(stream, format=form, dpi=150, metadata=metadata[form], bbox_inches="tight")
@@ -93,38 +93,38 @@ def draw_figure(picture: Mapping[str, Any], form: str) -> bytes:
 
 
 def _figure_size(picture: Mapping[str, Any], columns: int, lines: int) -> tuple[float, float]:
-    """Inches in which panels, labels and the legend have room."""
+    """Size in inches that fits panels, labels and the legend."""
     places, series = picture["places"], picture["series"]
     points = len(places) * (1 if picture["dates"] else len(series))
-    wide = min(max(8.0, 1.5 + 0.12 * points), 24.0) if columns == 1 else 4.2 * columns
-    # A legend of many names takes some columns.
-    wide = max(wide, min(3, -(-len(series) // 8)) * _legend_entry_width(series) + 0.1)
-    rows = -(-len(series) // _legend_columns(series, wide))
-    high = (4.8 if lines == 1 else 3.0 * lines + 0.6) + 0.22 * (1 + rows)
+    width = min(max(8.0, 1.5 + 0.12 * points), 24.0) if columns == 1 else 4.2 * columns
+    # A legend with many entries has several columns.
+    width = max(width, min(3, -(-len(series) // 8)) * _legend_entry_width(series) + 0.1)
+    rows = -(-len(series) // _legend_columns(series, width))
+    height = (4.8 if lines == 1 else 3.0 * lines + 0.6) + 0.22 * (1 + rows)
     if angle := _label_angle(picture):
-        high += max(map(len, places)) * (0.07 if angle > _ROTATED_LABEL_DEGREES else 0.05)
-    return wide, high
+        height += max(map(len, places)) * (0.07 if angle > _ROTATED_LABEL_DEGREES else 0.05)
+    return width, height
 
 
-def _footer_text(picture: Mapping[str, Any], wide: float) -> str:
-    """What must not be lost where the file goes without its page."""
-    said = (picture["selection"], picture["mixed"], picture["left_out"])
-    letters = int(wide / (_SMALL_FONT_PT * _LETTER_WIDTH_IN))
-    lines = (textwrap.wrap(text, letters) for text in said)
+def _footer_text(picture: Mapping[str, Any], width: float) -> str:
+    """Selection and notes, which must stay with the file."""
+    texts = (picture["selection"], picture["aggregated"], picture["left_out"])
+    letters = int(width / (_SMALL_FONT_PT * _LETTER_WIDTH_IN))
+    lines = (textwrap.wrap(text, letters) for text in texts)
     return "\n".join(line for of_text in lines for line in of_text)
 
 
 def _legend_entry_width(series: Sequence[Mapping[str, Any]]) -> float:
-    """How wide an entry of the legend is, in inches."""
+    """Width of a legend entry in inches."""
     return (
         _MARKER_WIDTH_IN
         + max(len(one["name"]) for one in series) * _LEGEND_FONT_PT * _LETTER_WIDTH_IN
     )
 
 
-def _legend_columns(series: Sequence[Mapping[str, Any]], wide: float) -> int:
-    """How many entries of the legend stand side by side."""
-    return max(1, min(len(series), int(wide / _legend_entry_width(series))))
+def _legend_columns(series: Sequence[Mapping[str, Any]], width: float) -> int:
+    """Number of legend columns."""
+    return max(1, min(len(series), int(width / _legend_entry_width(series))))
 
 
 def _draw_panel(axes: Any, picture: Mapping[str, Any], panel: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ def _draw_panel(axes: Any, picture: Mapping[str, Any], panel: Mapping[str, Any])
         marks = [mark for mark in panel["marks"] if mark["series"] == number]
         if not marks:
             continue
-        look = {"color": one["colour"], "marker": MARKERS[one["marker"]], "markersize": 5}
+        look = {"color": one["color"], "marker": MARKERS[one["marker"]], "markersize": 5}
         x = [_x_position(picture, mark["place"], number) for mark in marks]
         if marks[0]["box"]:
             _draw_boxes(axes, x, marks, _GROUP_WIDTH / len(series), look)
@@ -147,10 +147,10 @@ def _draw_panel(axes: Any, picture: Mapping[str, Any], panel: Mapping[str, Any])
         ]
         if picture["bins"]:
             line = _LINE_STYLES[number % len(_LINE_STYLES)]
-            # The outer halves of the first and the last bin.
+            # Extend the first and last bin to their outer edges.
             x = [x[0] - 0.5, *x, x[-1] + 0.5]
             y = [marks[0]["y"], *(mark["y"] for mark in marks), marks[-1]["y"]]
-            axes.step(x, y, where="mid", color=one["colour"], linestyle=line, linewidth=1.5)
+            axes.step(x, y, where="mid", color=one["color"], linestyle=line, linewidth=1.5)
             continue
         line = "-" if picture["dates"] else "none"
         axes.errorbar(
@@ -205,7 +205,7 @@ def _style_x_axis(axes: Any, picture: Mapping[str, Any], places: Sequence[str]) 
         axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))
     else:
         angle = _label_angle(picture)
-        # Bins are named by their lower edges.
+        # Bins are labeled by their lower edges.
         shift = 0.5 if picture["bins"] else 0.0
         axes.set_xticks(
             [place - shift for place in range(len(places))],
@@ -219,7 +219,7 @@ def _style_x_axis(axes: Any, picture: Mapping[str, Any], places: Sequence[str]) 
 
 
 def _scale_y_axis(axes: Any, picture: Mapping[str, Any]) -> None:
-    """The vertical axis, which panels share: set once all of them are drawn."""
+    """Set the scale of the shared vertical axis, after all panels are drawn."""
     marks = [mark for panel in picture["panels"] for mark in panel["marks"]]
     if picture["log"]:
         axes.set_yscale("log")
@@ -233,33 +233,33 @@ def _scale_y_axis(axes: Any, picture: Mapping[str, Any]) -> None:
 
 
 def _import_dates() -> Any:
-    """matplotlib's module of dates, which says nothing of types."""
+    """Import ``matplotlib.dates``, which has no type annotations."""
     from matplotlib import dates
 
     return dates
 
 
 def _label_angle(picture: Mapping[str, Any]) -> int:
-    """By how much the labels of places must be turned."""
+    """Rotation of the place labels in degrees."""
     places, several = picture["places"], len(picture["panels"]) > 1
     if picture["dates"] or max(map(len, places)) * len(places) < (24 if several else 70):
         return 0
     return 90 if several or len(places) > 12 else _ROTATED_LABEL_DEGREES
 
 
-def _draw_legend(figure: Any, picture: Mapping[str, Any], wide: float) -> None:
+def _draw_legend(figure: Any, picture: Mapping[str, Any], width: float) -> None:
     from matplotlib.lines import Line2D
 
     series = picture["series"]
     if len(series) == 1 and not series[0]["name"]:
         return
     handles = [
-        # A leading underscore would hide the entry.
+        # matplotlib hides entries with a leading underscore.
         Line2D(
             [],
             [],
             label=f" {one['name']}",
-            color=one["colour"],
+            color=one["color"],
             marker="" if picture["bins"] else MARKERS[one["marker"]],
             linestyle=_LINE_STYLES[number % len(_LINE_STYLES)] if picture["bins"] else "none",
         )
@@ -268,7 +268,7 @@ def _draw_legend(figure: Any, picture: Mapping[str, Any], wide: float) -> None:
     figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=_legend_columns(series, wide),
+        ncols=_legend_columns(series, width),
         fontsize=_LEGEND_FONT_PT,
     )
 
@@ -276,14 +276,14 @@ def _draw_legend(figure: Any, picture: Mapping[str, Any], wide: float) -> None:
 def write_tree(
     columns: Sequence[Mapping[str, str]], rows: Sequence[Mapping[str, Any]], title: str
 ) -> bytes:
-    """The rows of a table as a ROOT file with one TTree.
+    """Write rows as a ROOT file with one TTree.
 
-    What is not known is an empty text, NaN, -2^63, or 255 for a truth value.
+    Missing values are an empty text, NaN, -2^63, or 255 for booleans.
 
     Args:
-        columns: each ``name`` and ``type``: text, int, float or bool.
+        columns: each with ``name`` and ``type``: text, int, float or bool.
         rows: values by name.
-        title: of the tree.
+        title: title of the tree.
     """
     import numpy as np
     import uproot
@@ -292,19 +292,19 @@ def write_tree(
     arrays: dict[str, Any] = {}
     for column in columns:
         name = column["name"]
-        found = [row[name] for row in rows]
+        values = [row[name] for row in rows]
         if column["type"] == "text":
-            # ROOT's texts end at the first NUL.
-            arrays[name] = ["" if one is None else str(one).replace("\0", "") for one in found]
+            # ROOT strings end at the first NUL.
+            arrays[name] = ["" if one is None else str(one).replace("\0", "") for one in values]
         else:
             dtype, unknown = kinds[column["type"]]
-            arrays[name] = np.array([unknown if one is None else one for one in found], dtype)
+            arrays[name] = np.array([unknown if one is None else one for one in values], dtype)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "figure.root"
         with uproot.recreate(file) as out:
             types = {
-                name: "string" if isinstance(found, list) else found.dtype
-                for name, found in arrays.items()
+                name: "string" if isinstance(values, list) else values.dtype
+                for name, values in arrays.items()
             }
             out.mktree(TREE_NAME, types, title=title.replace("\0", ""))
             if rows:
@@ -313,16 +313,16 @@ def write_tree(
 
 
 def main() -> None:
-    """Read what is wanted, write the file."""
+    """Read JSON from stdin and write the file to stdout."""
     form = sys.argv[1]
-    wanted = json.load(sys.stdin)
-    made = (
-        write_tree(wanted["columns"], wanted["rows"], wanted["title"])
+    request = json.load(sys.stdin)
+    content = (
+        write_tree(request["columns"], request["rows"], request["title"])
         if form == "root"
-        else draw_figure(wanted["picture"], form)
+        else draw_figure(request["picture"], form)
     )
     with open_binary_stdout() as out:
-        out.write(made)
+        out.write(content)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What Explore is asked for, as an address says it."""
+"""Parameters of Explore's URL."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 
-#: What is drawn of each group.
+#: Kinds of figures.
 MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"
 VIEWS = {MEANS: "means", DISTRIBUTION: "distributions", LATENCY: "read latency"}
-#: What error bars are.
+#: Kinds of error bars.
 RMS, INTERVAL, NO_BARS = "rms", "interval", "none"
 BARS = {RMS: "RMS of executions", INTERVAL: "95 % interval over jobs", NO_BARS: "none"}
 SCALES = {"linear": "linear", "log": "logarithmic"}
-#: Days that are shown when nothing is said, up to the last one that has measurements.
+#: Default window: days up to the last one with measurements.
 DEFAULT_DAYS = 30
-#: Columns by which filters have lists to choose from.
+#: Columns with a list of values in the form.
 FILTERS = ("site", "test_name", "dataset", "door", "axis_root", VARIANT_COLUMN)
 
-#: Parameters that are no conditions on a column.
+#: Parameters that are not conditions on a column.
 _PARAMETERS = (
     "metric",
     "by",
-    "colour",
+    "color",
     "panels",
     "view",
     "bars",
@@ -54,7 +54,7 @@ _PARAMETERS = (
     "table",
 )
 _NOT_PLOTTABLE = ("started_us", "ended_us", "day")
-#: Numbers that can be looked at, in the catalogue's order.
+#: Numbers that can be plotted, in the catalogue's order.
 METRICS = tuple(
     metric
     for metric in CATALOGUE
@@ -62,7 +62,7 @@ METRICS = tuple(
     and metric.owner != "plan"
     and metric.name not in _NOT_PLOTTABLE
 )
-#: What groups can be made of.
+#: Columns that can define groups.
 DIMENSIONS = (
     *TIME_UNITS,
     *(
@@ -81,29 +81,29 @@ DIMENSIONS = (
 
 @dataclass(frozen=True)
 class ExploreQuery:
-    """One figure.
+    """Parameters of one figure.
 
     Attributes:
-        metric: a number of the catalogue, or ``extra_NAME``; of no account for read latencies.
-        by: the column along the horizontal axis.
-        colour: the column that colours and markers tell apart, '' for none.
-        panels: the column of which each value has a panel of its own, '' for none.
-        apart: more columns that colours and markers tell apart.
+        metric: a number of the catalogue, or ``extra_NAME``; ignored for read latencies.
+        by: column along the horizontal axis.
+        color: column shown by color and marker, '' for none.
+        panels: column with one panel per value, '' for none.
+        separated_columns: further columns shown by color and marker.
         view: one of :data:`VIEWS`.
         bars: one of :data:`BARS`.
-        scale: of the vertical axis, one of :data:`SCALES`.
-        kind: what kind of execution, '' for all kinds.
-        campaigns: identities; of all when empty.
-        named: the names of these campaigns.
-        wheres: conditions.
-        wrong: what was typed as conditions and is none.
-        first: the first day, None for no bound.
-        last: the last day, which still counts.
+        scale: scale of the vertical axis, one of :data:`SCALES`.
+        kind: kind of execution, '' for all.
+        campaigns: ids of campaigns; empty for all.
+        campaign_names: names of these campaigns.
+        conditions: conditions on columns.
+        unreadable_conditions: texts that are not valid conditions.
+        first: first day, None for no bound.
+        last: last day, inclusive.
     """
 
     metric: str = "eff_job"
     by: str = "site"
-    colour: str = "axis_root"
+    color: str = "axis_root"
     panels: str = ""
     separated_columns: tuple[str, ...] = ()
     view: str = MEANS
@@ -119,16 +119,16 @@ class ExploreQuery:
 
     @property
     def group_columns(self) -> tuple[str, ...]:
-        """The columns whose values make a group."""
-        names = (self.panels, self.by, *self.separated_columns, self.colour)
+        """Columns whose values define a group."""
+        names = (self.panels, self.by, *self.separated_columns, self.color)
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def figure(self) -> FigureQuery:
-        """The question to the database.
+        """Query to the database.
 
         Raises:
-            ConfigError: a column cannot be used so.
+            ConfigError: a column cannot be used this way.
         """
         return FigureQuery(
             metrics=() if self.view == LATENCY else (self.metric,),
@@ -142,13 +142,13 @@ class ExploreQuery:
 
     @property
     def query_parameters(self) -> list[tuple[str, str]]:
-        """The address that asks the same for good: everything is said, no day moves on."""
-        said = [
+        """All parameters for a permanent link: nothing depends on defaults or on the current day."""
+        fields = [
             (name, getattr(self, name))
-            for name in ("metric", "by", "colour", "panels", "view", "bars", "scale", "kind")
+            for name in ("metric", "by", "color", "panels", "view", "bars", "scale", "kind")
         ]
         return [
-            *said,
+            *fields,
             ("from", self.first.isoformat() if self.first else ""),
             ("to", self.last.isoformat() if self.last else ""),
             *(("campaign", one) for one in self.campaigns),
@@ -156,7 +156,7 @@ class ExploreQuery:
         ]
 
     def chosen_values(self, column: str) -> set[str]:
-        """The values of a column that are asked for."""
+        """Values of a column that the conditions require."""
         return {
             "" if value is None else str(value)
             for where in self.conditions
@@ -166,7 +166,7 @@ class ExploreQuery:
 
     @property
     def typed_conditions(self) -> list[str]:
-        """The conditions that no list of the form holds."""
+        """Conditions that are not choices in a list of the form."""
         return [
             text
             for where in self.conditions
@@ -176,108 +176,113 @@ class ExploreQuery:
 
     @property
     def export_command(self) -> str:
-        """The command that exports the measurements behind the figure; '' where none can."""
+        """Command that exports the figure's measurements; '' if none does."""
         words = ["treehammer", "export", "measurements.root"]
-        words += _parse_condition(f"kind={self.kind}") if self.kind else []
+        words += _where_option(f"kind={self.kind}") if self.kind else []
         for campaign in self.campaigns:
             words += ["--campaign", campaign]
         if self.first:
-            words += _parse_condition(f"day>={calendar_days.day_number(self.first)}")
+            words += _where_option(f"day>={calendar_days.day_number(self.first)}")
         if self.last:
-            words += _parse_condition(f"day<={calendar_days.day_number(self.last)}")
+            words += _where_option(f"day<={calendar_days.day_number(self.last)}")
         for where in self.conditions:
             texts = where.texts
             if len(texts) > 1 or len(self.campaigns) > 1:
                 return ""
-            words += _parse_condition(texts[0])
+            words += _where_option(texts[0])
         return shlex.join(words)
 
 
-def _parse_condition(text: str) -> list[str]:
+def _where_option(text: str) -> list[str]:
     return ["--where", text]
 
 
 def parse_explore_query(request: Request, store: Store, default: ExploreQuery) -> ExploreQuery:
-    """What an address asks for; what it does not say is as in ``default``.
+    """Parse the parameters of a URL; missing ones are taken from ``default``.
 
-    Days that are not said are the last :data:`DAYS` that may have measurements, or all of a
-    campaign's.
+    The default window is the last :data:`DEFAULT_DAYS` days with measurements, or all of a campaign's.
 
     Raises:
-        ConfigError: it asks for what there is not; the sentence names the parameter.
+        ConfigError: a parameter is unknown or invalid.
     """
-    sent = request.query_params
-    for name in sent:
+    parameters = request.query_params
+    for name in parameters:
         if name not in _PARAMETERS and name not in METRICS_BY_NAME:
-            hint = f"{suggest_word(name, [*_PARAMETERS, *METRICS_BY_NAME])}Columns of the catalogue are filters."
-            raise ConfigError(f"there is no parameter {name[:40]!r}", hint=hint)
+            hint = f"{suggest_word(name, [*_PARAMETERS, *METRICS_BY_NAME])}All catalogue columns are filters."
+            raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
     campaigns = {
         row.id: row.name for row in map(store.campaign, _given_values(request, "campaign"))
     }
-    first, last = _parse_window(sent, store, bool(campaigns))
-    if not sent.get("by", default.by):
-        raise ConfigError("by names no column; it is what the horizontal axis shows")
-    wheres = parse_alternatives(_conditions(request))
-    asked = replace(
+    first, last = _parse_window(parameters, store, bool(campaigns))
+    if not parameters.get("by", default.by):
+        raise ConfigError("by is empty; it names the column of the horizontal axis")
+    conditions = parse_alternatives(_conditions(request))
+    query = replace(
         default,
-        metric=sent.get("metric", default.metric),
-        by=sent.get("by", default.by),
-        colour=sent.get("colour", default.colour),
-        panels=sent.get("panels", default.panels),
-        view=_parse_choice(sent, "view", VIEWS, default.view),
-        bars=_parse_choice(sent, "bars", BARS, default.bars),
-        scale=_parse_choice(sent, "scale", SCALES, default.scale),
+        metric=parameters.get("metric", default.metric),
+        by=parameters.get("by", default.by),
+        color=parameters.get("color", default.color),
+        panels=parameters.get("panels", default.panels),
+        view=_parse_choice(parameters, "view", VIEWS, default.view),
+        bars=_parse_choice(parameters, "bars", BARS, default.bars),
+        scale=_parse_choice(parameters, "scale", SCALES, default.scale),
         campaigns=tuple(campaigns),
         campaign_names=tuple(campaigns.values()),
-        conditions=wheres,
+        conditions=conditions,
         first=first,
         last=last,
     )
-    # Who asks for kinds means all of them, or those of the condition.
-    kinds = "kind" in asked.group_columns or any(where.column == "kind" for where in wheres)
+    # Grouping by kind or a condition on it implies all kinds.
+    kinds = "kind" in query.group_columns or any(where.column == "kind" for where in conditions)
     return replace(
-        asked,
-        kind=_parse_choice(sent, "kind", ("", *EXECUTION_KINDS), "" if kinds else default.kind),
+        query,
+        kind=_parse_choice(
+            parameters, "kind", ("", *EXECUTION_KINDS), "" if kinds else default.kind
+        ),
     )
 
 
 def parse_leniently(request: Request, store: Store, default: ExploreQuery) -> ExploreQuery:
-    """What can be understood of an address that asks for what there is not, for the form."""
-    sent = request.query_params
+    """Parse the valid parameters of a URL that has invalid ones, for the form."""
+    parameters = request.query_params
     columns = ("", *DIMENSIONS)
     known: Mapping[str, Iterable[str]] = {
         "metric": [metric.name for metric in METRICS],
         "by": DIMENSIONS,
-        "colour": columns,
+        "color": columns,
         "panels": columns,
         "view": VIEWS,
         "bars": BARS,
         "scale": SCALES,
         "kind": ("", *EXECUTION_KINDS),
     }
-    choices = {name: sent[name] for name, values in known.items() if sent.get(name, "-") in values}
-    right, wrong = [], []
+    choices = {
+        name: parameters[name]
+        for name, values in known.items()
+        if parameters.get(name, "-") in values
+    }
+    valid, invalid = [], []
     for text in _conditions(request):
         try:
             Condition.parse(text)
-            right.append(text)
+            valid.append(text)
         except ConfigError:
-            wrong.append(text)
+            invalid.append(text)
     campaigns: dict[str, str] = {}
     for text in _given_values(request, "campaign"):
         with suppress(ConfigError, NothingToDoError):
             campaigns[store.campaign(text).id] = text
     first = last = None
     with suppress(ConfigError):
-        first, last = _parse_window(sent, store, bool(campaigns))
-    given: dict[str, Any] = {**choices, "first": first, "last": last}
+        first, last = _parse_window(parameters, store, bool(campaigns))
+    fields: dict[str, Any] = {**choices, "first": first, "last": last}
     return replace(
         default,
-        **given,
+        **fields,
         campaigns=tuple(campaigns),
         campaign_names=tuple(campaigns.values()),
-        conditions=parse_alternatives(right),
-        unreadable_conditions=tuple(wrong),
+        conditions=parse_alternatives(valid),
+        unreadable_conditions=tuple(invalid),
     )
 
 
@@ -294,13 +299,13 @@ def _conditions(request: Request) -> list[str]:
 
 
 def _parse_window(
-    sent: Mapping[str, str], store: Store, of_campaigns: bool
+    parameters: Mapping[str, str], store: Store, of_campaigns: bool
 ) -> tuple[date | None, date | None]:
-    first = calendar_days.parse_day(sent["from"], "from") if sent.get("from") else None
-    last = calendar_days.parse_day(sent["to"], "to") if sent.get("to") else None
+    first = calendar_days.parse_day(parameters["from"], "from") if parameters.get("from") else None
+    last = calendar_days.parse_day(parameters["to"], "to") if parameters.get("to") else None
     if first and last and first > last:
         raise ConfigError(f"from ({first}) is later than to ({last})")
-    if of_campaigns or "from" in sent or "to" in sent:
+    if of_campaigns or "from" in parameters or "to" in parameters:
         return first, last
     newest = overview_queries.find_last_day(store)
     if newest is None or calendar_days.day_from_number(newest) == date.max:
@@ -309,8 +314,10 @@ def _parse_window(
     return calendar_days.days_until(last, DEFAULT_DAYS)[0], last
 
 
-def _parse_choice(sent: Mapping[str, str], name: str, known: Collection[str], default: str) -> str:
-    value = sent.get(name, default)
+def _parse_choice(
+    parameters: Mapping[str, str], name: str, known: Collection[str], default: str
+) -> str:
+    value = parameters.get(name, default)
     if value not in known:
         words = ", ".join(word for word in known if word)
         raise ConfigError(f"{name} must be one of {words}, not {value[:40]!r}")

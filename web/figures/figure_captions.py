@@ -1,4 +1,4 @@
-"""A figure in words: its heading, what it is of, what its points and bars are, what was left out."""
+"""Texts of figures: headings, captions, selections and notes on omitted data."""
 
 from __future__ import annotations
 
@@ -19,116 +19,115 @@ from treehammer.web.figures.explore_query import (
 from treehammer.web.figures.figure_points import FigurePoint
 
 _EXCLUDED_NOTE = (
-    "Executions that failed, cannot be true or are not supported are counted in the table and never "
-    "averaged."
+    "Failed, implausible and unsupported executions are counted in the table, but never averaged."
 )
 
 
-def figure_heading(asked: ExploreQuery) -> str:
-    """The figure in a few words."""
-    what = "Read latency" if asked.view == LATENCY else asked.metric
-    each = f", for each {asked.panels}" if asked.panels else ""
-    return f"{what} by {' and '.join(name for name in (asked.by, asked.colour) if name)}{each}"
+def figure_heading(query: ExploreQuery) -> str:
+    """Short heading of a figure."""
+    subject = "Read latency" if query.view == LATENCY else query.metric
+    panels = f", for each {query.panels}" if query.panels else ""
+    return f"{subject} by {' and '.join(name for name in (query.by, query.color) if name)}{panels}"
 
 
-def describe_metric(asked: ExploreQuery) -> str:
-    """What is measured, in a sentence."""
-    if asked.view == LATENCY:
-        return "How long single reads took, of all good executions that were measured so."
-    metric = METRICS_BY_NAME.get(asked.metric)
+def describe_metric(query: ExploreQuery) -> str:
+    """Meaning of the metric, as a sentence."""
+    if query.view == LATENCY:
+        return "Durations of single reads in all good executions that recorded them."
+    metric = METRICS_BY_NAME.get(query.metric)
     if metric is None:
-        return f"{asked.metric}, which a test defines."
+        return f"{query.metric}, a metric defined by the test."
     better = f" {metric.better.capitalize()} is better." if metric.better else ""
-    return f"{asked.metric}: {metric.meaning}{better}"
+    return f"{query.metric}: {metric.meaning}{better}"
 
 
-def describe_selection(asked: ExploreQuery, points: Sequence[FigurePoint]) -> str:
-    """Which executions a figure is of: days, conditions, campaigns, kind, and how many these are."""
+def describe_selection(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
+    """Selected days, conditions, campaigns and kind, and the number of executions."""
     number = sum(point.number for point in points)
-    said = [
-        describe_window(asked),
-        *map(_describe_condition, asked.conditions),
-        *(f"campaign {name}" for name in asked.campaign_names),
-        f"{asked.kind} executions" if asked.kind else "executions of all kinds",
+    parts = [
+        describe_window(query),
+        *map(_describe_condition, query.conditions),
+        *(f"campaign {name}" for name in query.campaign_names),
+        f"{query.kind} executions" if query.kind else "executions of all kinds",
         f"n = {number:,}",
     ]
-    return "; ".join(said)
+    return "; ".join(parts)
 
 
 def _describe_condition(where: Condition) -> str:
     if where.column != VARIANT_COLUMN or where.operator not in ("=", "!="):
         return str(where)
-    said = " or ".join(describe_variant(str(value or "")) or "–" for value in where.values)
-    return f"variant {said}" if where.operator == "=" else f"no variant {said}"
+    texts = " or ".join(describe_variant(str(value or "")) or "–" for value in where.values)
+    return f"variant {texts}" if where.operator == "=" else f"no variant {texts}"
 
 
-def describe_window(asked: ExploreQuery) -> str:
-    """The days of a figure."""
-    if asked.first and asked.last:
-        return f"{asked.first} to {asked.last}"
-    if asked.first or asked.last:
-        return f"from {asked.first}" if asked.first else f"to {asked.last}"
+def describe_window(query: ExploreQuery) -> str:
+    """Days of a figure."""
+    if query.first and query.last:
+        return f"{query.first} to {query.last}"
+    if query.first or query.last:
+        return f"from {query.first}" if query.first else f"to {query.last}"
     return "all days"
 
 
-def y_axis_title(asked: ExploreQuery, unit: DisplayUnit) -> str:
-    """What stands along the vertical axis."""
-    return f"{asked.metric} in {unit.name}" if unit.name else asked.metric
+def y_axis_title(query: ExploreQuery, unit: DisplayUnit) -> str:
+    """Title of the vertical axis."""
+    return f"{query.metric} in {unit.name}" if unit.name else query.metric
 
 
-def describe_groups(asked: ExploreQuery) -> str:
-    """What is drawn of each group."""
-    if asked.view == LATENCY:
+def describe_groups(query: ExploreQuery) -> str:
+    """Explain how each group is drawn."""
+    if query.view == LATENCY:
         return (
-            "Steps are the share of a group's reads in each bin of latency; a bin is twice as wide as "
-            "the one before, and named by its lower edge. Reads are summed up in bins while they are "
-            "measured, so that what lies within one is not known."
+            "Steps show the share of a group's reads in each latency bin. Each bin is twice as wide "
+            "as the previous one and labeled by its lower edge. Reads are binned while they are "
+            "measured, so the distribution within a bin is unknown."
         )
-    said = [
-        _GROUP_CAPTIONS[DISTRIBUTION if asked.view == DISTRIBUTION else asked.bars],
+    parts = [
+        _GROUP_CAPTIONS[DISTRIBUTION if query.view == DISTRIBUTION else query.bars],
         _EXCLUDED_NOTE,
     ]
-    if asked.scale == "log":
-        said.append("Means of zero and below have no place on a logarithmic axis.")
-    return " ".join(said)
+    if query.scale == "log":
+        parts.append("Means of zero or below cannot be shown on a logarithmic axis.")
+    return " ".join(parts)
 
 
-def describe_bars(asked: ExploreQuery) -> str:
-    """What points and bars are, in a few words."""
-    return _BAR_CAPTIONS[asked.bars if asked.view not in (DISTRIBUTION, LATENCY) else asked.view]
+def describe_bars(query: ExploreQuery) -> str:
+    """Short description of points and error bars."""
+    return _BAR_CAPTIONS[query.bars if query.view not in (DISTRIBUTION, LATENCY) else query.view]
 
 
-def explain_empty_figure(asked: ExploreQuery, points: Sequence[FigurePoint]) -> str:
-    """Why nothing can be drawn of groups that there are."""
+def explain_empty_figure(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
+    """Explain why a figure with groups has nothing to draw."""
     good = sum(point.good for point in points)
     if not good:
-        return "Nothing to draw: none of the selected executions is good."
-    if asked.view == LATENCY:
-        return (
-            "Nothing to draw: no good execution that is selected has recorded how long reads took."
-        )
+        return "Nothing to draw: no selected execution is good."
+    if query.view == LATENCY:
+        return "Nothing to draw: no selected good execution recorded read latencies."
     if any(point.mean is not None for point in points):
         return "Nothing to draw: no mean is above zero, and the axis is logarithmic."
-    return f"Nothing to draw: no good execution that is selected has recorded {asked.metric}."
+    return f"Nothing to draw: no selected good execution recorded {query.metric}."
 
 
-def describe_left_out(left: int, of: int, most: tuple[int, int, int], *, newest: bool) -> str:
-    """That not all could be drawn."""
-    places, series, panels = most
+def describe_left_out(
+    left_out: int, total: int, limits: tuple[int, int, int], *, newest: bool
+) -> str:
+    """Note on marks that could not be drawn."""
+    places, series, panels = limits
     which = "newest days, weeks or months" if newest else "first places"
     return (
-        f"The figure shows {of - left} of {of} marks: at most the {places} {which}, {series} series and "
-        f"{panels} panels. CSV, JSON and TTree have all."
+        f"The figure shows {total - left_out} of {total} marks: at most the {places} {which}, "
+        f"{series} series and {panels} panels. CSV, JSON and TTree hold all."
     )
 
 
 _GROUP_CAPTIONS = {
-    DISTRIBUTION: "Boxes hold the middle half of the executions around their median, whiskers end at "
-    "the 5 % and 95 % quantiles.",
-    RMS: "Points are means over executions, error bars their RMS around the mean; a single one has no "
-    "bar.",
-    INTERVAL: "Points are means over jobs of each job's mean, error bars the 95 % t interval of that "
-    "mean; one job alone has no bar.",
+    DISTRIBUTION: "Boxes span the quartiles around the median, whiskers the 5 % and 95 % quantiles of "
+    "the executions.",
+    RMS: "Points are means over executions, error bars their RMS around the mean; single executions "
+    "have no bar.",
+    INTERVAL: "Points are means over the jobs' means, error bars the 95 % t interval; single jobs have "
+    "no bar.",
     NO_BARS: "Points are means over executions.",
 }
 _BAR_CAPTIONS = {

@@ -1,4 +1,4 @@
-"""A figure laid out: panels, places, series and their points, for browser and printer alike."""
+"""Layout of figures, common to the browser and to files: panels, places, series and marks."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from treehammer.web.figures.figure_captions import describe_left_out
 from treehammer.web.figures.figure_points import CAMPAIGN_COLUMN, FigurePoint, FigurePoints
 from treehammer.web.figures.plot_style import MARKERS, PALETTE
 
-#: What one picture can hold and still be read; files of the table have the rest.
+#: Limits that keep a figure readable; exported tables have no limits.
 MAX_PLACES, MAX_SERIES, MAX_PANELS = 120, 48, 24
-#: Along a time axis, where labels need not all be written.
+#: Maximum places along a time axis, where not all labels need to be drawn.
 MAX_TIMES = 400
 _MARKERS = tuple(MARKERS)
-#: What is not known, or the only one there is.
+#: Label of missing values.
 UNKNOWN_NAME = "not known"
 _MAX_LABEL_CHARS, _MAX_SERIES_CHARS = 60, 90
 
 
 @dataclass(frozen=True)
 class FigureSeries:
-    """What has a colour and a marker of its own."""
+    """A series with its own color and marker."""
 
     name: str
-    colour: str
+    color: str
     marker: str
 
 
 @dataclass(frozen=True)
 class FigureMark:
-    """A point: where it stands, its value, the ends of its bar, and its numbers in words.
+    """A point with its value, error bar and tooltip.
 
     ``box`` holds the 5 %, 25 %, 50 %, 75 % and 95 % quantiles of a distribution.
     """
@@ -54,7 +54,7 @@ class FigureMark:
 
 @dataclass(frozen=True)
 class FigurePanel:
-    """A panel and its title, '' where there is only one."""
+    """A panel and its title, '' if it is the only one."""
 
     title: str
     marks: tuple[FigureMark, ...]
@@ -62,24 +62,24 @@ class FigurePanel:
 
 @dataclass(frozen=True)
 class FigureLayout:
-    """All that is drawn.
+    """A complete figure, serialized as JSON for the browser.
 
     Attributes:
-        title: of the whole.
-        x_title: what stands along the horizontal axis.
-        y_title: what is measured, with its unit.
-        dates: whether places are days (ISO), to be drawn as a trend.
-        bins: whether places are bins, named by their lower edges, to be drawn as steps.
-        log: whether the vertical axis is logarithmic.
-        places: along the horizontal axis.
+        title: title of the figure.
+        x_title: title of the horizontal axis.
+        y_title: metric and unit.
+        dates: places are ISO dates, drawn as a trend.
+        bins: places are bins labeled by their lower edges, drawn as steps.
+        log: logarithmic vertical axis.
+        places: labels along the horizontal axis.
         series: at least one.
-        panels: one, or small multiples with the same axes.
-        bars: what points and bars are, in a few words.
-        shared: what all variants in it have, '' for none.
-        caption: what points and bars are in full.
-        selection: which executions it is of.
-        mixed: what is taken together in its points, '' for nothing.
-        left_out: what could not be drawn, '' for nothing.
+        panels: one, or small multiples with common axes.
+        bars: short description of points and bars.
+        shared: axes that all variants have in common, '' for none.
+        caption: full description of points and bars.
+        selection: description of the selected executions.
+        aggregated: note on values aggregated in points, '' for none.
+        left_out: note on marks that could not be drawn, '' for none.
     """
 
     title: str
@@ -95,13 +95,13 @@ class FigureLayout:
     shared: str
     caption: str
     selection: str
-    mixed: str
+    aggregated: str
     left_out: str = ""
 
 
 @dataclass(frozen=True)
 class MarkPosition:
-    """Where a mark belongs, by the texts that people read there."""
+    """Panel, place and series of a mark, by their labels."""
 
     panel: str
     place: str
@@ -109,18 +109,18 @@ class MarkPosition:
 
 
 class GroupNames:
-    """The values of a column as they are written beside each other.
+    """Labels of a column's values.
 
     Args:
-        found: the figure.
-        points: those of it whose values are named.
-        column: '' for none, where everything has the same empty name.
-        apart: more columns whose values stand before those of the column.
+        data: the figure's points.
+        points: the points whose values are labeled.
+        column: '' for none; then all values have the same empty label.
+        apart: further columns whose values precede the column's.
     """
 
     def __init__(
         self,
-        found: FigurePoints,
+        data: FigurePoints,
         points: Iterable[FigurePoint],
         column: str,
         apart: Sequence[str] = (),
@@ -130,11 +130,11 @@ class GroupNames:
         keys = {tuple(point.key.get(name) for name in self._columns) for point in points}
         ordered = sorted(keys, key=lambda key: [*map(_time_rank, key)])
         values = sorted({key[-1] for key in keys}, key=_time_rank)
-        text_of = group_value_writers(found, column)
+        text_of = group_value_writers(data, column)
         texts = {value: text_of(value) if column else "" for value in values}
-        self._variants = found.variants if column == VARIANT_COLUMN else VariantLabels()
-        if names := _value_names(found, column):
-            # In the order of the names: the same variant of two releases side by side.
+        self._variants = data.variants if column == VARIANT_COLUMN else VariantLabels()
+        if names := _value_names(data, column):
+            # Order of the labels: releases of the same variant are adjacent.
             places = {value: place for place, value in enumerate(names)}
             last = len(places)
             ordered.sort(key=lambda key: places.get(str(key[-1]), last))
@@ -153,79 +153,79 @@ class GroupNames:
 
     @property
     def all(self) -> list[str]:
-        """Each name once, in order."""
+        """Distinct labels in order."""
         return list(dict.fromkeys(self._texts.values()))
 
     @property
     def are_time(self) -> bool:
-        """Whether they are days, weeks or months that a calendar has."""
+        """Whether all labels are valid days, weeks or months."""
         return is_time_axis(self.column, self.all)
 
     def select_drawable(self, most: int) -> list[str]:
-        """As many as can be drawn: of times the newest."""
+        """The first labels up to a limit; of times the newest."""
         return self.all[-most:] if self.are_time else self.all[:most]
 
     def axis_names(self) -> tuple[Mapping[str, str], str]:
-        """Shorter names for places along an axis, where there are any, and the axis' title."""
+        """Shorter labels for places along an axis, if any, and the axis' title."""
         if not self._variants.axes:
             return {}, self.column
         return self._variants.values, " · ".join(self._variants.axes)
 
     def build_series(self) -> list[FigureSeries]:
-        """A series for each name; of one variant in several releases the colour is the same."""
-        kin: dict[str, tuple[Scalar, ...]] = {}
+        """Build one series per label; releases of the same variant share a color."""
+        family_of: dict[str, tuple[Scalar, ...]] = {}
         releases_of: dict[str, str] = {}
         for (*apart, value), text in self._texts.items():
             variant = str(value) if self._variants.names and value else ""
-            kin.setdefault(text, (*apart, drop_release_axis(variant) if variant else text))
+            family_of.setdefault(text, (*apart, drop_release_axis(variant) if variant else text))
             releases_of.setdefault(text, release_of_variant(variant))
-        families = list(dict.fromkeys(kin.values()))
+        families = list(dict.fromkeys(family_of.values()))
         releases = sorted(set(releases_of.values()), key=natural_sort_key)
-        found = [
+        series = [
             _plain_series(name, place)
             if len(releases) < 2
             else _release_series(
                 name,
-                families.index(kin[name]),
+                families.index(family_of[name]),
                 releases.index(releases_of[name]),
                 len(releases),
             )
-            for place, name in enumerate(kin)
+            for place, name in enumerate(family_of)
         ]
         kept = set(self.select_drawable(MAX_SERIES))
-        return [one for one in found if one.name in kept]
+        return [one for one in series if one.name in kept]
 
 
 def _time_rank(value: Scalar) -> tuple[Any, ...]:
     return (2,) if value is None else natural_sort_key(value)
 
 
-#: Makes a mark when it is known which series and place it has; there may be more than are shown.
+#: Builds a mark from the numbers of its series and place; called for drawable marks only.
 MarkFactory = Callable[[int, int], FigureMark]
 
 
 def lay_out_figure(
     empty: FigureLayout,
-    found: Iterable[tuple[MarkPosition, MarkFactory]],
+    marks: Iterable[tuple[MarkPosition, MarkFactory]],
     short: Mapping[str, str] | None = None,
 ) -> FigureLayout:
-    """Put marks where they belong.
+    """Place marks in their panels.
 
     Args:
-        empty: with the panels, places and series that it can hold, in their order.
-        found: where marks belong, and what makes them.
-        short: names of places that are written otherwise.
+        empty: a layout with the panels, places and series that can be drawn.
+        marks: position and factory of each mark.
+        short: shorter labels of places.
     """
     panels: dict[str, list[FigureMark]] = {one.title: [] for one in empty.panels}
     names = {one.name: number for number, one in enumerate(empty.series)}
     numbers = {place: number for number, place in enumerate(empty.places)}
     count = 0
-    for spot, mark in found:
+    for position, make_mark in marks:
         count += 1
-        if spot.panel in panels and spot.place in numbers and spot.name in names:
-            panels[spot.panel].append(mark(names[spot.name], numbers[spot.place]))
-    left = count - sum(map(len, panels.values()))
-    most = (MAX_TIMES if empty.dates else MAX_PLACES, MAX_SERIES, MAX_PANELS)
+        if position.panel in panels and position.place in numbers and position.name in names:
+            panels[position.panel].append(make_mark(names[position.name], numbers[position.place]))
+    left_out = count - sum(map(len, panels.values()))
+    limits = (MAX_TIMES if empty.dates else MAX_PLACES, MAX_SERIES, MAX_PANELS)
     return replace(
         empty,
         places=tuple(shorten_label((short or {}).get(place, place)) for place in empty.places),
@@ -233,25 +233,26 @@ def lay_out_figure(
             replace(one, name=shorten_label(one.name, _MAX_SERIES_CHARS)) for one in empty.series
         ),
         panels=tuple(
-            FigurePanel(shorten_label(title), tuple(marks)) for title, marks in panels.items()
+            FigurePanel(shorten_label(title), tuple(panel_marks))
+            for title, panel_marks in panels.items()
         ),
-        left_out=describe_left_out(left, count, most, newest=empty.dates) if left else "",
+        left_out=describe_left_out(left_out, count, limits, newest=empty.dates) if left_out else "",
     )
 
 
-def group_value_writers(found: FigurePoints, name: str) -> Callable[[Scalar], str]:
-    """How values of a group's column are written for people."""
-    names = _value_names(found, name)
+def group_value_writers(data: FigurePoints, name: str) -> Callable[[Scalar], str]:
+    """Formatter of the values of a group's column."""
+    names = _value_names(data, name)
     return lambda value: names.get(str(value)) or format_value(name, value)
 
 
-def _value_names(found: FigurePoints, column: str) -> Mapping[str, str]:
-    """Value of a column -> what it is called, in order, where that is not the value itself."""
-    return {VARIANT_COLUMN: found.variants.names, CAMPAIGN_COLUMN: found.campaigns}.get(column, {})
+def _value_names(data: FigurePoints, column: str) -> Mapping[str, str]:
+    """Value -> label in order, for columns whose labels differ from their values."""
+    return {VARIANT_COLUMN: data.variants.names, CAMPAIGN_COLUMN: data.campaigns}.get(column, {})
 
 
 def format_value(name: str, value: Scalar) -> str:
-    """A value of a column for people; days as ``2026-03-01``."""
+    """Format a value of a column; days as ``2026-03-01``."""
     if value is None or value == "":
         return UNKNOWN_NAME
     if isinstance(value, bool):
@@ -265,12 +266,12 @@ def format_value(name: str, value: Scalar) -> str:
 
 
 def is_time_axis(column: str, places: Sequence[str]) -> bool:
-    """Whether places are days, weeks or months that a calendar has."""
+    """Whether places are valid days, weeks or months."""
     return column in (DAY, WEEK, MONTH) and all(map(_is_day, places))
 
 
 def _plain_series(name: str, place: int) -> FigureSeries:
-    # Neighbours differ in both, and 24 pass before any pair comes again.
+    # Neighbours differ in both, and combinations repeat after 24 series.
     marker = (place + place // 24) % len(_MARKERS)
     return FigureSeries(name, PALETTE[place % len(PALETTE)], _MARKERS[marker])
 
@@ -289,6 +290,6 @@ def _is_day(text: str) -> bool:
 
 
 def shorten_label(text: str, longest: int = _MAX_LABEL_CHARS) -> str:
-    """No longer than an axis can bear, and nothing that is no character."""
+    """Truncate a label and replace unprintable characters."""
     clean = "".join(c if c.isprintable() else "�" for c in text)
     return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"

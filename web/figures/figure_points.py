@@ -1,4 +1,4 @@
-"""The points of a figure: what is asked for, found in the database, within stated limits."""
+"""Points of a figure, loaded from the database within limits."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from treehammer.web.figures.explore_query import (
     ExploreQuery,
 )
 
-#: The column of campaigns' identities.
+#: Name of the column of campaign ids.
 CAMPAIGN_COLUMN = "campaign_id"
-#: Measurements that a figure may read one by one, where no roll-up answers.
+#: Maximum number of measurements read individually, if roll-ups do not suffice.
 MAX_READ = 300_000
-#: Groups that a figure may have.
+#: Maximum number of groups of a figure.
 MAX_GROUPS = 20_000
-#: Shares of a distribution that are told: two whiskers, the box, the median.
+#: Quantiles of a distribution: whiskers, box and median.
 QUANTILE_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
-#: Columns of roll-ups that say nothing of what was done: good executions have no failure.
+#: Roll-up columns that do not describe the work; good executions have no failure class.
 _OUTCOME_COLUMNS = (*TIME_UNITS, "failure_class")
 
 Key = tuple[Scalar, ...]
@@ -48,24 +48,24 @@ Key = tuple[Scalar, ...]
 
 @dataclass(frozen=True)
 class FigurePoint:
-    """One group.
+    """One group of a figure.
 
     Attributes:
-        key: its values, by the columns of :attr:`Asked.groups`.
+        key: values of the group columns.
         number: good executions that have the metric.
-        mean: of these; over jobs where the bar is an interval.
-        rms: of these executions, around their mean.
-        low: lower end of the interval of the mean; None where nothing can be said.
-        high: its upper end.
-        jobs: how many, where the bar is an interval.
-        smallest: value; None where roll-ups answered, which do not know it.
-        largest: value.
-        quantiles: at :data:`QUANTILES`, of a distribution.
+        mean: mean of these; with intervals, mean over jobs.
+        rms: RMS of these executions around their mean.
+        low: lower end of the mean's interval, None if undefined.
+        high: upper end of the interval.
+        jobs: number of jobs, with intervals.
+        smallest: smallest value, None for roll-ups, which do not store it.
+        largest: largest value.
+        quantiles: at :data:`QUANTILE_SHARES`, for distributions.
         reads: by latency, see :attr:`treehammer.sql.read.figure_query.FigureGroup.reads`.
-        good: executions that came back whole and can be true.
-        failed: those that did not, without those that are not supported.
-        implausible: those that cannot be true.
-        not_supported: those of what a release or set-up cannot do at all.
+        good: plausible executions that succeeded.
+        failed: failed executions, without unsupported ones.
+        implausible: executions with impossible values.
+        not_supported: executions of features that the release or setup lacks.
     """
 
     key: Mapping[str, Scalar]
@@ -85,7 +85,7 @@ class FigurePoint:
     not_supported: int = 0
 
     def latency_quantile_s(self, share: float) -> float | None:
-        """Seconds below which a share of the reads took; None without reads."""
+        """Quantile of read latency in seconds, None without reads."""
         return FigureGroup({}, {}, {}, self.reads).latency_quantile_s(share)
 
 
@@ -94,11 +94,11 @@ class FigurePoints:
     """All groups of a figure.
 
     Attributes:
-        points: in natural order.
-        source: where they come from: ``roll-ups`` or ``measurements``.
-        mix: what they take together.
-        variants: of all groups, where groups have them.
-        campaigns: of all groups, where groups have them: identity -> a name of its own, by names.
+        points: in natural order of their groups.
+        source: ``roll-ups`` or ``measurements``.
+        aggregation: numbers of values aggregated in points.
+        variants: labels of variants, if groups have them.
+        campaigns: campaign id -> unique name, if groups have them.
     """
 
     points: tuple[FigurePoint, ...]
@@ -108,58 +108,58 @@ class FigurePoints:
     campaigns: Mapping[str, str] = field(default_factory=dict)
 
 
-def load_points(store: Store, asked: ExploreQuery) -> FigurePoints:
-    """The points of a figure.
+def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
+    """Load the points of a figure.
 
     Raises:
-        ConfigError: a column cannot be used so, more than :data:`MOST_READ` measurements would
-            have to be read, or there are more than :data:`MOST_GROUPS` groups.
+        ConfigError: a column cannot be used this way, or the figure would read more than
+            :data:`MAX_READ` measurements or have more than :data:`MAX_GROUPS` groups.
     """
-    figure = asked.figure
-    single = asked.view == DISTRIBUTION or _is_interval(asked)
+    figure = query.figure
+    reads_values = query.view == DISTRIBUTION or _is_interval(query)
     with store.connection() as connection:
         snapshot = DatabaseSnapshot(connection)
-        if single or figure.source == "measurements":
+        if reads_values or figure.source == "measurements":
             _require_few_groups(figure_values.estimate_max_measurements(connection, figure))
-        if figure.source == "roll-ups" and not _is_interval(asked):
+        if figure.source == "roll-ups" and not _is_interval(query):
             groups: Sequence[FigureGroup] = snapshot.fetch_figure(figure, MAX_GROUPS).groups
-            named = tuple(
+            stored_columns = tuple(
                 name for name in _stored_columns(figure.by) if name not in _OUTCOME_COLUMNS
             )
-            behind = fetch_work(connection, figure, named)
+            work = fetch_work(connection, figure, stored_columns)
         else:
-            # Measurements are read once: by all that is taken together, and by job for intervals.
-            names = (*figure.by, *(["job_id"] if _is_interval(asked) else []))
-            named = _stored_columns(names)
-            parts = snapshot.fetch_figure(replace(figure, by=named)).groups
+            # Measurements are read once, grouped by all aggregated columns, and by job for intervals.
+            names = (*figure.by, *(["job_id"] if _is_interval(query) else []))
+            stored_columns = _stored_columns(names)
+            parts = snapshot.fetch_figure(replace(figure, by=stored_columns)).groups
             groups = _merge_groups(parts, names)
-            behind = [tuple(part.by.values()) for part in parts if _is_drawn(part, asked)]
+            work = [tuple(part.by.values()) for part in parts if _is_drawn(part, query)]
         values: Iterable[tuple[Key, float]] = ()
-        if asked.view == DISTRIBUTION:
+        if query.view == DISTRIBUTION:
             values = figure_values.fetch_values(connection, figure)
-        points = _build_points(groups, values, asked)
+        points = _build_points(groups, values, query)
     require_max_groups(len(points), MAX_GROUPS)
-    source = "measurements" if single else figure.source
+    source = "measurements" if reads_values else figure.source
     return FigurePoints(
-        tuple(_sort_points(points, asked.group_columns)),
+        tuple(_sort_points(points, query.group_columns)),
         source,
-        count_aggregated(asked.group_columns, named, behind),
-        _variant_labels(points, asked.group_columns),
-        _campaign_names(store, points, asked.group_columns),
+        count_aggregated(query.group_columns, stored_columns, work),
+        _variant_labels(points, query.group_columns),
+        _campaign_names(store, points, query.group_columns),
     )
 
 
 def _variant_labels(points: Iterable[FigurePoint], groups: Sequence[str]) -> VariantLabels:
-    found = {point.key[VARIANT_COLUMN] for point in points} if VARIANT_COLUMN in groups else ()
-    return label_variants(map(str, filter(None, found)), release_told="axis_root" in groups)
+    variants = {point.key[VARIANT_COLUMN] for point in points} if VARIANT_COLUMN in groups else ()
+    return label_variants(map(str, filter(None, variants)), hide_release="axis_root" in groups)
 
 
 def _campaign_names(
     store: Store, points: Iterable[FigurePoint], groups: Sequence[str]
 ) -> Mapping[str, str]:
-    found = {point.key[CAMPAIGN_COLUMN] for point in points} if CAMPAIGN_COLUMN in groups else ()
-    named = campaign_queries.fetch_distinct_names(store, sorted(map(str, filter(None, found))))
-    return dict(sorted(named.items(), key=lambda one: natural_sort_key(one[1])))
+    ids = {point.key[CAMPAIGN_COLUMN] for point in points} if CAMPAIGN_COLUMN in groups else ()
+    names = campaign_queries.fetch_distinct_names(store, sorted(map(str, filter(None, ids))))
+    return dict(sorted(names.items(), key=lambda one: natural_sort_key(one[1])))
 
 
 def _stored_columns(names: Sequence[str]) -> tuple[str, ...]:
@@ -167,57 +167,60 @@ def _stored_columns(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _merge_groups(parts: Iterable[FigureGroup], names: Sequence[str]) -> list[FigureGroup]:
-    """Groups by fewer columns than they are given by."""
-    together: dict[Key, list[FigureGroup]] = defaultdict(list)
+    """Merge groups into coarser ones."""
+    members_by_key: dict[Key, list[FigureGroup]] = defaultdict(list)
     for part in parts:
-        together[tuple(part.by[name] for name in names)].append(part)
-    found = []
-    for key, own in together.items():
+        members_by_key[tuple(part.by[name] for name in names)].append(part)
+    merged = []
+    for key, members in members_by_key.items():
         outcomes: Counter[str] = Counter()
-        for part in own:
+        for part in members:
             outcomes.update(part.outcomes)
-        found.append(
+        merged.append(
             FigureGroup(
                 dict(zip(names, key, strict=True)),
                 outcomes,
-                {name: sum((p.metrics[name] for p in own), Moments()) for name in own[0].metrics},
-                [sum(bins) for bins in zip(*(part.reads for part in own), strict=True)],
+                {
+                    name: sum((p.metrics[name] for p in members), Moments())
+                    for name in members[0].metrics
+                },
+                [sum(bins) for bins in zip(*(part.reads for part in members), strict=True)],
             )
         )
-    return found
+    return merged
 
 
-def _is_drawn(group: FigureGroup, asked: ExploreQuery) -> bool:
-    """Whether anything of a group is drawn."""
+def _is_drawn(group: FigureGroup, query: ExploreQuery) -> bool:
+    """Whether a group contributes to the drawing."""
     return (
-        any(group.reads) if asked.view == LATENCY else group.metrics[asked.metric].value_count > 0
+        any(group.reads) if query.view == LATENCY else group.metrics[query.metric].value_count > 0
     )
 
 
-def _is_interval(asked: ExploreQuery) -> bool:
-    return asked.view == MEANS and asked.bars == INTERVAL
+def _is_interval(query: ExploreQuery) -> bool:
+    return query.view == MEANS and query.bars == INTERVAL
 
 
 def _build_points(
-    groups: Sequence[FigureGroup], values: Iterable[tuple[Key, float]], asked: ExploreQuery
+    groups: Sequence[FigureGroup], values: Iterable[tuple[Key, float]], query: ExploreQuery
 ) -> list[FigurePoint]:
-    if asked.view == LATENCY:
+    if query.view == LATENCY:
         return [_group_reads(group) for group in groups]
-    if asked.view == DISTRIBUTION:
-        return _distribution_points(groups, values, asked)
-    if asked.bars == INTERVAL:
-        return _mean_over_jobs(groups, asked)
-    return [_point_of_group(group, asked) for group in groups]
+    if query.view == DISTRIBUTION:
+        return _distribution_points(groups, values, query)
+    if query.bars == INTERVAL:
+        return _mean_over_jobs(groups, query)
+    return [_point_of_group(group, query) for group in groups]
 
 
 def _require_few_groups(count: int) -> None:
     if count <= MAX_READ:
         return
     raise ConfigError(
-        f"this figure would read up to {count:,} measurements one by one, and {MAX_READ:,} is the limit",
+        f"this figure would read up to {count:,} measurements; the limit is {MAX_READ:,}",
         hint="Choose fewer days, a campaign, a site or a release. Means of the metrics "
-        f"{', '.join(ROLLUP_METRICS[:6])} and some more, by site, test, variant, release, dataset, door and "
-        "day, are kept summed up and have no limit.",
+        f"{', '.join(ROLLUP_METRICS[:6])} and some others by site, test, variant, release, dataset, "
+        "door and day are stored aggregated and have no limit.",
     )
 
 
@@ -227,8 +230,8 @@ def _group_reads(group: FigureGroup) -> FigurePoint:
     )
 
 
-def _point_of_group(group: FigureGroup, asked: ExploreQuery) -> FigurePoint:
-    moments = group.metrics[asked.metric]
+def _point_of_group(group: FigureGroup, query: ExploreQuery) -> FigurePoint:
+    moments = group.metrics[query.metric]
     return FigurePoint(
         key=group.by,
         number=moments.value_count,
@@ -247,23 +250,23 @@ def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
     return {outcome.key: count for outcome, count in sum_outcomes(counts).items()}
 
 
-def _mean_over_jobs(groups: Iterable[FigureGroup], asked: ExploreQuery) -> list[FigurePoint]:
-    """The mean over jobs of each job's mean, with its t interval."""
-    # scipy takes a second to load, which only who asks for intervals waits for.
+def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[FigurePoint]:
+    """Means over the jobs' means, with t intervals."""
+    # scipy takes a second to load and is needed for intervals only.
     from treehammer.analysis.statistics.estimates import estimate_paired
 
-    together: dict[Key, list[FigureGroup]] = defaultdict(list)
+    groups_by_key: dict[Key, list[FigureGroup]] = defaultdict(list)
     for group in groups:
-        together[tuple(group.by[name] for name in asked.group_columns)].append(group)
+        groups_by_key[tuple(group.by[name] for name in query.group_columns)].append(group)
     points = []
-    for key, of_key in together.items():
-        moments = [group.metrics[asked.metric] for group in of_key]
+    for key, of_key in groups_by_key.items():
+        moments = [group.metrics[query.metric] for group in of_key]
         means = [one.mean for one in moments if one.mean is not None]
         estimate = estimate_paired(means)
         low, high = estimate.interval() if estimate else (None, None)
         points.append(
             FigurePoint(
-                key=dict(zip(asked.group_columns, key, strict=True)),
+                key=dict(zip(query.group_columns, key, strict=True)),
                 number=sum(one.value_count for one in moments),
                 mean=sum(means) / len(means) if means else None,
                 low=low,
@@ -276,7 +279,7 @@ def _mean_over_jobs(groups: Iterable[FigureGroup], asked: ExploreQuery) -> list[
 
 
 def _distribution_points(
-    groups: Iterable[FigureGroup], values: Iterable[tuple[Key, float]], asked: ExploreQuery
+    groups: Iterable[FigureGroup], values: Iterable[tuple[Key, float]], query: ExploreQuery
 ) -> list[FigurePoint]:
     import numpy as np
 
@@ -285,33 +288,35 @@ def _distribution_points(
         by_key[key].append(value)
     points = []
     for group in groups:
-        found = by_key.get(tuple(group.by[name] for name in asked.group_columns), [])
+        group_values = by_key.get(tuple(group.by[name] for name in query.group_columns), [])
         numbers: dict[str, Any] = {}
-        if found:
+        if group_values:
             numbers = {
-                "mean": float(np.mean(found)),
-                "smallest": min(found),
-                "largest": max(found),
-                "quantiles": tuple(map(float, np.quantile(found, QUANTILE_SHARES))),
+                "mean": float(np.mean(group_values)),
+                "smallest": min(group_values),
+                "largest": max(group_values),
+                "quantiles": tuple(map(float, np.quantile(group_values, QUANTILE_SHARES))),
             }
-        points.append(FigurePoint(group.by, len(found), **numbers, **_count_outcomes([group])))
+        points.append(
+            FigurePoint(group.by, len(group_values), **numbers, **_count_outcomes([group]))
+        )
     return points
 
 
 def _sort_points(points: list[FigurePoint], names: Sequence[str]) -> list[FigurePoint]:
-    """In natural order of their groups."""
-    # Values are told apart by type, too: 1 is true, and yet another value.
-    values = {name: {_parse_number(point.key[name]) for point in points} for name in names}
+    """Sort points in natural order of their groups."""
+    # Values are distinguished by type as well: 1 equals true.
+    values = {name: {_typed_value(point.key[name]) for point in points} for name in names}
     ranks = {
-        name: {one: rank for rank, one in enumerate(sorted(found, key=_sort_order))}
-        for name, found in values.items()
+        name: {one: rank for rank, one in enumerate(sorted(distinct, key=_sort_order))}
+        for name, distinct in values.items()
     }
     return sorted(
-        points, key=lambda one: [ranks[name][_parse_number(one.key[name])] for name in names]
+        points, key=lambda one: [ranks[name][_typed_value(one.key[name])] for name in names]
     )
 
 
-def _parse_number(value: Scalar) -> tuple[type, Scalar]:
+def _typed_value(value: Scalar) -> tuple[type, Scalar]:
     return type(value), value
 
 

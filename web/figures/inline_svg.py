@@ -16,20 +16,20 @@ _XLINK = "http://www.w3.org/1999/xlink"
 
 @dataclass(frozen=True)
 class InlineFigure:
-    """An SVG element, with its points in words as its label, and the caption beneath it."""
+    """An SVG element with a description of its points, and a caption."""
 
     svg: str
     caption: str
 
 
 def xml_text(text: str) -> str:
-    """Text that XML can hold, and no longer than a figure can bear."""
+    """Truncate text and replace characters that XML cannot hold."""
     clean = "".join(c if c.isprintable() else "�" for c in text)
     return clean if len(clean) <= 48 else f"{clean[:47]}…"
 
 
 def render_svg(figure: Figure, name: str, alt: str) -> str:
-    """The figure as an inline element: no date, ids of its own, ink from the page."""
+    """Render a figure as an inline SVG element with own ids, without date, in the page's text color."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     text = stream.getvalue()
@@ -39,7 +39,7 @@ def render_svg(figure: Figure, name: str, alt: str) -> str:
     for element in root.iter():
         for key, value in element.attrib.items():
             element.set(key, _own_ids(key, value, name))
-    # The page gives the size; the viewBox keeps the shape, and text stays readable.
+    # The page sets the size, the viewBox keeps the aspect ratio.
     del root.attrib["width"], root.attrib["height"]
     least = f"min-width: {4.5 * figure.get_figwidth():.0f}rem"
     root.attrib.update({"role": "img", "aria-label": alt, "style": least})

@@ -1,4 +1,4 @@
-"""Line charts over days as drawings inside the page: they need no script and follow its colours."""
+"""Line charts over days as inline SVG, without scripts and in the page's colors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-#: Pixels of the drawing, and what is kept free around the lines for texts.
+#: Size in pixels, and margins for labels.
 WIDTH, HEIGHT = 900, 320
 LEFT, RIGHT, TOP, BOTTOM = 76, 16, 28, 32
-#: What of the left stays in sight while the rest is scrolled: the axis of values.
+#: Width of the value axis, which stays visible while the chart is scrolled.
 AXIS_WIDTH = 58
-#: Marks that are nearer to each other become one.
+#: Marks closer than this are merged into a band.
 _MIN_MARK_DISTANCE = 18.0
-#: The fewest steps of the axis of values, the most texts on that of days.
+#: Minimum number of steps of the value axis, maximum number of labels of the date axis.
 _MIN_VALUE_STEPS, _MAX_DATE_LABELS = 5, 8
 
 
@@ -23,11 +23,11 @@ class ChartDot:
     """A value on a day.
 
     Attributes:
-        day: when.
-        value: in the chart's unit.
-        error: what it may be off by, None when that is not known.
-        text: about it, when it is pointed at.
-        hollow: drawn as an outline.
+        day: the day.
+        value: the value.
+        error: half length of the error bar, None if unknown.
+        text: tooltip.
+        hollow: draw an outline only.
     """
 
     day: date
@@ -39,7 +39,14 @@ class ChartDot:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """Dots in order of days; ``look`` is a class of the style sheet, ``round`` dots or squares."""
+    """A line through dots in order of days.
+
+    Attributes:
+        name: name in the legend.
+        css_class: CSS class.
+        dots: in order of days.
+        round: draw circles instead of squares.
+    """
 
     name: str
     css_class: str
@@ -49,7 +56,7 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class ChartMark:
-    """A vertical line on a day, with its number above it and a text when it is pointed at."""
+    """A numbered vertical line on a day with a tooltip."""
 
     day: date
     number: int
@@ -58,7 +65,7 @@ class ChartMark:
 
 @dataclass(frozen=True)
 class MarkBand:
-    """A mark in pixels, or several that are too near to each other: a band from ``x`` to ``end``."""
+    """One mark in pixels, or a band from ``x`` to ``end`` for several close ones."""
 
     x: float
     end: float
@@ -78,14 +85,14 @@ class PlacedDot:
 
 
 class LineChart:
-    """What a template draws.
+    """Geometry of a chart, for a template.
 
     Args:
-        title: what it shows, for those who do not see it.
-        lines: at least one of them with a dot.
-        marks: vertical lines, in order of days.
-        first: the first day of the axis.
-        last: the last one.
+        title: description for screen readers.
+        lines: at least one of them has a dot.
+        marks: vertical lines in order of days.
+        first: first day of the axis.
+        last: last day of the axis.
     """
 
     def __init__(
@@ -109,18 +116,18 @@ class LineChart:
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
-        """Heights and their texts."""
+        """Positions and labels of the value axis."""
         return [(self._y(value), f"{value:.6g}") for value in self._ticks]
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
-        """Places of days and their texts."""
+        """Positions and labels of the date axis."""
         step = -(-(self._days + 1) // _MAX_DATE_LABELS)
         days = [self._first + timedelta(days=number) for number in range(0, self._days + 1, step)]
         return [(self._x(day), f"{day.day} {day:%b}") for day in days]
 
     def polyline_points(self, placed: Sequence[PlacedDot]) -> str:
-        """The corners of a line, as SVG writes them."""
+        """Corners of a line in SVG notation."""
         return " ".join(f"{one.x:.1f},{one.y:.1f}" for one in placed)
 
     def _place_dot(self, dot: ChartDot) -> PlacedDot:
@@ -141,7 +148,7 @@ class LineChart:
 
 
 def _merge_marks(marks: Sequence[tuple[float, ChartMark]]) -> Iterator[MarkBand]:
-    """Marks with room for their numbers; of those without one band."""
+    """Merge marks that are too close for their numbers."""
     near: list[tuple[float, ChartMark]] = []
     for place, (x, mark) in enumerate(marks):
         near.append((x, mark))
@@ -150,7 +157,7 @@ def _merge_marks(marks: Sequence[tuple[float, ChartMark]]) -> Iterator[MarkBand]
         first, last = near[0][1], mark
         one = first is last
         label = f"{first.number}" if one else f"{first.number}–{last.number}"
-        text = first.text if one else f"changes {first.number} to {last.number} of the table"
+        text = first.text if one else f"changes {first.number} to {last.number} in the table"
         yield MarkBand(near[0][0], x, label, text)
         near = []
 
@@ -161,7 +168,7 @@ def _value_range(lines: Sequence[ChartLine]) -> list[float]:
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten apart) that enclose both ends."""
+    """Ticks enclosing both values, spaced by 1, 2 or 5 times a power of ten."""
     if not high > low:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
     rough = (high - low) / _MIN_VALUE_STEPS

@@ -1,12 +1,12 @@
-"""What all figures look like, wherever they are drawn: colours, markers, lines."""
+"""Style common to all figures: colors, markers and lines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: Okabe and Ito's colours without black, which dark pages swallow, and with a darker yellow: told
-#: apart by colour-blind readers, and visible on white as on near-black.
+#: Okabe and Ito's colors, distinguishable for color-blind readers, without black and with a darker
+#: yellow, so that all are visible on white and on near-black.
 PALETTE = (
     "#0072b2",
     "#e69f00",
@@ -17,7 +17,7 @@ PALETTE = (
     "#a89a00",
     "#8c8c8c",
 )
-#: Plotly's name of a marker -> matplotlib's.
+#: Plotly's name of a marker -> matplotlib's name.
 MARKERS = {
     "circle": "o",
     "square": "s",
@@ -29,10 +29,10 @@ MARKERS = {
 
 
 def plot_style(ink: str, more: Mapping[str, Any]) -> dict[Any, Any]:
-    """matplotlib's settings: texts and axes in one colour, the same file for the same data.
+    """Settings for matplotlib: one color for texts and axes, and reproducible files.
 
     Args:
-        ink: the colour.
+        ink: color of texts and axes.
         more: further settings.
     """
     return {

@@ -1,1 +1,1 @@
-"""The self-contained campaign report."""
+"""Self-contained campaign report."""

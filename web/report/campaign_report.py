@@ -1,4 +1,4 @@
-"""One campaign as one self-contained page: what was found, how certain it is, what ran, what failed."""
+"""Data of a campaign report: comparisons, efficiencies, provenance and failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LISTED_COLUMNS = (
     "failure_class",
 )
 
-#: The columns a report is made of, to ask the store for.
+#: Columns to read from the store for a report.
 REPORT_COLUMNS: tuple[str, ...] = tuple(
     dict.fromkeys(
         (
@@ -74,13 +74,13 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
     )
 )
 
-#: Single measurements that a page lists; the export holds all.
+#: Individual measurements listed; the export holds all.
 MAX_LISTED = 500
 
 
 @dataclass(frozen=True)
 class CountedRow:
-    """Rows of a table that differ in nothing shown, and how many there are."""
+    """Identical rows of a table and their number."""
 
     count: int
     values: tuple[Any, ...]
@@ -88,7 +88,7 @@ class CountedRow:
 
 @dataclass(frozen=True)
 class CampaignReport:
-    """Everything a page shows, computed; the template only lays it out."""
+    """All data of a report, ready for the template."""
 
     campaign: CampaignRow
     created_us: int
@@ -110,12 +110,12 @@ class CampaignReport:
 
     @property
     def missing_count(self) -> int:
-        """Executions that were planned and have left no measurement."""
+        """Planned executions without a measurement."""
         return max(self.campaign.planned_measurements - self.executions, 0)
 
     @property
     def headline_sentences(self) -> tuple[str, ...]:
-        """What the comparisons say, one sentence each."""
+        """Results of the comparisons, one sentence each."""
         return tuple(_comparison_sentence(one) for one in self.comparisons)
 
 
@@ -125,17 +125,17 @@ def build_report(
     """Compute a report.
 
     Args:
-        campaign: what was asked for.
+        campaign: the campaign.
         rows: its measurements with :data:`REPORT_COLUMNS`.
-        made_us: time the report carries, microseconds since 1970 UTC.
-        delta: effects within ±delta (in ln) count as none.
+        made_us: time of the report, microseconds since 1970 UTC.
+        delta: effects within ±delta (in ln) are ignored.
     """
     rows = list(rows)
     samples = [Sample.from_row(row) for row in rows]
     cells = summarize_executions(rows)
-    of = Selection((campaign.id,))
+    selection = Selection((campaign.id,))
     failed = [row for row in rows if row["failure_class"]]
-    doubtful = [row for row in rows if not row["plausible"]]
+    implausible = [row for row in rows if not row["plausible"]]
     sites = _distinct_texts(rows, "site")
     return CampaignReport(
         campaign=campaign,
@@ -151,7 +151,7 @@ def build_report(
             sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
         ),
         test_hashes=_distinct_texts(rows, "test_hash"),
-        comparisons=tuple(_compare_axes(samples, of, made_us, delta)),
+        comparisons=tuple(_compare_axes(samples, selection, made_us, delta)),
         cells=tuple(cells),
         efficiency_figure=draw_efficiency_figure(cells),
         time_figure=draw_time_figure(cells),
@@ -161,15 +161,17 @@ def build_report(
             failed,
             ("failure_class", "failure_kind", "failure_phase", "failure_message", "site", "kind"),
         ),
-        implausible=_count_rows(doubtful, ("implausible_reasons", "variant_label", "site", "host")),
+        implausible=_count_rows(
+            implausible, ("implausible_reasons", "variant_label", "site", "host")
+        ),
         listed=tuple(rows[:MAX_LISTED]),
     )
 
 
 def _compare_axes(
-    samples: Sequence[Sample], of: Selection, made_us: int, delta: float
+    samples: Sequence[Sample], selection: Selection, made_us: int, delta: float
 ) -> Iterator[Comparison]:
-    """Every value of a bundled axis (else of ``root``) against its first, in natural order."""
+    """Compare every value of a bundled axis (else of ``root``) with the first, in natural order."""
     timed = [sample for sample in samples if sample.kind == TIMED]
     varying = find_varying_axes(sample.variant for sample in timed)
     for axis in find_bundled_axes(timed) or ("root",):
@@ -177,23 +179,29 @@ def _compare_axes(
         for other in values[1:]:
             try:
                 yield compare_samples(
-                    samples, ComparisonQuery(axis, values[0], other, delta, of), now_us=made_us
+                    samples,
+                    ComparisonQuery(axis, values[0], other, delta, selection),
+                    now_us=made_us,
                 )
             except NothingToDoError:
                 continue
 
 
-def _comparison_sentence(one: Comparison) -> str:
-    question = one.query
-    rows = one.verdicts_of_scope("series")
+def _comparison_sentence(comparison: Comparison) -> str:
+    query = comparison.query
+    rows = comparison.verdicts_of_scope("series")
     counts = Counter(row.verdict for row in rows).most_common()
     if len(counts) == 1:
-        said = f"all {len(rows)} results are “{counts[0][0]}”"
+        results = f"all {len(rows)} results are “{counts[0][0]}”"
     else:
-        said = ", ".join(f"{count} “{verdict}”" for verdict, count in counts)
-        said = f"{said} of {len(rows)} results"
-    illustration = " All ran on one host: an illustration, not a verdict." if one.one_host else ""
-    return f"{question.axis} {question.b} against {question.a}: {said}.{illustration}"
+        results = ", ".join(f"{count} “{verdict}”" for verdict, count in counts)
+        results = f"{results} of {len(rows)} results"
+    illustration = (
+        " All measurements ran on one host: an illustration, not a verdict."
+        if comparison.one_host
+        else ""
+    )
+    return f"{query.axis} {query.b} compared with {query.a}: {results}.{illustration}"
 
 
 def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:
@@ -207,16 +215,19 @@ def _count_rows(rows: Sequence[Row], names: Sequence[str]) -> tuple[CountedRow, 
 
 
 def _count_nodes(rows: Sequence[Row]) -> tuple[CountedRow, ...]:
-    """Nodes with the median of their calibration loop: how fast each was for the same work."""
-    found = []
+    """Nodes with the median time of their calibration loop, a measure of their speed."""
+    nodes = []
     names = ("site", *NODE_COLUMNS)
     times: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for row in rows:
         if row["calibration_before_s"] is not None:
             times[tuple(row[name] for name in names)].append(row["calibration_before_s"])
     for group in _count_rows(rows, names):
-        here = times.get(group.values)
-        found.append(
-            CountedRow(group.count, (*group.values, statistics.median(here) if here else None))
+        calibration_s = times.get(group.values)
+        nodes.append(
+            CountedRow(
+                group.count,
+                (*group.values, statistics.median(calibration_s) if calibration_s else None),
+            )
         )
-    return tuple(found)
+    return tuple(nodes)

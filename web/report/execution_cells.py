@@ -1,4 +1,4 @@
-"""Executions summed up by place, variant and release, as a report's figures and tables show them."""
+"""Executions aggregated by place, variant and release for a report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treehammer.analysis.descriptive.group_summary import (
 )
 from treehammer.analysis.samples.sample import parse_variant
 
-#: What is averaged; only usable timed executions enter.
+#: Averaged metrics, over usable timed executions only.
 AVERAGED_METRICS = (
     "eff_job",
     "eff_payload",
@@ -34,10 +34,16 @@ AVERAGED_METRICS = (
 
 @dataclass(frozen=True)
 class ExecutionCell:
-    """All usable executions of one variant with one release at one place.
+    """Usable executions of one variant with one release at one place.
 
-    ``place`` is the site, with the door where a site has several.  ``variant`` names the axes that
-    vary, but ``root``, which is ``release``.
+    Attributes:
+        place: site, with the door if the site has several.
+        variant: label of the varying axes without ``root``.
+        release: ROOT release.
+        executions: number of executions.
+        jobs: number of jobs.
+        hosts: number of hosts.
+        spreads: metric -> mean and RMS.
     """
 
     place: str
@@ -50,7 +56,7 @@ class ExecutionCell:
 
 
 def summarize_executions(rows: Iterable[Row]) -> list[ExecutionCell]:
-    """Sum up the usable rows, in natural order of place, variant and release."""
+    """Aggregate usable rows, in natural order of place, variant and release."""
     rows = [row for row in rows if is_usable(row)]
     axes = tuple(axis for axis in find_distinguishing_names(rows, ()) if axis != "root")
     doors = defaultdict(set)
@@ -60,8 +66,8 @@ def summarize_executions(rows: Iterable[Row]) -> list[ExecutionCell]:
     def key(row: Row) -> Key:
         several = len(doors[row["site"]]) > 1
         place = f"{row['site']} · {row['door']}" if several else row["site"]
-        asked = dict(parse_variant(row["variant"]).values).get("root")
-        release = str(asked or row["root_version"] or "")
+        release = dict(parse_variant(row["variant"]).values).get("root")
+        release = str(release or row["root_version"] or "")
         return place, *(lookup_value(row, axis) for axis in axes), release
 
     return [_build_cell(one, axes) for one in group_executions(rows, key)]

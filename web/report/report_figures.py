@@ -1,4 +1,4 @@
-"""The figures of a report: inline SVG that takes its ink from the page, the same for the same data."""
+"""Figures of a report as inline SVG in the page's text color, reproducible for the same data."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _MARKERS = tuple(MARKERS.values())
 
 
 def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
-    """Study S0's figure: ``eff_job`` by variant, a group per site; None without any value."""
+    """Draw ``eff_job`` by variant, one group per site (study S0); None without values."""
     cells = [cell for cell in cells if "eff_job" in cell.spreads]
     if not cells:
         return None
-    look = _CellStyle(cells)
+    style = _CellStyle(cells)
     alt = "CPU efficiency. " + _alt_text(cells, lambda of: f"{of['eff_job'].mean:.2f}")
     places = list(dict.fromkeys(cell.place for cell in cells))
     slots = list(
-        dict.fromkeys((cell.variant, cell.release) for cell in sorted(cells, key=look.sort_key))
+        dict.fromkeys((cell.variant, cell.release) for cell in sorted(cells, key=style.sort_key))
     )
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_figure_width(len(cells)), 4.6), layout="constrained")
@@ -46,7 +46,7 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
             place = places.index(cell.place)
             offset = (slots.index((cell.variant, cell.release)) + 0.5) / len(slots) - 0.5
             spread = cell.spreads["eff_job"]
-            look.draw_point(
+            style.draw_point(
                 axes, cell, place + 0.8 * offset, spread.mean, y_error=spread.rms, n=spread.n
             )
         _label_site_axis(axes, places)
@@ -55,32 +55,32 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
         axes.axhline(1, color=INK_COLOR, linewidth=0.8, alpha=0.5)
         axes.set_ylabel("CPU efficiency of the job (eff_job)")
         axes.grid(axis="y")
-        look.draw_legend(figure)
+        style.draw_legend(figure)
         svg = render_svg(figure, "efficiency", alt)
     counts = [cell.spreads["eff_job"].n for cell in cells]
     caption = (
         "CPU efficiency by variant, one group per site: eff_job, the CPU of set-up, stage-in and "
         "payload over their wall time. Points are means, error bars the RMS over repeated "
-        f"executions in repeated jobs ({_count_range(counts)} a point; a single one has no bar). "
-        "Efficiency is a figure of the site: a release that saves CPU lowers it."
+        f"executions in repeated jobs ({_count_range(counts)} per point; single executions have "
+        "no bar). Efficiency describes the site: a release that saves CPU lowers it."
     )
     return InlineFigure(svg, caption)
 
 
 def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
-    """CPU and wall time per event by variant and release, a row of panels per site."""
+    """Draw CPU and wall time per event by variant and release, one row of panels per site."""
     panels = (("cpu_per_event_s", "CPU"), ("wall_per_event_s", "Wall"))
     cells = [cell for cell in cells if all(name in cell.spreads for name, _ in panels)]
     if not cells:
         return None
-    look = _CellStyle(cells, by_release=True)
+    style = _CellStyle(cells, by_release=True)
     alt = "CPU and wall milliseconds per event. " + _alt_text(
         cells,
         lambda of: " and ".join(f"{1e3 * of[name].mean:.3g}" for name, _ in panels),
     )
     places = list(dict.fromkeys(cell.place for cell in cells))
     variants = list(dict.fromkeys(cell.variant for cell in cells))
-    releases = look.releases
+    releases = style.releases
     with mpl.rc_context(_STYLE):
         height = len(places) * (0.5 + 0.2 * len(variants) * max(len(releases), 2)) + 1.0
         figure = Figure(figsize=(9, height), layout="constrained")
@@ -91,7 +91,7 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
                 for cell in here:
                     offset = (releases.index(cell.release) + 0.5) / len(releases) - 0.5
                     spread = cell.spreads[name]
-                    look.draw_point(
+                    style.draw_point(
                         axes,
                         cell,
                         1e3 * spread.mean,
@@ -104,32 +104,32 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
                     axes.set_xlabel(f"{title} time of the loop per event (ms)")
         for column, (name, _) in zip(grid.T, panels, strict=True):
             _scale_time_axis(column[0], [1e3 * cell.spreads[name].mean for cell in cells])
-        look.draw_legend(figure)
+        style.draw_legend(figure)
         svg = render_svg(figure, "times", alt)
     counts = [cell.spreads["cpu_per_event_s"].n for cell in cells]
     caption = (
         "CPU and wall time of the read loop per event by variant and release: means, with the RMS "
-        f"over repeated executions as error bars ({_count_range(counts)} a point). Verdicts come "
-        "from pairs inside jobs, which this figure does not show."
+        f"over repeated executions as error bars ({_count_range(counts)} per point). Verdicts use "
+        "pairs within jobs, which this figure does not show."
     )
     return InlineFigure(svg, caption)
 
 
 class _CellStyle:
-    """Colour per variant and marker per release; with ``by_release`` the release has the colour."""
+    """Color per variant and marker per release, or color per release with ``by_release``."""
 
     def __init__(self, cells: Sequence[ExecutionCell], *, by_release: bool = False) -> None:
         self.variants = list(dict.fromkeys(cell.variant for cell in cells))
         self.releases = list(dict.fromkeys(cell.release for cell in cells))
         self._by_release = by_release or len(self.variants) == 1
         names = self.releases if self._by_release else self.variants
-        self._colour = dict(zip(names, _palette(len(names)), strict=True))
+        self._color = dict(zip(names, _palette(len(names)), strict=True))
 
     def sort_key(self, cell: ExecutionCell) -> tuple[int, int]:
         return self.variants.index(cell.variant), self.releases.index(cell.release)
 
-    def colour(self, cell: ExecutionCell) -> str:
-        return self._colour[cell.release if self._by_release else cell.variant]
+    def color(self, cell: ExecutionCell) -> str:
+        return self._color[cell.release if self._by_release else cell.variant]
 
     def draw_point(
         self,
@@ -142,13 +142,13 @@ class _CellStyle:
         x_error: float | None = None,
         y_error: float | None = None,
     ) -> None:
-        # The RMS of one execution would draw as a certainty that nobody has.
+        # A single execution has no RMS; a bar of length zero would suggest certainty.
         axes.errorbar(
             x,
             y,
             xerr=x_error if n > 1 else None,
             yerr=y_error if n > 1 else None,
-            color=self.colour(cell),
+            color=self.color(cell),
             marker=_marker_for(self.releases.index(cell.release)),
             markersize=6,
             capsize=3,
@@ -159,22 +159,22 @@ class _CellStyle:
         handles = []
         if not self._by_release:
             for variant in self.variants:
-                colour = self._colour[variant]
-                handles.append(_legend_handle(variant, color=colour, linewidth=5, linestyle="-"))
+                color = self._color[variant]
+                handles.append(_legend_handle(variant, color=color, linewidth=5, linestyle="-"))
         for place, release in enumerate(self.releases):
-            colour = self._colour[release] if self._by_release else INK_COLOR
+            color = self._color[release] if self._by_release else INK_COLOR
             handles.append(
                 _legend_handle(
-                    f"root={release}", color=colour, marker=_marker_for(place), linestyle="none"
+                    f"root={release}", color=color, marker=_marker_for(place), linestyle="none"
                 )
             )
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3))
 
 
-def _legend_handle(label: str, **look: Any) -> Line2D:
-    # A leading underscore would hide the entry.
+def _legend_handle(label: str, **style: Any) -> Line2D:
+    # matplotlib hides entries with a leading underscore.
     text = xml_text(label)
-    return Line2D([], [], label=f" {text}" if text.startswith("_") else text, **look)
+    return Line2D([], [], label=f" {text}" if text.startswith("_") else text, **style)
 
 
 def _marker_for(place: int) -> str:
@@ -189,7 +189,7 @@ def _palette(count: int) -> list[str]:
 
 
 def _figure_width(points: int) -> float:
-    """Width in inches at which neighbouring points stay apart."""
+    """Width in inches that keeps neighboring points apart."""
     return max(9.0, 1.5 + 0.12 * points)
 
 
@@ -226,7 +226,7 @@ def _scale_time_axis(axes: Axes, values: Sequence[float]) -> None:
 def _alt_text(
     cells: Sequence[ExecutionCell], value: Callable[[Mapping[str, MeanAndRms]], str]
 ) -> str:
-    """The points of a figure in words, for who cannot see it."""
+    """Points of a figure as text for screen readers."""
     return "; ".join(
         f"{xml_text(cell.place)}, {xml_text(cell.variant)}, {xml_text(cell.release)}: "
         f"{value(cell.spreads)}"

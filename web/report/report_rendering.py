@@ -22,7 +22,7 @@ from treehammer.web.report.execution_cells import ExecutionCell
 
 
 def render_report(report: CampaignReport) -> str:
-    """The page: one HTML document that asks for nothing outside itself and needs no script."""
+    """Render a report as one HTML document without external resources and scripts."""
     return (
         build_environment(_FILTERS)
         .get_template("report.html.j2")
@@ -42,7 +42,7 @@ def _column_title(name: str) -> str:
 
 
 def _format_spread(cell: ExecutionCell, name: str, scale: float = 1.0) -> str:
-    """Mean ± RMS to the RMS's second digit; four digits of the mean where that is a thousandth."""
+    """Mean ± RMS of a metric; a dash without values."""
     spread = cell.spreads.get(name)
     if spread is None:
         return "–"
@@ -53,6 +53,6 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "attributed": attribute_rows,
     "spread": _format_spread,
     "title_of": _column_title,
-    # Our own figure, whose text matplotlib and ElementTree have escaped.
+    # Safe: matplotlib and ElementTree escape the figure's texts.
     "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
 }

@@ -9,7 +9,7 @@ function plain(text) {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-function colour(name) {
+function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
@@ -36,7 +36,7 @@ function traces(picture, panel, width) {
       const at = (place) => marks.map((mark) => mark.box[place]);
       return {
         ...shared, type: "box", lowerfence: at(0), q1: at(1), median: at(2), q3: at(3), upperfence: at(4),
-        line: { color: one.colour, width: 1.5 }, hoverinfo: "y",
+        line: { color: one.color, width: 1.5 }, hoverinfo: "y",
         width: picture.dates ? undefined : 0.6 / picture.series.length,
       };
     }
@@ -47,19 +47,19 @@ function traces(picture, panel, width) {
       return {
         ...shared, type: "scatter", mode: "lines", x: steps.map((mark) => mark.place), y: steps.map((mark) => mark.y),
         text: steps.map((mark) => plain(mark.text).replaceAll("\n", "<br>")),
-        line: { color: one.colour, width: 2, shape: "hvh", dash: DASHES[number % DASHES.length] },
+        line: { color: one.color, width: 2, shape: "hvh", dash: DASHES[number % DASHES.length] },
       };
     }
     return {
       ...shared, type: "scatter", mode: picture.dates ? "lines+markers" : "markers",
       y: marks.map((mark) => mark.y),
       error_y: {
-        type: "data", symmetric: false, color: one.colour, thickness: 1.2, width: 3,
+        type: "data", symmetric: false, color: one.color, thickness: 1.2, width: 3,
         array: marks.map((mark) => (mark.high === null ? 0 : mark.high - mark.y)),
         arrayminus: marks.map((mark) => (mark.low === null ? 0 : mark.y - mark.low)),
       },
-      marker: { color: one.colour, symbol: one.marker, size },
-      line: { color: one.colour, width: 1.2 },
+      marker: { color: one.color, symbol: one.marker, size },
+      line: { color: one.color, width: 1.2 },
     };
   });
 }
@@ -79,8 +79,8 @@ function reach(picture) {
 }
 
 function layout(picture, range, several, width) {
-  const ink = colour("--ink");
-  const line = colour("--line");
+  const ink = color("--ink");
+  const line = color("--line");
   const axis = { gridcolor: line, linecolor: line, zerolinecolor: line, automargin: true, fixedrange: false };
   const places = picture.places.map(plain);
   const longest = Math.max(...places.map((place) => place.length));
@@ -132,5 +132,5 @@ function draw() {
 }
 
 draw();
-// What follows the system's colours changes with them.
+// What follows the system's colors changes with them.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

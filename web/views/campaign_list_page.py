@@ -1,4 +1,4 @@
-"""The list of campaigns, the newest first."""
+"""List of campaigns, newest first."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from treehammer.web.views.shared.pagination import (
     past_last_page_text,
 )
 
-#: Campaigns on a page.
+#: Campaigns on one page.
 CAMPAIGNS_PER_PAGE = 20
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """The route of the list."""
+    """Route of the page."""
     return [context.page_route("/campaigns", campaign_list_view, "campaigns")]
 
 
 def campaign_list_view(store: Store, request: Request) -> PageView:
-    """What the list shows."""
+    """Collect the data of the list."""
     number = parse_page_number(request)
-    found, count = campaign_queries.list_campaigns(
+    campaigns, count = campaign_queries.list_campaigns(
         store, (number - 1) * CAMPAIGNS_PER_PAGE, CAMPAIGNS_PER_PAGE
     )
-    many = count_pages(count, CAMPAIGNS_PER_PAGE)
-    table = campaign_table("campaigns", "Campaigns, the newest first", found, request)
-    table = replace(table, empty_text=past_last_page_text(number, many))
-    values = {"page": number, "pages": many, "count": count}
+    page_count = count_pages(count, CAMPAIGNS_PER_PAGE)
+    table = campaign_table("campaigns", "Campaigns, newest first", campaigns, request)
+    table = replace(table, empty_text=past_last_page_text(number, page_count))
+    values = {"page": number, "pages": page_count, "count": count}
     return PageView("campaigns.html.j2", "Campaigns", values, (table,))

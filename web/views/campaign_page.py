@@ -1,4 +1,4 @@
-"""One campaign: how far it is, what failed where, its jobs, what exactly ran, how to run it again."""
+"""Page of one campaign: progress, failures, jobs, provenance and how to run it again."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ from treehammer.web.views.shared.pagination import (
     past_last_page_text,
 )
 
-#: Jobs on a page.
+#: Jobs on one page of the list.
 JOBS_PER_PAGE = 100
-#: Values that are named where another one is asked for.
+#: Known values listed for an unknown one.
 _MAX_SUGGESTED = 20
-#: Kinds of trouble that are told.
+#: Kinds of failure messages shown.
 MAX_MESSAGES = 30
-#: Seconds between two looks of a browser at what is under way.
+#: Seconds between two refreshes of a running campaign's progress.
 REFRESH_INTERVAL_S = 5
 
 
 @dataclass(frozen=True)
 class CampaignProgress:
-    """How far a campaign is.
+    """Progress of a campaign.
 
     Attributes:
         recorded: measurements in the database.
-        planned: measurements that were planned.
-        jobs: state -> jobs.
-        remaining_s: expected seconds to the end at the pace so far, None where that is unknown.
-        as_of_us: the last start or end of a job that its batch system told, None before the first.
+        planned: planned measurements.
+        jobs: number of jobs by state.
+        remaining_s: expected seconds to completion at the current pace, None if unknown.
+        as_of_us: latest start or end of a job known from its batch system, None before the first.
     """
 
     recorded: int
@@ -75,12 +75,12 @@ class CampaignProgress:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more is expected."""
+        """Whether no further measurements are expected."""
         return all(JobState(state).is_final for state in self.jobs) or self.recorded >= self.planned
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """Progress as a sentence."""
         states = ", ".join(
             f"{self.jobs[state.value]} {state.value}"
             for state in JobState
@@ -88,22 +88,25 @@ class CampaignProgress:
         )
         text = f"{self.recorded} of {pluralize(self.planned, 'measurement')} recorded"
         if self.recorded > self.planned:
-            text = f"{pluralize(self.recorded, 'measurement')} recorded where {self.planned} were planned, as jobs ran again"
+            text = (
+                f"{pluralize(self.recorded, 'measurement')} recorded, {self.planned} planned "
+                "(some jobs ran again)"
+            )
         text += f"; jobs: {states or 'none'}"
         if self.remaining_s is not None and not self.is_finished:
-            text += f"; about {format_duration(self.remaining_s)} to go at the pace so far"
+            text += f"; about {format_duration(self.remaining_s)} remaining at the current pace"
         return f"{text}."
 
     @property
     def no_failures_text(self) -> str:
-        """What is true where no failure is known."""
+        """Sentence shown if there are no known failures."""
         if not self.is_finished:
-            return "Nothing went wrong so far."
+            return "No failures so far."
         missing = self.planned - self.recorded
         if missing <= 0:
-            return "Nothing went wrong."
+            return "No failures."
         planned = pluralize(self.planned, "planned measurement")
-        text = f"No failure is known, but {missing} of {planned} did not come back"
+        text = f"No known failures, but {missing} of {planned} are missing"
         cancelled = self.jobs.get(JobState.CANCELLED.value, 0)
         if cancelled:
             text += (
@@ -112,29 +115,32 @@ class CampaignProgress:
         return f"{text}."
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Progress as a dictionary, for JSON."""
         return {**vars(self), "over": self.is_finished}
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """The route of the page; ``?part=progress`` is what of it changes while jobs run."""
+    """Route of the page; ``?part=progress`` returns only the part that changes while jobs run."""
     return [context.page_route(require_text("/campaigns/{campaign_id}"), campaign_view, "campaign")]
 
 
 def campaign_view(store: Store, request: Request) -> PageView:
-    """What the page shows.
+    """Collect the data of the page.
 
     Raises:
-        ConfigError: jobs are to be chosen by what there is not.
+        ConfigError: a filter of jobs has an unknown value.
+        NothingToDoError: the campaign does not exist.
     """
     campaign = campaign_queries.fetch_campaign(store, request.path_params["campaign_id"])
     states = campaign_queries.count_job_states(store, campaign.id)
     counts = store.count_measurements(campaign.id)
     progress = _campaign_progress(store, campaign, states, sum(row.measurements for row in counts))
     sites = _site_table(campaign, states, counts, request)
-    lacking = campaign_queries.count_unsupported(store, campaign.id)
-    failures = _failure_table(store, campaign, counts, lacking, request, progress.no_failures_text)
-    unsupported = _unsupported_table(campaign, lacking, request)
+    unsupported_counts = campaign_queries.count_unsupported(store, campaign.id)
+    failures = _failure_table(
+        store, campaign, counts, unsupported_counts, request, progress.no_failures_text
+    )
+    unsupported = _unsupported_table(campaign, unsupported_counts, request)
     parts = {
         "progress": progress,
         "sites": sites,
@@ -142,12 +148,14 @@ def campaign_view(store: Store, request: Request) -> PageView:
         "unsupported": unsupported,
         "every_s": REFRESH_INTERVAL_S,
     }
-    seen = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    live = {**parts, "campaign": campaign, "seen": seen}
+    version = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    live = {**parts, "campaign": campaign, "version": version}
     if request.query_params.get("part") == "progress" and requested_format(request) == HTML:
-        # The same again need not be read out again by a screen reader.
+        # Unchanged content is not sent again, so that screen readers do not repeat it.
         status = (
-            204 if request.query_params.get("seen") == seen and not progress.is_finished else 200
+            204
+            if request.query_params.get("version") == version and not progress.is_finished
+            else 200
         )
         return PageView("campaign_progress.html.j2", campaign.name, live, status=status)
     failed = {row["failure"] for row in (*failures.rows, *unsupported.rows)}
@@ -156,22 +164,22 @@ def campaign_view(store: Store, request: Request) -> PageView:
         "state": [state.value for state in JobState],
         "failure": {*BAD_OUTCOME_LABELS, *failed},
     }
-    only = {name: _parse_choice(request, name, values) for name, values in known.items()}
-    troubles = _message_table(store, campaign, request)
+    filters = {name: _parse_choice(request, name, values) for name, values in known.items()}
+    messages = _message_table(store, campaign, request)
     jobs, count = _job_table(store, campaign, request)
     values = {
         **live,
-        "troubles": troubles,
+        "messages": messages,
         "jobs": jobs,
         "job_count": count,
         "page": parse_page_number(request),
         "pages": count_pages(count, JOBS_PER_PAGE),
-        "only": only,
+        "filters": filters,
         "site_names": sorted(states),
         "state_names": known["state"],
-        "failure_names": sorted(failed | {only["failure"]} - {""}),
+        "failure_names": sorted(failed | {filters["failure"]} - {""}),
         "facts": _provenance_facts(store, campaign),
-        "further": list(_related_links(campaign, request)),
+        "links": list(_related_links(campaign, request)),
         "command_line": rerun.rerun_command(campaign),
         "render": rerun.rerun_command(campaign, "render"),
     }
@@ -179,12 +187,12 @@ def campaign_view(store: Store, request: Request) -> PageView:
         "campaign.html.j2",
         campaign.name or campaign.id,
         values,
-        (jobs, sites, failures, unsupported, troubles),
+        (jobs, sites, failures, unsupported, messages),
     )
 
 
 def _parse_choice(request: Request, name: str, known: Collection[str]) -> str:
-    """The value by which jobs are chosen, '' where they are not."""
+    """Value of a filter of jobs, '' for none."""
     value = request.query_params.get(name, "")
     if value and value not in known:
         hint = f"{suggest_word(value, known)}Known: {', '.join(sorted(known)[:_MAX_SUGGESTED])}."
@@ -196,15 +204,15 @@ def _campaign_progress(
     store: Store, campaign: CampaignRow, states: Mapping[str, Mapping[str, int]], recorded: int
 ) -> CampaignProgress:
     jobs: Counter[str] = Counter()
-    for of_site in states.values():
-        jobs.update(of_site)
+    for jobs_at_site in states.values():
+        jobs.update(jobs_at_site)
     span = campaign_queries.fetch_time_span_us(store, campaign.id)
-    planned, left = campaign.planned_measurements, None
+    planned, remaining_s = campaign.planned_measurements, None
     if span and 0 < recorded < planned:
-        left = (time.time() - span[0] / 1e6) / recorded * (planned - recorded)
-        # To a fifth: more is not known, and what is shown should not flicker.
-        left = float(f"{left:.1g}")
-    return CampaignProgress(recorded, planned, jobs, left, span and span[1])
+        remaining_s = (time.time() - span[0] / 1e6) / recorded * (planned - recorded)
+        # One significant digit: the estimate is no better, and the page should not flicker.
+        remaining_s = float(f"{remaining_s:.1g}")
+    return CampaignProgress(recorded, planned, jobs, remaining_s, span and span[1])
 
 
 def _site_table(
@@ -219,10 +227,10 @@ def _site_table(
     rows = [
         {
             "site": site,
-            **{state.value: of_site.get(state.value, 0) for state in JobState},
+            **{state.value: jobs_at_site.get(state.value, 0) for state in JobState},
             "recorded": recorded[site],
         }
-        for site, of_site in states.items()
+        for site, jobs_at_site in states.items()
     ]
     columns = (
         TableColumn(
@@ -240,7 +248,9 @@ def _site_table(
         ),
         TableColumn("recorded", "measurements", is_number=True),
     )
-    return DataTable("sites", "Jobs by site and state", columns, rows, empty_text="It has no jobs.")
+    return DataTable(
+        "sites", "Jobs by site and state", columns, rows, empty_text="This campaign has no jobs."
+    )
 
 
 def _link_to_state(request: Request, campaign: CampaignRow, state: str) -> Any:
@@ -249,37 +259,44 @@ def _link_to_state(request: Request, campaign: CampaignRow, state: str) -> Any:
     )
 
 
-def _link_to_jobs(request: Request, campaign: CampaignRow, **only: str) -> str:
-    return link_to(request, "campaign", campaign_id=campaign.id, query=only) + "#jobs"
+def _link_to_jobs(request: Request, campaign: CampaignRow, **filters: str) -> str:
+    return link_to(request, "campaign", campaign_id=campaign.id, query=filters) + "#jobs"
 
 
 def _failure_table(
     store: Store,
     campaign: CampaignRow,
     counts: Sequence[Any],
-    lacking: Mapping[tuple[str, str], int],
+    unsupported_counts: Mapping[tuple[str, str], int],
     request: Request,
-    untroubled: str,
+    empty_text: str,
 ) -> DataTable:
-    """Classes of failures by site: measurements, and attempts that ended without all of theirs.
+    """Failure classes by site: failed measurements, and attempts that ended without all of theirs.
 
-    What is not supported (``lacking``, by site and class) is no failure.  ``untroubled`` is said
-    where there is none.
+    Args:
+        store: the database.
+        campaign: the campaign.
+        counts: measurements by site and outcome.
+        unsupported_counts: by site and class, subtracted because they are not failures.
+        request: provides the root path of links.
+        empty_text: sentence shown if there are no failures.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     failed: Counter[tuple[str, str]] = Counter()
 
-    def of(site: str, failure: str) -> dict[str, Any]:
+    def row_for(site: str, failure: str) -> dict[str, Any]:
         empty = {"failure": failure, "site": site, "measurements": 0, "attempts": 0, "again": 0}
         return rows.setdefault((failure, site), empty)
 
     for row in counts:
         if row.failure_class or not row.plausible:
             failed[row.site, row.failure_class or Outcome.IMPLAUSIBLE.value] += row.measurements
-    for key, count in (failed - Counter(lacking)).items():
-        of(*key)["measurements"] = count
-    for one in campaign_queries.count_failed_attempts(store, campaign.id):
-        of(one.site, one.failure_class).update(attempts=one.attempts, again=one.retried)
+    for key, count in (failed - Counter(unsupported_counts)).items():
+        row_for(*key)["measurements"] = count
+    for attempts in campaign_queries.count_failed_attempts(store, campaign.id):
+        row_for(attempts.site, attempts.failure_class).update(
+            attempts=attempts.attempts, again=attempts.retried
+        )
     columns = (
         TableColumn(
             "failure",
@@ -290,29 +307,29 @@ def _failure_table(
         ),
         TableColumn("site", "site"),
         TableColumn("measurements", "measurements", is_number=True),
-        TableColumn("attempts", "attempts of jobs", is_number=True),
-        TableColumn("again", "of which tried again", is_number=True),
+        TableColumn("attempts", "failed attempts of jobs", is_number=True),
+        TableColumn("again", "retried", is_number=True),
     )
     return DataTable(
         "failures",
         "Failures by class and site",
         columns,
         [rows[key] for key in sorted(rows)],
-        empty_text=untroubled,
+        empty_text=empty_text,
     )
 
 
 def _unsupported_table(
-    campaign: CampaignRow, lacking: Mapping[tuple[str, str], int], request: Request
+    campaign: CampaignRow, unsupported_counts: Mapping[tuple[str, str], int], request: Request
 ) -> DataTable:
     rows = [
         {"failure": UNSUPPORTED_LABELS[of_class], "site": site, "measurements": count}
-        for (site, of_class), count in sorted(lacking.items())
+        for (site, of_class), count in sorted(unsupported_counts.items())
     ]
     columns = (
         TableColumn(
             "failure",
-            "what",
+            "feature",
             link=lambda row: _link_to_jobs(
                 request, campaign, site=row["site"], failure=row["failure"]
             ),
@@ -320,20 +337,25 @@ def _unsupported_table(
         TableColumn("site", "site"),
         TableColumn("measurements", "measurements", is_number=True),
     )
-    caption = "Not supported by a release or set-up, which is no failure of the site"
+    caption = "Not supported by the release or setup (not failures of the site)"
     return DataTable("unsupported", caption, columns, rows)
 
 
 def _message_table(store: Store, campaign: CampaignRow, request: Request) -> DataTable:
-    """What failing measurements said, the most frequent first."""
-    said = campaign_queries.list_failure_messages(store, campaign.id)
+    """Messages of failed measurements, most frequent first."""
+    messages = campaign_queries.list_failure_messages(store, campaign.id)
     number: Counter[tuple[str, ...]] = Counter()
     example: dict[tuple[str, ...], str] = {}
-    for one in said:
-        failure = label_outcome(vars(one))
-        key = (failure, one.failure_kind, one.failure_phase, one.message, one.site)
+    for measurement in messages:
+        key = (
+            label_outcome(vars(measurement)),
+            measurement.failure_kind,
+            measurement.failure_phase,
+            measurement.message,
+            measurement.site,
+        )
         number[key] += 1
-        example.setdefault(key, one.job_id)
+        example.setdefault(key, measurement.job_id)
     names = ("failure", "kind", "phase", "message", "site")
     rows = [
         {"count": count, **dict(zip(names, key, strict=True)), "job_id": example[key]}
@@ -346,13 +368,15 @@ def _message_table(store: Store, campaign: CampaignRow, request: Request) -> Dat
         TableColumn("kind", "kind"),
         TableColumn("phase", "phase"),
         TableColumn("message", "message", is_long=True),
-        job_column(request, "one of the jobs"),
+        job_column(request, "example job"),
     )
-    limits = [f"Of the first {len(said)} failing measurements."] * (
-        len(said) == campaign_queries.MAX_FAILURE_MESSAGES
+    limits = [f"From the first {len(messages)} failed measurements."] * (
+        len(messages) == campaign_queries.MAX_FAILURE_MESSAGES
     )
-    limits += [f"The {MAX_MESSAGES} most frequent of {len(number)}."] * (len(number) > MAX_MESSAGES)
-    return DataTable("messages", "What was said", columns, rows, note=" ".join(limits))
+    limits += [f"The {MAX_MESSAGES} most frequent of {len(number)} messages."] * (
+        len(number) > MAX_MESSAGES
+    )
+    return DataTable("messages", "Failure messages", columns, rows, note=" ".join(limits))
 
 
 def _job_table(store: Store, campaign: CampaignRow, request: Request) -> tuple[DataTable, int]:
@@ -370,7 +394,10 @@ def _job_table(store: Store, campaign: CampaignRow, request: Request) -> tuple[D
         TableColumn("attempts", "attempts", is_number=True),
         TableColumn("started_us", "last started", lambda us: format_time(us) if us else "–"),
         TableColumn(
-            "seconds", "took", lambda s: "–" if s is None else format_duration(s), is_number=True
+            "seconds",
+            "duration",
+            lambda s: "–" if s is None else format_duration(s),
+            is_number=True,
         ),
         TableColumn("recorded", "recorded", is_number=True),
         TableColumn("planned", "planned", is_number=True),
@@ -391,13 +418,13 @@ def _job_table(store: Store, campaign: CampaignRow, request: Request) -> tuple[D
 def _empty_jobs_text(request: Request, count: int) -> str:
     return (
         past_last_page_text(parse_page_number(request), count_pages(count, JOBS_PER_PAGE))
-        or "No job is selected."
+        or "No job matches the filters."
     )
 
 
 def _job_row(line: JobSummary) -> Row:
     last = line.last_attempt
-    took = (
+    duration_s = (
         (last.ended_us - last.started_us) / 1e6
         if last and last.ended_us and last.started_us
         else None
@@ -412,7 +439,7 @@ def _job_row(line: JobSummary) -> Row:
         "state": line.job.state,
         "attempts": line.attempts,
         "started_us": last.started_us if last else None,
-        "seconds": took,
+        "seconds": duration_s,
         "recorded": line.measurements,
         "planned": line.job.planned_measurements,
         "failure": failure,
@@ -422,44 +449,44 @@ def _job_row(line: JobSummary) -> Row:
 
 
 def _provenance_facts(store: Store, campaign: CampaignRow) -> list[tuple[str, str]]:
-    """What exactly ran."""
-    read = campaign_queries.list_datasets(store, campaign.id)
-    return [*_test_origin(campaign), *_plan_facts(json.loads(campaign.plan), read)]
+    """Origin of the test and parameters of the plan."""
+    datasets = campaign_queries.list_datasets(store, campaign.id)
+    return [*_test_origin(campaign), *_plan_facts(json.loads(campaign.plan), datasets)]
 
 
 def _related_links(campaign: CampaignRow, request: Request) -> Iterator[tuple[str, str]]:
-    """Where the campaign's results are looked at: what is read there, and its address."""
-    only = {"campaign": campaign.id}
-    yield "CPU efficiency by site", link_to(request, "s0", query=only)
-    event = {"metric": "cpu_per_event_s", "by": VARIANT_COLUMN, "colour": "axis_root"}
-    yield "CPU time per event", link_to(request, "explore", query={**event, **only})
-    latency = {"view": "latency", "by": "site", "colour": "axis_root"}
-    yield "Read latency", link_to(request, "explore", query={**latency, **only})
+    """Links to the campaign's results, each with a title."""
+    filters = {"campaign": campaign.id}
+    yield "CPU efficiency by site", link_to(request, "s0", query=filters)
+    time_per_event = {"metric": "cpu_per_event_s", "by": VARIANT_COLUMN, "color": "axis_root"}
+    yield "CPU time per event", link_to(request, "explore", query={**time_per_event, **filters})
+    latency = {"view": "latency", "by": "site", "color": "axis_root"}
+    yield "Read latency", link_to(request, "explore", query={**latency, **filters})
     releases = json.loads(campaign.plan).get("definition", {}).get("axes", {}).get("root", [])
     if len(releases) > 1:
-        two = {"a": releases[0], "b": releases[-1]}
-        title = f"{two['b']} against {two['a']}"
-        yield title, link_to(request, "compare", query={**two, **only})
-    yield "ROOT file", link_to(request, "rootfile", query=only)
+        sides = {"a": releases[0], "b": releases[-1]}
+        title = f"{sides['b']} compared with {sides['a']}"
+        yield title, link_to(request, "compare", query={**sides, **filters})
+    yield "ROOT file", link_to(request, "rootfile", query=filters)
 
 
 def _test_origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:
     yield "campaign", campaign.id
     at = f" at {campaign.ref}" if campaign.ref else ""
     yield "repository", f"{campaign.repository}{at}"
-    dirty = ", with changes that are in no commit" if campaign.dirty else ""
-    yield "commit", (campaign.commit_id or "none: the test came from no repository") + dirty
+    dirty = ", with uncommitted changes" if campaign.dirty else ""
+    yield "commit", (campaign.commit_id or "none (not from a repository)") + dirty
     yield "test", f"{campaign.test_name} ({campaign.test_path})"
 
 
 def _plan_facts(
     plan: Mapping[str, Any], datasets: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """What was asked for; of datasets which exactly, as measurements tell once there are any."""
+    """Parameters of the plan; datasets with their hashes as soon as measurements report them."""
     definition = plan.get("definition", {})
-    named = [f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets]
-    if named or definition.get("dataset"):
-        yield "dataset", ", ".join(named) or definition["dataset"]
+    dataset_texts = [f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets]
+    if dataset_texts or definition.get("dataset"):
+        yield "dataset", ", ".join(dataset_texts) or definition["dataset"]
     for site, template in plan.get("templates", {}).items():
         yield f"template at {site}", template
     for axis, values in definition.get("axes", {}).items():

@@ -1,7 +1,7 @@
-"""What is otherwise than it was the day before yesterday (UTC), the worst first.
+"""Changes since the start of yesterday (UTC), most severe first.
 
-It is told of the same days whatever days the page shows, and from roll-ups, verdicts and campaigns
-alone: versions of middleware, which only measurements know, are on the page of each site.
+The period does not depend on the days shown on the page. Changes are derived from roll-ups, verdicts
+and campaigns alone; middleware versions, which only measurements record, are on the sites' pages.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import date, timedelta
 from enum import IntEnum
 from itertools import pairwise
+from typing import TypeVar
 
 from starlette.requests import Request
 
@@ -29,15 +30,16 @@ from treehammer.web.views.shared.common_columns import format_counts
 from treehammer.web.views.shared.page_context import link_to
 from treehammer.web.views.shared.site_day_matrix import DayCell, SiteRow
 
-#: Days among which the day before a change is looked for.
+#: Days searched for the last status before a change.
 LOOKBACK_DAYS = 14
-#: Lines that a page shows at once.
+#: Changes shown before the rest is folded.
 MAX_CHANGES = 10
+Key = TypeVar("Key")
 _NO_SITE = "(no site)"
 
 
 class ChangeSeverity(IntEnum):
-    """How bad something is; the worst is the lowest."""
+    """Severity of a change, most severe first."""
 
     SUMMARY = 0
     FAILING = 1
@@ -50,7 +52,7 @@ class ChangeSeverity(IntEnum):
 
 @dataclass(frozen=True)
 class TextPart:
-    """Some words, and the address they lead to, '' for none."""
+    """A part of a sentence and the URL it links to, '' for none."""
 
     text: str
     address: str = ""
@@ -58,149 +60,148 @@ class TextPart:
 
 @dataclass(frozen=True)
 class Change:
-    """One line.
+    """One change as a sentence.
 
     Attributes:
-        gravity: how bad it is.
-        parts: its words.
-        status: what a site is now, where the line is about that.
-        bad: the share of its measurements that is not good.
+        severity: how severe it is.
+        parts: parts of the sentence.
+        status: current status of the site, for changes of a status.
+        failing_share: share of the site's measurements that are not good.
     """
 
-    gravity: ChangeSeverity
+    severity: ChangeSeverity
     parts: tuple[TextPart, ...]
     status: DayStatus | None = None
     failing_share: float = 0.0
 
     @property
     def text(self) -> str:
-        """All its words."""
+        """The whole sentence."""
         return "".join(part.text for part in self.parts)
 
 
 def changes_since_yesterday(
-    store: Store, request: Request, lines: Sequence[SiteRow], today: date, named: int | None
+    store: Store, request: Request, sites: Sequence[SiteRow], today: date, max_named: int | None
 ) -> list[Change]:
-    """What is new since yesterday began, the worst first.
+    """List changes since the start of yesterday, most severe first.
 
     Args:
         store: the database.
-        request: under which the service is reached.
-        lines: sites over the last :data:`DAYS` days, with today.
-        today: what day it is (UTC).
-        named: how many sites or campaigns a line names; None for all.
+        request: provides the root path of links.
+        lines: sites over the last :data:`LOOKBACK_DAYS` days including today.
+        today: current day (UTC).
+        named: maximum number of sites or campaigns named per change; None for all.
     """
     yesterday = today - timedelta(days=1)
     since_us = calendar_days.midnight_us(yesterday)
-    found = [*_arrival_change(lines, yesterday)]
-    for line in lines:
-        found += _status_change(line, yesterday, request)
-    found += _first_measurement_changes(
+    changes = [*_arrival_change(sites, yesterday)]
+    for site in sites:
+        changes += _status_change(site, yesterday, request)
+    changes += _first_measurement_changes(
         overview_queries.list_first_measurements(store),
         calendar_days.day_number(yesterday),
         request,
-        named,
+        max_named,
     )
-    found += _comparison_changes(store, since_us, request)
-    found += _submission_changes(store, since_us, request, named)
-    return sorted(found, key=lambda item: (item.gravity, -item.failing_share))
+    changes += _comparison_changes(store, since_us, request)
+    changes += _submission_changes(store, since_us, request, max_named)
+    return sorted(changes, key=lambda change: (change.severity, -change.failing_share))
 
 
-def _arrival_change(lines: Sequence[SiteRow], yesterday: date) -> Iterator[Change]:
-    recent = [c.judged for line in lines for c in line.cells if c.day >= yesterday]
-    names = (one.name for one in fields(DayOutcomes))
-    whole = DayOutcomes(*(sum(getattr(one, name) for one in recent) for name in names))
-    if whole.total:
-        text = f"{pluralize(whole.total, 'measurement')} came in: {whole}."
+def _arrival_change(sites: Sequence[SiteRow], yesterday: date) -> Iterator[Change]:
+    recent = [cell.judged for site in sites for cell in site.cells if cell.day >= yesterday]
+    names = (field.name for field in fields(DayOutcomes))
+    total = DayOutcomes(*(sum(getattr(day, name) for day in recent) for name in names))
+    if total.total:
+        text = f"{pluralize(total.total, 'measurement')} received: {total}."
         yield Change(ChangeSeverity.SUMMARY, (TextPart(text),))
 
 
-def _status_change(line: SiteRow, yesterday: date, request: Request) -> Iterator[Change]:
-    """The last change of a site's status since yesterday, held against the day measured before it."""
-    measured = [cell for cell in line.cells if cell.judged.status is not DayStatus.NO_DATA]
+def _status_change(site: SiteRow, yesterday: date, request: Request) -> Iterator[Change]:
+    """The latest change of a site's status since yesterday, relative to the previous measured day."""
+    measured = [cell for cell in site.cells if cell.judged.status is not DayStatus.NO_DATA]
     if not measured:
         return
     last = measured[-1]
     if last.day == yesterday - timedelta(days=1):
-        text = f": nothing was measured since {calendar_days.format_day(last.day)}."
-        yield Change(ChangeSeverity.QUIET, (_link_to_day(request, line, last), TextPart(text)))
-    turns = [
-        (was, now)
-        for was, now in pairwise(measured)
-        if now.day >= yesterday and now.judged.status is not was.judged.status
+        text = f": no measurements since {calendar_days.format_day(last.day)}."
+        yield Change(ChangeSeverity.QUIET, (_link_to_day(request, site, last), TextPart(text)))
+    transitions = [
+        (before, now)
+        for before, now in pairwise(measured)
+        if now.day >= yesterday and now.judged.status is not before.judged.status
     ]
-    if turns:
-        was, now = turns[-1]
+    if transitions:
+        before, now = transitions[-1]
         judged = last.judged
         since = f" since {calendar_days.format_day(now.day)}" if now is not last else ""
         text = (
             f": {judged.status}{since} ({judged} on "
-            f"{calendar_days.format_day(last.day)}); {was.judged.status} on {calendar_days.format_day(was.day)}."
+            f"{calendar_days.format_day(last.day)}); {before.judged.status} on {calendar_days.format_day(before.day)}."
         )
-        parts = (_link_to_day(request, line, last), TextPart(text))
+        parts = (_link_to_day(request, site, last), TextPart(text))
         bad = 1 - judged.good / judged.assessed
-        yield Change(_status_severity(was, judged.status), parts, judged.status, bad)
+        yield Change(_status_severity(before, judged.status), parts, judged.status, bad)
 
 
-def _status_severity(was: DayCell, now: DayStatus) -> ChangeSeverity:
+def _status_severity(before: DayCell, now: DayStatus) -> ChangeSeverity:
     if now is DayStatus.FAILING:
         return ChangeSeverity.FAILING
-    worse = now is DayStatus.WARNING and was.judged.status is DayStatus.GOOD
+    worse = now is DayStatus.WARNING and before.judged.status is DayStatus.GOOD
     return ChangeSeverity.WORSE if worse else ChangeSeverity.BETTER
 
 
-def _link_to_day(request: Request, line: SiteRow, cell: DayCell) -> TextPart:
-    """The site, which leads to what it did on a day."""
-    address = link_to(request, "day", day=cell.day, query={"site": line.site})
-    return TextPart(line.site or _NO_SITE, address)
+def _link_to_day(request: Request, site: SiteRow, cell: DayCell) -> TextPart:
+    """Name of the site, linked to its page of the day."""
+    address = link_to(request, "day", day=cell.day, query={"site": site.site})
+    return TextPart(site.site or _NO_SITE, address)
 
 
 def _first_measurement_changes(
-    found: Sequence[FirstMeasurement], yesterday: int, request: Request, named: int | None
+    records: Sequence[FirstMeasurement], yesterday: int, request: Request, max_named: int | None
 ) -> Iterator[Change]:
-    """Sites, and their releases and doors, of which nothing was ever measured before yesterday."""
-    of_site: dict[str, int] = {}
-    for one in found:
-        of_site[one.site] = min(one.first_day, of_site.get(one.site, one.first_day))
-    new = [site for site, first in of_site.items() if first >= yesterday]
-    if new:
-        yield _site_list_change("First measurements ever of", sorted(new), request, named)
-    of_things: dict[str, dict[str, int]] = defaultdict(dict)
-    for one in found:
-        for thing in (one.root and f"ROOT {one.root}", one.door and f"door {one.door}"):
-            if thing:
-                first_days = of_things[thing]
-                first_days[one.site] = min(one.first_day, first_days.get(one.site, one.first_day))
-    for thing, first_days in sorted(of_things.items()):
-        where = [
-            site
-            for site, first in first_days.items()
-            if first >= yesterday and of_site[site] < yesterday
-        ]
-        if where:
-            text = f"{thing}: first measurements ever at"
-            yield _site_list_change(text, sorted(where), request, named)
+    """New sites, and releases and doors that are new at known sites."""
+    first_day_of_site: dict[str, int] = {}
+    first_day_of_feature: dict[tuple[str, str], int] = {}
+    for record in records:
+        _keep_earliest(first_day_of_site, record.site, record.first_day)
+        features = (record.root and f"ROOT {record.root}", record.door and f"door {record.door}")
+        for feature in filter(None, features):
+            _keep_earliest(first_day_of_feature, (feature, record.site), record.first_day)
+    new_sites = {site for site, day in first_day_of_site.items() if day >= yesterday}
+    if new_sites:
+        yield _site_list_change("First measurements from", sorted(new_sites), request, max_named)
+    sites_by_feature: dict[str, list[str]] = defaultdict(list)
+    for (feature, site), day in sorted(first_day_of_feature.items()):
+        if day >= yesterday and site not in new_sites:
+            sites_by_feature[feature].append(site)
+    for feature, sites in sites_by_feature.items():
+        yield _site_list_change(f"{feature}: first measurements at", sites, request, max_named)
+
+
+def _keep_earliest(days: dict[Key, int], key: Key, day: int) -> None:
+    days[key] = min(day, days.get(key, day))
 
 
 def _site_list_change(
-    text: str, names: Sequence[str], request: Request, named: int | None
+    text: str, names: Sequence[str], request: Request, max_named: int | None
 ) -> Change:
-    """A line that ends with names of sites, each a link to its page."""
+    """A sentence ending with names of sites, linked to their pages."""
     return Change(
         ChangeSeverity.NEW,
         (
             TextPart(f"{text} "),
             *_join_parts(
                 [TextPart(name or _NO_SITE, link_to(request, "site", site=name)) for name in names],
-                named,
+                max_named,
             ),
         ),
     )
 
 
-def _join_parts(parts: Sequence[TextPart], most: int | None) -> Iterator[TextPart]:
-    """Names with commas between them, and how many more there are."""
-    shown = parts[:most]
+def _join_parts(parts: Sequence[TextPart], max_named: int | None) -> Iterator[TextPart]:
+    """Names separated by commas, and the number of further ones."""
+    shown = parts[:max_named]
     for place, part in enumerate(shown):
         yield from (TextPart(", "), part) if place else (part,)
     more = len(parts) - len(shown)
@@ -208,30 +209,32 @@ def _join_parts(parts: Sequence[TextPart], most: int | None) -> Iterator[TextPar
 
 
 def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[Change]:
-    """Comparisons that were stored, with their verdicts over all sites, else by site."""
-    found = overview_queries.list_latest_comparisons(store, MAX_IN_LIST, since_us=since_us)
-    campaigns = comparison_columns.load_campaign_names(store, (one.first_verdict for one in found))
-    for one in found:
+    """Stored comparisons with their verdicts over all sites, or by site if there are none."""
+    comparisons = overview_queries.list_latest_comparisons(store, MAX_IN_LIST, since_us=since_us)
+    campaigns = comparison_columns.load_campaign_names(
+        store, (comparison.first_verdict for comparison in comparisons)
+    )
+    for comparison in comparisons:
         counts = [
             f"{verdict_text.METRIC_TITLES.get(metric, metric)} {format_counts(scopes.get(RELEASE_SCOPE) or scopes[SERIES_SCOPE])}"
             + ("" if scopes.get(RELEASE_SCOPE) else " by site")
-            for metric, scopes in one.verdict_counts.items()
+            for metric, scopes in comparison.verdict_counts.items()
         ]
         slower = any(
             Verdict.SLOWER in verdicts
-            for scopes in one.verdict_counts.values()
+            for scopes in comparison.verdict_counts.values()
             for verdicts in scopes.values()
         )
-        address = link_to(request, "comparison", comparison=one.first_verdict.comparison_id)
+        address = link_to(request, "comparison", comparison=comparison.first_verdict.comparison_id)
         parts = (
-            TextPart(verdict_text.comparison_title(one.first_verdict, campaigns), address),
+            TextPart(verdict_text.comparison_title(comparison.first_verdict, campaigns), address),
             TextPart(f": {'; '.join(counts)}."),
         )
         yield Change(ChangeSeverity.SLOWER if slower else ChangeSeverity.NEW, parts)
 
 
 def _submission_changes(
-    store: Store, since_us: int, request: Request, named: int | None
+    store: Store, since_us: int, request: Request, max_named: int | None
 ) -> Iterator[Change]:
     new = overview_queries.list_campaigns_since(store, since_us)
     if new:
@@ -240,4 +243,4 @@ def _submission_changes(
             for one in new
         ]
         text = f"{pluralize(len(new), 'campaign')} submitted: "
-        yield Change(ChangeSeverity.NEW, (TextPart(text), *_join_parts(names, named)))
+        yield Change(ChangeSeverity.NEW, (TextPart(text), *_join_parts(names, max_named)))

@@ -1,4 +1,4 @@
-"""Pages for what is refused or failed, and the way in where reading is not open to everybody."""
+"""Error pages, and signing in where reading requires a key."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from treehammer.web.core.auth import READER_COOKIE, require_read_grant
 from treehammer.web.core.responses import AsciiJSONResponse, RequestRefusedError
 from treehammer.web.views.shared.page_context import PageContext, PageView, wants_html
 
-#: Bytes of a form that are read.
+#: Larger forms are refused.
 _MAX_FORM_BYTES = 8192
-#: Seconds that a browser keeps a token.
+#: Seconds for which a browser keeps a token.
 _COOKIE_AGE_S = 30 * 86400
 
 _STATUS_REMEDIES = {
-    400: "Correct the address, or begin at the overview.",
-    404: "It may have been spelt otherwise, or never been there. Begin at the overview.",
-    405: "Pages are read with GET.",
-    500: "Tell who runs this service the time and the address; its log has the rest.",
-    503: "Nothing is lost. Try again in some seconds.",
+    400: "Correct the address, or start from the overview.",
+    404: "Check the spelling, or start from the overview.",
+    405: "Pages support GET only.",
+    500: "Report the time and the address to the operator of this service; its log has the details.",
+    503: "No data is lost. Try again in a few seconds.",
 }
 
 
 def error_response(
     context: PageContext, request: Request, status: int, sentence: str, headers: Mapping[str, str]
 ) -> Response:
-    """Say to people what is wrong, why and what to do; to programs, in JSON."""
+    """Answer an error with a page for browsers, with JSON otherwise."""
     if not wants_html(request):
         return AsciiJSONResponse({"error": sentence}, status, headers)
     if status == 401:
@@ -40,20 +40,20 @@ def error_response(
         )
     title = _status_phrase(status)
     values = {"sentence": sentence, "number": status, "remedy": _STATUS_REMEDIES.get(status, "")}
-    made = context.render_html(PageView("error.html.j2", title, values, status=status), request)
-    made.headers.update(headers)
-    return made
+    response = context.render_html(PageView("error.html.j2", title, values, status=status), request)
+    response.headers.update(headers)
+    return response
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """The way in and out of a browser."""
+    """Routes for signing in and out."""
 
     async def sign_in(request: Request) -> Response:
-        sent = await _read_form(request)
-        target = _local_target(sent.get("next", ""), request)
+        form = await _read_form(request)
+        target = _local_target(form.get("next", ""), request)
         try:
             require_read_grant(
-                await context.access_control.grant_for_token(sent.get("token", "").strip())
+                await context.access_control.grant_for_token(form.get("token", "").strip())
             )
         except RequestRefusedError as refusal:
             if refusal.status == 503:
@@ -61,22 +61,22 @@ def routes(context: PageContext) -> list[BaseRoute]:
             path, _, query = target.partition("?")
             sentence = str(refusal)
             return _sign_in_page(context, request, sentence, refusal.headers, path, query)
-        made = RedirectResponse(target, 303, headers={"Cache-Control": "no-store"})
-        made.set_cookie(
+        response = RedirectResponse(target, 303, headers={"Cache-Control": "no-store"})
+        response.set_cookie(
             READER_COOKIE,
-            sent["token"].strip(),
+            form["token"].strip(),
             max_age=_COOKIE_AGE_S,
             httponly=True,
             samesite="lax",
             secure=request.url.scheme == "https",
             path=request.scope.get("root_path", "") or "/",
         )
-        return made
+        return response
 
     async def sign_out(request: Request) -> Response:
-        made = RedirectResponse(_local_target("", request), 303)
-        made.delete_cookie(READER_COOKIE, path=request.scope.get("root_path", "") or "/")
-        return made
+        response = RedirectResponse(_local_target("", request), 303)
+        response.delete_cookie(READER_COOKIE, path=request.scope.get("root_path", "") or "/")
+        return response
 
     return [
         Route("/sign-in", sign_in, name="sign-in", methods=["POST"]),
@@ -98,16 +98,16 @@ def _sign_in_page(
         "tried": request.method == "POST" or READER_COOKIE in request.cookies,
     }
     view = PageView("sign_in.html.j2", "Reading needs a key", values, status=401)
-    made = context.render_html(view, request)
-    made.headers.update(headers)
-    return made
+    response = context.render_html(view, request)
+    response.headers.update(headers)
+    return response
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """What a small form holds.
+    """Read a small URL-encoded form.
 
     Raises:
-        Refusal: it is too long, or no text.
+        RequestRefusedError: the form is too long or malformed.
     """
     body = b""
     async for part in request.stream():
@@ -122,9 +122,11 @@ async def _read_form(request: Request) -> dict[str, str]:
 
 
 def _local_target(target: str, request: Request) -> str:
-    """An address of ours: of another's the overview."""
-    ours = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
-    return target if ours else request.scope.get("root_path", "") + "/"
+    """Return ``target`` if it is a path on this service, otherwise the overview."""
+    is_local = (
+        target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
+    )
+    return target if is_local else request.scope.get("root_path", "") + "/"
 
 
 def _status_phrase(status: int) -> str:

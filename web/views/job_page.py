@@ -1,4 +1,4 @@
-"""One job: every attempt with its node, what it measured, its logs and read latencies."""
+"""Page of one job: attempts with nodes, measurements, logs and read latencies."""
 
 from __future__ import annotations
 
@@ -125,8 +125,14 @@ _COLUMNS = (
 class JobAttempt:
     """One execution of the job.
 
-    ``row`` is what its batch system told, None where only its measurements are known.  ``facts`` are
-    of its node and door: those that all its measurements share, else the range.
+    Attributes:
+        number: counts the executions from 1.
+        row: the batch system's record, None if only measurements are known.
+        node: facts on the node.
+        storage: facts on the door and its server.
+        circumstances: load and calibration during the attempt.
+        table: measurements of the attempt.
+        logs: title and last output of each measurement that has a log.
     """
 
     number: int
@@ -139,50 +145,59 @@ class JobAttempt:
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """The route of the page."""
+    """Route of the page."""
     return [context.page_route(require_text("/jobs/{job_id}"), job_view, "job")]
 
 
 def job_view(store: Store, request: Request) -> PageView:
-    """What the page shows."""
+    """Collect the data of the page.
+
+    Raises:
+        NothingToDoError: the job does not exist.
+    """
     job = campaign_queries.fetch_job(store, request.path_params["job_id"])
     campaign = campaign_queries.fetch_campaign(store, job.campaign_id)
     rows = campaign_queries.fetch_job_measurements(store, job, _COLUMNS)
-    told = {attempt.number: attempt for attempt in store.attempts([job.id])}
+    recorded = {attempt.number: attempt for attempt in store.attempts([job.id])}
     measured: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         measured[row["attempt"]].append(row)
-    numbers = sorted({*told, *measured})
-    variants = label_variants((row[VARIANT_COLUMN] for row in rows), release_told=True)
+    numbers = sorted({*recorded, *measured})
+    variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
     attempts = [
-        _build_attempt(number, told.get(number), measured[number], variants, request)
+        _build_attempt(number, recorded.get(number), measured[number], variants, request)
         for number in numbers
     ]
-    every = _measurement_table(
+    measurements = _measurement_table(
         "measurements", "All measurements of the job", rows, variants, request
     )
     values = {
         "job": job,
         "campaign": campaign,
-        "over": JobState(job.state).is_final,
+        "is_finished": JobState(job.state).is_final,
         "attempts": attempts,
         "histograms": _latency_histograms(rows),
         "facts": list(_provenance_facts(job, campaign, rows)),
-        "further": list(_related_links(store, job, rows, request)),
-        "cut": len(rows) == campaign_queries.MAX_JOB_MEASUREMENTS,
+        "links": list(_related_links(store, job, rows, request)),
+        "truncated": len(rows) == campaign_queries.MAX_JOB_MEASUREMENTS,
         "command_line": rerun.rerun_command(campaign),
     }
     title = f"{job.label or job.kind} at {job.site}"
-    # All together have them already: that of one attempt is for those who name it.
-    named = request.query_params.get("table")
-    own = [attempt.table for attempt in attempts if attempt.table.name == named]
-    return PageView("job.html.j2", title, values, (every, _attempt_table(told.values()), *own))
+    # The table of all measurements covers every attempt; a single one is sent on request only.
+    requested = request.query_params.get("table")
+    requested_tables = [attempt.table for attempt in attempts if attempt.table.name == requested]
+    return PageView(
+        "job.html.j2",
+        title,
+        values,
+        (measurements, _attempt_table(recorded.values()), *requested_tables),
+    )
 
 
 def _related_links(
     store: Store, job: JobRow, rows: Sequence[Row], request: Request
 ) -> Iterator[tuple[str, str]]:
-    """Where the job's site and its work are looked at: what is read there, and its address."""
+    """Links to the job's site, days and comparable measurements, each with a title."""
     yield job.site, link_to(request, "site", site=job.site)
     for number in sorted({row["day"] for row in rows}):
         day = calendar_days.day_from_number(number)
@@ -195,17 +210,21 @@ def _related_links(
         sorted({row[name] for row in timed if row[name]})
         for name in ("test_name", VARIANT_COLUMN, "door")
     )
-    asked = {"metric": "cpu_per_event_s", "colour": "axis_root", "test_name": tests}
-    for title, where, more in (
+    common = {"metric": "cpu_per_event_s", "color": "axis_root", "test_name": tests}
+    for title, site, own in (
         (
-            "The same at all sites of the campaign",
+            "The same work at all sites of the campaign",
             None,
             {"by": "site", "campaign": job.campaign_id},
         ),
-        ("The same here by day", job.site, {"by": "day", "site": job.site, "door": doors}),
+        (
+            "The same work at this site by day",
+            job.site,
+            {"by": "day", "site": job.site, "door": doors},
+        ),
     ):
-        of_any_release = site_history.list_recorded_variants(store, variants, where)
-        query = {**asked, VARIANT_COLUMN: of_any_release, **more}
+        recorded_variants = site_history.list_recorded_variants(store, variants, site)
+        query = {**common, VARIANT_COLUMN: recorded_variants, **own}
         yield title, link_to(request, "explore", query=query)
 
 
@@ -234,12 +253,12 @@ def _build_attempt(
 
 def _measurement_title(row: Row, variants: VariantLabels) -> str:
     release = f" with ROOT {row['axis_root']}" if row["axis_root"] else ""
-    what = f"round {row['round']}, position {row['position']}: {variants.label(row[VARIANT_COLUMN])}{release}"
-    return f"{what} – {row['failure_class']}" if row["failure_class"] else what
+    title = f"round {row['round']}, position {row['position']}: {variants.label(row[VARIANT_COLUMN])}{release}"
+    return f"{title} – {row['failure_class']}" if row["failure_class"] else title
 
 
 def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What is known: a value that all share, the range of numbers, or every text."""
+    """Known facts: the shared value, the range of numbers, or all texts."""
     for name in names:
         values = [row[name] for row in rows if row[name] not in (None, "")]
         if not values:
@@ -272,7 +291,7 @@ def _measurement_table(
         TableColumn("measurement_id", hidden=True),
         TableColumn("attempt", hidden=True),
         TableColumn("axis_root", "ROOT"),
-        TableColumn("root_version", "version of ROOT", hidden=not any(map(_release_differs, rows))),
+        TableColumn("root_version", "ROOT version", hidden=not any(map(_release_differs, rows))),
         TableColumn("kind", "kind"),
         TableColumn("round", "round", is_number=True),
         TableColumn("position", "position", is_number=True),
@@ -281,9 +300,9 @@ def _measurement_table(
             "outcome",
             css_class=lambda row: "" if row["outcome"] == Outcome.GOOD else "slower",
         ),
-        TableColumn("why", "why", is_long=True, hidden=not any(map(_failure_reason, rows))),
+        TableColumn("why", "reason", is_long=True, hidden=not any(map(_failure_reason, rows))),
         TableColumn(
-            "all", "everything", link=lambda row: _link_to_record(request, row["measurement_id"])
+            "all", "full record", link=lambda row: _link_to_record(request, row["measurement_id"])
         ),
         TableColumn("cpu_per_event_s", "CPU, ms/event", _format_ms, is_number=True),
         TableColumn("wall_per_event_s", "wall, ms/event", _format_ms, is_number=True),
@@ -301,12 +320,12 @@ def _measurement_table(
         {**row, "outcome": label_outcome(row), "why": _failure_reason(row), "all": "JSON"}
         for row in rows
     ]
-    empty = "It left no measurement."
-    return DataTable(name, caption, columns, filled, empty_text=empty, note=variants.note)
+    empty_text = "This attempt left no measurements."
+    return DataTable(name, caption, columns, filled, empty_text=empty_text, note=variants.note)
 
 
 def _release_differs(row: Row) -> bool:
-    """Whether ROOT told another version than the release that was asked for."""
+    """Whether ROOT reported another version than the requested release."""
     return row["root_version"] not in (None, "", row["axis_root"])
 
 
@@ -326,21 +345,21 @@ def _failure_reason(row: Row) -> str:
 
 
 def _latency_histograms(rows: Sequence[Row]) -> list[LatencyHistogram]:
-    """Read latencies by release, of what came back whole and can be true."""
+    """Read latencies of good measurements by release."""
     sums: dict[str, list[int]] = {}
     for row in rows:
         bins = row["read_latency_hist"]
         if bins and classify_outcome(row) is Outcome.GOOD:
             title = f"ROOT {row['root_version']}" if row["root_version"] else "All reads"
-            before = sums.get(title, [])
-            sums[title] = [a + b for a, b in zip_longest(before, bins, fillvalue=0)]
+            counts = sums.get(title, [])
+            sums[title] = [a + b for a, b in zip_longest(counts, bins, fillvalue=0)]
     return lay_out_histograms(dict(sorted(sums.items())))
 
 
 def _provenance_facts(
     job: JobRow, campaign: CampaignRow, rows: Sequence[Row]
 ) -> Iterator[tuple[str, str]]:
-    """What exactly ran."""
+    """Origin of the job and provenance of its measurements."""
     yield "job", job.id
     yield "batch system", f"{job.batch_system.removeprefix(EXTERNAL_PREFIX)} {job.batch_id}".strip()
     template = json.loads(campaign.plan).get("templates", {}).get(job.site)

@@ -1,4 +1,4 @@
-"""The first page: what runs now, what changed since yesterday, the latest verdicts, days of sites."""
+"""Overview: running campaigns, changes since yesterday, latest verdicts and daily site status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayStatus
 from treehammer.analysis.statistics.verdict import RELEASE_SCOPE, SERIES_SCOPE, Verdict
 from treehammer.collectors.job_state import JobState
-from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import ComparisonSummary
@@ -26,7 +25,7 @@ from treehammer.web.display.template_environment import format_time
 from treehammer.web.views import changes_since
 from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.shared.campaign_table import campaign_table
-from treehammer.web.views.shared.common_columns import format_counts
+from treehammer.web.views.shared.common_columns import format_counts, outcome_counts
 from treehammer.web.views.shared.page_context import (
     HTML,
     PageContext,
@@ -36,37 +35,37 @@ from treehammer.web.views.shared.page_context import (
 )
 from treehammer.web.views.shared.site_day_matrix import SiteRow, load_site_days
 
-#: Days that the matrix has, and those it may be asked for.
+#: Default number of days in the matrix, and those to choose from.
 DAYS, CHOICES = 14, (7, 14, 30, 60)
-#: The latest comparisons that are shown.
+#: Latest comparisons shown.
 MAX_COMPARISONS = 5
-#: Sites and campaigns that are named one by one.
+#: Sites and campaigns listed by name; further ones are counted.
 MAX_NAMED_SITES = 10
 
 _OPEN_STATES = [state.value for state in JobState if not state.is_final]
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """The route of the overview."""
+    """Route of the page."""
     return [context.page_route("/", overview_view, "overview")]
 
 
 def overview_view(store: Store, request: Request) -> PageView:
-    """What the overview shows."""
+    """Collect the data of the overview."""
     today = calendar_days.today()
-    until, count = _parse_window(request, today)
-    shown = calendar_days.days_until(until, count)
+    shown = calendar_days.parse_window(request.query_params, CHOICES, DAYS)
+    last, count = shown[-1], len(shown)
     lines = load_site_days(store, shown)
     newest = overview_queries.find_last_day(store)
     running = campaign_table(
         "running",
-        "Campaigns with jobs that are not over",
+        "Campaigns with active jobs",
         overview_queries.list_active_campaigns(store, _OPEN_STATES),
         request,
     )
     verdicts = _verdict_table(store, request)
     people = requested_format(request) == HTML
-    if until == today and count >= changes_since.LOOKBACK_DAYS:
+    if last == today and count >= changes_since.LOOKBACK_DAYS:
         recent = [replace(line, cells=line.cells[-changes_since.LOOKBACK_DAYS :]) for line in lines]
     else:
         recent = load_site_days(store, calendar_days.days_until(today, changes_since.LOOKBACK_DAYS))
@@ -74,51 +73,37 @@ def overview_view(store: Store, request: Request) -> PageView:
     values = {
         "now": time.time_ns() // 1000,
         "running": running,
-        "news": changes_since.changes_since_yesterday(
+        "changes": changes_since.changes_since_yesterday(
             store, request, recent, today, MAX_NAMED_SITES if people else None
         ),
-        "told_at_once": changes_since.MAX_CHANGES,
+        "max_changes": changes_since.MAX_CHANGES,
         "verdicts": verdicts,
         "days": shown,
         "months": [(text, len(list(group))) for text, group in _month_headers(shown)],
         "lines": lines,
         "count": count,
         "choices": CHOICES,
-        "until": until,
-        "is_now": until == today,
+        "last": last,
+        "is_now": last == today,
         "newest": calendar_days.day_from_number(newest) if newest else None,
         "quiet": _name_sites(quiet),
         "rule": STATUS_RULE_TEXT,
         "statuses": list(DayStatus),
-        "written": calendar_days.format_day,
-        # Made once, and not for each of a thousand cells.
-        "looks": {status: status.replace(" ", "-") for status in DayStatus},
+        "format_day": calendar_days.format_day,
+        # Computed once rather than for each of a thousand cells.
+        "css_classes": {status: status.replace(" ", "-") for status in DayStatus},
         "addresses": {day: link_to(request, "day", day=day) for day in shown},
         "day_names": {day: calendar_days.format_day(day) for day in shown},
     }
-    told = _site_day_table(() if people else lines)
-    return PageView("overview.html.j2", "Overview", values, (told, running, verdicts))
-
-
-def _parse_window(request: Request, today: date) -> tuple[date, int]:
-    """The last day of the matrix, and how many it has.
-
-    Raises:
-        ConfigError: the address asks for what is no day, or for too many.
-    """
-    asked = request.query_params
-    until = calendar_days.parse_day(asked["until"], "until") if asked.get("until") else today
-    text = asked.get("days", str(DAYS))
-    if text not in map(str, CHOICES):
-        raise ConfigError(f"days must be one of {', '.join(map(str, CHOICES))}, not {text[:40]!r}")
-    return until, int(text)
+    site_days = _site_day_table(() if people else lines)
+    return PageView("overview.html.j2", "Overview", values, (site_days, running, verdicts))
 
 
 def _month_headers(shown: Sequence[date]) -> list[tuple[str, list[date]]]:
-    found: dict[str, list[date]] = {}
+    months: dict[str, list[date]] = {}
     for day in shown:
-        found.setdefault(f"{day:%B} {day.year}", []).append(day)
-    return list(found.items())
+        months.setdefault(f"{day:%B} {day.year}", []).append(day)
+    return list(months.items())
 
 
 def _site_day_table(lines: Sequence[SiteRow]) -> DataTable:
@@ -127,10 +112,7 @@ def _site_day_table(lines: Sequence[SiteRow]) -> DataTable:
             "site": line.site,
             "day": cell.day.isoformat(),
             "status": cell.judged.status.value,
-            "good": cell.judged.good,
-            "failed": cell.judged.failed,
-            "implausible": cell.judged.implausible,
-            "not_supported": cell.judged.unsupported,
+            **outcome_counts(cell.judged),
         }
         for line in lines
         for cell in line.cells
@@ -142,9 +124,11 @@ def _site_day_table(lines: Sequence[SiteRow]) -> DataTable:
 
 
 def _verdict_table(store: Store, request: Request) -> DataTable:
-    """One row a comparison and metric: what was concluded how often, and the largest effect."""
+    """Latest comparisons: one row per comparison and metric, with the largest certain effect."""
     latest = overview_queries.list_latest_comparisons(store, MAX_COMPARISONS)
-    names = comparison_columns.load_campaign_names(store, (one.first_verdict for one in latest))
+    names = comparison_columns.load_campaign_names(
+        store, (comparison.first_verdict for comparison in latest)
+    )
     certain = (Verdict.FASTER.value, Verdict.SLOWER.value)
     largest = overview_queries.find_largest_effects(
         store, [one.first_verdict.comparison_id for one in latest], certain
@@ -162,18 +146,16 @@ def _verdict_table(store: Store, request: Request) -> DataTable:
         TableColumn("largest", "largest certain effect", is_long=True),
         TableColumn("judged_us", "judged", format_time),
     )
-    return DataTable(
-        "verdicts", f"The latest comparisons, {MAX_COMPARISONS} at most", columns, rows
-    )
+    return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", columns, rows)
 
 
 def _verdict_row(
-    one: ComparisonSummary,
+    comparison: ComparisonSummary,
     metric: str,
     names: Mapping[str, str],
     largest: Mapping[tuple[str, str], VerdictRow],
 ) -> dict[str, Any]:
-    first, counts = one.first_verdict, one.verdict_counts[metric]
+    first, counts = comparison.first_verdict, comparison.verdict_counts[metric]
     return {
         **comparison_columns.describe_comparison(first, names),
         "metric": metric,

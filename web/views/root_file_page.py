@@ -1,4 +1,4 @@
-"""ROOT files in the browser: the measurements of a campaign as a TTree, browsed with JSROOT."""
+"""Browser of a campaign's measurements as a ROOT file, with JSROOT."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from treehammer.web.views.shared.page_context import (
     wants_html,
 )
 
-#: Campaigns that the form names, the newest.
+#: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 200
 
 
 def routes(context: PageContext, exports: RootExports) -> list[BaseRoute]:
-    """The page, and the files it asks for."""
+    """Routes of the page and of its files."""
 
     def page(store: Store, request: Request) -> PageView:
         return root_file_view(store, request, exports)
@@ -40,51 +40,53 @@ def routes(context: PageContext, exports: RootExports) -> list[BaseRoute]:
     def file(store: Store, request: Request) -> Response:
         selection = _parse_selection(store, request)
         key = _parse_key(request)
-        found = exports.get_file(store, selection, key)
+        path = exports.get_file(store, selection, key)
         headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, max-age=3600"}
         name = f"treehammer-{key[:8]}.root"
-        return FileResponse(found, headers=headers, filename=name, media_type="application/x-root")
+        return FileResponse(path, headers=headers, filename=name, media_type="application/x-root")
 
-    def is_there(request: Request) -> bool:
+    def is_cached(request: Request) -> bool:
         return exports.has(_parse_key(request))
 
-    # Made one at a time: others wait here, not where pages are asked for.
-    room = QueryPool(anyio.CapacityLimiter(1), is_there)
+    # Files are written one at a time; waiting requests must not block other pages.
+    pool = QueryPool(anyio.CapacityLimiter(1), is_cached)
     return [
         context.page_route("/root-file", page, "rootfile"),
-        context.page_route("/root-file/{key}.root", file, "rootfile-data", packed=False, room=room),
+        context.page_route(
+            "/root-file/{key}.root", file, "rootfile-data", compress=False, pool=pool
+        ),
     ]
 
 
 def _parse_key(request: Request) -> str:
-    """The key of a file in its address.
+    """Read the key of a file from the URL.
 
     Raises:
-        Refusal: it is none.
+        RequestRefusedError: it is not a valid key.
     """
     key = str(request.path_params["key"])
     if len(key) != 32 or not set(key) <= set("0123456789abcdef"):
-        raise RequestRefusedError(404, "there is no file of this name")
+        raise RequestRefusedError(404, "this file does not exist")
     return key
 
 
 def root_file_view(store: Store, request: Request, exports: RootExports) -> PageView:
-    """A campaign is chosen, and browsed."""
+    """Collect the data of the page."""
     campaigns = campaign_queries.list_newest_campaigns(store, MAX_CAMPAIGN_CHOICES)
     chosen = request.query_params.get("campaign", "")
     values: dict[str, Any] = {
         "campaigns": [(one.id, f"{one.name}, {format_time(one.created_us)}") for one in campaigns],
         "chosen": chosen,
         "wheres": _parse_conditions(request),
-        "most": MAX_MEASUREMENTS,
-        "possible": exports.can_write,
+        "max_measurements": MAX_MEASUREMENTS,
+        "can_write": exports.can_write,
         "rows": None,
         "file": "",
-        "refused": "",
+        "error": "",
     }
     if chosen:
         try:
-            # The form shows what was meant by a prefix or 'last'.
+            # The form shows the campaign that a prefix or 'last' stands for.
             values["chosen"] = store.campaign(chosen).id
             if values["chosen"] not in {one.id for one in campaigns}:
                 values["campaigns"].append((values["chosen"], values["chosen"]))
@@ -94,9 +96,9 @@ def root_file_view(store: Store, request: Request, exports: RootExports) -> Page
         except ConfigError as error:
             if not wants_html(request):
                 raise
-            values["refused"] = error_sentence(error)
+            values["error"] = error_sentence(error)
     table = _campaign_table(campaigns)
-    status = 400 if values["refused"] else 200
+    status = 400 if values["error"] else 200
     return PageView(
         "rootfile.html.j2", "ROOT file", values, (table,), inline_styles=True, status=status
     )
@@ -105,7 +107,7 @@ def root_file_view(store: Store, request: Request, exports: RootExports) -> Page
 def _file_values(
     store: Store, selection: Selection, request: Request, exports: RootExports
 ) -> dict[str, Any]:
-    """How much is selected, and the address of its file where there can be one."""
+    """Number of selected measurements, and the URL of their file if it can be written."""
     content = fingerprint_selection(store, selection)
     if not (0 < content.rows <= MAX_MEASUREMENTS and exports.can_write):
         return {"rows": content.rows}
@@ -130,22 +132,24 @@ def _campaign_table(campaigns: list[CampaignTitle]) -> DataTable:
 
 
 def _parse_selection(store: Store, request: Request) -> Selection:
-    """What the address selects.
+    """Read the selection from the URL.
 
     Raises:
-        ConfigError: it names no campaign, one that there is not, or a wrong condition.
+        ConfigError: no campaign is named, or it does not exist, or a condition is invalid.
     """
     chosen = request.query_params.get("campaign", "")
     if not chosen:
-        raise ConfigError("campaign is missing: a file holds measurements of one")
+        raise ConfigError(
+            "campaign is missing", hint="A file holds the measurements of one campaign."
+        )
     return _campaign_selection(store.campaign(chosen).id, request)
 
 
 def _campaign_selection(campaign_id: str, request: Request) -> Selection:
-    """The measurements of a campaign that meet the conditions asked for.
+    """Select measurements of a campaign by the URL's conditions.
 
     Raises:
-        ConfigError: one of them is wrong.
+        ConfigError: a condition is invalid.
     """
     return Selection((campaign_id,), parse_alternatives(_parse_conditions(request)))
 

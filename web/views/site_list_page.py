@@ -1,24 +1,25 @@
-"""The list of sites, each with what came back and what it got of work that others did, too."""
+"""List of sites with their outcomes and a comparison of their CPU efficiency."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayOutcomes
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, format_per_cent
-from treehammer.web.views.shared.common_columns import count_columns
+from treehammer.web.views.shared.common_columns import outcome_columns, outcome_counts
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 from treehammer.web.views.shared.site_columns import (
     DEFAULT_METRIC,
@@ -28,73 +29,32 @@ from treehammer.web.views.shared.site_columns import (
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """The route of the list."""
+    """Route of the page."""
     return [context.page_route("/sites", site_list_view, "sites")]
 
 
 def site_list_view(store: Store, request: Request) -> PageView:
-    """Every site, with what came back in the last days."""
+    """Collect the data of the list of sites."""
     today = calendar_days.today()
-    first = today - timedelta(days=DEFAULT_WINDOW_DAYS - 1)
-    outcomes: dict[str, Counter[str]] = {}
-    last: dict[str, int] = {}
-    for one in overview_queries.list_site_days(
-        store, calendar_days.day_number(first), calendar_days.day_number(today)
-    ):
-        outcomes.setdefault(one.site, Counter()).update(one.outcomes)
-        last[one.site] = max(one.day, last.get(one.site, 0))
-    figure = FigureQuery(
-        (DEFAULT_METRIC,), ("site", *WORKLOAD_COLUMNS), first_day=calendar_days.day_number(first)
-    )
-    standings = peer_comparison.compare_sites(
-        (
-            str(group.by["site"] or ""),
-            site_history.workload_key(group.by[name] for name in WORKLOAD_COLUMNS),
-            group.metrics[DEFAULT_METRIC],
-        )
-        for group in store.fetch_figure(figure).groups
-    )
-    rows: list[dict[str, Any]] = []
-    for name in overview_queries.list_sites(store):
-        judged = DayOutcomes.from_outcomes(outcomes.get(name, {}))
-        beside = standings.get(name)
-        rows.append(
-            {
-                "site": name,
-                "last_day": calendar_days.day_from_number(last[name]).isoformat()
-                if name in last
-                else None,
-                "status": judged.status.value,
-                "good": judged.good,
-                "failed": judged.failed,
-                "implausible": judged.implausible,
-                "not_supported": judged.unsupported,
-                DEFAULT_METRIC: beside and beside.mean,
-                "own": beside and beside.own_mean,
-                "median": beside and beside.peer_median,
-                "difference": beside and beside.difference,
-                "sites": beside.peer_count if beside else 0,
-            }
-        )
-    written = aligned_format(
-        (row[name] for row in rows for name in ("own", "median")), DisplayUnit("")
-    )
-    columns = (
-        TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
-        TableColumn("status", "status", css_class=status_class),
-        *count_columns("good", "failed", "implausible"),
-        TableColumn("not_supported", "not supported", is_number=True),
-        # Of whatever mix of work a site did: not to be held against another's.
-        TableColumn(DEFAULT_METRIC, hidden=True),
-        TableColumn("own", "CPU efficiency, of what others did, too", written, is_number=True),
-        TableColumn("median", "median of similar sites", written, is_number=True),
-        TableColumn("difference", "difference", format_per_cent, is_number=True),
-        TableColumn("sites", "similar sites", is_number=True),
-        TableColumn(
-            "last_day", "last measured", lambda day: day or f"over {DEFAULT_WINDOW_DAYS} days ago"
-        ),
-    )
-    table = DataTable("sites", f"Sites, and their last {DEFAULT_WINDOW_DAYS} days", columns, rows)
+    first = calendar_days.day_number(today - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
+    outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+    last_days: dict[str, int] = {}
+    for day in overview_queries.list_site_days(store, first, calendar_days.day_number(today)):
+        outcomes[day.site].update(day.outcomes)
+        last_days[day.site] = max(day.day, last_days.get(day.site, 0))
+    comparisons = _compare_sites(store, first)
+    rows = [
+        {
+            "site": site,
+            "last_day": _format_last_day(last_days.get(site)),
+            "status": judged.status.value,
+            **outcome_counts(judged),
+            **_comparison_values(comparisons.get(site)),
+        }
+        for site in overview_queries.list_sites(store)
+        for judged in (DayOutcomes.from_outcomes(outcomes[site]),)
+    ]
+    table = _site_table(rows, request)
     values = {
         "sites": table,
         "rule": STATUS_RULE_TEXT,
@@ -102,3 +62,55 @@ def site_list_view(store: Store, request: Request) -> PageView:
         "days": DEFAULT_WINDOW_DAYS,
     }
     return PageView("sites.html.j2", "Sites", values, (table,))
+
+
+def _compare_sites(store: Store, first: int) -> Mapping[str, PeerComparison]:
+    """Compare every site with similar sites since a day (YYYYMMDD)."""
+    figure = FigureQuery((DEFAULT_METRIC,), ("site", *WORKLOAD_COLUMNS), first_day=first)
+    return peer_comparison.compare_sites(
+        (
+            str(group.by["site"] or ""),
+            site_history.workload_key(group.by[name] for name in WORKLOAD_COLUMNS),
+            group.metrics[DEFAULT_METRIC],
+        )
+        for group in store.fetch_figure(figure).groups
+    )
+
+
+def _format_last_day(number: int | None) -> str | None:
+    return None if number is None else calendar_days.day_from_number(number).isoformat()
+
+
+def _comparison_values(comparison: PeerComparison | None) -> dict[str, float | None]:
+    if comparison is None:
+        return {**dict.fromkeys((DEFAULT_METRIC, "own", "median", "difference")), "sites": 0}
+    return {
+        DEFAULT_METRIC: comparison.mean,
+        "own": comparison.own_mean,
+        "median": comparison.peer_median,
+        "difference": comparison.difference,
+        "sites": comparison.peer_count,
+    }
+
+
+def _site_table(rows: Sequence[Row], request: Request) -> DataTable:
+    write = aligned_format(
+        (row[name] for row in rows for name in ("own", "median")), DisplayUnit("")
+    )
+    columns = (
+        TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
+        TableColumn("status", "status", css_class=status_class),
+        *outcome_columns(),
+        # Averages over a site's own mix of work are not comparable, so they are exported only.
+        TableColumn(DEFAULT_METRIC, hidden=True),
+        TableColumn("own", "CPU efficiency of comparable work", write, is_number=True),
+        TableColumn("median", "median of similar sites", write, is_number=True),
+        TableColumn("difference", "difference", format_per_cent, is_number=True),
+        TableColumn("sites", "similar sites", is_number=True),
+        TableColumn(
+            "last_day",
+            "last measured",
+            lambda day: day or f"more than {DEFAULT_WINDOW_DAYS} days ago",
+        ),
+    )
+    return DataTable("sites", f"Sites over the last {DEFAULT_WINDOW_DAYS} days", columns, rows)

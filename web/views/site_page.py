@@ -1,9 +1,9 @@
-"""One site: its series beside similar sites, what changed there, and what came back."""
+"""Page of one site: comparison with similar sites, changes and daily outcomes."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -23,7 +23,7 @@ from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.read.site_history import ContextHistory, Workload
+from treehammer.sql.read.site_history import ContextAspect, ContextHistory, Workload
 from treehammer.sql.write.record_consistency import is_variant
 from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text
@@ -43,26 +43,26 @@ from treehammer.web.views.shared.site_columns import (
 )
 
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
-#: Days from which on a point is a week.
+#: Windows of at least this many days are shown by week.
 WEEKLY_FROM_DAYS = 90
-#: Filters of the address -> column of a work.
+#: Parameter -> column of the workload that it filters.
 FILTERS = {
     "test": "test_name",
     "variant": VARIANT_COLUMN,
     "root": "axis_root",
     "protocol": "door_protocol",
 }
-_NO_VERSIONS_NOTE = "It is told by the measurements; nothing was told in these days."
+_NO_VERSIONS_NOTE = "No versions reported in this period."
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """The route of the page."""
+    """Route of the page."""
     return [context.page_route(allow_any_text("/sites/{site}"), site_view, "site")]
 
 
 @dataclass(frozen=True)
 class SiteQuery:
-    """What the address asks for."""
+    """Parameters of the page's URL."""
 
     site: str
     metric: str
@@ -72,138 +72,133 @@ class SiteQuery:
     filters: dict[str, str]
 
     @property
+    def day_numbers(self) -> tuple[int, int]:
+        """First and last day as database day numbers."""
+        return calendar_days.day_number(self.first), calendar_days.day_number(self.last)
+
+    @property
+    def is_weekly(self) -> bool:
+        """Whether points are weeks."""
+        return self.time_column == WEEK
+
+    @property
     def time_column(self) -> str:
-        """The column of time that makes a point."""
+        """Column of time whose values are points: day or week."""
         return WEEK if self.day_count >= WEEKLY_FROM_DAYS else DAY
 
 
 def site_view(store: Store, request: Request) -> PageView | Response:
-    """One site."""
+    """Collect the data of the page of a site.
+
+    Raises:
+        NothingToDoError: the site has never measured anything.
+    """
     site = str(request.path_params["site"])
     works = site_history.list_workloads(store, site)
     if not works:
         if not site and wants_html(request):
             return RedirectResponse(link_to(request, "sites"))
         raise overview_queries.build_unknown_site_error(store, site)
-    asked = _parse_query(request, site, works)
-    dailies = site_history.fetch_daily_sums(
-        store,
-        asked.metric,
-        calendar_days.day_number(asked.first),
-        calendar_days.day_number(asked.last),
-        {FILTERS[name]: text for name, text in asked.filters.items()},
-    )
-    points = peer_comparison.compare_over_time(
-        dailies, site, lambda day: coarsen_day(WEEK, day) if asked.time_column == WEEK else day
-    )
-    history = site_history.fetch_history(
-        store,
-        site,
-        calendar_days.day_number(asked.first),
-        calendar_days.day_number(asked.last),
-    )
-    changed = list(_change_rows(history))
-    number = {day: place for place, day in enumerate(sorted({one["day"] for one in changed}), 1)}
-    for change in changed:
-        change["mark"] = number[change["day"]]
-    tables = (
-        _series_table(points, asked),
-        _state_table(history, earlier=_has_earlier_measurements(store, asked)),
-        _change_table(sorted(changed, key=lambda change: change["mark"])),
-        _outcome_table(store, asked, request),
-        _work_table(works),
-    )
+    query = _parse_query(request, site, works)
+    points = _load_points(store, query)
+    history = site_history.fetch_history(store, site, *query.day_numbers)
+    series = _series_table(points, query)
+    state = _state_table(history, earlier=_has_earlier_measurements(store, query))
+    changes = _change_table(_change_rows(history))
+    outcomes = _outcome_table(store, query, request)
+    work = _work_table(works)
     values = {
-        "asked": asked,
-        "chart": _build_chart(points, tables[2].rows, asked) if points else None,
-        "series": tables[0],
-        "state": tables[1],
-        "changes": tables[2],
-        "failures": tables[3],
-        "works": tables[4],
+        "query": query,
+        "chart": _build_chart(points, changes.rows, query) if points else None,
+        "series": series,
+        "state": state,
+        "changes": changes,
+        "outcomes": outcomes,
+        "works": work,
         "metrics": [METRICS_BY_NAME[name] for name in ROLLUP_METRICS],
-        "metric": METRICS_BY_NAME[asked.metric],
+        "metric": METRICS_BY_NAME[query.metric],
         "choices": WINDOW_CHOICES,
         "filters": {
-            name: _filter_options(works, name, asked.filters.get(name)) for name in FILTERS
+            name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS
         },
         "similar": peer_comparison.SIMILAR_SITES_TEXT,
-        "weekly": asked.time_column == WEEK,
-        "further": list(_link_to_explore(store, asked, request)),
-        "alone": not any(point.peer_count for point in points),
+        "links": list(_link_to_explore(store, query, request)),
         "comparable": any(point.peer_count for point in points),
     }
+    tables = (series, state, changes, outcomes, work)
     return PageView("site.html.j2", site or "(no site)", values, tables)
 
 
+def _load_points(store: Store, query: SiteQuery) -> list[PeerComparison]:
+    """Compare the site with similar sites, per day or per week."""
+    filters = {FILTERS[name]: text for name, text in query.filters.items()}
+    sums = site_history.fetch_daily_sums(store, query.metric, *query.day_numbers, filters)
+    return peer_comparison.compare_over_time(
+        sums, query.site, lambda day: coarsen_day(WEEK, day) if query.is_weekly else day
+    )
+
+
 def _parse_query(request: Request, site: str, works: Sequence[Workload]) -> SiteQuery:
-    """Read the address, which may name what the site measured.
+    """Parse the URL's parameters; filters are values that the site measured.
 
     Raises:
-        ConfigError: it asks for what there is not.
+        ConfigError: a parameter is invalid.
     """
-    asked = request.query_params
-    until = (
-        calendar_days.parse_day(asked["until"], "until")
-        if asked.get("until")
-        else calendar_days.today()
-    )
-    count = asked.get("days", str(DEFAULT_WINDOW_DAYS))
-    if count not in map(str, WINDOW_CHOICES):
-        raise ConfigError(
-            f"days must be one of {', '.join(map(str, WINDOW_CHOICES))}, not {count[:40]!r}"
-        )
-    metric = asked.get("metric", DEFAULT_METRIC)
+    query = request.query_params
+    shown = calendar_days.parse_window(query, WINDOW_CHOICES, DEFAULT_WINDOW_DAYS)
+    metric = query.get("metric", DEFAULT_METRIC)
     if metric not in ROLLUP_METRICS:
         raise ConfigError(
-            f"there is no daily {metric[:40]!r}", hint=suggest_word(metric, ROLLUP_METRICS).strip()
+            f"{metric[:40]!r} is not a daily metric",
+            hint=suggest_word(metric, ROLLUP_METRICS).strip(),
         )
-    shown = calendar_days.days_until(until, int(count))
-    filters = {name: asked[name] for name in FILTERS if asked.get(name)}
+    filters = {name: query[name] for name in FILTERS if query.get(name)}
     if variant := filters.get("variant"):
         if not is_variant(variant) and variant not in {work.variant for work in works}:
             raise ConfigError(
-                f"variant must be axes and their values as JSON, not {variant[:40]!r}",
-                hint="The page of the site has those that it measured.",
+                f"variant must be a JSON object of axes and values, not {variant[:40]!r}",
+                hint="Choose one on the page of the site.",
             )
         filters["variant"] = drop_release_axis(variant)
-    return SiteQuery(site, metric, shown[0], shown[-1], int(count), filters)
+    return SiteQuery(site, metric, shown[0], shown[-1], len(shown), filters)
 
 
-def _link_to_explore(store: Store, asked: SiteQuery, request: Request) -> Iterator[tuple[str, str]]:
-    """Explore with what the page shows: its metric, filters and days."""
-    only: dict[str, Any] = {FILTERS[name]: text for name, text in asked.filters.items()}
-    only |= {"site": asked.site, "from": str(asked.first), "to": str(asked.last)}
-    if chosen := asked.filters.get("variant"):
-        only["variant"] = site_history.list_recorded_variants(store, [chosen], asked.site) or chosen
-    metric = {"metric": asked.metric}
-    for title, more in (
-        (f"{asked.metric} by variant", {**metric, "by": VARIANT_COLUMN}),
-        (f"{asked.metric} by day and release", {**metric, "by": "day"}),
+def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterator[tuple[str, str]]:
+    """Links to Explore with the page's metric, filters and days."""
+    filters: dict[str, Any] = {FILTERS[name]: text for name, text in query.filters.items()}
+    filters |= {"site": query.site, "from": str(query.first), "to": str(query.last)}
+    if chosen := query.filters.get("variant"):
+        filters["variant"] = (
+            site_history.list_recorded_variants(store, [chosen], query.site) or chosen
+        )
+    metric = {"metric": query.metric}
+    for title, view in (
+        (f"{query.metric} by variant", {**metric, "by": VARIANT_COLUMN}),
+        (f"{query.metric} by day and release", {**metric, "by": "day"}),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
-        yield title, link_to(request, "explore", query={**more, "colour": "axis_root", **only})
+        yield title, link_to(request, "explore", query={**view, "color": "axis_root", **filters})
 
 
-def _has_earlier_measurements(store: Store, asked: SiteQuery) -> bool:
-    first = site_history.find_first_day(store, asked.site)
-    return first is not None and first < calendar_days.day_number(asked.first)
+def _has_earlier_measurements(store: Store, query: SiteQuery) -> bool:
+    first = site_history.find_first_day(store, query.site)
+    return first is not None and first < calendar_days.day_number(query.first)
 
 
 def _filter_options(
     works: Sequence[Workload], name: str, chosen: str | None
 ) -> list[tuple[str, str]]:
-    """What a filter can have and what is chosen, each with its text."""
+    """Values to choose from, each with its label."""
     values = {value for value in (chosen, *(getattr(work, name) for work in works)) if value}
     if name == "variant":
         return [*label_variants(map(drop_release_axis, values)).names.items()]
     return [(value, value) for value in sorted(values)]
 
 
-def _series_table(points: Sequence[PeerComparison], asked: SiteQuery) -> DataTable:
+def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTable:
     rows = [
         {
-            asked.time_column: calendar_days.day_from_number(point.time).isoformat(),
+            query.time_column: calendar_days.day_from_number(point.time).isoformat(),
             "measurements": point.count,
             "mean": point.mean,
             "compared": point.compared_count,
@@ -217,7 +212,7 @@ def _series_table(points: Sequence[PeerComparison], asked: SiteQuery) -> DataTab
         for point in points
     ]
     columns = (
-        TableColumn(asked.time_column, "week of" if asked.time_column == WEEK else "day (UTC)"),
+        TableColumn(query.time_column, "week of" if query.time_column == WEEK else "day (UTC)"),
         TableColumn("measurements", "timed and good", is_number=True),
         TableColumn("mean", "mean of all", is_number=True),
         TableColumn("compared", "compared", is_number=True),
@@ -228,89 +223,92 @@ def _series_table(points: Sequence[PeerComparison], asked: SiteQuery) -> DataTab
         TableColumn("difference", "difference", format_per_cent, is_number=True),
         TableColumn("sites", "similar sites", is_number=True),
     )
-    caption = f"{asked.metric} by {asked.time_column}, and the median of similar sites"
+    caption = f"{query.metric} by {query.time_column}, and the median of similar sites"
     return DataTable("series", caption, columns, rows)
 
 
-def _history_texts(found: Sequence[str]) -> str:
-    return ", ".join(found)
+def _history_texts(texts: Sequence[str]) -> str:
+    return ", ".join(texts)
 
 
 def _state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
-    """What everything was last, and since when.
+    """Last known state of doors, middleware and releases, and since when it is unchanged.
 
-    Of what was so on the first of these days that knows it, where the site had measured ``earlier``,
-    the beginning is not among them.
+    Args:
+        history: states by day.
+        earlier: the site measured before the first day, so that a state may be older.
     """
-    rows = []
-    for aspect, by_day in history.items():
-        numbers = list(by_day)
-        now = by_day[numbers[-1]]
-        since = numbers[-1]
-        for number in reversed(numbers):
-            if by_day[number] != now:
-                break
-            since = number
-        rows.append(
-            {
-                "thing": aspect.component,
-                "what": aspect.attribute,
-                "value": sorted(now),
-                "since": calendar_days.day_from_number(since).isoformat(),
-                "since_known": not earlier or since != numbers[0],
-                "last": calendar_days.day_from_number(numbers[-1]).isoformat(),
-            }
-        )
+    rows = [_state_row(aspect, by_day, earlier=earlier) for aspect, by_day in history.items()]
     columns = (
-        TableColumn("thing", "what"),
-        TableColumn("what", "aspect"),
-        TableColumn("value", "is", _history_texts, is_long=True),
-        TableColumn("since", "seen since", format_row=_format_since),
+        TableColumn("thing", "component"),
+        TableColumn("what", "attribute"),
+        TableColumn("value", "value", _history_texts, is_long=True),
+        TableColumn("since", "unchanged since", format_row=_format_since),
         TableColumn("since_known", hidden=True),
-        TableColumn("last", "last seen"),
+        TableColumn("last", "last reported"),
     )
     return DataTable(
         "state", "Doors, middleware and releases", columns, rows, empty_text=_NO_VERSIONS_NOTE
     )
 
 
+def _state_row(
+    aspect: ContextAspect, by_day: Mapping[int, Collection[str]], *, earlier: bool
+) -> dict[str, Any]:
+    days = list(by_day)
+    first, last = days[0], days[-1]
+    *_, since = itertools.takewhile(lambda day: by_day[day] == by_day[last], reversed(days))
+    return {
+        "thing": aspect.component,
+        "what": aspect.attribute,
+        "value": sorted(by_day[last]),
+        "since": calendar_days.day_from_number(since).isoformat(),
+        "since_known": not earlier or since != first,
+        "last": calendar_days.day_from_number(last).isoformat(),
+    }
+
+
 def _format_since(row: Row) -> str:
     return str(row["since"]) if row["since_known"] else f"{row['since']} or before"
 
 
-def _change_rows(history: ContextHistory) -> Iterator[dict[str, Any]]:
-    for aspect, by_day in history.items():
-        numbers = list(by_day)
-        for before, after in itertools.pairwise(numbers):
-            if by_day[before] != by_day[after]:
-                yield {
-                    "day": calendar_days.day_from_number(after).isoformat(),
-                    "thing": aspect.component,
-                    "what": aspect.attribute,
-                    "before": sorted(by_day[before]),
-                    "after": sorted(by_day[after]),
-                }
+def _change_rows(history: ContextHistory) -> list[dict[str, Any]]:
+    """Changes between measured days, by day; changes of the same day share a mark."""
+    changes = [
+        {
+            "day": calendar_days.day_from_number(after).isoformat(),
+            "thing": aspect.component,
+            "what": aspect.attribute,
+            "before": sorted(by_day[before]),
+            "after": sorted(by_day[after]),
+        }
+        for aspect, by_day in history.items()
+        for before, after in itertools.pairwise(by_day)
+        if by_day[before] != by_day[after]
+    ]
+    days = sorted({str(change["day"]) for change in changes})
+    marks = {day: number for number, day in enumerate(days, 1)}
+    rows = [{"mark": marks[str(change["day"])], **change} for change in changes]
+    return sorted(rows, key=lambda row: row["mark"])
 
 
 def _change_table(rows: Sequence[Row]) -> DataTable:
     columns = (
         TableColumn("mark", "mark"),
         TableColumn("day", "day (UTC)"),
-        TableColumn("thing", "what"),
-        TableColumn("what", "aspect"),
-        TableColumn("before", "was", _history_texts, is_long=True),
-        TableColumn("after", "is", _history_texts, is_long=True),
+        TableColumn("thing", "component"),
+        TableColumn("what", "attribute"),
+        TableColumn("before", "before", _history_texts, is_long=True),
+        TableColumn("after", "after", _history_texts, is_long=True),
     )
-    return DataTable(
-        "changes", "Changes", columns, rows, empty_text="Nothing changed in these days."
-    )
+    return DataTable("changes", "Changes", columns, rows, empty_text="No changes in this period.")
 
 
-def _outcome_table(store: Store, asked: SiteQuery, request: Request) -> DataTable:
-    """What came back by day and outcome."""
-    mine = Selection(conditions=(Condition("site", "=", asked.site or None),))
-    first, last = calendar_days.day_number(asked.first), calendar_days.day_number(asked.last)
-    groups = store.fetch_figure(FigureQuery((), (DAY,), mine, first, last, kind=None)).groups
+def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTable:
+    """Executions of all kinds by day and outcome."""
+    selection = Selection(conditions=(Condition("site", "=", query.site or None),))
+    first, last = calendar_days.day_number(query.first), calendar_days.day_number(query.last)
+    groups = store.fetch_figure(FigureQuery((), (DAY,), selection, first, last, kind=None)).groups
     classes = sorted({name for group in groups for name in group.outcomes} - {*_COMPLETED})
     rows = [
         {
@@ -324,15 +322,15 @@ def _outcome_table(store: Store, asked: SiteQuery, request: Request) -> DataTabl
         TableColumn(
             "day",
             "day (UTC)",
-            link=lambda row: link_to(request, "day", day=row["day"], query={"site": asked.site}),
+            link=lambda row: link_to(request, "day", day=row["day"], query={"site": query.site}),
         ),
         TableColumn("status", "status", css_class=status_class),
         *count_columns(*_COMPLETED, *classes),
     )
-    empty = "Nothing was measured in these days."
+    empty = "No measurements in this period."
     return DataTable(
         "outcomes",
-        "What came back, by day, of all kinds of execution",
+        "Outcomes of all executions by day",
         columns,
         rows,
         empty_text=empty,
@@ -341,7 +339,7 @@ def _outcome_table(store: Store, asked: SiteQuery, request: Request) -> DataTabl
 
 def _work_table(works: Sequence[Workload]) -> DataTable:
     rows = [{name: getattr(work, name) for name in Workload.__annotations__} for work in works]
-    variants = label_variants((work.variant for work in works), release_told=True)
+    variants = label_variants((work.variant for work in works), hide_release=True)
     columns = (
         TableColumn("test", "test"),
         variant_column(variants),
@@ -351,65 +349,63 @@ def _work_table(works: Sequence[Workload]) -> DataTable:
         TableColumn("door", "door"),
         TableColumn("protocol", "protocol"),
     )
-    return DataTable("work", "What was ever measured here", columns, rows, note=variants.note)
+    return DataTable("work", "Everything measured here", columns, rows, note=variants.note)
 
 
 def _build_chart(
-    points: Sequence[PeerComparison], changes: Sequence[Row], asked: SiteQuery
+    points: Sequence[PeerComparison], changes: Sequence[Row], query: SiteQuery
 ) -> LineChart:
-    def about(point: PeerComparison, value: float, what: str) -> str:
+    def describe(point: PeerComparison, value: float, subject: str) -> str:
         when = calendar_days.format_day(calendar_days.day_from_number(point.time))
-        return (
-            f"{'week of ' if asked.time_column == WEEK else ''}{when}: {what} {format_cell(value)}"
-        )
+        return f"{'week of ' if query.time_column == WEEK else ''}{when}: {subject} {format_cell(value)}"
 
     own = [
         ChartDot(
-            _point_day(point, asked),
+            _point_day(point, query),
             point.displayed_mean,
             point.rms,
-            f"{about(point, point.displayed_mean, asked.site)}, {point.count} timed measurements",
+            f"{describe(point, point.displayed_mean, query.site)}, {point.count} timed measurements",
             hollow=point.own_mean is None,
         )
         for point in points
     ]
     median = [
         ChartDot(
-            _point_day(point, asked),
+            _point_day(point, query),
             point.peer_median,
-            text=f"{about(point, point.peer_median, 'median')} of {point.peer_count} sites",
+            text=f"{describe(point, point.peer_median, 'median')} of {point.peer_count} sites",
         )
         for point in points
         if point.peer_median is not None
     ]
-    lines = [ChartLine(asked.site or "this site", "own", own)]
+    lines = [ChartLine(query.site or "this site", "own", own)]
     lines += [ChartLine("median of similar sites", "median", median, round=False)] if median else []
     return LineChart(
-        f"{asked.metric} at {asked.site} by {asked.time_column}, from {calendar_days.format_day(asked.first)} to "
-        f"{calendar_days.format_day(asked.last)}",
+        f"{query.metric} at {query.site} by {query.time_column}, from {calendar_days.format_day(query.first)} to "
+        f"{calendar_days.format_day(query.last)}",
         lines,
         _change_marks(changes),
-        asked.first,
-        asked.last,
+        query.first,
+        query.last,
     )
 
 
-def _point_day(point: PeerComparison, asked: SiteQuery) -> date:
-    """The day that a point stands at: of a week the middle of its days that are shown."""
+def _point_day(point: PeerComparison, query: SiteQuery) -> date:
+    """Day at which a point is drawn: for a week the middle of its shown days."""
     day = calendar_days.day_from_number(point.time)
-    if asked.time_column != WEEK:
+    if query.time_column != WEEK:
         return day
-    first, last = max(day, asked.first), min(day + timedelta(days=6), asked.last)
+    first, last = max(day, query.first), min(day + timedelta(days=6), query.last)
     return first + (last - first) / 2
 
 
 def _change_marks(changes: Sequence[Row]) -> list[ChartMark]:
-    """One a day, with all that changed on it."""
+    """One mark per day, with the texts of all its changes."""
     texts: dict[tuple[str, int], list[str]] = {}
     for change in changes:
         text = f"{change['thing']}: {change['what']} {_history_texts(change['after'])}"
         texts.setdefault((change["day"], change["mark"]), []).append(text)
     return [
-        ChartMark(date.fromisoformat(day), number, "; ".join(found))
-        for (day, number), found in texts.items()
+        ChartMark(date.fromisoformat(day), number, "; ".join(descriptions))
+        for (day, number), descriptions in texts.items()
     ]

@@ -166,7 +166,7 @@ def test_nothing_to_compare_and_wrong_questions(settings: Settings) -> None:
     with pytest.raises(NothingToDoError, match="no measurement is selected"):
         run(settings, A, B, "--where", "site=nowhere")
     with pytest.raises(ConfigError, match="no measurement has an axis"):
-        run(settings, A, B, "--axis", "colour")
+        run(settings, A, B, "--axis", "color")
     with pytest.raises(ConfigError, match="both sides"):
         run(settings, A, A)
 
@@ -262,7 +262,7 @@ def test_what_failed_is_counted_beside_and_tests_own_metrics_are_known(settings:
     [
         (("--show", "eff_jop"), "no quantity 'eff_jop'.*did you mean 'eff_job'"),
         (("--show", "host"), "host is no number"),
-        (("--by", "colour"), "'colour' is neither an axis"),
+        (("--by", "color"), "'color' is neither an axis"),
         (("--by", "root", "--against", "site=T2_A"), "none of what is grouped by"),
         (("--by", "root", "--against", "root=6.42"), "no group has root=6.42"),
     ],

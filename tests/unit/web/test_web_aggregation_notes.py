@@ -86,33 +86,36 @@ def drawn(service: ServiceThread, query: str, path: str = "/explore") -> dict[st
 @pytest.mark.parametrize(
     "query",
     [
-        "by=site&colour=",
-        "by=site&colour=&panels=host",
-        "by=site&colour=&bars=interval",
-        "by=site&colour=&view=distribution",
+        "by=site&color=",
+        "by=site&color=&panels=host",
+        "by=site&color=&bars=interval",
+        "by=site&color=&view=distribution",
     ],
 )
 def test_a_mean_of_several_tests_says_so(filled: ServiceThread, query: str) -> None:
     about = told(filled, f"{query}&site=A&site=B&{ALL}")["about"]
-    assert about["mixed"] == "Points mix up to 2 tests, 2 variants, 2 datasets and 2 releases."
-    assert about["mixed_most"] == {"test_name": 2, "variant": 2, "dataset": 2, "axis_root": 2}
+    assert (
+        about["aggregated"]
+        == "Points aggregate up to 2 tests, 2 variants, 2 datasets and 2 releases."
+    )
+    assert about["aggregated_max"] == {"test_name": 2, "variant": 2, "dataset": 2, "axis_root": 2}
     page = filled.client.get(f"/explore?{query}&site=A&site=B&{ALL}", headers=PEOPLE).text
-    assert about["mixed"] in page
+    assert about["aggregated"] in page
     figure = filled.client.get(f"/explore/figure.svg?{query}&site=A&site=B&{ALL}").text
-    assert about["mixed"] in figure
+    assert about["aggregated"] in figure
 
 
 def test_each_row_tells_what_it_mixes(filled: ServiceThread) -> None:
-    answer = filled.client.get(f"/explore?by=site&colour=&site=A&site=B&{ALL}&format=csv")
-    rows = {row["site"]: row["mixes"] for row in csv.DictReader(io.StringIO(answer.text))}
+    answer = filled.client.get(f"/explore?by=site&color=&site=A&site=B&{ALL}&format=csv")
+    rows = {row["site"]: row["aggregates"] for row in csv.DictReader(io.StringIO(answer.text))}
     assert rows == {"A": "2 tests, 2 variants, 2 datasets, 2 releases", "B": ""}
 
 
 def test_a_trend_tells_it_of_its_lines(filled: ServiceThread) -> None:
-    about = told(filled, f"by=day&colour=site&site=A&{ALL}")["about"]
-    assert about["mixed"].startswith("Each line mixes 2 tests,")
-    about = told(filled, f"by=week&colour=site&site=A&host=node&{ALL}")["about"]
-    assert about["mixed"].startswith("Each line mixes 2 tests,")
+    about = told(filled, f"by=day&color=site&site=A&{ALL}")["about"]
+    assert about["aggregated"].startswith("Each line aggregates 2 tests,")
+    about = told(filled, f"by=week&color=site&site=A&host=node&{ALL}")["about"]
+    assert about["aggregated"].startswith("Each line aggregates 2 tests,")
 
 
 def test_what_differs_between_points_is_said() -> None:
@@ -120,7 +123,7 @@ def test_what_differs_between_points_is_said() -> None:
     rows = [(*one, '{"size":1}', "one", "6.38", "near") for one in (("A", "x"), ("B", "y"))]
     assert (
         count_aggregated(["site"], columns, rows).describe_figure(["site"])
-        == "Not all are of the same test."
+        == "Points differ in their test."
     )
     assert count_aggregated(["test_name"], columns, rows).describe_figure(["test_name"]) == ""
 
@@ -128,7 +131,7 @@ def test_what_differs_between_points_is_said() -> None:
 def test_s0_never_pools_tests_or_datasets(filled: ServiceThread) -> None:
     answer = told(filled, f"site=A&site=B&{ALL}", "/figures/s0")
     assert answer["title"] == "CPU efficiency by site (study S0)"
-    assert answer["about"]["mixed"] == ""
+    assert answer["about"]["aggregated"] == ""
     rows = answer["tables"]["figure"]
     means = {(r["site"], r["test_name"], r["variant"]): r["mean"] for r in rows}
     variant = variant_values("root=6.38 size=1")["variant"]
@@ -146,7 +149,7 @@ def test_another_figure_is_not_called_s0(filled: ServiceThread) -> None:
 
 
 def test_bars_are_the_rms_on_both_sides(filled: ServiceThread) -> None:
-    picture = drawn(filled, f"by=site&colour=&site=B&{ALL}")
+    picture = drawn(filled, f"by=site&color=&site=B&{ALL}")
     (mark,) = picture["panels"][0]["marks"]
     assert mark["y"] == pytest.approx(0.55)
     assert mark["y"] - mark["low"] == pytest.approx(0.05)
@@ -154,7 +157,7 @@ def test_bars_are_the_rms_on_both_sides(filled: ServiceThread) -> None:
 
 
 def test_what_is_not_supported_is_no_failure(filled: ServiceThread) -> None:
-    for query in ("by=site&colour=", "by=site&colour=host", "by=site&colour=&view=distribution"):
+    for query in ("by=site&color=", "by=site&color=host", "by=site&color=&view=distribution"):
         (row,) = told(filled, f"{query}&site=C&{ALL}")["tables"]["figure"]
         counts = (row["good"], row["failed"], row["implausible"], row["not_supported"])
         assert counts == (0, 1, 0, 1), query
@@ -163,7 +166,7 @@ def test_what_is_not_supported_is_no_failure(filled: ServiceThread) -> None:
 def test_the_newest_days_are_drawn_and_the_rest_is_named(
     filled: ServiceThread, tmp_path: Path
 ) -> None:
-    query = f"by=day&colour=&site=D&{ALL}"
+    query = f"by=day&color=&site=D&{ALL}"
     picture = drawn(filled, query)
     assert len(picture["places"]) == 400
     assert picture["places"][-1] == LAST.isoformat()
@@ -173,7 +176,7 @@ def test_the_newest_days_are_drawn_and_the_rest_is_named(
     assert page.count(said) == 2
     assert said in filled.client.get(f"/explore/figure.svg?{query}").text.replace("\n", " ")
     table = page[page.index("<tbody>") :]
-    assert "The last 250 of 450 rows" in table
+    assert "Last 250 of 450 rows" in table
     assert LAST.isoformat() in table
     assert (LAST - timedelta(days=300)).isoformat() not in table
     file = tmp_path / "figure.root"
@@ -188,7 +191,7 @@ def test_the_newest_days_have_panels_of_read_latencies() -> None:
     from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
     from treehammer.web.views.explore import latency_figure
 
-    asked = ExploreQuery(by="day", colour="", view=LATENCY)
+    asked = ExploreQuery(by="day", color="", view=LATENCY)
     points = tuple(FigurePoint({"day": 20260601 + day}, 1, reads=[1, 2]) for day in range(30))
     picture = latency_figure.lay_out_latencies(asked, FigurePoints(points, "roll-ups"), "title")
     assert picture is not None
@@ -207,17 +210,17 @@ def test_a_file_of_nothing_is_empty(filled: ServiceThread, tmp_path: Path) -> No
 
 def test_a_metric_that_nobody_recorded_is_named(filled: ServiceThread) -> None:
     page = filled.client.get(f"/explore?metric=extra_nothing&{ALL}", headers=PEOPLE).text
-    assert "no good execution that is selected has recorded extra_nothing" in page
+    assert "no selected good execution recorded extra_nothing" in page
     assert "figure.png" not in page
     refused = filled.client.get(f"/explore/figure.png?metric=extra_nothing&{ALL}")
     assert refused.status_code == 404
-    assert "has recorded extra_nothing" in refused.json()["error"]
+    assert "execution recorded extra_nothing" in refused.json()["error"]
 
 
 def test_kinds_can_be_asked_for(filled: ServiceThread) -> None:
-    assert told(filled, f"by=kind&colour=&{ALL}")["about"]["kind"] is None
+    assert told(filled, f"by=kind&color=&{ALL}")["about"]["kind"] is None
     assert told(filled, f"where=kind%3Dchecksum&{ALL}")["about"]["kind"] is None
-    assert told(filled, f"kind=&colour=&{ALL}")["about"]["selection"].startswith(
+    assert told(filled, f"kind=&color=&{ALL}")["about"]["selection"].startswith(
         "all days; executions of all kinds"
     )
     page = filled.client.get(f"/explore?kind=checksum&{ALL}", headers=PEOPLE).text
@@ -244,13 +247,13 @@ def test_a_wrong_condition_keeps_the_form(filled: ServiceThread) -> None:
     assert f'name="to" value="{LAST.isoformat()}"' in page.text
     for query, said in (
         ("by=read_latency_hist", ">read_latency_hist is a list"),
-        ("site=A&sitte=A", "Did you mean &#39;site&#39;? Columns"),
+        ("site=A&sitte=A", "Did you mean &#39;site&#39;? All catalogue columns"),
     ):
         assert said in filled.client.get(f"/explore?{query}", headers=PEOPLE).text
 
 
 def test_rows_lead_on(filled: ServiceThread) -> None:
-    page = filled.client.get(f"/explore?by=site&colour=week&site=A&{ALL}", headers=PEOPLE).text
+    page = filled.client.get(f"/explore?by=site&color=week&site=A&{ALL}", headers=PEOPLE).text
     table = page[page.index("<tbody>") :]
     assert 'href="/sites/A"' in table
     jobs = re.search(r'href="([^"]*by=job_id[^"]*)"', table)

@@ -81,8 +81,8 @@ def test_about_holds_values_outside_tables(filled_service: ServiceThread) -> Non
     assert about["facts"]["campaign"] == "running"
     assert about["command_line"].startswith("treehammer submit")
     assert about["job_count"] == 6
-    news = filled_service.client.get("/api/v1/overview").json()["about"]["news"]
-    assert any("came in" in text for text in news)
+    news = filled_service.client.get("/api/v1/overview").json()["about"]["changes"]
+    assert any("received" in text for text in news)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_about_holds_values_outside_tables(filled_service: ServiceThread) -> Non
         ("/sites/SITE_A?days=30&days=90", 400, "days may not be repeated"),
         ("/sites/SITE_A?table=none", 400, "table cannot be"),
         ("/sites/SITE_A?format=html", 400, "format cannot be"),
-        ("/sites/SITE_A?until=today", 400, "until must be a day"),
+        ("/sites/SITE_A?to=today", 400, "to must be a date"),
         ("/sites/SITE_A?root=", 400, "root cannot be"),
         ("/campaigns?page=0", 400, "page cannot be"),
         ("/campaigns?page=1", 200, ""),

@@ -39,7 +39,7 @@ def written(back: int) -> str:
 def told(service: ServiceThread, query: str = "") -> list[str]:
     answer = service.client.get(f"/api/v1/overview{query}")
     assert answer.status_code == 200, answer.text
-    found: list[str] = answer.json()["about"]["news"]
+    found: list[str] = answer.json()["about"]["changes"]
     return found
 
 
@@ -56,7 +56,7 @@ def service(start_service: StartService) -> Iterator[ServiceThread]:
 
 def test_nothing_is_new_where_all_is_as_it_was(service: ServiceThread) -> None:
     add(service, on("A", 3, 2), on("A", 1, 2), on("A", 0, 2))
-    assert told(service) == ["4 measurements came in: 4 of 4 good."]
+    assert told(service) == ["4 measurements received: 4 of 4 good."]
 
 
 def test_the_latest_day_is_held_against_the_one_measured_before(service: ServiceThread) -> None:
@@ -65,7 +65,7 @@ def test_the_latest_day_is_held_against_the_one_measured_before(service: Service
     assert line == (f"A: warning (1 of 4 good, 3 failed on {written(0)}); good on {written(1)}.")
     # Whatever days the page shows.
     until = calendar_days.today() - timedelta(days=100)
-    for query in ("?days=7", "?days=60", f"?days=30&until={until}"):
+    for query in ("?days=7", "?days=60", f"?days=30&to={until}"):
         assert told(service, query) == told(service)
 
 
@@ -85,7 +85,7 @@ def test_who_is_well_again_is_told_with_what_was(service: ServiceThread) -> None
 
 def test_who_measures_no_more_is_told_once(service: ServiceThread) -> None:
     add(service, on("A", 3, 2), on("A", 2, 2), on("B", 3, 1))
-    assert told(service) == [f"A: nothing was measured since {written(2)}."]
+    assert told(service) == [f"A: no measurements since {written(2)}."]
 
 
 def test_what_is_measured_for_the_first_time(service: ServiceThread) -> None:
@@ -94,10 +94,10 @@ def test_what_is_measured_for_the_first_time(service: ServiceThread) -> None:
     add(service, on("B", 0, 1, **other), on("B", 1, 1, door="https"), on("C", 1, 1, **other))
     # Of a new site it goes without saying; what was there before these days is not new.
     assert told(service)[1:] == [
-        "First measurements ever of C.",
-        "ROOT 6.40.00: first measurements ever at A, B.",
-        "door https: first measurements ever at B.",
-        "door root: first measurements ever at B.",
+        "First measurements from C.",
+        "ROOT 6.40.00: first measurements at A, B.",
+        "door https: first measurements at B.",
+        "door root: first measurements at B.",
     ]
 
 
@@ -125,7 +125,7 @@ def test_campaigns_are_named_by_their_names(service: ServiceThread) -> None:
         store.add_campaign(make_campaign_row("old", created_us=NOW_US - 2 * DAY_US), [])
     names = [f"name of c{number:02}" for number in range(12)]
     assert told(service) == [f"12 campaigns submitted: {', '.join(names)}."]
-    listed = service.client.get("/").text.split('class="news"', 1)[1].split("</ul>", 1)[0]
+    listed = service.client.get("/").text.split('class="changes"', 1)[1].split("</ul>", 1)[0]
     assert re.sub(r"<[^>]+>", "", listed).strip().endswith("name of c09 and 2 more.")
     assert listed.count('href="/campaigns/c') == 10
 
@@ -136,7 +136,7 @@ def test_the_worst_is_first_and_the_rest_is_folded(service: ServiceThread) -> No
     add(service, on("GOOD", 1, 0, 1), on("GOOD", 0, 1), on("QUIET", 2, 1))
     add(service, on("BAD", 1, 1), on("BAD", 0, 0, 1), on("WORSE", 1, 4), on("WORSE", 0, 1, 3))
     first = [line.partition(":")[0] for line in told(service)[1:]]
-    new = f"First measurements ever of BAD, GOOD, {', '.join(first[3:-2])}, WORSE."
+    new = f"First measurements from BAD, GOOD, {', '.join(first[3:-2])}, WORSE."
     assert first == [
         "BAD",
         "QUIET",
@@ -146,7 +146,7 @@ def test_the_worst_is_first_and_the_rest_is_folded(service: ServiceThread) -> No
         new,
     ]
     page = service.client.get("/").text
-    at_once, folded = page.split('class="news"')[1:3]
+    at_once, folded = page.split('class="changes"')[1:3]
     assert at_once.count("<li>") == changes_since.MAX_CHANGES
     assert "<summary>6 more</summary>" in at_once
     assert folded.split("</ul>", 1)[0].count("<li>") == 6

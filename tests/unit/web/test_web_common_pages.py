@@ -144,9 +144,9 @@ def test_day_counts_equal_stored_measurements(filled_service: ServiceThread) -> 
         ("/explore?where=site%3Da%2500b", 200),
         ("/?format=csv&table=none", 404),
         ("/?days=8", 400),
-        ("/?until=yesterday", 400),
-        ("/?until=9999-12-31", 200),
-        ("/?until=0001-01-01&days=60", 200),
+        ("/?to=yesterday", 400),
+        ("/?to=9999-12-31", 200),
+        ("/?to=0001-01-01&days=60", 200),
         ("/nothing", 404),
         ("/static/nothing", 404),
         ("/static/../answers.py", 404),
@@ -309,7 +309,7 @@ def test_page_responds_503_until_database_returns(start_service: StartService) -
         answer = service.client.get("/", headers=BROWSER)
         assert answer.status_code == 503
         assert "Retry-After" in answer.headers
-        assert "Nothing is lost" in answer.text
+        assert "No data is lost" in answer.text
         Path(f"{file}.away").rename(file)
         assert service.client.get("/", headers=BROWSER).status_code == 200
 
@@ -398,7 +398,7 @@ def test_page_links_to_figures(filled_service: ServiceThread, page: str) -> None
 
 def test_campaign_page_shows_time_of_states(filled_service: ServiceThread) -> None:
     html = filled_service.client.get("/campaigns/running", headers=BROWSER).text
-    assert "which told of what happened until 20" in html
+    assert "their latest event is from 20" in html
 
 
 def test_unexpected_error_is_hidden(
@@ -411,6 +411,6 @@ def test_unexpected_error_is_hidden(
     page = filled_service.client.get("/sites", headers=BROWSER)
     assert page.status_code == 500
     assert "Internal error; see the log of the service." in page.text
-    assert "Tell who runs this service" in page.text
+    assert "Report the time and the address" in page.text
     assert "secret" not in page.text
     assert set(filled_service.client.get("/sites").json()) == {"error"}

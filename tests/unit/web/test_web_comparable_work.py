@@ -117,17 +117,17 @@ def test_one_variant_of_a_site_can_be_chosen(service: ServiceThread) -> None:
 def test_a_label_of_several_variants_says_that_it_mixes_them(
     service: ServiceThread, view: str
 ) -> None:
-    query = f"metric=cpu_per_event_s&by=variant_label&colour=&{ALL}{view}"
+    query = f"metric=cpu_per_event_s&by=variant_label&color=&{ALL}{view}"
     found = told(service, f"/explore?{query}")
-    assert found["about"]["mixed"].startswith("Points mix up to 2 variants")
-    mixes = {row["variant_label"]: row["mixes"] for row in found["tables"]["figure"]}
+    assert found["about"]["aggregated"].startswith("Points aggregate up to 2 variants")
+    mixes = {row["variant_label"]: row["aggregates"] for row in found["tables"]["figure"]}
     assert mixes["cache_mb=0"].startswith("2 variants")
     assert mixes["branches=2% cache_mb=30"] == ""
 
 
 def test_variants_with_one_label_are_counted_apart(service: ServiceThread) -> None:
-    found = told(service, f"/explore?by=site&colour=&{ALL}")
-    assert found["about"]["mixed_most"] == {"variant": 3}
+    found = told(service, f"/explore?by=site&color=&{ALL}")
+    assert found["about"]["aggregated_max"] == {"variant": 3}
 
 
 def page(service: ServiceThread, address: str) -> str:
@@ -150,7 +150,7 @@ NAMES = ["branches=2% cache_mb=0", "branches=2% cache_mb=30", "branches=100% cac
 
 def test_s0_has_a_series_for_each_variant(service: ServiceThread) -> None:
     found = told(service, f"/figures/s0?{ALL}")
-    assert found["about"]["mixed"] == ""
+    assert found["about"]["aggregated"] == ""
     means = {(row["site"], row["variant"]): row["mean"] for row in found["tables"]["figure"]}
     expected = {(site, axes): mean for site, _, axes, _, _, mean in MEASURED}
     assert means == pytest.approx(expected)
@@ -161,9 +161,9 @@ def test_s0_has_a_series_for_each_variant(service: ServiceThread) -> None:
 
 @pytest.mark.parametrize("view", ["", "&bars=interval", "&view=distribution"])
 def test_a_figure_by_variant_mixes_none(service: ServiceThread, view: str) -> None:
-    query = f"metric=cpu_per_event_s&by=variant&panels=site&colour=axis_root&{ALL}{view}"
+    query = f"metric=cpu_per_event_s&by=variant&panels=site&color=axis_root&{ALL}{view}"
     found = told(service, f"/explore?{query}")
-    assert "variant" not in found["about"]["mixed_most"]
+    assert "variant" not in found["about"]["aggregated_max"]
     rows = [row for row in found["tables"]["figure"] if row["site"] == "A"]
     values = {row["variant"]: row["mean"] for row in rows}
     assert values == pytest.approx({WHOLE: 80e-6, CACHED: 10e-6, PART: 8e-6})
@@ -203,7 +203,7 @@ def test_the_same_here_by_day_is_the_same(service: ServiceThread) -> None:
     assert (row["number"], row["mean"]) == (1, pytest.approx(80e-6))
     text = page(service, f"/explore?{query}")
     assert "; variant access=direct branches=100% cache_mb=0 root=6.40.00; " in text
-    assert 'class="mixed"' not in text
+    assert 'class="aggregated"' not in text
 
 
 def test_programs_are_told_the_label_of_a_variant_that_has_one(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_a_stored_comparison_answers_the_same_question(
     address = f"/compare?axis={axis}&a={asked[0]}&b={asked[1]}&delta=0.05"
     with run_service(tmp_path, reading_open=True) as service:
         assert "Judged 2026-03-01" in service.client.get(address, headers=PEOPLE).text
-        assert "Judged" not in service.client.get(address + "&now=1", headers=PEOPLE).text
+        assert "Judged" not in service.client.get(address + "&recompute=1", headers=PEOPLE).text
         told = service.client.get(f"/api/v1{address}").json()["tables"]["by_site"]
         assert {row["comparison_id"] for row in told} == {question.id}
         pairs = tables(service, f"/compare/{question.id}")["pairs"]
@@ -263,14 +263,14 @@ def test_sides_may_have_conditions_of_their_own(measured: ServiceThread) -> None
         (f"/compare?page={'9' * 5000}", 400, "page must be"),
         ("/compare?a=6.38.00&b=6.40.00&delta=x", 400, "delta must be"),
         ("/compare?a=6.38.00&b=6.40.00&delta=5", 400, "between 0 and 1"),
-        ("/compare?aa=1", 400, "no parameter"),
+        ("/compare?aa=1", 400, "unknown parameter"),
         ("/compare?a=6.38.00&b=6.40.00&campaign=none", 404, "no campaigns"),
         (
             "/compare?axis=selection&where_a=site=X&where_b=site=Y",
             404,
-            "no measurement is selected",
+            "no measurements match",
         ),
-        ("/compare/nothing", 404, "no such comparison"),
+        ("/compare/nothing", 404, "comparison does not exist"),
         ("/compare?a=6.38.00", 400, "B is missing"),
         ("/compare?a=+&b=6.38.00&axis=cache_mb", 400, "A is missing"),
         ("/compare?where_a=day<1&where_b=day>1", 400, "choose the axis selection"),
@@ -278,17 +278,17 @@ def test_sides_may_have_conditions_of_their_own(measured: ServiceThread) -> None
         (
             "/compare?axis=selection&where_a=site=SITE_A&where_b=site!=SITE_A",
             400,
-            "To compare sites choose the axis site",
+            "To compare two sites, choose the axis site",
         ),
         (
             "/compare?a=6.38.00&b=6.40.00&where_a=site=SITE_A&where_b=site!=SITE_A",
             400,
-            "To compare sites choose the axis site",
+            "To compare two sites, choose the axis site",
         ),
         (
             "/compare?axis=selection&where_a=door=door0&where_b=door=door1",
             400,
-            "To compare doors choose the axis door",
+            "To compare two doors, choose the axis door",
         ),
     ],
 )
@@ -365,9 +365,9 @@ def test_more_than_can_be_read_is_refused(
     measured: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "MAX_READ", 10)
-    answer = measured.client.get("/compare?a=6.38.00&b=6.40.00&now=1")
+    answer = measured.client.get("/compare?a=6.38.00&b=6.40.00&recompute=1")
     assert answer.status_code == 400
-    assert "10 is the limit" in answer.json()["error"]
+    assert "the limit here is 10" in answer.json()["error"]
 
 
 def test_variants_of_others_are_said(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_variants_of_others_are_said(tmp_path: Path) -> None:
     with run_service(tmp_path, reading_open=True) as service:
         answer = service.client.get("/compare?a=6.38.00&b=6.40.00")
     assert answer.status_code == 400
-    assert "no JSON object" in answer.json()["error"]
+    assert "not a JSON object" in answer.json()["error"]
 
 
 @pytest.fixture(scope="module")
@@ -414,7 +414,7 @@ def test_comparisons_say_of_which_measurements_they_are(asked_twice: ServiceThre
     for row in tables(asked_twice, "/compare")["comparisons"]:
         page = asked_twice.client.get(f"/compare/{row['comparison_id']}", headers=PEOPLE).text
         assert f"<h1>{row['compared']}</h1>" in page
-        assert f"Of {row['selection']}; effects within ±{100 * row['delta']:g} % count" in page
+        assert f"Selection: {row['selection']}. Effects within ±{100 * row['delta']:g} %" in page
 
 
 def test_what_was_recorded_before_does_not_claim_a_selection(filled: ServiceThread) -> None:
@@ -445,7 +445,7 @@ def test_programs_are_told_what_the_page_tells(
         assert shown.split("<h1>")[1].count("<li>") == len(about["attribution"]) + len(
             about["notes"]
         )
-        assert about["asked_of"]["compared"] == told["title"]
+        assert about["selection"]["compared"] == told["title"]
         assert {"left_out", "of_a", "jobs_b"} <= {*told["tables"]["by_site"][0]}
     missing = measured.client.get(f"/api/v1{query}").json()["tables"]["missing"]
     assert {row["jobs_a"] for row in missing} == {14}
@@ -454,12 +454,12 @@ def test_programs_are_told_what_the_page_tells(
 def test_what_one_side_lacks_has_lines_of_its_own(measured: ServiceThread) -> None:
     query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
     page = html.unescape(measured.client.get(query, headers=PEOPLE).text)
-    section = page[page.index("Missing on either side") : page.index("What to know")]
+    section = page[page.index("On one side only") : page.index(">Notes<")]
     assert section.count("nothing was run on side B") == 2
     assert section.count(HOSTILE_TEXTS[0]) >= 2
     assert "run the test for B here, too" in section
     both = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
-    assert "Missing on either side" not in both
+    assert "On one side only" not in both
 
 
 def links(page: str, *words: str) -> list[str]:

@@ -125,7 +125,7 @@ def test_what_is_not_supported_is_no_failure_of_a_campaign(service: ServiceThrea
     apart = "software-setup: not supported"
     assert counts == {"failures": {"software-setup": 1}, "unsupported": {apart: 2}}
     shown = page(service, "/campaigns/nightly")
-    assert "Not supported by a release or set-up" in shown
+    assert "Not supported by the release or setup" in shown
     messages = service.client.get("/campaigns/nightly?format=json&table=messages").json()
     assert {row["failure"]: row["message"] for row in messages["tables"]["messages"]} == {
         "software-setup": "no disk",
@@ -139,7 +139,7 @@ def test_what_is_not_supported_is_no_failure_of_a_campaign(service: ServiceThrea
 
 
 def test_a_job_whose_measurements_failed_says_so_in_the_list(service: ServiceThread) -> None:
-    shown = page(service, "/campaigns/nightly?failure=software+setup")
+    shown = page(service, "/campaigns/nightly?failure=software-setup")
     row = shown[shown.index('id="jobs"') :]
     assert "<td>1 software-setup</td>" in row
     assert BROKEN["failure_message"] in row
@@ -162,17 +162,17 @@ def test_a_campaign_tells_programs_how_far_it_is(service: ServiceThread) -> None
 @pytest.mark.parametrize(
     "states, recorded, said",
     [
-        (("done", "running"), 1, "Nothing went wrong so far."),
-        (("done", "done"), 2, "Nothing went wrong."),
-        (("running",), 2, "Nothing went wrong."),
+        (("done", "running"), 1, "No failures so far."),
+        (("done", "done"), 2, "No failures."),
+        (("running",), 2, "No failures."),
         (
             ("cancelled", "done", "cancelled"),
             0,
-            "No failure is known, but 2 of 2 planned measurements did not come back: "
+            "No known failures, but 2 of 2 planned measurements are missing: "
             "2 jobs were cancelled.",
         ),
-        (("cancelled",), 1, "1 of 2 planned measurements did not come back: 1 job was cancelled."),
-        (("done",), 1, "No failure is known, but 1 of 2 planned measurements did not come back."),
+        (("cancelled",), 1, "1 of 2 planned measurements are missing: 1 job was cancelled."),
+        (("done",), 1, "No known failures, but 1 of 2 planned measurements are missing."),
     ],
 )
 def test_that_nothing_failed_is_said_as_far_as_it_is_true(
@@ -213,10 +213,10 @@ def test_a_job_leads_to_its_site_its_day_and_its_work_elsewhere(service: Service
 
 
 def test_why_a_measurement_failed_stands_where_one_did(service: ServiceThread) -> None:
-    why = ">why</th>"
+    why = ">reason</th>"
     assert why not in page(service, "/jobs/whole")
     broken = page(service, "/jobs/broken")
-    assert broken.index(why) < broken.index(">everything</th>") < broken.index(">CPU, ms/event<")
+    assert broken.index(why) < broken.index(">full record</th>") < broken.index(">CPU, ms/event<")
 
 
 def test_the_release_stands_beside_what_failed_before_root_ran(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_the_release_stands_beside_what_failed_before_root_ran(tmp_path: Path) -
     with run_service(tmp_path, reading_open=True) as service:
         shown = {name: page(service, f"/jobs/{name}") for name in ("lacking", "built")}
     assert "<td>6.38.00</td>" in shown["lacking"]
-    assert ">version of ROOT</th>" not in shown["lacking"]
+    assert ">ROOT version</th>" not in shown["lacking"]
     assert "<td>path:/opt/root</td>" in shown["built"]
     assert "<td>6.41.01</td>" in shown["built"]
 
@@ -259,6 +259,6 @@ def test_half_an_address_leads_to_the_list(
 @pytest.mark.parametrize("address", ["/campaigns", "/campaigns/nightly"])
 def test_a_page_after_the_last_one_says_so(service: ServiceThread, address: str) -> None:
     shown = page(service, f"{address}?page=99")
-    assert "There is no page 99; the last one is page 1." in shown
+    assert "Page 99 does not exist; the last page is 1." in shown
     assert '<a href="?page=1' in shown
     assert "page 99 of" not in shown

@@ -37,7 +37,7 @@ def picture(
         "shared": "",
         "caption": "",
         "selection": "all days",
-        "mixed": "",
+        "aggregated": "",
     }
     return asdict(FigureLayout(**{**values, **more}))
 
@@ -74,7 +74,7 @@ def test_bars_reach_their_ends() -> None:
 def test_a_file_says_what_it_is_of_and_what_it_leaves_out() -> None:
     said = {
         "selection": "site=A; n = 5",
-        "mixed": "Each point mixes 2 tests.",
+        "aggregated": "Each point aggregates 2 tests.",
         "left_out": "48 of 60",
     }
     drawn = draw_figure(picture([[mark(1.0)]], **said), "svg").decode()

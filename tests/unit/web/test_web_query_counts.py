@@ -33,8 +33,8 @@ SUMMED = (
     "/compare",
     "/compare/comparison",
     "/explore",
-    "/explore?by=day&colour=site&from=&to=",
-    "/explore?by=variant&colour=axis_root&panels=site",
+    "/explore?by=day&color=site&from=&to=",
+    "/explore?by=variant&color=axis_root&panels=site",
     "/figures/s0",
     "/metrics",
     "/api/v1/explore?by=day",
@@ -159,7 +159,7 @@ def test_a_figure_of_too_many_groups_is_refused(
         refused = few.client.get(f"/explore?{query}")
         assert refused.status_code == 400
         assert "more than 3 groups" in refused.json()["error"]
-    assert few.client.get("/explore?by=axis_root&colour=").status_code == 200
+    assert few.client.get("/explore?by=axis_root&color=").status_code == 200
 
 
 def test_a_long_table_is_cut_for_people_alone(
@@ -167,13 +167,13 @@ def test_a_long_table_is_cut_for_people_alone(
 ) -> None:
     monkeypatch.setattr(explore_page, "MAX_SHOWN_ROWS", 3)
     monkeypatch.setattr(compare_page, "MAX_SHOWN_ROWS", 2)
-    page = few.client.get("/explore?by=site&colour=")
-    assert f"The first 3 of {len(SITES)} rows; CSV and JSON have all." in page.text
-    assert len(few.client.get("/explore?by=site&colour=&format=csv").text.splitlines()) == 1 + len(
+    page = few.client.get("/explore?by=site&color=")
+    assert f"First 3 of {len(SITES)} rows; CSV and JSON hold all." in page.text
+    assert len(few.client.get("/explore?by=site&color=&format=csv").text.splitlines()) == 1 + len(
         SITES
     )
     page = few.client.get("/compare/comparison")
-    assert "The first 2 of 6 rows; CSV and JSON have all." in page.text
+    assert "First 2 of 6 rows; CSV and JSON hold all." in page.text
     told = few.client.get("/compare/comparison?format=json").json()["tables"]
     assert [len(told[name]) for name in ("pooled", "by_site")] == [2, 6]
 
@@ -185,14 +185,14 @@ def test_a_long_table_is_cut_for_people_alone(
             campaign_queries,
             "MAX_JOB_MEASUREMENTS",
             "jobs/o1",
-            "More was measured than is shown here",
+            "Not all measurements are shown",
         ),
         (overview_queries, "MAX_BAD_MEASUREMENTS", "days/", "The first 1;"),
         (
             campaign_queries,
             "MAX_FAILURE_MESSAGES",
             "campaigns/over",
-            "Of the first 1 failing measurements.",
+            "From the first 1 failed measurements.",
         ),
     ],
 )

@@ -131,15 +131,15 @@ def test_what_it_says() -> None:
     page = Page(page_of(rows, dirty=True, planned_measurements=34)).text
     for said in (
         "ttree-read nightly",
-        "root 6.40.00 against 6.38.00: all 2 results are “slower”",
+        "root 6.40.00 compared with 6.38.00: all 2 results are “slower”",
         "https://git.example/tests.git at main",
-        "differed from it (dirty)",
+        "with uncommitted changes",
         "reference-small (dddddddddddd)",
         "gcc1421",
         "Example CPU 3000",
         "the door did not answer",
         "efficiency above the cores",
-        "2 planned executions have left no measurement",
+        "2 planned executions have no measurement",
         "32 of 34",
     ):
         assert said in page
@@ -156,7 +156,7 @@ def test_one_host_is_called_an_illustration() -> None:
 def test_one_release_leaves_nothing_to_compare() -> None:
     report = report_of(SimulatedCampaign(roots=("6.40.00",)).rows())
     assert report.comparisons == ()
-    assert "Nothing was run with more than one value" in Page(render_report(report)).text
+    assert "No compared axis has more than one value" in Page(render_report(report)).text
 
 
 def test_when_everything_failed_there_is_still_a_page() -> None:
@@ -226,16 +226,16 @@ def test_the_figure_shows_every_site_and_variant(sites: int) -> None:
     assert "T2_Site1, branches=2% cache_mb=0, 6.38.00: 0.6" in root.attrib["aria-label"]
 
 
-def test_each_variant_has_its_colour() -> None:
+def test_each_variant_has_its_color() -> None:
     drawing = draw_efficiency_figure(
         cells_of(branches=(1.0, 0.02), cache_mb=(0.0, 3.0, 30.0), jobs=2)
     )
     assert drawing is not None
-    assert {colour for colour in PALETTE if colour in drawing.svg} == set(PALETTE[:6])
+    assert {color for color in PALETTE if color in drawing.svg} == set(PALETTE[:6])
     assert "currentColor" in drawing.svg
 
 
-def test_many_variants_keep_colours_of_their_own() -> None:
+def test_many_variants_keep_colors_of_their_own() -> None:
     drawing = draw_efficiency_figure(cells_of(cache_mb=tuple(float(i) for i in range(20)), jobs=1))
     assert drawing is not None
     assert len(set(re.findall(r"stroke: (#[0-9a-f]{6})", drawing.svg))) >= 20

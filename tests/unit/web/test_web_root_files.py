@@ -55,11 +55,11 @@ def kept(filled: ServiceThread) -> RootExports:
     "query, status, said",
     [
         ("", 200, "treehammer export results.root"),
-        ("?campaign=nightly", 200, "There is no ROOT on this machine"),
+        ("?campaign=nightly", 200, "No ROOT release on this machine"),
         ("?campaign=none", 400, "no campaign matches"),
         ("?campaign=nightly&where=hots%3Dx", 400, "Did you mean host"),
-        ("?campaign=nightly&where=site%3Dnowhere", 200, "No measurement is selected"),
-        ("?campaign=nightly&where=site%3Dnowhere&where=site%3DSITE_A", 200, "no ROOT on"),
+        ("?campaign=nightly&where=site%3Dnowhere", 200, "No measurements match"),
+        ("?campaign=nightly&where=site%3Dnowhere&where=site%3DSITE_A", 200, "No ROOT release"),
         ("?campaign=nightly&where=+&where=%22%3E%3Cscript%3E", 400, "is no condition"),
     ],
 )
@@ -112,7 +112,7 @@ def test_too_many_are_refused(filled: ServiceThread, monkeypatch: pytest.MonkeyP
     for module in (root_exports, root_file_page):
         monkeypatch.setattr(module, "MAX_MEASUREMENTS", 10)
     page = filled.client.get("/root-file?campaign=nightly", headers=PEOPLE)
-    assert "More than 10 measurements are selected" in page.text
+    assert "More than 10 measurements match" in page.text
     answer = filled.client.get(f"/root-file/{'0' * 32}.root?campaign=nightly")
     assert answer.status_code == 413
 

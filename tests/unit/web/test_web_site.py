@@ -86,16 +86,16 @@ def test_every_site_of_the_list_has_its_page(filled: ServiceThread, place: int) 
     "address, status, said",
     [
         ("/sites/SITE_X", 404, "Did you mean"),
-        ("/sites/SITE_A?metric=host", 400, "no daily"),
+        ("/sites/SITE_A?metric=host", 400, "is not a daily metric"),
         ("/sites/SITE_A?days=31", 400, "Days must be one of"),
-        ("/sites/SITE_A?until=never", 400, "Until must be a day"),
-        ("/sites/SITE_A?until=2020-01-01", 200, "Widen the days"),
-        ("/sites/SITE_A?until=0001-01-01&days=180", 200, "Widen the days"),
-        ("/sites/SITE_A?until=9999-12-31", 200, "Widen the days"),
-        ("/sites/SITE_A?variant=branches%3D2%25", 400, "axes and their values as JSON"),
+        ("/sites/SITE_A?to=never", 400, "To must be a date"),
+        ("/sites/SITE_A?to=2020-01-01", 200, "Choose a longer period"),
+        ("/sites/SITE_A?to=0001-01-01&days=180", 200, "Choose a longer period"),
+        ("/sites/SITE_A?to=9999-12-31", 200, "Choose a longer period"),
+        ("/sites/SITE_A?variant=branches%3D2%25", 400, "must be a JSON object"),
         ("/sites/SITE_A?variant=%7B%22own%22%3A1%7D", 200, "selected>own=1</option>"),
         ("/sites/SITE_A?root=6.41.00", 200, "selected>6.41.00</option>"),
-        ("/sites/SITE_A?protocol=none", 200, "choose “all”"),
+        ("/sites/SITE_A?protocol=none", 200, "or “all” in the filters"),
         ("/sites/SITE_A?days=180&root=6.40.00&test=ttree-read", 200, "by week"),
     ],
 )
@@ -170,7 +170,7 @@ def test_the_list_holds_sites_against_each_other_on_the_same_work(
         assert rows["B"]["median"] == pytest.approx((6 * 0.9 + 2 * 0.3) / 8)
         assert rows["ALONE"]["median"] is None
         page = service.client.get("/sites").text
-        assert "What similar sites are" in page
+        assert "How similar sites are chosen" in page
         assert ">0.2000<" not in page, "a mean of whatever a site did stands beside no other"
 
 
@@ -224,7 +224,7 @@ def test_marks_without_room_become_a_band() -> None:
     found = LineChart("x", lines, marks, first, first + timedelta(days=99)).marks
     assert [one.label for one in found] == ["1", "51–53", "91"]
     assert [one.end > one.x for one in found] == [False, True, False]
-    assert [one.text for one in found] == ["t0", "changes 51 to 53 of the table", "t90"]
+    assert [one.text for one in found] == ["t0", "changes 51 to 53 in the table", "t90"]
 
 
 def test_a_week_stands_in_the_middle_of_its_days(start_service: StartService) -> None:

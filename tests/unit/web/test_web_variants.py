@@ -21,7 +21,7 @@ def test_what_all_have_is_told_once() -> None:
         for share in (1.0, 0.02)
         for mb in (0, 30)
     ]
-    told = label_variants(variants, release_told=True)
+    told = label_variants(variants, hide_release=True)
     assert told.shared_text == "cache=warm"
     assert told.axes == ("branches", "cache_mb")
     assert told.names[variants[0]] == "branches=100% cache_mb=0"
@@ -53,7 +53,7 @@ def test_one_alone_is_told_in_full() -> None:
     one, other = (variant(root=root, only=1) for root in ("6.38.00", "6.40.00"))
     told = label_variants([one])
     assert (told.names, told.shared_text, told.axes) == ({one: "only=1 root=6.38.00"}, "", ())
-    told = label_variants([one, other], release_told=True)
+    told = label_variants([one, other], hide_release=True)
     assert {*told.names.values()} == {"only=1"}
 
 

@@ -1,1 +1,1 @@
-"""The comparison page."""
+"""Comparison pages."""

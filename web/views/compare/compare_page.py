@@ -1,9 +1,9 @@
-"""Compare: what two releases, or any two selections, differ by; where, and how certainly."""
+"""Comparison of two releases or any two selections: list, form and results."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,7 +40,7 @@ from treehammer.web.views.shared.page_context import (
 )
 from treehammer.web.views.shared.pagination import count_pages, parse_page_number
 
-#: Stored comparisons on a page of their list.
+#: Stored comparisons on one page of the list.
 COMPARISONS_PER_PAGE = 20
 #: Axes that every test has; others can be typed.
 COMPARABLE_AXES = (
@@ -54,14 +54,14 @@ COMPARABLE_AXES = (
     "format",
     SELECTION_AXIS,
 )
-#: Campaigns to choose from, the newest.
+#: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 100
-#: How far the drawn axis reaches at most, in ln.
+#: Maximum reach of the drawn axis to either side, in ln.
 _MAX_AXIS_REACH = 2.5
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Comparisons that were stored, one of them, and those that are made when they are asked for."""
+    """Routes of the form with the list of comparisons, and of a stored comparison."""
     return [
         context.page_route("/compare", compare_view, "compare"),
         context.page_route("/compare/{comparison}", stored_comparison_view, "comparison"),
@@ -69,47 +69,51 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 
 def compare_view(store: Store, request: Request) -> PageView:
-    """The list of comparisons, or the one that the address asks for."""
-    asked = compare_query.parse_compare_query(request, store)
-    if not asked.has_side:
-        return _comparison_list_view(store, request, asked)
+    """Collect the data of the list, or of the comparison that the URL describes."""
+    query = compare_query.parse_compare_query(request, store)
+    if not query.has_side:
+        return _comparison_list_view(store, request, query)
     try:
-        asked.require_both_sides()
-        if not request.query_params.get("now") and (
-            rows := compare_query.load_stored_verdicts(store, asked)
+        query.require_both_sides()
+        if not request.query_params.get("recompute") and (
+            rows := compare_query.load_stored_verdicts(store, query)
         ):
-            return _comparison_view(store, request, rows, asked)
-        rows, notes = compare_query.compare_now(store, asked)
+            return _comparison_view(store, request, rows, query)
+        rows, notes = compare_query.compare_now(store, query)
     except (ConfigError, NothingToDoError) as error:
         if not wants_html(request):
             raise
-        # With the form, in which it can be asked for otherwise.
-        listing = _comparison_list_view(store, request, asked)
+        # Shown with the form, so that the parameters can be corrected.
+        listing = _comparison_list_view(store, request, query)
         status = 404 if isinstance(error, NothingToDoError) else 400
-        values = {**listing.values, "refused": error_sentence(error)}
+        values = {**listing.values, "error": error_sentence(error)}
         return replace(listing, values=values, status=status)
-    return _comparison_view(store, request, rows, asked, notes)
+    return _comparison_view(store, request, rows, query, notes)
 
 
 def stored_comparison_view(store: Store, request: Request) -> PageView:
-    """One that was stored.
+    """Collect the data of a stored comparison.
 
     Raises:
-        NothingToDo: there is none of this identity.
+        NothingToDoError: no comparison has this id.
     """
     identity = request.path_params["comparison"]
     rows = store.verdicts(identity) if len(identity) <= 64 and identity.isprintable() else []
     if not rows:
-        raise NothingToDoError("there is no such comparison", hint="It may have been made anew.")
+        raise NothingToDoError(
+            "this comparison does not exist", hint="It may have been replaced by a newer one."
+        )
     return _comparison_view(store, request, rows, None)
 
 
-def _comparison_list_view(store: Store, request: Request, asked: CompareQuery) -> PageView:
+def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -> PageView:
     number, count = parse_page_number(request), overview_queries.count_comparisons(store)
-    found = overview_queries.list_latest_comparisons(
+    comparisons = overview_queries.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE
     )
-    names = comparison_columns.load_campaign_names(store, (one.first_verdict for one in found))
+    names = comparison_columns.load_campaign_names(
+        store, (row.first_verdict for row in comparisons)
+    )
     columns = (
         *comparison_columns.comparison_columns(request),
         TableColumn("judged_us", "judged", format_time),
@@ -124,124 +128,151 @@ def _comparison_list_view(store: Store, request: Request, asked: CompareQuery) -
         ),
         TableColumn("verdicts", hidden=True),
     )
-    listed = DataTable(
+    table = DataTable(
         "comparisons",
-        "Comparisons that were made, the newest first",
+        "Stored comparisons, newest first",
         columns,
-        [_comparison_row(one, names) for one in found],
+        [_comparison_row(row, names) for row in comparisons],
     )
     values = {
-        "listed": listed,
+        "stored": table,
         "page": number,
         "pages": count_pages(count, COMPARISONS_PER_PAGE),
         "count": count,
-        "refused": "",
+        "error": "",
     }
-    values |= _form_values(store, asked)
-    return PageView("compare.html.j2", "Compare", values, (listed,))
+    values |= _form_values(store, query)
+    return PageView("compare.html.j2", "Compare", values, (table,))
 
 
-def _comparison_row(one: ComparisonSummary, names: Mapping[str, str]) -> dict[str, Any]:
+def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> dict[str, Any]:
     counts: dict[str, Counter[str]] = {RELEASE_SCOPE: Counter(), SERIES_SCOPE: Counter()}
-    for of_metric in one.verdict_counts.values():
-        for scope, verdicts in of_metric.items():
+    for counts_by_scope in comparison.verdict_counts.values():
+        for scope, verdicts in counts_by_scope.items():
             counts[scope].update(verdicts)
     return {
-        **comparison_columns.describe_comparison(one.first_verdict, names),
+        **comparison_columns.describe_comparison(comparison.first_verdict, names),
         "over_sites": dict(counts[RELEASE_SCOPE].most_common()),
         "by_site": dict(counts[SERIES_SCOPE].most_common()),
-        "verdicts": one.verdict_counts,
+        "verdicts": comparison.verdict_counts,
     }
 
 
 def _write_scope_counts(scope: str) -> Callable[[Row], str]:
     def write(row: Row) -> str:
         return _format_metric_counts(
-            {metric: of.get(scope, {}) for metric, of in row["verdicts"].items()}
+            {metric: by_scope.get(scope, {}) for metric, by_scope in row["verdicts"].items()}
         )
 
     return write
 
 
 def _format_metric_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
-    """How often each verdict was given, of CPU and of wall time apart: both are of the same jobs."""
-    told = (
-        f"{verdict_text.METRIC_TITLES.get(metric, metric)}: {format_counts(of)}"
-        for metric, of in counts.items()
-        if of
+    """Write counts of verdicts per metric; CPU and wall time come from the same jobs."""
+    texts = (
+        f"{verdict_text.METRIC_TITLES.get(metric, metric)}: {format_counts(verdict_counts)}"
+        for metric, verdict_counts in counts.items()
+        if verdict_counts
     )
-    return "; ".join(told) or "–"
+    return "; ".join(texts) or "–"
 
 
-def _form_values(store: Store, asked: CompareQuery) -> dict[str, Any]:
+def _form_values(store: Store, query: CompareQuery) -> dict[str, Any]:
     releases = sorted(
         overview_queries.list_subject_values(store, "axis_root"), key=natural_sort_key
     )
-    known = campaign_queries.list_campaign_choices(store, MAX_CAMPAIGN_CHOICES, asked.campaigns)
-    return {"asked": asked, "axes": COMPARABLE_AXES, "campaigns": known, "releases": releases}
+    campaigns = campaign_queries.list_campaign_choices(store, MAX_CAMPAIGN_CHOICES, query.campaigns)
+    return {"query": query, "axes": COMPARABLE_AXES, "campaigns": campaigns, "releases": releases}
+
+
+@dataclass(frozen=True)
+class _VerdictRows:
+    """Verdicts of a comparison by the table that shows them, most notable first."""
+
+    series: Sequence[VerdictRow]
+    pooled: Sequence[VerdictRow]
+    by_site: Sequence[VerdictRow]
+    missing: Sequence[VerdictRow]
+
+    @classmethod
+    def split(cls, rows: Sequence[VerdictRow]) -> _VerdictRows:
+        """Distribute rows over the tables."""
+        series = [row for row in rows if row.scope == SERIES_SCOPE]
+        return cls(
+            series,
+            _sort_by_weight(row for row in rows if row.scope == RELEASE_SCOPE),
+            _sort_by_weight(row for row in series if row.verdict not in ONE_SIDED_VERDICTS),
+            [row for row in series if row.verdict in ONE_SIDED_VERDICTS],
+        )
+
+    @property
+    def is_one_host(self) -> bool:
+        """Whether all series were measured on a single host."""
+        return (
+            len({row.site for row in self.series}) == 1
+            and max(row.hosts for row in self.series) <= 1
+        )
 
 
 def _comparison_view(
     store: Store,
     request: Request,
     rows: Sequence[VerdictRow],
-    asked: CompareQuery | None,
-    live: Sequence[str] | None = None,
+    query: CompareQuery | None,
+    live_notes: Sequence[str] | None = None,
 ) -> PageView:
-    """A comparison: ``live`` holds the notes of one that was made just now."""
+    """Collect the data of a comparison.
+
+    Args:
+        store: the database.
+        request: the request.
+        rows: verdicts of the comparison.
+        query: parameters of the form; None for a stored comparison opened by its id.
+        live_notes: notes of a comparison computed just now; None for a stored one.
+    """
     from treehammer.analysis.comparison import comparison_notes
 
-    first = rows[0]
-    series = [row for row in rows if row.scope == SERIES_SCOPE]
-    missing = [row for row in series if row.verdict in ONE_SIDED_VERDICTS]
-    both = _sort_by_weight([row for row in series if row not in missing])
-    pooled = _sort_by_weight([row for row in rows if row.scope == RELEASE_SCOPE])
-    people = requested_format(request) == HTML
-    one_host = len({row.site for row in series}) == 1 and max(row.hosts for row in series) <= 1
-    said = (
-        live
-        if live is not None
-        else list(comparison_notes.comparison_notes(rows, one_host=one_host))
-    )
+    first, split, live = rows[0], _VerdictRows.split(rows), live_notes is not None
+    limit = MAX_SHOWN_ROWS if requested_format(request) == HTML else None
     names = comparison_columns.load_campaign_names(store, [first])
     a, b = verdict_text.side_names(first, names)
-    headed = replace(first, a=a, b=b)
-    made = (
-        (effect_tables.pooled_table, pooled),
-        (effect_tables.site_table, both),
-        (effect_tables.missing_table, missing),
+    titled = replace(first, a=a, b=b)
+    sections = (
+        (effect_tables.pooled_table, split.pooled),
+        (effect_tables.site_table, split.by_site),
+        (effect_tables.missing_table, split.missing),
     )
     tables = [
-        replace(
-            table(request, _limit_for_people(some, people), headed),
-            note=_truncation_note(len(_limit_for_people(some, people)), len(some)),
-        )
-        for table, some in made
+        replace(build(request, some[:limit], titled), note=_truncation_note(limit, len(some)))
+        for build, some in sections
     ]
-    if not people and live is None:
-        tables.append(effect_tables.pair_table(store, first.comparison_id))
-    described = comparison_columns.describe_comparison(first, names)
+    pairs = [] if live or limit else [effect_tables.pair_table(store, first.comparison_id)]
+    notes = live_notes
+    if notes is None:
+        notes = list(comparison_notes.comparison_notes(rows, one_host=split.is_one_host))
+    description = comparison_columns.describe_comparison(first, names)
+    reach = _axis_reach(rows)
     values = {
-        "tables": tables[:3],
-        "lines": {
-            "pooled": _effect_bars(_limit_for_people(pooled, people), rows),
-            "by_site": _effect_bars(_limit_for_people(both, people), rows),
+        "tables": tables,
+        "bars": {
+            "pooled": [_effect_bar(row, reach) for row in split.pooled[:limit]],
+            "by_site": [_effect_bar(row, reach) for row in split.by_site[:limit]],
         },
-        "delta": described["delta"] or DEFAULT_DELTA,
-        "reach": _axis_reach(rows),
+        "delta": description["delta"] or DEFAULT_DELTA,
+        "reach": reach,
         "first": first,
-        "counts": _count_verdicts(series),
-        "notes": [*verdict_text.explain_not_pooled(pooled), *said],
+        "counts": _count_verdicts(split.series),
+        "notes": [*verdict_text.explain_not_pooled(split.pooled), *notes],
         "attribution": summarize_attribution(rows, names),
-        "asked_of": described,
+        "selection": description,
         "campaign_names": names,
-        "live": live is not None,
-        "command": asked.compare_command if asked and live is not None else "",
+        "live": live,
+        "command": query.compare_command if query and live else "",
         "address": link_to(request, "comparison", comparison=first.comparison_id),
     }
-    if asked:
-        values |= _form_values(store, asked)
-    return PageView("comparison.html.j2", described["compared"], values, tuple(tables))
+    if query:
+        values |= _form_values(store, query)
+    return PageView("comparison.html.j2", description["compared"], values, (*tables, *pairs))
 
 
 def _count_verdicts(series: Sequence[VerdictRow]) -> str:
@@ -251,48 +282,45 @@ def _count_verdicts(series: Sequence[VerdictRow]) -> str:
     return _format_metric_counts({metric: dict(of.most_common()) for metric, of in counts.items()})
 
 
-def _limit_for_people(rows: Sequence[VerdictRow], people: bool) -> Sequence[VerdictRow]:
-    """What people see of the rows; programs get all."""
-    return rows[:MAX_SHOWN_ROWS] if people else rows
-
-
-def _truncation_note(shown: int, of: int) -> str:
-    return f"The first {shown} of {of:,} rows; CSV and JSON have all." if shown < of else ""
+def _truncation_note(limit: int | None, count: int) -> str:
+    if limit is None or count <= limit:
+        return ""
+    return f"First {limit} of {count:,} rows; CSV and JSON hold all."
 
 
 def effect_weight(row: VerdictRow) -> float:
-    """|effect| ÷ width of the interval: what stands out is first; below 0 where there is none."""
+    """|effect| ÷ width of its interval, the sort key for notability; −1 without an interval."""
     if row.effect is None or row.low is None or row.high is None:
         return -1.0
     return abs(row.effect) / max(row.high - row.low, 1e-12)
 
 
-def _sort_by_weight(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
+def _sort_by_weight(rows: Iterable[VerdictRow]) -> list[VerdictRow]:
     return sorted(rows, key=effect_weight, reverse=True)
 
 
 def _axis_reach(rows: Sequence[VerdictRow]) -> float:
-    """How far the drawn axis reaches to either side, in ln."""
+    """Reach of the drawn axis to either side, in ln."""
     ends = sorted(
         max(abs(row.low), abs(row.high))
         for row in rows
         if row.low is not None and row.high is not None
     )
-    # Some wide intervals may leave the picture, so that the others can be told apart.
-    usual = ends[int(0.9 * (len(ends) - 1))] if ends else DEFAULT_DELTA
-    return min(max(1.1 * usual, 2 * DEFAULT_DELTA), _MAX_AXIS_REACH)
+    # A few wide intervals may exceed the axis, so that the others remain distinguishable.
+    typical = ends[int(0.9 * (len(ends) - 1))] if ends else DEFAULT_DELTA
+    return min(max(1.1 * typical, 2 * DEFAULT_DELTA), _MAX_AXIS_REACH)
 
 
 @dataclass(frozen=True)
 class EffectBar:
-    """An effect with its interval between 0 and 100 along the drawn axis.
+    """An effect and its interval as positions from 0 to 100 on the drawn axis.
 
     Attributes:
-        low: where the interval begins, at most as far as the axis reaches.
-        high: where it ends.
-        effect: None where it lies beyond the axis.
-        before: whether the interval begins before the axis.
-        beyond: whether it goes on after the axis.
+        low: start of the interval, clipped to the axis.
+        high: end of the interval, clipped to the axis.
+        effect: None if it lies beyond the axis.
+        starts_before_axis: whether the interval starts left of the axis.
+        ends_beyond_axis: whether the interval ends right of the axis.
     """
 
     low: float
@@ -300,14 +328,6 @@ class EffectBar:
     effect: float | None
     starts_before_axis: bool
     ends_beyond_axis: bool
-
-
-def _effect_bars(
-    rows: Sequence[VerdictRow], everything: Sequence[VerdictRow]
-) -> list[EffectBar | None]:
-    """What is drawn of each row; None where there is no interval."""
-    reach = _axis_reach(everything)
-    return [_effect_bar(row, reach) for row in rows]
 
 
 def _effect_bar(row: VerdictRow, reach: float) -> EffectBar | None:

@@ -1,4 +1,4 @@
-"""What Compare is asked: from the address to verdicts that were kept, or are made now."""
+"""Parameters of Compare, and lookup or computation of the comparison they describe."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from treehammer.sql.write.store import Store
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import ComparisonQuery
 
-#: Measurements that a comparison may read while someone waits.
+#: Maximum number of measurements read by a comparison computed on request.
 MAX_READ = 30_000
-#: Axis -> which of site and door a series still has where this axis is compared; else both.
+#: Compared axis -> locations that a series still has; all other axes keep site and door.
 _SERIES_LOCATIONS = {"site": (), "door": ("site",)}
 _PARAMETERS = (
     "axis",
@@ -42,7 +42,7 @@ _PARAMETERS = (
     "where_a",
     "where_b",
     "delta",
-    "now",
+    "recompute",
     "page",
     "format",
     "table",
@@ -51,7 +51,7 @@ _PARAMETERS = (
 
 @dataclass(frozen=True)
 class CompareQuery:
-    """A comparison as the address asks for it."""
+    """Parameters of the URL of a comparison."""
 
     axis: str
     a: str
@@ -64,11 +64,11 @@ class CompareQuery:
 
     @property
     def has_side(self) -> bool:
-        """Whether anything of a question is asked."""
+        """Whether the URL describes at least one side."""
         return bool(self.a or self.b or self.conditions_a or self.conditions_b)
 
     def require_both_sides(self) -> None:
-        """Refuse half a question.
+        """Check that both sides are given.
 
         Raises:
             ConfigError: a side is missing.
@@ -76,7 +76,7 @@ class CompareQuery:
         if self.axis == SELECTION_AXIS:
             if not self.conditions_a and not self.conditions_b:
                 raise ConfigError(
-                    "the axis selection compares selections, not A and B",
+                    "the axis selection compares two selections, not A and B",
                     hint="Give conditions for either side: where_a, where_b or both.",
                 )
             return
@@ -84,31 +84,31 @@ class CompareQuery:
         if missing:
             raise ConfigError(
                 f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing",
-                hint=f"Give two values of the axis {self.axis}; for two selections choose the axis "
-                f"{SELECTION_AXIS}.",
+                hint=f"Give two values of the axis {self.axis}; to compare two selections, choose the "
+                f"axis {SELECTION_AXIS}.",
             )
 
     @property
     def selection(self) -> Selection:
-        """The measurements of both sides.
+        """Measurements of both sides.
 
         Raises:
-            ConfigError: a condition is wrong.
+            ConfigError: a condition is invalid.
         """
         return Selection(self.campaigns, parse_alternatives(self.conditions))
 
     @property
     def sides(self) -> tuple[tuple[Condition, ...], tuple[Condition, ...]]:
-        """The conditions on either side alone.
+        """Conditions of either side alone.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: a condition is invalid.
         """
         return parse_alternatives(self.conditions_a), parse_alternatives(self.conditions_b)
 
     @property
     def compare_command(self) -> str:
-        """The command that makes the same comparison and keeps it; '' where none does."""
+        """Command that makes and stores the same comparison; '' if none does."""
         if (
             self.axis == SELECTION_AXIS
             or self.conditions_a
@@ -129,29 +129,29 @@ class CompareQuery:
 
 
 def parse_compare_query(request: Request, store: Store) -> CompareQuery:
-    """What an address asks for.
+    """Parse the parameters of a URL.
 
     Raises:
-        ConfigError: there is no such parameter, or no such campaign.
+        ConfigError: a parameter is unknown or invalid, or the campaign does not exist.
     """
-    sent = request.query_params
-    for name in sent:
+    parameters = request.query_params
+    for name in parameters:
         if name not in _PARAMETERS:
             raise ConfigError(
-                f"there is no parameter {name[:40]!r}", hint=f"Known: {', '.join(_PARAMETERS)}."
+                f"unknown parameter {name[:40]!r}", hint=f"Known: {', '.join(_PARAMETERS)}."
             )
     try:
-        delta = float(sent.get("delta") or DEFAULT_DELTA)
+        delta = float(parameters.get("delta") or DEFAULT_DELTA)
     except ValueError:
         raise ConfigError("delta must be a number such as 0.02") from None
 
     def texts(name: str) -> tuple[str, ...]:
-        return tuple(text for text in sent.getlist(name) if text.strip())
+        return tuple(text for text in parameters.getlist(name) if text.strip())
 
-    axis = sent.get("axis") or "root"
-    a, b = (sent.get(name, "").strip() for name in ("a", "b"))
+    axis = parameters.get("axis") or "root"
+    a, b = (parameters.get(name, "").strip() for name in ("a", "b"))
     if axis == "campaign":
-        a, b = (campaign_queries.resolve_campaign(store, one) if one else "" for one in (a, b))
+        a, b = (campaign_queries.resolve_campaign(store, side) if side else "" for side in (a, b))
     return CompareQuery(
         axis=axis,
         a=a,
@@ -164,94 +164,104 @@ def parse_compare_query(request: Request, store: Store) -> CompareQuery:
     )
 
 
-def load_stored_verdicts(store: Store, asked: CompareQuery) -> list[VerdictRow]:
-    """The verdicts of this very question, if it was asked before."""
-    if not asked.compare_command:
+def load_stored_verdicts(store: Store, query: CompareQuery) -> list[VerdictRow]:
+    """Verdicts stored for the same comparison; empty if there are none."""
+    if not query.compare_command:
         return []
     from treehammer.analysis.comparison.comparison import ComparisonQuery
 
-    for a, b in itertools.product(possible_values(asked.a), possible_values(asked.b)):
-        if a == b and asked.a != asked.b:
-            continue  # as texts they are two: 6.4 and 6.40
-        question = ComparisonQuery(asked.axis, a, b, asked.delta, asked.selection)
-        if rows := store.verdicts(question.id):
+    for a, b in itertools.product(possible_values(query.a), possible_values(query.b)):
+        if a == b and query.a != query.b:
+            continue  # different texts such as 6.4 and 6.40, but equal numbers
+        comparison_query = ComparisonQuery(query.axis, a, b, query.delta, query.selection)
+        if rows := store.verdicts(comparison_query.id):
             return rows
     return []
 
 
-def compare_now(store: Store, asked: CompareQuery) -> tuple[list[VerdictRow], Sequence[str]]:
-    """Compare now; nothing is stored.
+def compare_now(store: Store, query: CompareQuery) -> tuple[list[VerdictRow], Sequence[str]]:
+    """Compute a comparison without storing it; return verdicts and notes.
 
     Raises:
-        ConfigError: it would read too much, or asks for what there is not.
-        NothingToDo: one side has nothing, or nothing can be compared.
+        ConfigError: it would read too many measurements, or a parameter is invalid.
+        NothingToDoError: a side has no measurements, or nothing is comparable.
     """
     from treehammer.analysis.comparison.comparison import compare_samples
 
-    both = asked.selection
-    sides = [replace(both, conditions=(*both.conditions, *own)) for own in asked.sides]
-    if asked.axis == SELECTION_AXIS and sides[0] == sides[1]:
+    both = query.selection
+    sides = [replace(both, conditions=(*both.conditions, *own)) for own in query.sides]
+    if query.axis == SELECTION_AXIS and sides[0] == sides[1]:
         raise ConfigError(
-            "both sides select the same", hint="Give conditions that tell them apart."
+            "both sides select the same measurements", hint="Give different conditions."
         )
-    samples = [_load_samples(store, side) for side in dict.fromkeys(sides)]
-    if asked.axis == SELECTION_AXIS:
-        question = _compares_selections(asked)
-        names = (str(question.a), str(question.b))
-        everything = [
-            replace(one, side=name)
-            for name, side in zip(names, samples, strict=True)
-            for one in side
-        ]
-    else:
-        a = find_axis_value(samples[0], asked.axis, asked.a)
-        b = find_axis_value(samples[-1], asked.axis, asked.b)
-        question = _build_question(asked, a, b)
-        everything = list(samples[0])
-        if len(samples) > 1:
-            everything = [one for one in samples[0] if one.axis_value(asked.axis) == a]
-            everything += [one for one in samples[1] if one.axis_value(asked.axis) == b]
-    found = compare_samples(everything, question, now_us=time.time_ns() // 1000)
-    if all(
-        row.verdict in (Verdict.LOST, Verdict.NEW) for row in found.verdicts_of_scope(SERIES_SCOPE)
-    ):
-        _require_other_axis(question, everything)
-    return list(found.verdicts), found.notes
+    loaded = [_load_samples(store, side) for side in dict.fromkeys(sides)]
+    label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
+    comparison_query, samples = label_sides(query, loaded)
+    comparison = compare_samples(samples, comparison_query, now_us=time.time_ns() // 1000)
+    verdicts = {row.verdict for row in comparison.verdicts_of_scope(SERIES_SCOPE)}
+    if verdicts <= {Verdict.LOST, Verdict.NEW}:
+        _require_other_axis(comparison_query, samples)
+    return list(comparison.verdicts), comparison.notes
 
 
-def _require_other_axis(question: ComparisonQuery, samples: Sequence[Sample]) -> None:
-    """Refuse sides that conditions keep at sites or doors of their own: a series has one of each.
+def _label_by_selection(
+    query: CompareQuery, loaded: Sequence[Sequence[Sample]]
+) -> tuple[ComparisonQuery, list[Sample]]:
+    """Label the samples of either selection with its conditions."""
+    names = [" and ".join(map(str, side)) or "all" for side in query.sides]
+    labeled = [
+        replace(sample, side=name)
+        for name, side in zip(names, loaded, strict=True)
+        for sample in side
+    ]
+    return _build_question(query, *names), labeled
+
+
+def _select_by_value(
+    query: CompareQuery, loaded: Sequence[Sequence[Sample]]
+) -> tuple[ComparisonQuery, list[Sample]]:
+    """Take from either side's samples those with its value of the axis."""
+    a = find_axis_value(loaded[0], query.axis, query.a)
+    b = find_axis_value(loaded[-1], query.axis, query.b)
+    comparison_query = _build_question(query, a, b)
+    if len(loaded) == 1:
+        return comparison_query, list(loaded[0])
+    return comparison_query, [
+        sample
+        for side, value in zip(loaded, (a, b), strict=True)
+        for sample in side
+        if sample.axis_value(query.axis) == value
+    ]
+
+
+def _require_other_axis(comparison_query: ComparisonQuery, samples: Sequence[Sample]) -> None:
+    """Refuse sides whose conditions select different sites or doors: a series has one of each.
 
     Raises:
-        ConfigError: the sides are told apart by either, and have none of it in common.
+        ConfigError: the sides have no site, or no door, in common.
     """
     sides = [
-        [one for one in samples if one.axis_value(question.axis) == value]
-        for value in (question.a, question.b)
+        [sample for sample in samples if sample.axis_value(comparison_query.axis) == value]
+        for value in (comparison_query.a, comparison_query.b)
     ]
-    for column in _SERIES_LOCATIONS.get(question.axis, ("site", "door")):
-        asked_a, asked_b = (
+    for column in _SERIES_LOCATIONS.get(comparison_query.axis, ("site", "door")):
+        conditions_a, conditions_b = (
             {where for where in side if where.column == column}
-            for side in (question.where_a, question.where_b)
+            for side in (comparison_query.where_a, comparison_query.where_b)
         )
-        found_a, found_b = ({getattr(one, column) for one in side} for side in sides)
-        told_apart = asked_a and asked_b and asked_a != asked_b
-        if told_apart and found_a.isdisjoint(found_b):
+        values_a, values_b = ({getattr(sample, column) for sample in side} for side in sides)
+        differ = conditions_a and conditions_b and conditions_a != conditions_b
+        if differ and values_a.isdisjoint(values_b):
             raise ConfigError(
-                f"no series is on both sides: each has one {column}",
-                hint=f"To compare {column}s choose the axis {column}, and two of them as A and B.",
+                f"no series is on both sides, as each series has a single {column}",
+                hint=f"To compare two {column}s, choose the axis {column} and give them as A and B.",
             )
 
 
-def _compares_selections(asked: CompareQuery) -> ComparisonQuery:
-    names = [" and ".join(map(str, side)) or "all" for side in asked.sides]
-    return _build_question(asked, *names)
-
-
-def _build_question(asked: CompareQuery, a: Any, b: Any) -> ComparisonQuery:
+def _build_question(query: CompareQuery, a: Any, b: Any) -> ComparisonQuery:
     from treehammer.analysis.comparison.comparison import ComparisonQuery
 
-    return ComparisonQuery(asked.axis, a, b, asked.delta, asked.selection, *asked.sides)
+    return ComparisonQuery(query.axis, a, b, query.delta, query.selection, *query.sides)
 
 
 def _load_samples(store: Store, selection: Selection) -> list[Sample]:
@@ -260,20 +270,20 @@ def _load_samples(store: Store, selection: Selection) -> list[Sample]:
         count = figure_values.estimate_max_measurements(connection, figure)
     if count > MAX_READ:
         raise ConfigError(
-            f"this comparison would read up to {count:,} measurements, and {MAX_READ:,} is the limit here",
-            hint="Choose a campaign, or a site with where=site=NAME; 'treehammer compare' has no "
-            "limit, and what it finds is listed on this page.",
+            f"this comparison would read up to {count:,} measurements; the limit here is {MAX_READ:,}",
+            hint="Choose a campaign, or a site with where=site=NAME. 'treehammer compare' has no "
+            "limit, and its results are listed on this page.",
         )
     try:
-        found = [Sample.from_row(row) for row in store.measurements(selection, SAMPLE_COLUMNS)]
+        samples = [Sample.from_row(row) for row in store.measurements(selection, SAMPLE_COLUMNS)]
     except (ValueError, AttributeError) as error:
-        # Of a program that is not ours.
+        # Measurements uploaded by other programs may hold any text.
         raise ConfigError(
-            f"the variant of a measurement is no JSON object ({error})",
-            hint="Leave such measurements out with a condition.",
+            f"the variant of a measurement is not a JSON object ({error})",
+            hint="Exclude such measurements with a condition.",
         ) from error
-    if not found and selection == ALL_MEASUREMENTS:
+    if not samples and selection == ALL_MEASUREMENTS:
         raise NothingToDoError("there are no measurements yet")
-    if not found:
-        raise NothingToDoError(f"no measurement is selected by {selection}")
-    return found
+    if not samples:
+        raise NothingToDoError(f"no measurements match {selection}")
+    return samples

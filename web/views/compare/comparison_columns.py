@@ -1,4 +1,4 @@
-"""Stored comparisons in lists: what was compared, of which measurements, when."""
+"""Columns that describe stored comparisons in lists."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import TableColumn
 from treehammer.web.views.shared.page_context import link_to
 
-#: What tells a comparison from others between the same two values, as data.
+#: Fields that distinguish comparisons of the same two values.
 SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "delta")
 
 
 def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:
-    """Names of the campaigns that comparisons are of or between, by identity; each row stands for one."""
+    """Load names of the campaigns that comparisons select or compare, by id; one row per comparison."""
     ids: set[str] = set()
     for row in rows:
         ids.update(VerdictEvidence.from_json(row.evidence).campaigns or ())
@@ -29,9 +29,9 @@ def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, s
 
 
 def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, Any]:
-    """What the row's comparison is, in words and as data."""
+    """Describe the comparison of a row as text and as data."""
     evidence = VerdictEvidence.from_json(row.evidence)
-    told = {name: getattr(evidence, name) for name in SELECTION_FIELDS[1:]}
+    fields = {name: getattr(evidence, name) for name in SELECTION_FIELDS[1:]}
     return {
         "compared": verdict_text.comparison_title(row, names),
         "comparison_id": row.comparison_id,
@@ -39,13 +39,13 @@ def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, 
         "a": row.a,
         "b": row.b,
         "selection": verdict_text.describe_selection(evidence, names),
-        **told,
+        **fields,
         "judged_us": row.created_us,
     }
 
 
 def comparison_columns(request: Request) -> tuple[TableColumn, ...]:
-    """The columns of :func:`described` but the time: in words for people, as data for programs."""
+    """Columns for :func:`describe_comparison`: text for readers, hidden data for export."""
     return (
         TableColumn(
             "compared",

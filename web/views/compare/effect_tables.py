@@ -1,4 +1,4 @@
-"""Tables of a comparison: effects over all sites and by site, and what is missing on either side."""
+"""Tables of a comparison: effects over all sites and by site, and one-sided series."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VARIANT = TableColumn("label", "variant", is_long=True)
 
 
 def pooled_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
-    """One row a variant and time, over all sites."""
+    """One row per variant and metric, over all sites."""
     columns = (
         _VARIANT,
         _METRIC,
@@ -42,7 +42,7 @@ def pooled_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow
 
 
 def site_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
-    """One row a variant, site and time."""
+    """One row per variant, site and metric."""
     columns = (
         _VARIANT,
         _site_column(request),
@@ -56,35 +56,37 @@ def site_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) 
 
 
 def missing_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
-    """What is on one side only, and why."""
+    """Series measured on one side only, with reason and remedy."""
     columns = (
         _VARIANT,
         _site_column(request),
         TableColumn("verdict", "verdict"),
         _METRIC,
-        TableColumn("why", "why", is_long=True),
-        TableColumn("remedy", "what to do", is_long=True),
+        TableColumn("why", "reason", is_long=True),
+        TableColumn("remedy", "remedy", is_long=True),
         *(_side_column(request, first, side, "ms/event") for side in "ab"),
     )
     caption = f"On one side only (A: {first.a}, B: {first.b})"
-    return _effect_table("missing", caption, columns, rows, "Nothing.")
+    return _effect_table("missing", caption, columns, rows, "No series on one side only.")
 
 
 def pair_table(store: Store, comparison: str) -> DataTable:
-    """The pairs of jobs that the verdicts rest on, for programs."""
+    """The pairs of jobs behind the verdicts, for export."""
     rows = [asdict(row) for row in store.pairs(comparison)]
     columns = tuple(TableColumn(key, key) for key in (rows[0] if rows else {}))
     return DataTable("pairs", "Pairs of jobs", columns, rows)
 
 
 def _effect_table(
-    name: str, caption: str, shown: Sequence[TableColumn], rows: Sequence[VerdictRow], empty: str
+    name: str, caption: str, columns: Sequence[TableColumn], rows: Sequence[VerdictRow], empty: str
 ) -> DataTable:
-    """People get the columns that are shown; programs also the rest of the evidence."""
+    """Build a table with the given columns; further evidence is exported only."""
     flat = [_flatten(row) for row in rows]
-    keys = [column.key for column in shown]
-    beside = [TableColumn(key, hidden=True) for key in (flat[0] if flat else {}) if key not in keys]
-    return DataTable(name, caption, (*shown, *beside), flat, empty_text=empty)
+    keys = [column.key for column in columns]
+    hidden_columns = [
+        TableColumn(key, hidden=True) for key in (flat[0] if flat else {}) if key not in keys
+    ]
+    return DataTable(name, caption, (*columns, *hidden_columns), flat, empty_text=empty)
 
 
 def _flatten(row: VerdictRow) -> dict[str, Any]:
@@ -123,15 +125,23 @@ def _site_column(request: Request) -> TableColumn:
 
 
 def _side_column(
-    request: Request, first: VerdictRow, side: str, unit: str, told: str = "none usable"
+    request: Request, first: VerdictRow, side: str, unit: str, missing_text: str = "none usable"
 ) -> TableColumn:
-    """One side's time, which leads to its measurements; ``told`` where there is no time."""
+    """A side's time, linked to its measurements.
+
+    Args:
+        request: provides the root path of links.
+        first: a row of the comparison.
+        side: ``a`` or ``b``.
+        unit: unit in the heading.
+        missing_text: shown if the side has measurements, but no time.
+    """
     value = side.upper() if first.axis == SELECTION_AXIS else getattr(first, side)
 
     def write(row: Row) -> str:
         if row[f"{side}_value"] is not None:
             return verdict_text.format_milliseconds(row[f"{side}_value"])
-        return told if row[f"of_{side}"] else "–"
+        return missing_text if row[f"of_{side}"] else "–"
 
     return TableColumn(
         f"{side}_value",
@@ -143,36 +153,36 @@ def _side_column(
 
 
 def _link_to_measurements(request: Request, row: Row, side: str) -> str:
-    """Explore with the measurements of one side of a row: job by job, of all sites site by site.
+    """Link to Explore with the measurements of one side of a row, by job or by site.
 
-    '' where the side has none, or where it was not recorded which they are, or in another version of
-    columns that this one does not know.
+    '' if the side has no measurements, or if they were not recorded or use columns unknown to this
+    version.
     """
-    of: Mapping[str, Any] = row[f"of_{side}"]
-    if not of:
+    values: Mapping[str, Any] = row[f"of_{side}"]
+    if not values:
         return ""
     by_job = bool(row["site"])
     try:
-        asked_for = (*parse_alternatives(row["where"]), *parse_alternatives(row[f"where_{side}"]))
+        conditions = (*parse_alternatives(row["where"]), *parse_alternatives(row[f"where_{side}"]))
     except ConfigError:
         return ""
     wheres = intersect_conditions(
-        (*asked_for, *(Condition(name, "=", value) for name, value in of.items()))
+        (*conditions, *(Condition(name, "=", value) for name, value in values.items()))
     )
-    asked = [
+    parameters = [
         ("metric", row["metric"]),
         ("by", "job_id" if by_job else "site"),
-        ("colour", "host" if by_job else ""),
+        ("color", "host" if by_job else ""),
         ("kind", TIMED),
-        # All days: those of a series are not only the last ones.
+        # All days: measurements of a series may be older than the default window.
         ("from", ""),
         ("to", ""),
         *(("campaign", one) for one in _side_campaigns(row, side)),
         *(("where", text) for where in wheres for text in where.texts),
     ]
-    return f"{link_to(request, 'explore')}?{urlencode(asked)}"
+    return f"{link_to(request, 'explore')}?{urlencode(parameters)}"
 
 
 def _side_campaigns(row: Row, side: str) -> Sequence[str]:
-    """The side's campaigns: where campaigns are compared, the one."""
+    """Campaigns of a side; the compared one if campaigns are compared."""
     return [row[side]] if row["axis"] == "campaign" else row["campaigns"]

@@ -1,1 +1,1 @@
-"""The explore page."""
+"""Explore pages."""

@@ -1,4 +1,4 @@
-"""Explore: any metric against any dimension, as a figure, as tables and as files."""
+"""Explore: any metric by any dimension, as figure, tables and files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from treehammer.text_formatting import pluralize
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
-from treehammer.web.figures import explore_query as asking
-from treehammer.web.figures import figure_captions
+from treehammer.web.figures import explore_query, figure_captions
 from treehammer.web.figures.drawing import FIGURE_FORMATS
 from treehammer.web.figures.drawing_process import MAX_DRAWING_PROCESSES, FigureFiles
 from treehammer.web.figures.explore_query import (
@@ -55,38 +54,38 @@ from treehammer.web.views.shared.page_context import (
     wants_html,
 )
 
-#: Values that a list to choose from has; others can be typed.
+#: Values listed in a filter; others can be typed.
 MAX_FILTER_CHOICES = 300
-#: Campaigns to choose from, the newest.
+#: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 100
 
-#: Study S0's figure: CPU efficiency by site, with the RMS of repeated executions.
-S0 = ExploreQuery(metric="eff_job", by="site", colour=VARIANT_COLUMN)
+#: Figure of study S0: CPU efficiency by site, with the RMS of repeated executions.
+S0 = ExploreQuery(metric="eff_job", by="site", color=VARIANT_COLUMN)
 S0_TITLE = "CPU efficiency by site (study S0)"
 
 
 @dataclass(frozen=True)
 class _FigureKind:
-    """A figure with an address of its own.
+    """A figure with its own URL.
 
     Attributes:
-        default: what it shows when nothing is said.
-        title: of what it shows then.
-        apart: columns that are told apart where several values are selected.
+        default: parameters used where the URL has none.
+        title: title of the default figure.
+        separated_columns: columns that split groups if several of their values are selected.
     """
 
     default: ExploreQuery
     title: str = ""
     separated_columns: tuple[str, ...] = ()
 
-    def figure_title(self, asked: ExploreQuery) -> str:
-        """What the figure is called: by its own name only as long as it is that figure."""
-        own = all(getattr(asked, name) == getattr(self.default, name) for name in _TITLE_FIELDS)
-        return self.title if self.title and own else figure_captions.figure_heading(asked)
+    def figure_title(self, query: ExploreQuery) -> str:
+        """Title of a figure: the kind's own title only for its default parameters."""
+        own = all(getattr(query, name) == getattr(self.default, name) for name in _TITLE_FIELDS)
+        return self.title if self.title and own else figure_captions.figure_heading(query)
 
 
-#: What makes a figure another one.
-_TITLE_FIELDS = ("metric", "by", "colour", "panels", "view")
+#: Parameters that determine the title.
+_TITLE_FIELDS = ("metric", "by", "color", "panels", "view")
 _FIGURE_KINDS = {
     "explore": _FigureKind(ExploreQuery()),
     "s0": _FigureKind(S0, S0_TITLE, ("test_name", "dataset")),
@@ -95,131 +94,138 @@ _FIGURE_KINDS = {
 
 @dataclass(frozen=True)
 class _ExploreResult:
-    """What was asked for and found; ``refused`` says why nothing was, '' otherwise."""
+    """Parameters of a figure and its points, or the reason why there are none.
 
-    asked: ExploreQuery
+    Attributes:
+        query: parameters of the figure.
+        points: groups of the figure.
+        title: title of the figure.
+        error: why the parameters were refused, '' otherwise.
+    """
+
+    query: ExploreQuery
     points: FigurePoints
     title: str
-    refusal: str = ""
+    error: str = ""
 
     def lay_out(self) -> FigureLayout | None:
-        """The figure; None when there is nothing to draw."""
+        """Lay out the figure; None if there is nothing to draw."""
         lay_out = (
             latency_figure.lay_out_latencies
-            if self.asked.view == LATENCY
+            if self.query.view == LATENCY
             else spread_figure.lay_out_spreads
         )
-        return lay_out(self.asked, self.points, self.title)
+        return lay_out(self.query, self.points, self.title)
 
     def build_table(self, links: RowLinks) -> DataTable:
-        """Its groups."""
+        """Table of the figure's groups."""
         table = (
             latency_figure.latency_table
-            if self.asked.view == LATENCY
+            if self.query.view == LATENCY
             else spread_figure.spread_table
         )
-        return table(self.asked, self.points, links)
+        return table(self.query, self.points, links)
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What the page tells beside its tables."""
-        asked = self.asked
-        metric = METRICS_BY_NAME.get(asked.metric)
-        of_metric = {"metric": asked.metric, "unit": metric.unit if metric else ""}
+        """Description of the figure, for JSON."""
+        query = self.query
+        metric = METRICS_BY_NAME.get(query.metric)
+        of_metric = {"metric": query.metric, "unit": metric.unit if metric else ""}
         return {
             **(
                 of_metric
-                if asked.view != LATENCY
+                if query.view != LATENCY
                 else {"metric": HISTOGRAM_COLUMN, "unit": "reads"}
             ),
-            "meaning": figure_captions.describe_metric(asked),
-            "bars": figure_captions.describe_bars(asked),
-            "caption": figure_captions.describe_groups(asked),
-            "selection": figure_captions.describe_selection(asked, self.points.points),
-            "from": asked.first.isoformat() if asked.first else None,
-            "to": asked.last.isoformat() if asked.last else None,
-            "kind": asked.kind or None,
-            "groups": list(asked.group_columns),
-            "mixed": self.points.aggregation.describe_figure(asked.group_columns),
-            "mixed_most": self.points.aggregation.largest_counts,
+            "meaning": figure_captions.describe_metric(query),
+            "bars": figure_captions.describe_bars(query),
+            "caption": figure_captions.describe_groups(query),
+            "selection": figure_captions.describe_selection(query, self.points.points),
+            "from": query.first.isoformat() if query.first else None,
+            "to": query.last.isoformat() if query.last else None,
+            "kind": query.kind or None,
+            "groups": list(query.group_columns),
+            "aggregated": self.points.aggregation.describe_figure(query.group_columns),
+            "aggregated_max": self.points.aggregation.largest_counts,
             "source": self.points.source,
         }
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Explore, study S0's figure, and both as files."""
+    """Routes of Explore, of study S0's figure, and of both as files."""
     files = FigureFiles()
-    # Drawing takes seconds: who waits for it does so here, not where pages are asked for.
-    room = QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
-    found: list[BaseRoute] = []
+    # Drawing takes seconds; waiting requests must not block other pages.
+    pool = QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
+    routes_: list[BaseRoute] = []
     for name, path in (("explore", "/explore"), ("s0", "/figures/s0")):
-        found.append(context.page_route(path, _page_view(name), name))
+        routes_.append(context.page_route(path, _page_view(name), name))
         drawn = _file_view(name, files)
-        found.append(
-            context.page_route(f"{path}/figure.{{form}}", drawn, f"{name}-file", room=room)
+        routes_.append(
+            context.page_route(f"{path}/figure.{{form}}", drawn, f"{name}-file", pool=pool)
         )
-    return found
+    return routes_
 
 
 def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreResult:
-    """Ask the database.
+    """Parse the URL and load the points.
 
     Raises:
-        ConfigError: a program asks for what there is not; people are told so beside the form.
+        ConfigError: a program sent invalid parameters; for browsers the result has an error.
     """
-    asked: ExploreQuery | None = None
+    query: ExploreQuery | None = None
     try:
-        asked = asking.parse_explore_query(request, store, kind.default)
-        found = load_points(store, asked)
+        query = explore_query.parse_explore_query(request, store, kind.default)
+        points = load_points(store, query)
         several = [
             name
             for name in kind.separated_columns
-            if found.aggregation.counts_in_figure.get(name, 0) > 1
+            if points.aggregation.counts_in_figure.get(name, 0) > 1
         ]
-        if apart := tuple(name for name in several if name not in asked.group_columns):
-            asked = replace(asked, separated_columns=apart)
-            found = load_points(store, asked)
+        if separated := tuple(name for name in several if name not in query.group_columns):
+            query = replace(query, separated_columns=separated)
+            points = load_points(store, query)
     except ConfigError as error:
         if not wants_html(request):
             raise
-        asked = asked or asking.parse_leniently(request, store, kind.default)
+        query = query or explore_query.parse_leniently(request, store, kind.default)
         return _ExploreResult(
-            asked, FigurePoints((), ""), kind.figure_title(asked), error_sentence(error)
+            query, FigurePoints((), ""), kind.figure_title(query), error_sentence(error)
         )
-    return _ExploreResult(asked, found, kind.figure_title(asked))
+    return _ExploreResult(query, points, kind.figure_title(query))
 
 
 def _page_view(name: str) -> Callable[[Store, Request], PageView]:
     kind = _FIGURE_KINDS[name]
 
     def view(store: Store, request: Request) -> PageView:
-        found = _run_query(store, request, kind)
-        asked, points = found.asked, found.points
-        links = RowLinks(request, asked)
-        whole = found.build_table(links)
-        quantiles = latency_figure.quantile_table(asked, points, links)
+        result = _run_query(store, request, kind)
+        query, data = result.query, result.points
+        links = RowLinks(request, query)
+        whole = result.build_table(links)
+        quantiles = latency_figure.quantile_table(query, data, links)
         if requested_format(request) != HTML:
             tables = (whole, quantiles)
-            return PageView("explore.html.j2", found.title, {**found.about}, tables=tables)
-        picture = found.lay_out()
+            return PageView("explore.html.j2", result.title, {**result.about}, tables=tables)
+        figure = result.lay_out()
         values = {
-            "asked": asked,
-            "refused": found.refusal,
-            "picture": picture,
-            "shared": points.variants.note,
-            "nothing": ""
-            if picture or not points.points
-            else figure_captions.explain_empty_figure(asked, points.points),
-            "about": found.about,
-            "shown": [_truncate_table(table, asked) for table in (quantiles, whole) if table.rows],
-            "file": lambda form: _link_to_figure(request, f"{name}-file", asked, form=form),
-            "permanent": _link_to_figure(request, name, asked),
-            "presets": list(_preset_links(request, asked, name)),
-            "form": _form_values(store, asked),
-            "forms": [form for form in FIGURE_FORMATS if form != "root"] if picture else [],
+            "query": query,
+            "error": result.error,
+            "figure": figure,
+            "shared": data.variants.note,
+            "empty_text": ""
+            if figure or not data.points
+            else figure_captions.explain_empty_figure(query, data.points),
+            "about": result.about,
+            "tables": [_truncate_table(table, query) for table in (quantiles, whole) if table.rows],
+            "file": lambda form: _link_to_figure(request, f"{name}-file", query, form=form),
+            "permanent": _link_to_figure(request, name, query),
+            "presets": list(_preset_links(request, query, name)),
+            "form": _form_values(store, query),
+            "formats": [form for form in FIGURE_FORMATS if form != "root"] if figure else [],
         }
-        status = 400 if found.refusal else 200
-        return PageView("explore.html.j2", found.title, values, inline_styles=True, status=status)
+        status = 400 if result.error else 200
+        return PageView("explore.html.j2", result.title, values, inline_styles=True, status=status)
 
     return view
 
@@ -231,59 +237,61 @@ def _file_view(name: str, files: FigureFiles) -> Callable[[Store, Request], Resp
         form = request.path_params["form"]
         if form not in FIGURE_FORMATS:
             raise RequestRefusedError(
-                404, f"there is no {form[:20]!r}; a figure is made as {', '.join(FIGURE_FORMATS)}"
+                404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
             )
-        found = _run_query(store, request, kind)
-        if found.refusal:
-            raise RequestRefusedError(400, found.refusal)
-        wanted: dict[str, Any]
+        result = _run_query(store, request, kind)
+        if result.error:
+            raise RequestRefusedError(400, result.error)
+        drawing: dict[str, Any]
         if form == "root":
-            whole = found.build_table(RowLinks(request, found.asked))
-            wanted = {
-                "columns": _column_types(found.asked, whole),
+            whole = result.build_table(RowLinks(request, result.query))
+            drawing = {
+                "columns": _column_types(result.query, whole),
                 "rows": whole.plain_rows(),
-                "title": _tree_title(found),
+                "title": _tree_title(result),
             }
         else:
-            drawn = found.lay_out()
-            if drawn is None:
+            figure = result.lay_out()
+            if figure is None:
                 raise RequestRefusedError(
-                    404, figure_captions.explain_empty_figure(found.asked, found.points.points)
+                    404, figure_captions.explain_empty_figure(result.query, result.points.points)
                 )
-            wanted = {"picture": asdict(drawn)}
-        made = files.draw_file(form, wanted)
-        shows = "inline" if form in ("png", "svg") else "attachment"
+            drawing = {"picture": asdict(figure)}
+        content = files.draw_file(form, drawing)
+        disposition = "inline" if form in ("png", "svg") else "attachment"
         headers = {
-            "Content-Disposition": f'{shows}; filename="{name}.{form}"',
+            "Content-Disposition": f'{disposition}; filename="{name}.{form}"',
             "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
             "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-store",
         }
-        return Response(made, headers=headers, media_type=FIGURE_FORMATS[form])
+        return Response(content, headers=headers, media_type=FIGURE_FORMATS[form])
 
     return answer
 
 
-def _tree_title(found: _ExploreResult) -> str:
-    """What a TTree is of, in its title."""
-    about = found.about
-    said = (found.title, about["bars"], about["selection"], about["mixed"])
-    return ". ".join(text.rstrip(".") for text in said if text)
+def _tree_title(result: _ExploreResult) -> str:
+    """Title of a TTree with the figure's description."""
+    about = result.about
+    parts = (result.title, about["bars"], about["selection"], about["aggregated"])
+    return ". ".join(text.rstrip(".") for text in parts if text)
 
 
-def _truncate_table(whole: DataTable, asked: ExploreQuery) -> DataTable:
-    """What the page shows: of times the newest."""
+def _truncate_table(whole: DataTable, query: ExploreQuery) -> DataTable:
+    """Limit the rows shown on the page, along a time axis to the newest."""
     if len(whole.rows) <= MAX_SHOWN_ROWS:
         return whole
-    newest = asked.group_columns[0] in TIME_UNITS
+    newest = query.group_columns[0] in TIME_UNITS
     rows = whole.rows[-MAX_SHOWN_ROWS:] if newest else whole.rows[:MAX_SHOWN_ROWS]
-    which = "last" if newest else "first"
-    note = f"The {which} {MAX_SHOWN_ROWS} of {pluralize(len(whole.rows), 'row')}; CSV and JSON have all."
+    which = "Last" if newest else "First"
+    note = (
+        f"{which} {MAX_SHOWN_ROWS} of {pluralize(len(whole.rows), 'row')}; CSV and JSON hold all."
+    )
     return replace(whole, rows=rows, note=f"{whole.note} {note}".strip())
 
 
-def _column_types(asked: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:
-    """The columns with the types that a TTree gives them."""
+def _column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:
+    """Columns with their types in a TTree."""
     counts = (
         "good",
         "failed",
@@ -294,105 +302,102 @@ def _column_types(asked: ExploreQuery, whole: DataTable) -> list[dict[str, str]]
         "reads",
         *TIME_UNITS,
     )
-    found = []
+    types = []
     for column in whole.columns:
-        kind = "int" if column.key in counts else "text" if column.key == "mixes" else "float"
-        if column.key in asked.group_columns and column.key in METRICS_BY_NAME:
+        kind = "int" if column.key in counts else "text" if column.key == "aggregates" else "float"
+        if column.key in query.group_columns and column.key in METRICS_BY_NAME:
             kind = METRICS_BY_NAME[column.key].type
-        found.append({"name": column.key, "type": kind})
-    return found
+        types.append({"name": column.key, "type": kind})
+    return types
 
 
-def _link_to_figure(request: Request, name: str, asked: ExploreQuery, **parts: Any) -> str:
-    return f"{link_to(request, name, **parts)}?{urlencode(asked.query_parameters)}"
+def _link_to_figure(request: Request, name: str, query: ExploreQuery, **parts: Any) -> str:
+    return f"{link_to(request, name, **parts)}?{urlencode(query.query_parameters)}"
 
 
-def _preset_links(request: Request, asked: ExploreQuery, here: str) -> Sequence[Mapping[str, Any]]:
-    """Other looks at the same selection, one click away."""
+def _preset_links(request: Request, query: ExploreQuery, here: str) -> Sequence[Mapping[str, Any]]:
+    """Links to other figures of the same selection."""
     kept = [
         (n, v)
-        for n, v in asked.query_parameters
+        for n, v in query.query_parameters
         if n in ("from", "to", "campaign", "where", "kind")
     ]
 
-    def one(title: str, **said: str) -> Mapping[str, Any]:
-        query = urlencode([*said.items(), *kept])
-        return {"title": title, "address": f"{link_to(request, 'explore')}?{query}"}
+    def preset(title: str, **parameters: str) -> Mapping[str, Any]:
+        encoded = urlencode([*parameters.items(), *kept])
+        return {"title": title, "address": f"{link_to(request, 'explore')}?{encoded}"}
 
-    metric = asked.metric
+    metric = query.metric
     s0 = {"title": S0_TITLE, "address": f"{link_to(request, 's0')}?{urlencode(kept)}"}
-    # Each tells variants apart: a mean over several would be one of their mix.
+    # Each distinguishes variants: a mean over several would depend on their mix.
     return [
         *([s0] if here != "s0" else []),
-        one("Trend by day", metric=metric, by="day", colour="site", panels=VARIANT_COLUMN),
-        one(
+        preset("Trend by day", metric=metric, by="day", color="site", panels=VARIANT_COLUMN),
+        preset(
             "Distribution by site",
             metric=metric,
             by="site",
-            colour="axis_root",
+            color="axis_root",
             panels=VARIANT_COLUMN,
             view=DISTRIBUTION,
         ),
-        one(
+        preset(
             "Read latency by variant",
             metric=metric,
             by=VARIANT_COLUMN,
-            colour="axis_root",
+            color="axis_root",
             view=LATENCY,
         ),
-        one(
+        preset(
             "Small multiples by site",
             metric=metric,
             by=VARIANT_COLUMN,
-            colour="axis_root",
+            color="axis_root",
             panels="site",
         ),
-        one(
+        preset(
             "Trend by day, a panel per site",
             metric=metric,
             by="day",
-            colour=VARIANT_COLUMN,
+            color=VARIANT_COLUMN,
             panels="site",
         ),
     ]
 
 
-def _form_values(store: Store, asked: ExploreQuery) -> Mapping[str, Any]:
-    """What the form offers."""
-    rolled = [m for m in METRICS if m.name in ROLLUP_METRICS]
+def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
+    """Choices offered by the form."""
+    daily = [m for m in METRICS if m.name in ROLLUP_METRICS]
     others = [m for m in METRICS if m.name not in ROLLUP_METRICS]
     known = {m.name for m in METRICS}
     quick = [name for name in DIMENSIONS if name in ROLLUP_GROUPINGS]
     slow = [name for name in DIMENSIONS if name not in ROLLUP_GROUPINGS]
     return {
-        "metrics": (("summed up by day", rolled), ("read one by one", others)),
-        "own_metric": asked.metric if asked.metric not in known else "",
-        "dimensions": (("summed up by day", quick), ("read one by one", slow)),
+        "metrics": (("aggregated by day", daily), ("read individually", others)),
+        "own_metric": query.metric if query.metric not in known else "",
+        "dimensions": (("aggregated by day", quick), ("read individually", slow)),
         "views": VIEWS,
         "bars": BARS,
         "scales": SCALES,
         "kinds": EXECUTION_KINDS,
-        "filters": [(name, *_filter_choices(store, asked, name)) for name in FILTERS],
+        "filters": [(name, *_filter_choices(store, query, name)) for name in FILTERS],
         "campaigns": campaign_queries.list_campaign_choices(
-            store, MAX_CAMPAIGN_CHOICES, asked.campaigns
+            store, MAX_CAMPAIGN_CHOICES, query.campaigns
         ),
-        "filtered": bool(asked.conditions or asked.unreadable_conditions or asked.campaigns),
+        "filtered": bool(query.conditions or query.unreadable_conditions or query.campaigns),
     }
 
 
 def _filter_choices(
-    store: Store, asked: ExploreQuery, name: str
+    store: Store, query: ExploreQuery, name: str
 ) -> tuple[list[tuple[str, str, bool]], int]:
-    """Values of a column: each with its text, and whether it is chosen.
-
-    And how many they were cut to, the first in the order of the database; 0 where all are there.
-    """
-    known = overview_queries.list_subject_values(store, name, MAX_FILTER_CHOICES + 1)
-    chosen = asked.chosen_values(name)
-    values = {*known[:MAX_FILTER_CHOICES], *chosen} - {""}
-    cut = MAX_FILTER_CHOICES if len(known) > MAX_FILTER_CHOICES else 0
+    """List values of a column with label and whether chosen, and the limit if the list is truncated."""
+    stored = overview_queries.list_subject_values(store, name, MAX_FILTER_CHOICES + 1)
+    chosen = query.chosen_values(name)
+    values = {*stored[:MAX_FILTER_CHOICES], *chosen} - {""}
+    limit = MAX_FILTER_CHOICES if len(stored) > MAX_FILTER_CHOICES else 0
     if name == VARIANT_COLUMN:
         names = label_variants(values).names
-        return [(one, text, one in chosen) for one, text in names.items()], cut
+        return [(value, label, value in chosen) for value, label in names.items()], limit
     ordered = sorted(values, key=natural_sort_key)
-    return [(value, value, value in chosen) for value in ordered], cut
+    return [(value, value, value in chosen) for value in ordered], limit

@@ -1,4 +1,4 @@
-"""Where the rows of a figure's table lead: to sites, campaigns, jobs, and to the jobs behind a row."""
+"""Links from the rows of a figure's table to sites, campaigns, jobs and the jobs of a row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treehammer.web.display.variant_labels import VARIANT_COLUMN
 from treehammer.web.figures.explore_query import DIMENSIONS, MEANS, RMS, ExploreQuery
 from treehammer.web.views.shared.page_context import link_to
 
-#: Column -> address of the page of its value ``-``.
+#: Column -> URL of the page of its value ``-``.
 _PAGE_LINKS: Mapping[str, Callable[[Request], str]] = {
     "site": lambda request: link_to(request, "site", site="-"),
     "job_id": lambda request: link_to(request, "job", job_id="-"),
@@ -28,43 +28,45 @@ _LAST_MONDAY = date.max - _WEEK_LENGTH
 
 
 class RowLinks:
-    """The addresses of one figure's table.
+    """Links of the rows of one figure's table.
 
     Args:
-        request: under which the service is reached.
-        asked: the figure.
+        request: provides the root path.
+        query: the figure's parameters.
     """
 
-    def __init__(self, request: Request, asked: ExploreQuery) -> None:
-        self._groups = asked.group_columns
+    def __init__(self, request: Request, query: ExploreQuery) -> None:
+        self._groups = query.group_columns
         self._explore = link_to(request, "explore")
-        # Looked up once: there may be many rows.
+        # Resolved once, as there may be many rows.
         self._bases = {
             name: page(request).removesuffix("-")
             for name, page in _PAGE_LINKS.items()
-            if name in asked.group_columns
+            if name in query.group_columns
         }
-        jobs = {"by": _JOB, "colour": VARIANT_COLUMN, "panels": "", "view": MEANS, "bars": RMS}
-        left = ("where", *(("kind",) if "kind" in asked.group_columns else ()))
+        jobs = {"by": _JOB, "color": VARIANT_COLUMN, "panels": "", "view": MEANS, "bars": RMS}
+        removed = ("where", *(("kind",) if "kind" in query.group_columns else ()))
         kept = [
             (name, jobs.get(name, value))
-            for name, value in asked.query_parameters
-            if name not in left
+            for name, value in query.query_parameters
+            if name not in removed
         ]
         self._kept = urlencode(kept)
-        self._wheres = asked.conditions
-        self._lead = _JOB not in asked.group_columns and {*asked.group_columns} <= {*DIMENSIONS}
+        self._wheres = query.conditions
+        self._links_to_jobs = _JOB not in query.group_columns and {*query.group_columns} <= {
+            *DIMENSIONS
+        }
 
     def value_link(self, name: str) -> Callable[[Row], str]:
-        """The page of a value in this column, '' where it has none."""
+        """Build a function that links to the page of a row's value; '' if it has none."""
         base = self._bases.get(name)
         if base is None:
             return lambda _: ""
         return lambda row: base + quote(str(row[name]), safe="") if row[name] else ""
 
     def jobs_link(self, row: Row) -> str:
-        """The figure of the jobs behind a row, '' where rows are jobs, or no condition can tell them."""
-        if not self._lead:
+        """Link to the figure of a row's jobs; '' if rows are jobs, or no condition can select them."""
+        if not self._links_to_jobs:
             return ""
         wheres = intersect_conditions((*self._wheres, *self._conditions(row)))
         own = urlencode([("where", text) for where in wheres for text in where.texts])
@@ -82,12 +84,12 @@ class RowLinks:
 
 
 def _period_bounds(name: str, value: Scalar) -> tuple[int, int]:
-    """The first and last day of a week or month, as the database counts days."""
+    """First and last database day number of a week or month."""
     number = value if isinstance(value, int) else 0
     if name == MONTH:
         return 100 * number, 100 * number + 99
     monday = calendar_days.day_from_number(number)
-    # What is no day is in no week.
+    # The last days of the calendar have no complete week.
     return number, number if monday > _LAST_MONDAY else calendar_days.day_number(
         monday + _WEEK_LENGTH
     )

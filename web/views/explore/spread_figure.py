@@ -1,4 +1,4 @@
-"""Means with their bars, and distributions: the figure and its table."""
+"""Means with error bars and distributions, as figure and as table."""
 
 from __future__ import annotations
 
@@ -29,58 +29,58 @@ from treehammer.web.figures.figure_layout import (
 )
 from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, FigurePoints
 from treehammer.web.views.explore.row_links import RowLinks
-from treehammer.web.views.shared.common_columns import count_columns
+from treehammer.web.views.shared.common_columns import outcome_columns
 
-#: Column -> how its values are written.
+#: Column -> formatter of its values.
 ValueWriters = Mapping[str, Callable[[Scalar], str]]
 
 _QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
 
 
-def lay_out_spreads(asked: ExploreQuery, found: FigurePoints, title: str) -> FigureLayout | None:
-    """Lay out the points; None when there is nothing to draw."""
-    drawn = [p for p in found.points if p.mean is not None and (asked.scale != "log" or p.mean > 0)]
+def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
+    """Lay out the points; None if there is nothing to draw."""
+    drawn = [p for p in data.points if p.mean is not None and (query.scale != "log" or p.mean > 0)]
     if not drawn:
         return None
-    unit = figure_unit(asked, drawn)
-    places, panels = (GroupNames(found, drawn, column) for column in (asked.by, asked.panels))
-    names = GroupNames(found, drawn, asked.colour, asked.separated_columns)
-    texts = {name: group_value_writers(found, name) for name in asked.group_columns}
+    unit = figure_unit(query, drawn)
+    places, panels = (GroupNames(data, drawn, column) for column in (query.by, query.panels))
+    names = GroupNames(data, drawn, query.color, query.separated_columns)
+    texts = {name: group_value_writers(data, name) for name in query.group_columns}
     short, x_title = places.axis_names()
     empty = FigureLayout(
         title=title,
         x_title=x_title,
-        y_title=figure_captions.y_axis_title(asked, unit),
+        y_title=figure_captions.y_axis_title(query, unit),
         dates=places.are_time,
         bins=False,
-        log=asked.scale == "log",
+        log=query.scale == "log",
         places=tuple(places.select_drawable(MAX_TIMES if places.are_time else MAX_PLACES)),
         series=tuple(names.build_series()),
         panels=tuple(FigurePanel(name, ()) for name in panels.select_drawable(MAX_PANELS)),
-        bars=figure_captions.describe_bars(asked),
-        shared=found.variants.shared_text,
-        caption=figure_captions.describe_groups(asked),
-        selection=figure_captions.describe_selection(asked, found.points),
-        mixed=found.aggregation.describe_figure(asked.group_columns),
+        bars=figure_captions.describe_bars(query),
+        shared=data.variants.shared_text,
+        caption=figure_captions.describe_groups(query),
+        selection=figure_captions.describe_selection(query, data.points),
+        aggregated=data.aggregation.describe_figure(query.group_columns),
     )
     marks = [
         (
             MarkPosition(panels[point], places[point], names[point]),
-            partial(_point_mark, asked, point, unit, texts),
+            partial(_point_mark, query, point, unit, texts),
         )
         for point in drawn
     ]
     return lay_out_figure(empty, marks, short)
 
 
-def figure_unit(asked: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
-    """The unit in which people read the figure."""
-    metric = METRICS_BY_NAME.get(asked.metric)
+def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
+    """Unit in which the figure is shown."""
+    metric = METRICS_BY_NAME.get(query.metric)
     return fit_unit(metric.unit if metric else "1", (point.mean for point in points))
 
 
 def _point_mark(
-    asked: ExploreQuery,
+    query: ExploreQuery,
     point: FigurePoint,
     unit: DisplayUnit,
     texts: ValueWriters,
@@ -89,39 +89,38 @@ def _point_mark(
 ) -> FigureMark:
     mean = point.mean or 0.0
     low = high = None
-    if asked.view != DISTRIBUTION and asked.bars == INTERVAL:
+    if query.view != DISTRIBUTION and query.bars == INTERVAL:
         low, high = point.low, point.high
-    elif asked.view != DISTRIBUTION and asked.bars == RMS and point.number > 1:
+    elif query.view != DISTRIBUTION and query.bars == RMS and point.number > 1:
         assert point.rms is not None
         low, high = mean - point.rms, mean + point.rms
     low, high = (None if end is None else unit.convert(end) for end in (low, high))
     box = tuple(unit.convert(value) for value in point.quantiles)
-    names = [f"{name}: {texts[name](point.key[name])}" for name in asked.group_columns]
+    names = [f"{name}: {texts[name](point.key[name])}" for name in query.group_columns]
     y = box[2] if box else unit.convert(mean)
     bar = f" ({low:.4g} to {high:.4g})" if low is not None and high is not None else ""
     n = f"{point.jobs} jobs" if point.jobs is not None else f"n = {point.number}"
-    what = "median" if box else "mean"
-    text = "\n".join([*names, f"{what} {y:.4g}{bar} {unit.name}".rstrip() + f", {n}"])
+    statistic = "median" if box else "mean"
+    text = "\n".join([*names, f"{statistic} {y:.4g}{bar} {unit.name}".rstrip() + f", {n}"])
     return FigureMark(series, place, y, low, high, box, text)
 
 
-def spread_table(asked: ExploreQuery, found: FigurePoints, links: RowLinks) -> DataTable:
-    """All groups with their numbers, as programs get them; people read them in the unit that fits."""
+def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
+    """Table of all groups; numbers are exported in the metric's unit and shown in a readable one."""
     numbers: tuple[str, ...] = ("mean", "rms", "smallest", "largest")
-    if asked.view == DISTRIBUTION:
+    if query.view == DISTRIBUTION:
         numbers = ("smallest", *_QUANTILE_KEYS, "largest", "mean")
-    elif asked.bars == INTERVAL:
+    elif query.bars == INTERVAL:
         numbers = ("jobs", "mean", "low", "high")
-    elif found.source == "roll-ups":
+    elif data.source == "roll-ups":
         numbers = ("mean", "rms")
-    rows = [_point_row(asked, point, found.aggregation) for point in found.points]
-    unit = figure_unit(asked, found.points)
+    rows = [_point_row(query, point, data.aggregation) for point in data.points]
+    unit = figure_unit(query, data.points)
     shown = [row[name] for row in rows for name in numbers if name != "jobs"]
     number = aligned_format(shown, unit)
     columns = (
-        *group_columns(asked, found, links),
-        *count_columns("good", "failed", "implausible"),
-        TableColumn("not_supported", "not supported", is_number=True),
+        *group_columns(query, data, links),
+        *outcome_columns(),
         TableColumn("number", "n", is_number=True, link=links.jobs_link),
         *(
             TableColumn(name, name, is_number=True)
@@ -129,43 +128,45 @@ def spread_table(asked: ExploreQuery, found: FigurePoints, links: RowLinks) -> D
             else TableColumn(name, name, number, is_number=True)
             for name in numbers
         ),
-        *aggregation_column(asked, rows),
+        *aggregation_column(query, rows),
     )
-    own = METRICS_BY_NAME[asked.metric].unit if asked.metric in METRICS_BY_NAME else ""
-    said = f", in {unit.name}" if unit.name else ""
-    note = f"CSV, JSON and TTree are in {own}." if unit.name and unit.name != own else ""
+    own_unit = METRICS_BY_NAME[query.metric].unit if query.metric in METRICS_BY_NAME else ""
+    unit_text = f", in {unit.name}" if unit.name else ""
+    note = f"CSV, JSON and TTree use {own_unit}." if unit.name and unit.name != own_unit else ""
     return DataTable(
-        "figure", f"{figure_captions.figure_heading(asked)}{said}", columns, rows, note=note
+        "figure", f"{figure_captions.figure_heading(query)}{unit_text}", columns, rows, note=note
     )
 
 
-def group_columns(asked: ExploreQuery, found: FigurePoints, links: RowLinks) -> list[TableColumn]:
-    """The columns whose values make a group."""
+def group_columns(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> list[TableColumn]:
+    """Columns whose values define a group."""
     return [
         TableColumn(
             name,
             name,
-            group_value_writers(found, name),
+            group_value_writers(data, name),
             is_long=name == VARIANT_COLUMN,
             link=links.value_link(name),
         )
-        for name in asked.group_columns
+        for name in query.group_columns
     ]
 
 
-def aggregation_column(asked: ExploreQuery, rows: Sequence[Row]) -> list[TableColumn]:
-    """What each group takes together; not along a time axis, where this is known of whole lines."""
-    if set(asked.group_columns) & set(TIME_UNITS):
+def aggregation_column(query: ExploreQuery, rows: Sequence[Row]) -> list[TableColumn]:
+    """Column of the values aggregated in each group; none along a time axis, where only lines have it."""
+    if set(query.group_columns) & set(TIME_UNITS):
         return []
-    return [TableColumn("mixes", "mixes", hidden=not any(row["mixes"] for row in rows))]
+    return [
+        TableColumn("aggregates", "aggregates", hidden=not any(row["aggregates"] for row in rows))
+    ]
 
 
-def _point_row(asked: ExploreQuery, point: FigurePoint, mix: Aggregation) -> dict[str, Any]:
+def _point_row(query: ExploreQuery, point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:
     values = vars(point)
     quantiles = point.quantiles or (None,) * len(QUANTILE_SHARES)
     return {
-        **{name: point.key[name] for name in asked.group_columns},
+        **{name: point.key[name] for name in query.group_columns},
         **{name: values[name] for name in values if name not in ("key", "quantiles", "reads")},
         **dict(zip(_QUANTILE_KEYS, quantiles, strict=True)),
-        "mixes": mix.describe_point(point.key),
+        "aggregates": aggregation.describe_point(point.key),
     }

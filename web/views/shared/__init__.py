@@ -1,1 +1,1 @@
-"""Context, tables and assets that several pages share."""
+"""Context, tables and static files shared by several pages."""

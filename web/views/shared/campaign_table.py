@@ -15,9 +15,9 @@ from treehammer.web.views.shared.page_context import link_to
 
 
 def campaign_table(
-    name: str, caption: str, found: Sequence[CampaignState], request: Request
+    name: str, caption: str, campaigns: Sequence[CampaignState], request: Request
 ) -> DataTable:
-    """Campaigns with how far they are, each leading to its page."""
+    """Build a table of campaigns with their jobs by state, linked to their pages."""
     rows: list[dict[str, Any]] = [
         {
             "campaign": one.campaign.name or one.campaign.id,
@@ -28,7 +28,7 @@ def campaign_table(
             "recorded": one.recorded,
             "planned": one.campaign.planned_measurements,
         }
-        for one in found
+        for one in campaigns
     ]
     columns = (
         TableColumn(

@@ -1,28 +1,48 @@
-"""Columns that several pages have."""
+"""Table columns shared by several pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.requests import Request
 
+from treehammer.analysis.descriptive.day_status import DayOutcomes
 from treehammer.web.display.data_tables import TableColumn
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels
 from treehammer.web.views.shared.page_context import link_to
 
 
 def variant_column(variants: VariantLabels, key: str = VARIANT_COLUMN) -> TableColumn:
-    """One of some variants."""
+    """Build a column of variant labels."""
     return TableColumn(key, "variant", variants.label, is_long=True)
 
 
 def count_columns(*names: str) -> tuple[TableColumn, ...]:
-    """Counts that are called as their keys are."""
+    """Build columns of counts whose titles are their keys."""
     return tuple(TableColumn(name, name, is_number=True) for name in names)
 
 
+def outcome_columns() -> tuple[TableColumn, ...]:
+    """Build columns of the counts of :func:`outcome_counts`."""
+    return (
+        *count_columns("good", "failed", "implausible"),
+        TableColumn("not_supported", "not supported", is_number=True),
+    )
+
+
+def outcome_counts(outcomes: DayOutcomes) -> dict[str, Any]:
+    """Number of measurements by outcome, as values of a row."""
+    return {
+        "good": outcomes.good,
+        "failed": outcomes.failed,
+        "implausible": outcomes.implausible,
+        "not_supported": outcomes.unsupported,
+    }
+
+
 def job_column(request: Request, title: str) -> TableColumn:
-    """The job that ``job_id`` names, in short, as a link to its page."""
+    """Build a column of shortened job ids that link to the jobs' pages."""
     return TableColumn(
         "job_id",
         title,
@@ -32,5 +52,5 @@ def job_column(request: Request, title: str) -> TableColumn:
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
-    """How often each verdict was given."""
+    """Write counts by verdict, e.g. ``3 faster, 1 slower``; a dash for none."""
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "–"

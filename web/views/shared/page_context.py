@@ -1,4 +1,4 @@
-"""What all pages share: the database, who may read, templates; how a view becomes an answer."""
+"""Common parts of all pages: context, rendering as HTML, CSV or JSON, and links."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from treehammer.web.views.shared.static_assets import StaticAssets
 HTML, JSON, CSV = "html", "json", "csv"
 FORMATS = (HTML, JSON, CSV)
 
-#: Parameters by which a page asks for a part of itself anew; they stand in no address that people see.
-PARTIAL_PARAMETERS = ("part", "seen")
+#: Parameters for refreshing part of a page; links to the page leave them out.
+PARTIAL_PARAMETERS = ("part", "version")
 
-#: Of gzip: a page is a twentieth larger than at 9, and packed in a third of the time.
+#: Pages are 5 % larger than at level 9 and compressed in a third of the time.
 GZIP_LEVEL = 5
-#: Questions that are asked of the database at a time; others wait, so that the service goes on.
+#: Queries running at the same time; others wait, so that the service stays responsive.
 MAX_CONCURRENT_QUERIES = 6
-#: Seconds that a question waits for its turn.
+#: Seconds that a query waits for its turn.
 QUEUE_TIMEOUT_S = 60
-#: What browsers may load, from where: nothing but ours, and no script inside a page.
+#: Pages load resources from this service only and contain no inline scripts.
 CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data:; style-src {styles}; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -52,16 +52,15 @@ _PLAIN_STYLES, _INLINE_STYLES = "'self'", "'self' 'unsafe-inline'"
 
 @dataclass(frozen=True)
 class PageView:
-    """What a page has found out, and the template that lays it out.
+    """Data of a page and the template that renders it.
 
     Attributes:
-        template: its name.
-        title: of the page.
-        values: that the template may use.
-        tables: by which ``?format=csv`` and ``json`` give the same to programs; the first one is
-            what CSV holds where none is named.
-        inline_styles: whether a library on the page sets styles itself, as Plotly does.
-        status: of HTTP; 204 leaves the page as it is.
+        template: name of the template.
+        title: title of the page.
+        values: variables of the template.
+        tables: tables available as CSV and JSON; CSV without a table name holds the first one.
+        inline_styles: whether a library on the page sets inline styles, as Plotly does.
+        status: HTTP status; 204 leaves the shown page unchanged.
     """
 
     template: str
@@ -74,32 +73,32 @@ class PageView:
 
 @dataclass(frozen=True)
 class QueryPool:
-    """Where questions that take long wait, apart from all others.
+    """A separate limit of concurrency for slow queries.
 
     Attributes:
-        places: how many are answered at a time.
-        is_quick: whether a question takes no longer than others, so that it need not wait there.
+        limiter: limits the number of concurrent queries.
+        is_quick: whether a request is fast enough to use the common limit instead.
     """
 
     limiter: anyio.CapacityLimiter
     is_quick: Callable[[Request], bool] = lambda _: False
 
 
-#: Answers a request from the store, in a thread; what a user did wrong is raised.
+#: Answers a request from the store in a thread; raises for invalid requests.
 PageQuery = Callable[[Store, Request], PageView | Response]
 
 
 @dataclass(frozen=True)
 class PageContext:
-    """What all pages share.
+    """Dependencies shared by all pages.
 
     Attributes:
-        reads: the database, which pages only read.
-        access_control: authorizes readers.
+        database: opened for reading by each page.
+        access_control: decides who may read.
         templates: see :func:`treehammer.web.display.template_environment.build_environment`.
         assets: styles and scripts.
-        menu: name of the route -> title, of the pages that every page leads to.
-        asks: the questions of all pages so far, by name of the route.
+        menu: route name -> title of the pages in the menu.
+        queries: the query of each page by route name, filled by :meth:`page_route`.
     """
 
     database: LiveDatabase
@@ -115,38 +114,38 @@ class PageContext:
     def page_route(
         self,
         path: str,
-        ask: PageQuery,
+        query_page: PageQuery,
         name: str,
         *,
-        packed: bool = True,
-        room: QueryPool | None = None,
+        compress: bool = True,
+        pool: QueryPool | None = None,
     ) -> Route:
-        """The route of a page.
+        """Create the route of a page.
 
         Args:
-            path: as Starlette writes paths.
-            ask: finds out what the page shows.
-            name: of the route, for links.
-            packed: under gzip; not for files of which parts may be asked for.
-            room: of its own; None for that of all others.
+            path: in Starlette's notation.
+            ask: collects the data of the page.
+            name: name of the route, for links.
+            packed: compress with gzip; not for files that support range requests.
+            room: a pool of its own for slow queries.
         """
 
-        self.queries[name] = ask
+        self.queries[name] = query_page
 
         async def endpoint(request: Request) -> Response:
             await self.access_control.require_reader(request)
-            places = self._limiter if room is None or room.is_quick(request) else room.limiter
-            async with _acquire_slot(places):
-                return await anyio.to_thread.run_sync(self._respond, ask, request)
+            slots = self._limiter if pool is None or pool.is_quick(request) else pool.limiter
+            async with _acquire_slot(slots):
+                return await anyio.to_thread.run_sync(self._respond, query_page, request)
 
-        middleware = [Middleware(GZipMiddleware, compresslevel=GZIP_LEVEL)] if packed else []
+        middleware = [Middleware(GZipMiddleware, compresslevel=GZIP_LEVEL)] if compress else []
         return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
 
-    def _respond(self, ask: PageQuery, request: Request) -> Response:
+    def _respond(self, query_page: PageQuery, request: Request) -> Response:
         try:
-            wanted = requested_format(request)
+            output_format = requested_format(request)
             with self.database.open_store() as store:
-                view = ask(store, request)
+                view = query_page(store, request)
         except StoreError as error:
             raise service_unavailable(
                 f"the database cannot be read now: {error.message}"
@@ -157,12 +156,12 @@ class PageContext:
             raise RequestRefusedError(400, error_sentence(error)) from error
         if isinstance(view, Response):
             return view
-        if wanted != HTML:
-            return tables_response(view, request, wanted)
+        if output_format != HTML:
+            return tables_response(view, request, output_format)
         return self.render_html(view, request)
 
     def render_html(self, view: PageView, request: Request) -> Response:
-        """The page as HTML."""
+        """Render a view as an HTML response."""
         body = b""
         if view.status != 204:
             template = self.templates.get_template(view.template)
@@ -180,7 +179,7 @@ class PageContext:
         return Response(body, view.status, headers, kind)
 
     def _template_values(self, request: Request) -> dict[str, Any]:
-        """What every template may use."""
+        """Variables available in every template."""
         root = request.scope.get("root_path", "")
 
         def link(name: str, /, **parts: Any) -> str:
@@ -200,82 +199,84 @@ class PageContext:
 
 
 @asynccontextmanager
-async def _acquire_slot(room: anyio.CapacityLimiter) -> AsyncIterator[None]:
-    """Wait for a place in a room, and keep it.
+async def _acquire_slot(pool: anyio.CapacityLimiter) -> AsyncIterator[None]:
+    """Wait for a free slot and hold it.
 
     Raises:
-        Refusal: there was none within :data:`PATIENCE_S`.
+        RequestRefusedError: no slot was free within :data:`QUEUE_TIMEOUT_S`.
     """
-    place = object()
+    token = object()
     try:
         with anyio.fail_after(QUEUE_TIMEOUT_S):
-            await room.acquire_on_behalf_of(place)
+            await pool.acquire_on_behalf_of(token)
     except TimeoutError:
-        raise service_unavailable("too much is being asked for now") from None
+        raise service_unavailable("too many requests are waiting") from None
     try:
         yield
     finally:
-        room.release_on_behalf_of(place)
+        pool.release_on_behalf_of(token)
 
 
 def link_to(
     request: Request, name: str, /, *, query: Mapping[str, Any] | None = None, **parts: Any
 ) -> str:
-    """The address of a route.
+    """URL of a route.
 
     Args:
-        request: under which the service is reached.
-        name: of the route.
-        query: what follows '?'; '' and None are left out.
-        parts: of the path, any text.
+        request: provides the root path of the service.
+        name: name of the route.
+        query: query parameters; '' and None are left out.
+        parts: path parameters, quoted here.
     """
     quoted = {key: quote(str(value), safe="") for key, value in parts.items()}
-    # Starlette tries all routes, one after the other: too long for a page of thousands of links.
-    route = next(one for one in request.app.routes if one.name == name)
+    # Starlette's url_for tries all routes in turn: too slow for pages with thousands of links.
+    route = next(route for route in request.app.routes if route.name == name)
     path = request.scope.get("root_path", "") + str(route.url_path_for(name, **quoted))
-    asked = {key: value for key, value in (query or {}).items() if value not in ("", None)}
-    return f"{path}?{urlencode(asked, doseq=True)}" if asked else path
+    parameters = {key: value for key, value in (query or {}).items() if value not in ("", None)}
+    return f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
 
 
 def link_to_same_page(request: Request, **changes: Any) -> str:
-    """The address of this page with other parameters; None takes one away."""
-    left = {*changes, *PARTIAL_PARAMETERS}
-    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in left]
+    """URL of the current page with changed parameters; None removes a parameter."""
+    removed = {*changes, *PARTIAL_PARAMETERS}
+    kept = [
+        (name, value) for name, value in request.query_params.multi_items() if name not in removed
+    ]
     new = [(name, value) for name, value in changes.items() if value is not None]
     return f"?{urlencode([*kept, *new])}"
 
 
 def requested_format(request: Request) -> str:
-    """In what form the answer is asked for.
+    """Output format that a request names.
 
     Raises:
-        ConfigError: in one that there is not.
+        ConfigError: the format is unknown.
     """
-    wanted = request.query_params.get("format", HTML)
-    if wanted not in FORMATS:
-        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {wanted!r}")
-    return wanted
+    output_format = request.query_params.get("format", HTML)
+    if output_format not in FORMATS:
+        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {output_format!r}")
+    return output_format
 
 
 def wants_html(request: Request) -> bool:
-    """Whether a browser asks, which gets a page also for what is refused."""
-    wanted = request.query_params.get("format", HTML)
-    return wanted not in (CSV, JSON) and "text/html" in request.headers.get("accept", "")
+    """Whether a browser sent the request and errors should be pages."""
+    output_format = request.query_params.get("format", HTML)
+    return output_format not in (CSV, JSON) and "text/html" in request.headers.get("accept", "")
 
 
 def tables_response(
-    view: PageView, request: Request, wanted: str, *, about: Mapping[str, Any] | None = None
+    view: PageView, request: Request, output_format: str, *, about: Mapping[str, Any] | None = None
 ) -> Response:
-    """The tables of a view for programs: all or the one named, of CSV one.
+    """Send all tables of a view, or the requested one, as CSV or JSON.
 
     Args:
-        view: what a page has found out.
-        request: may name the table.
-        wanted: CSV or JSON.
-        about: what JSON tells beside the tables.
+        view: data of the page.
+        request: may name a table.
+        output_format: CSV or JSON.
+        about: further JSON members beside the tables.
 
     Raises:
-        Refusal: there is no such table.
+        RequestRefusedError: the table does not exist.
     """
     tables = {table.name: table for table in view.tables}
     name = request.query_params.get("table")
@@ -283,22 +284,21 @@ def tables_response(
         known = f"; it has {', '.join(tables)}" if tables else ""
         raise RequestRefusedError(404, f"this page has no table {name or ''}{known}")
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-    if wanted == CSV:
+    if output_format == CSV:
         table = tables[name] if name else view.tables[0]
         headers["Content-Disposition"] = f'attachment; filename="{table.name}.csv"'
         return Response(table.to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
     chosen = [tables[name]] if name else view.tables
-    tables_told = {table.name: table.plain_rows() for table in chosen}
-    body: dict[str, Any] = {"title": view.title, "tables": tables_told}
+    plain_tables = {table.name: table.plain_rows() for table in chosen}
+    body: dict[str, Any] = {"title": view.title, "tables": plain_tables}
     if about is not None:
         body["about"] = about
     return AsciiJSONResponse(json.loads(json.dumps(body, default=str)), headers=headers)
 
 
 def error_sentence(error: TreehammerError) -> str:
-    """What was wrong and what to do, for an answer."""
-    # Where nothing was found is the database, and where that lies none of the reader's business;
-    # and who types into a form knows no options of a command.
+    """Write an error with its remedy as a message for readers."""
+    # Readers must not learn the location of the database, nor do forms have command line options.
     where = "" if isinstance(error, NothingToDoError) else (error.where or "")
     where = where.replace("--where", "").strip()
     text = f"{where}: {error.message}" if where else error.message

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from treehammer.web.display.data_tables import Row
 
-#: Days that may be shown, and those that are when nothing is said.
+#: Numbers of days to choose from, and the default.
 WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), 30
-#: The metric that is shown when nothing is said, and that of the list.
+#: The default metric, and the one in the list of sites.
 DEFAULT_METRIC = "eff_job"
 
 
 def status_class(row: Row) -> str:
-    """The class of the style sheet for a row's status."""
+    """CSS class of a row's status."""
     return str(row["status"]).replace(" ", "-")

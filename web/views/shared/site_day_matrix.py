@@ -1,4 +1,4 @@
-"""Sites by day: what every site was on each of some days."""
+"""Status of every site on each of several days."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treehammer.web.display import calendar_days
 
 @dataclass(frozen=True)
 class DayCell:
-    """A site on a day."""
+    """Outcomes of one site on one day."""
 
     day: date
     judged: DayOutcomes
@@ -23,31 +23,33 @@ class DayCell:
 
 @dataclass(frozen=True)
 class SiteRow:
-    """A site over the days of the matrix."""
+    """Outcomes of one site over several days."""
 
     site: str
     cells: tuple[DayCell, ...]
 
     @property
     def query_string(self) -> str:
-        """What names the site in an address."""
+        """The query string that names the site."""
         return urlencode({"site": self.site})
 
 
 def load_site_days(store: Store, shown: Sequence[date]) -> list[SiteRow]:
-    """The sites that measured something on these days, and what each day was."""
-    found = overview_queries.list_site_days(
+    """Load the daily outcomes of all sites that measured on these days."""
+    site_days = overview_queries.list_site_days(
         store, calendar_days.day_number(shown[0]), calendar_days.day_number(shown[-1])
     )
-    by_place = {(one.site, one.day): DayOutcomes.from_outcomes(one.outcomes) for one in found}
-    nothing = DayOutcomes(0, 0, 0)
+    by_site_and_day = {
+        (one.site, one.day): DayOutcomes.from_outcomes(one.outcomes) for one in site_days
+    }
+    empty = DayOutcomes(0, 0, 0)
     return [
         SiteRow(
             site,
             tuple(
-                DayCell(day, by_place.get((site, calendar_days.day_number(day)), nothing))
+                DayCell(day, by_site_and_day.get((site, calendar_days.day_number(day)), empty))
                 for day in shown
             ),
         )
-        for site in dict.fromkeys(one.site for one in found)
+        for site in dict.fromkeys(one.site for one in site_days)
     ]

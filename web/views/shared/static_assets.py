@@ -1,4 +1,4 @@
-"""Files that pages ask for: styles, scripts, libraries of others; each kept by browsers for good."""
+"""Static files of the pages, versioned by content so that browsers cache them forever."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from treehammer.web.core.responses import RequestRefusedError
 
-#: Below this a browser waits no longer for what is not packed.
+#: Smaller files are sent uncompressed.
 _MIN_PACKED_BYTES = 1000
 _CACHE_FOREVER = "public, max-age=31536000, immutable"
 _MEDIA_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".md": "text/plain"}
@@ -22,27 +22,27 @@ _MEDIA_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".md": "tex
 
 @dataclass(frozen=True)
 class StaticAsset:
-    """A file as it is sent."""
+    """Content and media type of a static file."""
 
     body: bytes
     media_type: str
 
     @cached_property
     def version(self) -> str:
-        """Changes with the content."""
+        """A hash of the content."""
         return hashlib.sha256(self.body).hexdigest()[:12]
 
     @cached_property
     def packed(self) -> bytes:
-        """The body under gzip."""
+        """The content compressed with gzip."""
         return gzip.compress(self.body, mtime=0)
 
 
 class StaticAssets:
-    """The files of a folder, read once.
+    """All static files of a folder, read once at startup.
 
     Args:
-        folder: with folders in it.
+        folder: searched recursively.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,21 +53,21 @@ class StaticAssets:
         }
 
     def versioned_path(self, name: str) -> str:
-        """The path that a page names, beneath that of the files; it changes with the content.
+        """Path of a file relative to the static route, with its version.
 
         Raises:
-            KeyError: there is no such file.
+            KeyError: the file does not exist.
         """
         return f"{name}?v={self._files[name].version}"
 
     async def serve(self, request: Request) -> Response:
-        """The file that is asked for."""
+        """Answer a request for a file; 304 if the browser has this version."""
         asset = self._files.get(request.path_params["name"])
         if asset is None:
-            raise RequestRefusedError(404, "there is nothing at this address")
-        right = request.query_params.get("v") == asset.version
+            raise RequestRefusedError(404, "this address does not exist")
+        is_current = request.query_params.get("v") == asset.version
         headers = {
-            "Cache-Control": _CACHE_FOREVER if right else "no-cache",
+            "Cache-Control": _CACHE_FOREVER if is_current else "no-cache",
             "ETag": f'"{asset.version}"',
             "Vary": "Accept-Encoding",
             "X-Content-Type-Options": "nosniff",
