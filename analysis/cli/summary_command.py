@@ -62,10 +62,14 @@ _CONTEXT_COLUMNS = (
 )
 @click.option("--by", metavar="NAMES", help="Axes or columns to group by [default: all that vary].")
 @click.option(
-    "--show", default=DEFAULT_QUANTITIES, show_default=True, metavar="NAMES", help="Quantities."
+    "--metrics",
+    default=DEFAULT_QUANTITIES,
+    show_default=True,
+    metavar="NAMES",
+    help="Metrics to show.",
 )
 @click.option(
-    "--against", metavar="NAME=VALUE", help="Ratio to the group that differs in this alone."
+    "--baseline", metavar="NAME=VALUE", help="Ratio to the group that differs in this alone."
 )
 @output_options
 @click.pass_obj
@@ -74,18 +78,18 @@ def summary_command(
     campaign: str,
     wheres: tuple[str, ...],
     by: str | None,
-    show: str,
-    against: str | None,
+    metrics: str,
+    baseline: str | None,
     form: str,
 ) -> None:
     """Sum a campaign up: the mean over jobs of what was measured, with 95 % intervals, by group.
 
     NAMES are separated by commas: axes of the test or columns of the catalogue for --by, quantities
-    of the catalogue or of the test's own [metrics] for --show.
+    of the catalogue or of the test's own [metrics] for --metrics.
 
     \b
     Example: treehammer summary --by site,door,access,cache_mb
-             treehammer summary --show event_rate_hz,eff_job --against access=direct
+             treehammer summary --metrics event_rate_hz,eff_job --baseline access=direct
     """
     # scipy takes half a second to load, which no other command should pay for.
     from treehammer.analysis.descriptive.group_summary import (
@@ -94,7 +98,7 @@ def summary_command(
         lookup_value,
     )
 
-    shown, wanted = _split_names(show), _split_names(by or "")
+    shown, wanted = _split_names(metrics), _split_names(by or "")
     with Store.open(settings.database, create=False) as store:
         asked = None if campaign == "all" else store.campaign(campaign)
         selection = Selection.parse((asked.id,) if asked else (), wheres)
@@ -103,7 +107,7 @@ def summary_command(
     _check_axes(rows, wanted)
     groups = group_executions(rows, lambda row: tuple(lookup_value(row, name) for name in wanted))
     table = _SummaryTable(
-        wanted, shown, _RatioBase.parse(against, wanted, groups) if against else None
+        wanted, shown, _RatioBase.parse(baseline, wanted, groups) if baseline else None
     )
     lines = [table.line(group, groups) for group in groups]
     if form == TABLE:
@@ -144,12 +148,12 @@ def _load_rows(
 def _check_quantity(name: str, rows: Sequence[Row]) -> None:
     metric = METRICS_BY_NAME.get(name)
     if metric and metric.type not in ("int", "float"):
-        raise ConfigError(f"{name} is no number", where="--show")
+        raise ConfigError(f"{name} is no number", where="--metrics")
     if not metric and all(row[name] is None for row in rows):
         numbers = [one.name for one in METRICS_BY_NAME.values() if one.type in ("int", "float")]
         raise ConfigError(
             f"there is no quantity {name!r} in the catalogue, nor did the test report one",
-            where="--show",
+            where="--metrics",
             hint=f"{suggest_word(name, numbers)}The page 'What is recorded' of the documentation lists them.",
         )
 
@@ -182,7 +186,7 @@ class _RatioBase:
         name, _, typed = text.partition("=")
         if name not in by:
             raise ConfigError(
-                f"{name!r} is none of what is grouped by", where="--against", hint=", ".join(by)
+                f"{name!r} is none of what is grouped by", where="--baseline", hint=", ".join(by)
             )
         place = by.index(name)
         values = {group.key[place]: None for group in groups if group.key[place] is not None}
@@ -191,7 +195,7 @@ class _RatioBase:
                 return cls(place, value, text)
         raise ConfigError(
             f"no group has {text}",
-            where="--against",
+            where="--baseline",
             hint=f"It has: {', '.join(str(value) for value in values)}.",
         )
 

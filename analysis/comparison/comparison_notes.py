@@ -70,7 +70,7 @@ def comparison_notes(rows: Sequence[VerdictRow], *, one_host: bool) -> Iterator[
         )
     for verdict, remedy in dict.fromkeys((Verdict(row.verdict), one.remedy) for row, one in series):
         if remedy and verdict not in _EXPLAINED:
-            yield f"{verdict.value.capitalize()}: {remedy}."
+            yield f"{verdict.value[0].upper()}{verdict.value[1:]}: {remedy}."
     for metric, sentence in dict.fromkeys((row.metric, one.power) for row, one in series):
         if sentence:
             yield f"{METRIC_TITLES[metric]}, by recorded A/A jobs: {sentence}."

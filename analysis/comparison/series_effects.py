@@ -35,6 +35,7 @@ from treehammer.analysis.statistics.estimates import Estimate, estimate_paired, 
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.job_spec import TIMED
 from treehammer.hctests.matrix.definition import Scalar
+from treehammer.text_formatting import pluralize
 
 #: A series needs this many jobs on this many hosts, on each side where they are unpaired.
 MIN_JOBS = 6
@@ -326,7 +327,7 @@ def _find_refusal_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
     if one.jobs < MIN_JOBS or one.hosts < MIN_HOSTS:
         yield RefusalReason(
             Verdict.NOT_ENOUGH,
-            f"{_pluralize(one.jobs, 'job')} on {_pluralize_hosts(one.hosts)}, "
+            f"{pluralize(one.jobs, 'job')} on {_pluralize_hosts(one.hosts)}, "
             f"{MIN_JOBS} on {MIN_HOSTS} needed",
             f"submit more repeats (-S repeats={MIN_JOBS}) where at least {MIN_HOSTS} hosts take them; "
             "jobs of several campaigns count together",
@@ -339,22 +340,18 @@ def _find_refusal_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
         )
 
 
-def _pluralize(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def _pluralize_hosts(count: int) -> str:
-    return {0: "no known host", 1: "one host"}.get(count) or _pluralize(count, "host")
+    return {0: "no known host", 1: "one host"}.get(count) or pluralize(count, "host")
 
 
 def _explain_one_sided(one: SeriesEffect) -> RefusalReason:
     if not one.series.b:
         return RefusalReason(
-            Verdict.LOST, "nothing was run on side B", "run the test for B here, too"
+            Verdict.ONLY_IN_A, "nothing was run on side B", "run the test for B here, too"
         )
     if not one.series.a:
         return RefusalReason(
-            Verdict.NEW, "nothing was run on side A", "run the test for A here, too"
+            Verdict.ONLY_IN_B, "nothing was run on side A", "run the test for A here, too"
         )
     empty = "both sides" if not one.a and not one.b else f"side {'A' if not one.a else 'B'}"
     reasons = ", ".join(f"{reason} {count}" for reason, count in one.left_out.items())

@@ -29,8 +29,8 @@ class Verdict(StrEnum):
     TOO_SHORT = "loop too short"
     BUILD_DIFFERS = "build differs"
     VALUES_DIFFER = "values differ"
-    LOST = "lost"
-    NEW = "new"
+    ONLY_IN_A = "only in A"
+    ONLY_IN_B = "only in B"
     FAILED = "failed"
 
     @property
@@ -40,7 +40,7 @@ class Verdict(StrEnum):
 
 
 #: Verdicts that say one side has nothing to compare.
-ONE_SIDED_VERDICTS = (Verdict.LOST, Verdict.NEW, Verdict.FAILED)
+ONE_SIDED_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B, Verdict.FAILED)
 
 
 @dataclass(frozen=True)

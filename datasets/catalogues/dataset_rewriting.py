@@ -46,7 +46,7 @@ def rewrite_dataset(
     software: SoftwareRequest,
     *,
     bars: ProgressFactory,
-    again: bool = False,
+    replace_existing: bool = False,
 ) -> Manifest:
     """Make a dataset of the same content, or verify the one that is there.
 
@@ -58,7 +58,7 @@ def rewrite_dataset(
         software: the ROOT that writes and reads it, from
             :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
         bars: opens progress bars.
-        again: replace the dataset that is there.
+        replace_existing: replace a dataset of that name.
 
     Raises:
         DatasetError: the source has RNTuples, a branch cannot be written, the result does not hold
@@ -75,7 +75,7 @@ def rewrite_dataset(
         raise DatasetError("is the dataset itself", where=f"--as {name}", hint="Choose another.")
 
     def there() -> Manifest | None:
-        if again or not catalogue.has(name):
+        if replace_existing or not catalogue.has(name):
             return None
         return _check_same_rewrite(catalogue.verify(name, bars=bars), source, asked, name)
 
@@ -120,7 +120,7 @@ def _check_same_rewrite(
         return manifest
     raise DatasetError(
         f"there is already a dataset {name!r} that was made otherwise",
-        hint="Name the new one with --as NEW, or replace the old one with --again.",
+        hint="Name the new one with --as NEW, or replace the old one with --replace.",
     )
 
 
@@ -211,7 +211,7 @@ class _DatasetRewriter:
         common = {
             "tree": file.layout.tree,
             "file_name": file.name,
-            "leave_out": asked.leave_out,
+            "skip_unwritable": asked.skip_unwritable,
             "compression": asked.compression_setting,
         }
         given = {"source": str(self._home / file.name), "path": str(path), **common}
@@ -244,7 +244,7 @@ class _DatasetRewriter:
                 if "cannot be written:" not in error.message:
                     raise
                 raise DatasetError(
-                    error.message, where=error.where, hint="Leave them out with --leave-out."
+                    error.message, where=error.where, hint="Leave them out with --skip-unwritable."
                 ) from error
 
     def _measure_files(self) -> tuple[ManifestFile, ...]:

@@ -156,12 +156,12 @@ class FolderCatalogue:
         """How to have a dataset again that has changed."""
         name, origin = manifest.name, manifest.origin
         if origin.get("kind") in (GENERATED, MERGED):
-            return f"Make it again: treehammer datasets make {name} --again"
+            return f"Make it again: treehammer datasets make {name} --replace"
         if origin.get("kind") == REWRITTEN:
             command = rewrite_options.parse_rewrite_options(origin["options"]).to_command(
                 origin["from"]["name"], name
             )
-            return f"Make it again: {command} --again"
+            return f"Make it again: {command} --replace"
         return f"Remove {self.folder(name)} and add the files again: treehammer datasets add"
 
     def make(
@@ -171,7 +171,7 @@ class FolderCatalogue:
         *,
         source: Path | None = None,
         bars: ProgressFactory = no_progress,
-        again: bool = False,
+        replace_existing: bool = False,
     ) -> Manifest:
         """Make a dataset from its spec, or verify the one that is there.
 
@@ -180,7 +180,7 @@ class FolderCatalogue:
             software: the ROOT that writes it, from :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
             source: of a merged dataset, the file whose events are rewritten, or its folder.
             bars: opens progress bars.
-            again: replace the dataset that is there.
+            replace_existing: replace a dataset of that name.
 
         Raises:
             DatasetError: it cannot be written, is not what the spec has pinned, or ``source`` is
@@ -188,7 +188,7 @@ class FolderCatalogue:
             SoftwareError: this ROOT cannot be used.
         """
         with self._lock_dataset(plan.name, bars):
-            if self.has(plan.name) and not again:
+            if self.has(plan.name) and not replace_existing:
                 return self.verify(plan.name, bars=bars)
             write = _choose_writer(plan, software, source)
             with self._staging_folder(plan.name, plan.size) as folder:

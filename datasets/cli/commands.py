@@ -70,19 +70,20 @@ def list_(settings: Settings, form: str) -> None:
 @datasets.command("show")
 @click.argument("name")
 @click.option(
-    "--beside",
+    "--compare",
+    "compared",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Measure the main tree of this ROOT file too, and show both side by side.",
 )
 @output_options
 @click.pass_obj
-def show(settings: Settings, name: str, beside: Path | None, form: str) -> None:
+def show(settings: Settings, name: str, compared: Path | None, form: str) -> None:
     """Show how a dataset's files are laid out, and where they came from.
 
     Beside a merged dataset stands the file that it was made from.
 
-    Example: treehammer datasets show nanoaod-merged --beside production.root
+    Example: treehammer datasets show nanoaod-merged --compare production.root
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
     plan = generated_spec.load_shipped_spec(name)
@@ -106,7 +107,7 @@ def show(settings: Settings, name: str, beside: Path | None, form: str) -> None:
     rows = [
         {"dataset": name, "hash": manifest.hash, **flatten_file(file)} for file in manifest.files
     ]
-    others = _layouts_to_compare(manifest, beside, settings)
+    others = _layouts_to_compare(manifest, compared, settings)
     rows += [{"name": other, **flatten_layout(layout)} for other, layout in others.items()]
     _print_facts(facts, rows, form)
     if others and form == TABLE:
@@ -155,7 +156,7 @@ def _manifest_row(manifest: Manifest) -> dict[str, Any]:
 def _planned_row(plan: generated_spec.AnySpec) -> dict[str, Any]:
     return {
         "name": plan.name,
-        "state": "not made yet",
+        "state": "not made",
         "size": plan.size,
         "files": 1,
         "tree": plan.tree,
@@ -177,17 +178,17 @@ def _print_facts(
 
 
 def _layouts_to_compare(
-    manifest: Manifest, beside: Path | None, settings: Settings
+    manifest: Manifest, compared: Path | None, settings: Settings
 ) -> dict[str, TreeLayout]:
-    """What stands beside a dataset: the source of a merged one, and the file that was asked for."""
+    """Layouts to compare with a dataset: a merged one's source, and the file given."""
     source = manifest.origin.get("source")
     found = {str(source["file"]): TreeLayout.from_document(source["layout"])} if source else {}
-    if beside:
+    if compared:
         software = root_process.prepare_dataset_root(
             layout_measurement.DEFAULT_ROOT, settings.software_dir, progress_bar
         )
-        (found[str(beside)],) = layout_measurement.measure_layouts(
-            [beside], software, bars=progress_bar
+        (found[str(compared)],) = layout_measurement.measure_layouts(
+            [compared], software, bars=progress_bar
         )
     return found
 

@@ -66,9 +66,9 @@ REWRITE_OPTIONS = (
         help="rntuple writes an RNTuple twin.",
     ),
     click.option(
-        "--leave-out",
+        "--skip-unwritable",
         is_flag=True,
-        help="Leave branches out that cannot be written, instead of refusing.",
+        help="Leave out branches that cannot be written, instead of failing.",
     ),
 )
 
@@ -83,13 +83,17 @@ def rewrite_option_flags(function: Callable[..., None]) -> Callable[..., None]:
 @rewrite_option_flags
 @click.option("--as", "new", default="", metavar="NEW", help="Name of a dataset that is made anew.")
 @click.option(
-    "--from",
-    "source",
+    "--source",
     metavar="PATH",
     type=click.Path(path_type=Path),
     help="The file that a merged dataset is made from, or its folder [default: sources_dir].",
 )
-@click.option("--again", is_flag=True, help="Replace the dataset that is there.")
+@click.option(
+    "--replace",
+    "replace_existing",
+    is_flag=True,
+    help="Replace an existing dataset of this name.",
+)
 @click.pass_obj
 @on_interrupt("nothing half-made was kept")
 def make(
@@ -98,7 +102,7 @@ def make(
     name: str,
     new: str,
     source: Path | None,
-    again: bool,
+    replace_existing: bool,
     **options: Any,
 ) -> None:
     """Make a shipped dataset; one that is there already is verified.
@@ -108,7 +112,7 @@ def make(
     --root alone makes a shipped dataset with that release.
 
     \b
-    Example: treehammer datasets make nanoaod-merged --from ~/Downloads
+    Example: treehammer datasets make nanoaod-merged --source ~/Downloads
              treehammer datasets make reference-small --compression zstd:5 --order branch
     """
     asked = RewriteOptions(**options)
@@ -116,7 +120,7 @@ def make(
     catalogue = FolderCatalogue(settings.datasets_dir)
     plan = generated_spec.load_shipped_spec(name)
     if asked.changes_layout or new or (asked.root and not plan):
-        print_dataset(catalogue, _rewrite_dataset(given, name, asked, new, again))
+        print_dataset(catalogue, _rewrite_dataset(given, name, asked, new, replace_existing))
         return
     if plan is None:
         hint = f"Shipped: {', '.join(generated_spec.list_shipped_specs())}."
@@ -127,13 +131,17 @@ def make(
         asked.root or plan.root, settings.software_dir, progress_bar
     )
     manifest = catalogue.make(
-        plan, software, source=given.sources_dir, bars=progress_bar, again=again
+        plan,
+        software,
+        source=given.sources_dir,
+        bars=progress_bar,
+        replace_existing=replace_existing,
     )
     print_dataset(catalogue, manifest)
 
 
 def _rewrite_dataset(
-    settings: Settings, name: str, asked: RewriteOptions, new: str, again: bool
+    settings: Settings, name: str, asked: RewriteOptions, new: str, replace_existing: bool
 ) -> Manifest:
     wanted = new or asked.suggest_name(name)
     source = catalogues.ensure_dataset(name, settings, progress_bar)
@@ -141,5 +149,11 @@ def _rewrite_dataset(
     software = root_process.prepare_dataset_root(release, settings.software_dir, progress_bar)
     catalogue = FolderCatalogue(settings.datasets_dir)
     return dataset_rewriting.rewrite_dataset(
-        catalogue, source, asked, wanted, software, bars=progress_bar, again=again
+        catalogue,
+        source,
+        asked,
+        wanted,
+        software,
+        bars=progress_bar,
+        replace_existing=replace_existing,
     )

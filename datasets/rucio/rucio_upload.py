@@ -32,7 +32,7 @@ from treehammer.datasets.rucio.rucio_conversions import (
 from treehammer.errors import CatalogueError, DatasetError
 from treehammer.progress import ByteCallback, ProgressFactory, byte_progress, no_progress
 
-WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "here", "stuck", "refused"
+WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "stuck", "denied"
 
 #: Seconds between two tries of a write that failed for a while only.
 WRITE_RETRY_DELAYS_S = (2.0, 10.0)

@@ -156,7 +156,7 @@ def find_source(spec: MergedSpec, given: Path | None) -> Path:
     source = spec.source
     hint = (
         f"Wanted is {source.description}.\n  Give it, or a folder that holds it, with "
-        f"'treehammer datasets make {spec.name} --from PATH', or name the folder as sources_dir "
+        f"'treehammer datasets make {spec.name} --source PATH', or name the folder as sources_dir "
         "in treehammer.toml or as TREEHAMMER_SOURCES_DIR."
     )
     if given is None:

@@ -35,7 +35,7 @@ class RewriteOptions:
         basket_memory: bytes of all baskets together, which ROOT divides (``10MB``).
         order: of the baskets in the file: one of :data:`ORDERS`.
         format: one of :data:`FORMATS`.
-        leave_out: leave out branches that cannot be written, in place of refusing.
+        skip_unwritable: leave out branches that cannot be written, in place of refusing.
 
     Raises:
         DatasetError: an option has no meaning, or none beside another.
@@ -48,7 +48,7 @@ class RewriteOptions:
     basket_memory: str = ""
     order: str = ""
     format: str = ""
-    leave_out: bool = False
+    skip_unwritable: bool = False
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -177,8 +177,8 @@ class RewriteOptions:
 def parse_rewrite_options(options: Mapping[str, str]) -> RewriteOptions:
     """The wish that a manifest keeps."""
     values = {name.replace("-", "_"): value for name, value in options.items()}
-    leave_out = bool(values.pop("leave_out", ""))
-    return RewriteOptions(**values, leave_out=leave_out)
+    skip_unwritable = bool(values.pop("skip_unwritable", ""))
+    return RewriteOptions(**values, skip_unwritable=skip_unwritable)
 
 
 def _parse_size(flag: str, text: str, or_else: str = "") -> int:

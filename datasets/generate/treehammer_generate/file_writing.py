@@ -126,7 +126,7 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         rewriter = ROOT.treehammer.Rewriter(tree)
         trial = rewriter.leaveOut(min(entries, TRIAL_ENTRIES["rewrite"]))
         left_out = {str(name): "does not come back as it was read" for name in trial}
-        check_left_out(left_out, request["leave_out"], where)
+        check_left_out(left_out, request["skip_unwritable"], where)
         rewriter.open(f"{path}?reproducible={request['file_name']}", folder, wish)
         run_with_progress(rewriter, entries, channel)
     except ROOT.std.exception as error:
@@ -159,7 +159,7 @@ def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     source = open_file(where)
     name, tree = find_tree(source, where, request["tree"])
     left_out = {str(item.first): str(item.second) for item in ROOT.treehammer.notForTwin(tree)}
-    check_left_out(left_out, request["leave_out"], where)
+    check_left_out(left_out, request["skip_unwritable"], where)
     for branch in left_out:
         ROOT.treehammer.takeOut(tree, branch)
     compression = request["compression"]

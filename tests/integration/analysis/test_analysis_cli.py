@@ -208,12 +208,12 @@ def summary(settings: Settings, *arguments: str) -> Result:
 
 def test_a_campaign_is_summed_up_by_all_that_varies(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(sites=("T2_A", "T2_B"), cache_mb=(0.0, 30.0), effect=0.08))
-    shown = summary(settings, "--show", "loop_wall_s,eff_loop").stdout
+    shown = summary(settings, "--metrics", "loop_wall_s,eff_loop").stdout
     assert "simulated" in shown
     assert shown.count("T2_A") == 4
     assert "(s)" in shown
     assert "95 % t intervals" in shown
-    rows = json.loads(summary(settings, "--show", "loop_wall_s", "--json").stdout)
+    rows = json.loads(summary(settings, "--metrics", "loop_wall_s", "--json").stdout)
     assert len(rows) == 8
     first = rows[0]
     assert {name: first[name] for name in ("site", "cache_mb", "root", "jobs", "hosts")} == {
@@ -229,7 +229,7 @@ def test_a_campaign_is_summed_up_by_all_that_varies(settings: Settings) -> None:
 
 def test_ratios_and_mixtures_are_said_to_be_such(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(effect=0.7, branches=(1.0, 0.02)))
-    asked = ("--show", "loop_wall_s", "--against", "root=6.38.00")
+    asked = ("--metrics", "loop_wall_s", "--baseline", "root=6.38.00")
     result = summary(settings, *asked, "--where", "axis_branches=1.0", "--csv")
     base, other = csv.DictReader(io.StringIO(result.stdout))
     assert base["loop_wall_s_ratio"] == ""
@@ -249,7 +249,7 @@ def test_what_failed_is_counted_beside_and_tests_own_metrics_are_known(settings:
     rows[2] |= {"plausible": False}
     with Store.open(settings.database) as store:
         store.add(Measurement(row, {"my_counter": float(n)}) for n, row in enumerate(rows))
-    shown = summary(settings, "--campaign", "all", "--show", "my_counter").stdout
+    shown = summary(settings, "--campaign", "all", "--metrics", "my_counter").stdout
     heading, line = (text.split() for text in shown.splitlines()[1:3])
     assert heading[-4:] == ["failed", "implausible", "not", "supported"]
     assert line[-3:] == ["1", "1", "1"]
@@ -260,11 +260,11 @@ def test_what_failed_is_counted_beside_and_tests_own_metrics_are_known(settings:
 @pytest.mark.parametrize(
     "asked, said",
     [
-        (("--show", "eff_jop"), "no quantity 'eff_jop'.*did you mean 'eff_job'"),
-        (("--show", "host"), "host is no number"),
+        (("--metrics", "eff_jop"), "no quantity 'eff_jop'.*did you mean 'eff_job'"),
+        (("--metrics", "host"), "host is no number"),
         (("--by", "color"), "'color' is neither an axis"),
-        (("--by", "root", "--against", "site=T2_A"), "none of what is grouped by"),
-        (("--by", "root", "--against", "root=6.42"), "no group has root=6.42"),
+        (("--by", "root", "--baseline", "site=T2_A"), "none of what is grouped by"),
+        (("--by", "root", "--baseline", "root=6.42"), "no group has root=6.42"),
     ],
 )
 def test_wrong_questions_to_a_summary(

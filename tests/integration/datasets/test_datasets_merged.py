@@ -136,7 +136,7 @@ def test_any_file_can_be_shown_beside_a_dataset(
     ours = replace(settings, cache_dir=catalogue.root.parent)
     (catalogue.root.parent / "datasets").symlink_to(catalogue.root)
     (catalogue.root.parent / "software").symlink_to(settings.software_dir)
-    command = [plan.name, "--beside", str(source)]
+    command = [plan.name, "--compare", str(source)]
     shown = CliRunner().invoke(show, [*command, "--json"], obj=ours)
     made, origin, beside = json.loads(shown.stdout)
     assert (made["entries"], origin["entries"], beside["entries"]) == (1800, EVENTS, EVENTS)
@@ -150,7 +150,9 @@ def test_it_is_the_same_on_every_run_and_from_another_release(
     other = FolderCatalogue(tmp_path / "elsewhere")
     made = other.make(plan, software("6.38.00"), source=source)
     assert made.files == catalogue.manifest(plan.name).files
-    again = other.make(replace(plan, seed=6), software("6.40.00"), source=source, again=True)
+    again = other.make(
+        replace(plan, seed=6), software("6.40.00"), source=source, replace_existing=True
+    )
     assert again.files != made.files
 
 
@@ -163,7 +165,7 @@ def test_another_source_is_refused_and_the_wanted_one_named(
     with pytest.raises(DatasetError, match="does not come with treehammer") as absent:
         catalogue.make(plan, software("6.40.00"))
     assert "a file that the test makes" in absent.value.hint
-    assert "--from PATH" in absent.value.hint
+    assert "--source PATH" in absent.value.hint
     assert "TREEHAMMER_SOURCES_DIR" in absent.value.hint
     with pytest.raises(DatasetError, match=f"source.root has .* bytes with {plan.source.sha256}"):
         catalogue.make(plan, software("6.40.00"), source=wrong)
@@ -203,7 +205,7 @@ def test_copies_of_experiments_files_compress_like_data(
     catalogue = FolderCatalogue(tmp_path)
     noisy = catalogue.make(plan, software("6.40.00"), source=shared_data)
     plain = catalogue.make(
-        replace(plan, kept_bits=23), software("6.40.00"), source=shared_data, again=True
+        replace(plan, kept_bits=23), software("6.40.00"), source=shared_data, replace_existing=True
     )
     source = noisy.origin["source"]["layout"]
     wanted = source["unzipped_bytes"] / source["zipped_bytes"]

@@ -53,7 +53,12 @@ def make(catalogue: FolderCatalogue, software: Software) -> Make:
     """Makes a dataset of the catalogue anew."""
 
     def do(
-        source: str, name: str, *, root: str = "6.40.00", again: bool = False, **options: Any
+        source: str,
+        name: str,
+        *,
+        root: str = "6.40.00",
+        replace_existing: bool = False,
+        **options: Any,
     ) -> Manifest:
         return dataset_rewriting.rewrite_dataset(
             catalogue,
@@ -62,7 +67,7 @@ def make(catalogue: FolderCatalogue, software: Software) -> Make:
             name,
             software(root),
             bars=no_progress,
-            again=again,
+            replace_existing=replace_existing,
         )
 
     return do
@@ -105,7 +110,12 @@ def test_compression_and_clusters_are_those_asked_for_and_values_stay(
     # Nothing but the options and the release decides on the bytes.
     assert (
         make(
-            "tiny", "lz4", compression="lz4:4", autoflush="300", basket_size="4kB", again=True
+            "tiny",
+            "lz4",
+            compression="lz4:4",
+            autoflush="300",
+            basket_size="4kB",
+            replace_existing=True,
         ).hash
         == made.hash
     )
@@ -151,7 +161,8 @@ def test_an_rntuple_twin_holds_the_same_values(catalogue: FolderCatalogue, make:
     assert made.origin["value_checksum"] == made.origin["value_checksum_of_source"]
     assert catalogue.verify("twin") == made
     assert (
-        make("tiny", "twin", format="rntuple", compression="zstd:5", again=True).hash == made.hash
+        make("tiny", "twin", format="rntuple", compression="zstd:5", replace_existing=True).hash
+        == made.hash
     )
     with pytest.raises(DatasetError, match="of RNTuples") as caught:
         make("twin", "again", compression="lz4")
@@ -164,9 +175,9 @@ def test_what_an_rntuple_cannot_hold_is_refused_or_left_out_by_name(
     with pytest.raises(DatasetError, match="branches cannot be written") as caught:
         make("awkward", "whole", format="rntuple")
     assert "named: TNamed" in caught.value.message
-    assert "--leave-out" in caught.value.hint
+    assert "--skip-unwritable" in caught.value.hint
     assert not catalogue.has("whole")
-    made = make("awkward", "part", format="rntuple", leave_out=True)
+    made = make("awkward", "part", format="rntuple", skip_unwritable=True)
     left_out = [line.partition(":")[0] for line in made.origin["branches_left_out"]]
     assert "named" in left_out
     assert not {"event", "dotted.x", "pair", "values"} & set(left_out)

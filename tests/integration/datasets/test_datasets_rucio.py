@@ -164,9 +164,9 @@ def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: Ru
     with daemon_stopped(hammer.grid, "xrootd-SITE_B"):
         found = {row["site"]: row for row in hammer.datasets_rows(*words, code=4)}
         assert {site: row["state"] for site, row in found.items()} == {
-            "SITE_A": "here",
+            "SITE_A": "complete",
             "SITE_B": "stuck",
-            "SITE_C": "here",
+            "SITE_C": "complete",
         }
         assert "onnection" in found["SITE_B"]["reason"]
         assert hammer.replica_states("not-at-b-b", code=1)["SITE_B"] != "good"
@@ -194,7 +194,7 @@ def test_a_storage_that_takes_nothing_is_respected(hammer: RucioUser) -> None:
     finally:
         with rucio_users.rucio_client(hammer.grid, "root") as admin:
             admin.update_rse("SITE_A_DATA", {"availability_write": True})
-    assert {row["site"]: row["state"] for row in rows} == {"SITE_A": "refused", "SITE_B": "here"}
+    assert {row["site"]: row["state"] for row in rows} == {"SITE_A": "denied", "SITE_B": "complete"}
 
 
 def test_our_own_rules_are_withdrawn_and_no_others(
@@ -235,7 +235,7 @@ def test_what_was_interrupted_goes_on(hammer: RucioUser) -> None:
     assert process.returncode in (0, 130)
     assert "Traceback" not in said
     rows = hammer.datasets_rows("place", "interrupted", "--sites", "all")
-    assert {row["state"] for row in rows} == {"here"}
+    assert {row["state"] for row in rows} == {"complete"}
     assert hammer.replica_states("interrupted", "--full") == dict.fromkeys(SITES, "good")
 
 

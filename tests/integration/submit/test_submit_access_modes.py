@@ -93,7 +93,7 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
     assert found["pinned", "direct"]["file_class"] == "TNetXNGFile"
     assert "2 not supported" in types(settings, "status", "last")
     shown = types(
-        settings, "summary", "--by", "door,access", "--against", "access=direct", "--json"
+        settings, "summary", "--by", "door,access", "--baseline", "access=direct", "--json"
     )
     rows = {
         (row["door"], row["access"]): row for row in json.loads(shown.partition("\n]")[0] + "]")

@@ -143,9 +143,9 @@ CASES = {
         SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}),
     ),
     "side B never ran": Case(
-        lambda s: [x for x in s if not is_b(x)], Verdict.LOST, "nothing was run", "run the test for B"
+        lambda s: [x for x in s if not is_b(x)], Verdict.ONLY_IN_A, "nothing was run", "run the test for B"
     ),
-    "side A never ran": Case(kept(is_b), Verdict.NEW, "nothing was run", "run the test for A"),
+    "side A never ran": Case(kept(is_b), Verdict.ONLY_IN_B, "nothing was run", "run the test for A"),
     "only first passes": Case(
         edited(lambda _: True, metrics={"cpu_per_event_s": math.nan, "wall_per_event_s": math.nan}),
         Verdict.NOT_ENOUGH,
@@ -192,17 +192,17 @@ def test_bad_data_have_a_defined_answer(case: Case) -> None:
         assert case.remedy in said.remedy
     assert not found.regressed
     # People read it below the table, whichever verdict it is.
-    assert any(case.verdict in note.lower() for note in found.notes)
+    assert any(case.verdict.lower() in note.lower() for note in found.notes)
 
 
 def test_one_absent_side_at_one_site_leaves_the_others_judged() -> None:
     samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
     found = ask([s for s in samples if not (s.site == "T2_B" and is_b(s))])
     verdicts = {row.site: row.verdict for row in found.verdicts_of_scope(SERIES_SCOPE)}
-    assert verdicts == {"T2_A": "slower", "T2_B": "lost", "T2_C": "slower"}
+    assert verdicts == {"T2_A": "slower", "T2_B": "only in A", "T2_C": "slower"}
     for row in found.verdicts_of_scope(RELEASE_SCOPE):
         assert evidence(row).sites == ("T2_A", "T2_C")
-        assert evidence(row).why == "outside: 1 × lost"
+        assert evidence(row).why == "outside: 1 × only in A"
 
 
 def test_a_site_with_one_job_stays_outside_the_release() -> None:
@@ -267,7 +267,7 @@ def test_many_series_are_answered_in_time() -> None:
     template = SimulatedCampaign(jobs=6, rounds=1, execution_noise=0.05).samples()
     samples = [
         replace(s, test_hash=f"{number:08x}", job_id=f"{number}-{s.job_id}")
-        for number in range(600)
+        for number in range(200)
         for s in template
     ]
     start = time.monotonic()
@@ -275,9 +275,9 @@ def test_many_series_are_answered_in_time() -> None:
     one = time.monotonic() - start
     start = time.monotonic()
     found = ask(samples)
-    assert len(found.verdicts_of_scope(SERIES_SCOPE)) == 1200
+    assert len(found.verdicts_of_scope(SERIES_SCOPE)) == 400
     # In proportion, and not with its square.
-    assert time.monotonic() - start < 4 * 600 * max(one, 0.005)
+    assert time.monotonic() - start < 4 * 200 * max(one, 0.005)
 
 
 VALUES = st.one_of(
@@ -363,7 +363,7 @@ def well_formed(found: Comparison) -> None:
 
 
 @given(spoilt(), st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_comes_is_answered(samples: list[Sample], order: Any) -> None:
     try:
         found = ask(samples)

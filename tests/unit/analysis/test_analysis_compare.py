@@ -344,8 +344,8 @@ def test_lost_new_and_failed_series_have_lines_of_their_own() -> None:
     found = {row.label: row for row in rows(ask(kept))}
     assert {label: row.verdict for label, row in found.items()} == {
         "branches=12%": Verdict.FAILED,
-        "branches=25%": Verdict.NEW,
-        "branches=50%": Verdict.LOST,
+        "branches=25%": Verdict.ONLY_IN_B,
+        "branches=50%": Verdict.ONLY_IN_A,
         "branches=100%": Verdict.SAME,
     }
     assert "failed: open 16" in evidence(found["branches=12%"]).why
@@ -530,7 +530,7 @@ def test_what_one_side_lacks_is_no_unknown_build() -> None:
         s for s in SimulatedCampaign(sites=THREE).samples() if not (s.site == "T2_A" and is_b(s))
     ]
     found = ask(samples)
-    assert {row.verdict for row in rows(found) if row.site == "T2_A"} == {Verdict.LOST}
+    assert {row.verdict for row in rows(found) if row.site == "T2_A"} == {Verdict.ONLY_IN_A}
     assert not any("Recorded for one build only" in note for note in found.notes)
 
 
@@ -551,7 +551,7 @@ def test_the_order_of_measurements_changes_nothing() -> None:
 def test_no_effect_is_rarely_called_one() -> None:
     wrong: Counter[str] = Counter()
     asked: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(12):
         campaign = SimulatedCampaign(
             seed=seed, sites=THREE, jobs=6, branches=(1.0, 0.5), execution_noise=0.05,
             site_spread=0.0,
@@ -561,15 +561,15 @@ def test_no_effect_is_rarely_called_one() -> None:
             said = {row.verdict for row in found.verdicts_of_scope(scope)}
             asked[scope] += 1
             wrong[scope] += bool(said & {Verdict.FASTER, Verdict.SLOWER})
-    # A whole family of rows has a chance of 5 % to hold a false claim: of 40 about two.
-    assert asked[SERIES_SCOPE] == 40
-    assert wrong[SERIES_SCOPE] <= 6
-    assert wrong[RELEASE_SCOPE] <= 5
+    # A family of rows holds a false claim with 5 % probability; without adjustment it were 46 %.
+    assert asked[SERIES_SCOPE] == 12
+    assert wrong[SERIES_SCOPE] <= 2
+    assert wrong[RELEASE_SCOPE] <= 2
 
 
 def test_sites_that_differ_make_no_false_release() -> None:
     wrong = 0
-    for seed in range(40):
+    for seed in range(12):
         campaign = SimulatedCampaign(
             seed=seed, sites=("a", "b", "c", "d", "e"), jobs=6, site_spread=0.05
         )
@@ -577,4 +577,4 @@ def test_sites_that_differ_make_no_false_release() -> None:
         wrong += any(
             row.verdict in ("faster", "slower") for row in found.verdicts_of_scope(RELEASE_SCOPE)
         )
-    assert wrong <= 6
+    assert wrong <= 2

@@ -112,10 +112,10 @@ def test_a_changed_dataset_is_refused(
     with pytest.raises(DatasetError) as caught:
         made.verify("tiny")
     assert said in str(caught.value)
-    assert "treehammer datasets make tiny --again" in caught.value.hint
+    assert "treehammer datasets make tiny --replace" in caught.value.hint
     with pytest.raises(DatasetError, match="refused"):
         made.make(plan, software)
-    made.make(plan, software, again=True)
+    made.make(plan, software, replace_existing=True)
     assert made.verify("tiny").size == len(DATA)
     assert _there(made) == ["tiny"]
 
@@ -326,6 +326,6 @@ def test_ensure_makes_what_is_shipped_and_verifies_what_is_there(
 def test_a_root_that_is_not_ready_is_not_fetched_behind_the_users_back(
     catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest
 ) -> None:
-    with pytest.raises(SoftwareError, match="not ready"):
+    with pytest.raises(SoftwareError, match="is not installed"):
         catalogue.make(plan, software)
     assert _there(catalogue) == []

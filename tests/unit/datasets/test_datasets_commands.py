@@ -48,7 +48,7 @@ def test_list_knows_what_is_here_and_what_can_be_made(
     states = {row["name"]: row["state"] for row in json.loads(result.stdout)}
     assert states.pop("tiny") == "generated"
     assert set(states) >= {"reference-small", "reference-750mb"}
-    assert set(states.values()) == {"not made yet"}
+    assert set(states.values()) == {"not made"}
 
 
 def test_show(
@@ -65,7 +65,7 @@ def test_show(
     (row,) = json.loads(_run(settings, "show", "tiny", "--json").stdout)
     assert row["adler32"] == manifest.files[0].adler32
     assert row["basket_zipped_bytes_median"] == 50
-    assert "not made yet" in _run(settings, "show", "reference-small").stdout
+    assert "not made" in _run(settings, "show", "reference-small").stdout
     assert isinstance(_run(settings, "show", "tinny").exception, DatasetError)
 
 

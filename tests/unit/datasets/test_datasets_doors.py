@@ -156,6 +156,12 @@ def listening(answer: Callable[[socket.socket], None] = lambda _: None) -> Itera
             connection.close()
 
 
+@pytest.fixture
+def short_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the XRootD client give up after one second instead of three."""
+    monkeypatch.setitem(xrootd.CLIENT_TIMEOUTS, "XRD_CONNECTIONWINDOW", "1")
+
+
 def probe(protocol: str, prefix: str, path: str = "", size: int = 0) -> ProbeResult:
     return doors.probe_door(protocol, prefix, ProbeTarget(path, size), here=True)
 
@@ -266,12 +272,14 @@ def test_a_host_that_does_not_exist_is_told() -> None:
     assert "does not answer: " in probe("root", "root://no.such.host.invalid//store").problem
 
 
+@pytest.mark.usefixtures("short_window")
 def test_what_speaks_another_protocol_is_told(storage: str) -> None:
     found = probe("root", storage.replace("http://", "root://") + "//store")
     assert found.problem
     assert "another protocol" in found.remedy
 
 
+@pytest.mark.usefixtures("short_window")
 def test_an_xrootd_door_that_never_answers_is_told_in_seconds() -> None:
     before = time.monotonic()
     with listening() as port:
@@ -360,6 +368,7 @@ def test_a_dead_door_is_told_at_once() -> None:
         )
 
 
+@pytest.mark.usefixtures("short_window")
 def test_an_xrootd_door_that_stays_silent_says_nothing_of_the_file() -> None:
     with listening() as port:
         url = f"root://127.0.0.1:{port}//f"

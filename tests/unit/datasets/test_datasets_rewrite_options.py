@@ -65,18 +65,21 @@ def test_unknown_words_are_named() -> None:
 def test_names_tell_the_options() -> None:
     asked = RewriteOptions(root="6.38.00", compression="zstd:5", autoflush="30MB", order="branch")
     assert asked.suggest_name("nano") == "nano-root6.38.00-zstd5-flush30mb-by-branch"
-    assert RewriteOptions(format="rntuple", leave_out=True).suggest_name("nano") == "nano-rntuple"
+    assert (
+        RewriteOptions(format="rntuple", skip_unwritable=True).suggest_name("nano")
+        == "nano-rntuple"
+    )
     with pytest.raises(DatasetError, match="is no name") as caught:
         RewriteOptions(root="path:/opt/root").suggest_name("nano")
     assert "--as" in caught.value.hint
 
 
 def test_what_a_manifest_keeps_is_the_wish() -> None:
-    asked = RewriteOptions(compression="lz4:4", basket_size="16kB", leave_out=True)
+    asked = RewriteOptions(compression="lz4:4", basket_size="16kB", skip_unwritable=True)
     assert rewrite_options.parse_rewrite_options(asked.to_mapping()) == asked
     command = asked.to_command("nano", "mine")
     assert command == (
-        "treehammer datasets make nano --compression lz4:4 --basket-size 16kB --leave-out --as mine"
+        "treehammer datasets make nano --compression lz4:4 --basket-size 16kB --skip-unwritable --as mine"
     )
 
 

@@ -39,10 +39,16 @@ def source(
 def _make(
     catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, **options: Any
 ) -> Manifest:
-    again = options.pop("again", False)
+    replace_existing = options.pop("replace_existing", False)
     name = options.pop("name", "mine")
     return dataset_rewriting.rewrite_dataset(
-        catalogue, source, RewriteOptions(**options), name, software, bars=no_progress, again=again
+        catalogue,
+        source,
+        RewriteOptions(**options),
+        name,
+        software,
+        bars=no_progress,
+        replace_existing=replace_existing,
     )
 
 
@@ -68,13 +74,13 @@ def test_the_same_again_is_verified_and_another_is_refused(
     assert fake_root == []
     with pytest.raises(DatasetError, match="made otherwise") as caught:
         _make(catalogue, source, software, compression="lz4")
-    assert "--again" in caught.value.hint
-    other = _make(catalogue, source, software, compression="lz4", again=True)
+    assert "--replace" in caught.value.hint
+    other = _make(catalogue, source, software, compression="lz4", replace_existing=True)
     assert other.origin["options"] == {"compression": "lz4"}
     (catalogue.folder("mine") / "tiny.root").unlink()
     with pytest.raises(DatasetError) as broken:
         catalogue.verify("mine")
-    assert "make tiny --compression lz4 --as mine --again" in broken.value.hint
+    assert "make tiny --compression lz4 --as mine --replace" in broken.value.hint
 
 
 def test_two_steps_where_events_are_written_and_ordered(

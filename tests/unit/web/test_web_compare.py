@@ -245,7 +245,7 @@ def test_sides_may_have_conditions_of_their_own(measured: ServiceThread) -> None
     assert {(row["verdict"], row["unpaired"]) for row in rows} == {("slower", True)}
     one = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
     missing = tables(measured, one)["missing"]
-    assert {(row["site"], row["verdict"]) for row in missing} == {(HOSTILE_TEXTS[0], "lost")}
+    assert {(row["site"], row["verdict"]) for row in missing} == {(HOSTILE_TEXTS[0], "only in A")}
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,10 @@ def test_conditions_that_overlap_refuse_nothing(measured: ServiceThread, a: str,
     """No series is on both sides, but for the release."""
     address = f"/compare?axis=selection&{a}&where_a=axis_root=6.38.00&{b}&where_b=axis_root=6.40.00"
     missing = tables(measured, address)["missing"]
-    assert {row["verdict"] for row in missing if row["site"] == "SITE_A"} == {"lost", "new"}
+    assert {row["verdict"] for row in missing if row["site"] == "SITE_A"} == {
+        "only in A",
+        "only in B",
+    }
 
 
 def test_sides_that_ran_at_other_sites_are_listed(tmp_path: Path) -> None:
@@ -325,8 +328,8 @@ def test_sides_that_ran_at_other_sites_are_listed(tmp_path: Path) -> None:
     with run_service(tmp_path, reading_open=True) as service:
         missing = tables(service, "/compare?a=6.38.00&b=6.40.00")["missing"]
     assert {(row["site"], row["verdict"]) for row in missing} == {
-        (SITES[0], "lost"),
-        (SITES[1], "new"),
+        (SITES[0], "only in A"),
+        (SITES[1], "only in B"),
     }
 
 

@@ -199,7 +199,7 @@ def compare_now(store: Store, query: CompareQuery) -> tuple[list[VerdictRow], Se
     comparison_query, samples = label_sides(query, loaded)
     comparison = compare_samples(samples, comparison_query, now_us=time.time_ns() // 1000)
     verdicts = {row.verdict for row in comparison.verdicts_of_scope(SERIES_SCOPE)}
-    if verdicts <= {Verdict.LOST, Verdict.NEW}:
+    if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
         _require_other_axis(comparison_query, samples)
     return list(comparison.verdicts), comparison.notes
 
