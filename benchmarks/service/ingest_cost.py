@@ -34,8 +34,8 @@ from benchmarks.harness.filled_databases import DURABLE_SETTINGS, run_postgres
 from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
 from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.auth.access_keys import SUBMIT
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.tokens import SUBMIT
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.recording import AddResult

@@ -1,4 +1,4 @@
-"""The keys that a results service knows, in its database, and the master key in a file."""
+"""Storage of a results service's keys in its database and of the master key in a file."""
 
 from __future__ import annotations
 
@@ -15,24 +15,21 @@ from sqlalchemy.engine import Engine
 
 from treehammer.collectors.record.measurement_record import is_storable
 from treehammer.errors import ConfigError
-from treehammer.sql.auth.tokens import (
-    CAMPAIGN,
-    JOB,
+from treehammer.sql.auth.access_keys import (
     ROLES,
     AccessKey,
     AccessKeyRow,
-    AccessList,
     derive_key,
     fingerprint_master_key,
 )
+from treehammer.sql.auth.tokens import CAMPAIGN, JOB, AccessList
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.schema import access_key, access_revocation, campaign, job, measurement
 
 _MASTER_BYTES = 32
 _KEY_COLUMNS = [access_key.c[field.name] for field in fields(AccessKeyRow)]
 
-
-#: Where campaigns and jobs are told of.
+# Columns that hold identities of campaigns and jobs.
 _SUBJECT_COLUMNS = {
     CAMPAIGN: (campaign.c.id, measurement.c.campaign_id),
     JOB: (job.c.id, measurement.c.job_id),
@@ -41,7 +38,7 @@ _SUBJECT_COLUMNS = {
 
 @dataclass(frozen=True)
 class Revocation:
-    """A campaign or a job whose tokens count no more since ``revoked_us``."""
+    """A campaign or a job whose tokens were revoked at ``revoked_us``."""
 
     scope: str
     subject: str
@@ -49,7 +46,7 @@ class Revocation:
 
 
 class Keyring:
-    """Makes, lists and revokes keys; ``engine`` is of a database of this version."""
+    """Creates, lists and revokes keys in a database of this version."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -57,17 +54,17 @@ class Keyring:
     def create_key(
         self, master: bytes, role: str, name: str, *, now_us: int, expires_us: int | None = None
     ) -> AccessKey:
-        """Make a key; only its holder will have its text.
+        """Create a key. Its text is not stored.
 
         Args:
             master: the service's master key.
             role: one of :data:`~treehammer.sql.auth.tokens.ROLES`.
-            name: who will hold it, for people.
-            now_us: the time, in microseconds since 1970 UTC.
-            expires_us: when it ends; never when None.
+            name: its holder, for display.
+            now_us: the current time.
+            expires_us: expiry; None for a key that does not expire.
 
         Raises:
-            StoreError: the database refuses.
+            StoreError: the database cannot be written.
         """
         if role not in ROLES:
             raise ValueError(role)
@@ -86,7 +83,7 @@ class Keyring:
             return [AccessKeyRow(*row) for row in connection.execute(query)]
 
     def load_access(self) -> AccessList:
-        """Everything that decides about a token, in one state of the database."""
+        """Load all keys and revocations from one state of the database."""
         revoked: dict[str, set[str]] = {CAMPAIGN: set(), JOB: set()}
         with read_transaction(self._engine) as connection:
             keys = {
@@ -99,28 +96,28 @@ class Keyring:
         return AccessList(keys, frozenset(revoked[CAMPAIGN]), frozenset(revoked[JOB]))
 
     def revoke_key(self, key_id: str, *, now_us: int) -> bool:
-        """Have a key and all tokens made with it count no more, at once and for good.
+        """Revoke a key and all tokens signed with it, immediately and permanently.
 
         Returns:
-            whether it counted until now.
+            whether it was valid before.
 
         Raises:
-            ConfigError: there is no such key.
+            ConfigError: no such key exists.
         """
         mine = access_key.c.key_id == key_id
         with write_transaction(self._engine) as connection:
             known = sa.select(access_key.c.key_id).where(mine)
             if not is_storable(key_id) or connection.execute(known).first() is None:
                 raise ConfigError(
-                    "there is no such key",
+                    "unknown key",
                     where=f"key {key_id!r}",
-                    hint="Those there are: treehammer token list",
+                    hint="To list all keys: treehammer token list",
                 )
             change = sa.update(access_key).where(mine, access_key.c.revoked_us.is_(None))
             return connection.execute(change.values(revoked_us=now_us)).rowcount > 0
 
     def list_revocations(self) -> Sequence[Revocation]:
-        """Every campaign and job whose tokens were revoked, the first one first."""
+        """List campaigns and jobs whose tokens were revoked, by time."""
         table = access_revocation
         query = sa.select(table.c.scope, table.c.subject, table.c.revoked_us)
         with read_transaction(self._engine) as connection:
@@ -128,7 +125,7 @@ class Keyring:
             return [Revocation(*row) for row in connection.execute(ordered)]
 
     def has_subject(self, scope: str, subject: str) -> bool:
-        """Whether the database knows a campaign or a job of that identity, or measurements of it."""
+        """Return whether a campaign or job, or a measurement of it, has this identity."""
         with read_transaction(self._engine) as connection:
             return any(
                 connection.execute(sa.select(sa.func.min(column)).where(column == subject)).scalar()
@@ -136,15 +133,15 @@ class Keyring:
             )
 
     def revoke_tokens(self, scope: str, subject: str, *, now_us: int) -> bool:
-        """Have the tokens of a campaign or of a job count no more.
+        """Revoke the tokens of a campaign or a job.
 
         Args:
             scope: :data:`~treehammer.sql.auth.tokens.CAMPAIGN` or :data:`~treehammer.sql.auth.tokens.JOB`.
-            subject: its identity, whether the database knows it or not.
-            now_us: the time, in microseconds since 1970 UTC.
+            subject: its identity, which may be unknown to the database.
+            now_us: the current time.
 
         Returns:
-            whether they counted until now.
+            whether they were valid before.
         """
         columns = access_revocation.c
         known = sa.select(columns.subject).where(columns.scope == scope, columns.subject == subject)
@@ -157,10 +154,10 @@ class Keyring:
 
 
 def load_master_key(path: Path) -> bytes:
-    """The service's master key, which is made when there is none.
+    """Load the service's master key; create it if the file does not exist.
 
     Raises:
-        ConfigError: it cannot be read or made, others may read it, or the file holds no key.
+        ConfigError: it cannot be read or created, other users can read it, or the file is invalid.
     """
     where = f"service_key_file {path}"
     try:
@@ -170,12 +167,12 @@ def load_master_key(path: Path) -> bytes:
             mode = os.fstat(stream.fileno()).st_mode
             text = stream.read(1000).strip()
     except OSError as error:
-        raise ConfigError(f"cannot be read or made ({error.strerror})", where=where) from error
+        raise ConfigError(f"cannot be read or created ({error.strerror})", where=where) from error
     except UnicodeDecodeError:
         text = ""
     if stat.S_IMODE(mode) & 0o077:
         raise ConfigError(
-            "others may read the master key", where=where, hint=f"Run: chmod 600 {path}"
+            "other users can read the master key", where=where, hint=f"Run: chmod 600 {path}"
         )
     try:
         master = bytes.fromhex(text)
@@ -183,16 +180,16 @@ def load_master_key(path: Path) -> bytes:
         master = b""
     if len(master) != _MASTER_BYTES:
         raise ConfigError(
-            "this is no master key",
+            "this is not a master key",
             where=where,
-            hint="Put it back from a backup; a new one would make every key that was given worthless.",
+            hint="Restore it from a backup; a new one would invalidate every key.",
         )
     return master
 
 
 def _create_master_key(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A link to a finished file: of two processes that do this at once, one wins, and both read it.
+    # Linking a complete file is atomic: if two processes do this, one wins and both read its key.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,15 +1,14 @@
-"""Exports: the selected measurements as a TTree, as CSV, or as Parquet.
+"""Export of selected measurements as a TTree, CSV or Parquet.
 
-All three have one column per catalogue entry and ``extra_NAME`` for each metric that a test
-defined, in the same order of rows.  Parquet keeps nulls.  In CSV what is not known is an empty
-field and lists are JSON; it has no place for what the others say of themselves (selection,
-version, time) and for what travels along (:mod:`treehammer.sql.transfer.companion_tables`).  The conventions of
-the TTree stand in :mod:`treehammer.sql.transfer.root_export`.
+All formats have one column per catalogue entry and ``extra_NAME`` for each metric that a test defines,
+and the same order of rows. Parquet keeps nulls. In CSV an unknown value is an empty field and lists are
+JSON; CSV has no metadata (selection, version, time) and no companion tables
+(:mod:`treehammer.sql.transfer.companion_tables`). :mod:`treehammer.sql.transfer.root_export` defines
+the conventions of the TTree.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.arrow import arrow_stream
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer import partitions
+from treehammer.sql.transfer.atomic_output import replace_file, replace_folder
 from treehammer.sql.transfer.companion_tables import ExportSink, iter_companion_tables
 from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat
 from treehammer.sql.transfer.partitions import CAMPAIGN_COLUMN
@@ -39,31 +39,31 @@ def export_file(
     bars: ProgressFactory = no_progress,
     patience_s: float | None = None,
 ) -> int:
-    """Write the selected measurements to ``target``; its suffix decides the format.
+    """Write the selected measurements to ``target``, in the format of its suffix.
 
-    The file appears when it is complete; before, one of that name stays as it is.
+    An existing file is replaced when the new one is complete.
 
     Args:
-        store: where the measurements are.
-        selection: which.
+        store: the store to read.
+        selection: the measurements to export.
         target: a name that ends in ``.root``, ``.csv`` or ``.parquet``.
-        software_dir: the cached ROOT environments (for ``.root``).
+        software_dir: folder of cached ROOT environments (for ``.root``).
         bars: opens progress bars.
-        patience_s: seconds that ROOT may take; None for no limit.
+        patience_s: time limit of ROOT in seconds; None for no limit.
 
     Returns:
         the number of rows.
 
     Raises:
-        ConfigError: another suffix, or no such folder.
-        NothingToDo: nothing is selected.
-        SoftwareError: there is no ROOT for ``.root``.
+        ConfigError: the suffix is unknown, or the folder does not exist.
+        NothingToDoError: nothing is selected.
+        SoftwareError: ROOT is not available for ``.root``.
         StoreError: the database cannot be read, or the file cannot be written.
     """
     form = _find_format(target)
     with (
         _open_selection(store, selection, form) as source,
-        _replace_file(target) as file,
+        replace_file(target) as file,
         bars("Exporting", source.rows) as step,
         form.writer(software_dir, patience_s, bars) as begin,
         begin(file, source.schema) as sink,
@@ -88,34 +88,35 @@ def export_partitions(
     software_dir: Path,
     bars: ProgressFactory = no_progress,
 ) -> tuple[int, int]:
-    """Write the selected measurements to a folder with one part for each campaign.
+    """Write the selected measurements to a folder with one file per campaign.
 
-    The parts are ``campaign_id=ID/part.SUFFIX``, all with the same columns; those of Parquet leave
-    ``campaign_id`` to the name of their folder, as its readers expect.  A campaign of which nothing
-    was measured has a part without rows, when there are no conditions.  The folder appears when it
-    is complete, in place of an earlier export of that name, which stays as it is until then.
+    The files are ``campaign_id=ID/part.SUFFIX``, all with the same columns. Parquet files omit
+    ``campaign_id``, which the name of their folder gives, as its readers expect. A campaign without
+    measurements has a file without rows, unless the selection has conditions. An earlier export of
+    that name is replaced when the new one is complete.
 
     Args:
-        store: where the measurements are.
-        selection: which.
-        folder: to write.
+        store: the store to read.
+        selection: the measurements to export.
+        folder: the folder to create.
         suffix: ``.root``, ``.csv`` or ``.parquet``.
-        software_dir: the cached ROOT environments (for ``.root``).
+        software_dir: folder of cached ROOT environments (for ``.root``).
         bars: opens progress bars.
 
     Returns:
-        the number of rows, and of campaigns.
+        the numbers of rows and of campaigns.
 
     Raises:
-        ConfigError: there is something else of that name.
-        NothingToDo: nothing is selected.
-        SoftwareError: there is no ROOT for ``.root``.
+        ConfigError: something other than an export has this name.
+        NothingToDoError: nothing is selected.
+        SoftwareError: ROOT is not available for ``.root``.
         StoreError: the database cannot be read, or a file cannot be written.
     """
     form = FORMATS[suffix]
+    partitions.require_replaceable(folder)
     with (
         _open_selection(store, selection, form) as source,
-        partitions.replace_folder(folder) as staged,
+        replace_folder(folder) as staged,
         bars("Exporting", source.rows) as step,
         form.writer(software_dir, None, bars) as begin,
     ):
@@ -156,7 +157,7 @@ def _open_selection(
 
 
 class _ExportedSubjects:
-    """The campaigns and datasets of the measurements that were written."""
+    """Campaigns and datasets of the written measurements; all campaigns if created with None."""
 
     def __init__(self, campaigns: Iterable[str] | None = ()) -> None:
         self._campaigns = None if campaigns is None else set(campaigns)
@@ -168,7 +169,7 @@ class _ExportedSubjects:
             self._campaigns.update(pc.unique(batch.column(CAMPAIGN_COLUMN)).to_pylist())
 
     def attach_companions(self, store: Store, sink: ExportSink) -> None:
-        """Let everything that is known of them travel along; of all when nothing was selected."""
+        """Attach the rows of companion tables that belong to them."""
         whole = self._campaigns is None
         for companion in iter_companion_tables(
             store, self._campaigns, None if whole else self._datasets
@@ -183,7 +184,7 @@ def _track_subjects(selection: Selection) -> _ExportedSubjects:
 
 
 def _find_unmeasured(store: Store, selection: Selection, measured: Sequence[str]) -> list[str]:
-    """The campaigns that belong to the selection and have no measurement."""
+    """List selected campaigns without measurements."""
     if selection.conditions:
         return []
     wanted = selection.campaigns or [campaign.id for campaign in store.campaigns()]
@@ -202,24 +203,12 @@ def _find_format(target: Path) -> ExportFormat:
     form = FORMATS.get(target.suffix.lower())
     if form is None:
         raise ConfigError(
-            f"cannot tell a format from {target.suffix or 'a name without a suffix'!r}",
+            f"unknown format {target.suffix!r}" if target.suffix else "the name has no suffix",
             where=str(target),
-            hint=f"Give a name that ends in {', '.join(FORMATS)}; for a folder with one file for "
-            "each campaign add --partition campaign.",
+            hint=f"Give a name that ends in {', '.join(FORMATS)}; for a folder with one file per "
+            "campaign add --partition campaign.",
         )
     if target.is_dir() or not target.absolute().parent.is_dir():
-        what = "is a folder" if target.is_dir() else "its folder does not exist"
-        raise ConfigError(what, where=str(target), hint="Give the name of a file to write.")
+        problem = "is a folder" if target.is_dir() else "its folder does not exist"
+        raise ConfigError(problem, where=str(target), hint="Give the name of a file to write.")
     return form
-
-
-@contextmanager
-def _replace_file(target: Path) -> Iterator[Path]:
-    """A file beside ``target`` that takes its place when all went well, and goes away else."""
-    file = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with partitions.translate_write_errors(target):
-            yield file
-            file.replace(target)
-    finally:
-        file.unlink(missing_ok=True)

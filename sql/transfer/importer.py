@@ -35,30 +35,30 @@ from treehammer.version import __version__
 
 AddBatch = Callable[[pa.RecordBatch, Problems], AddResult]
 
-#: The most problems of a file, and identities, that are named one by one.
+#: Maximum numbers of problems and identities listed for one file.
 MAX_LISTED = 20
 
 
 @dataclass
 class ImportResult:
-    """What became of one file.
+    """Outcome of importing one file.
 
     Attributes:
-        file: which.
-        new: measurements that were not there.
-        known: those that were, with the same content.
-        conflicting: identities that were there with other content, which stays; the first of them.
-        conflicts: how many of these.
-        invalid: measurements that cannot be taken in.
-        campaigns: that were not there.
-        problems: what cannot be taken in and why; the first of them.
-        lacking: columns of the catalogue that the file lacks: unknown in all its rows.
-        ignored: columns of the file that this version does not know.
+        file: its path.
+        new: number of measurements added.
+        duplicates: number of measurements that existed with the same content.
+        conflicts: number of measurements that existed with other content, which is kept.
+        invalid: number of measurements that are not valid.
+        campaigns: number of campaigns added.
+        conflicting_ids: identities of the first conflicts.
+        problems: messages on the first invalid measurements or on the whole file.
+        missing_columns: catalogue columns that the file lacks; their values are unknown.
+        ignored_columns: columns of the file that this version does not know.
     """
 
     file: Path
     new: int = 0
-    known: int = 0
+    duplicates: int = 0
     conflicts: int = 0
     invalid: int = 0
     campaigns: int = 0
@@ -68,37 +68,37 @@ class ImportResult:
     ignored_columns: tuple[str, ...] = ()
 
     def describe_remarks(self) -> list[str]:
-        """What a user should know beside numbers and problems."""
-        told = [
-            f"{id_} came with other content than before; the first stays"
+        """Describe conflicts and columns for the user."""
+        remarks = [
+            f"{id_} arrived with other content; the existing one is kept"
             for id_ in self.conflicting_ids
         ]
-        if self.conflicts > len(told):
-            told.append(f"and {self.conflicts - len(told)} more")
+        if self.conflicts > len(remarks):
+            remarks.append(f"and {self.conflicts - len(remarks)} more")
         if self.missing_columns:
-            told.append(
-                f"columns that it lacks, unknown in its rows: {_join_names(self.missing_columns)}"
+            remarks.append(
+                f"missing columns, unknown in all rows: {_join_names(self.missing_columns)}"
             )
         if self.ignored_columns:
-            told.append(f"columns that were left out: {_join_names(self.ignored_columns)}")
+            remarks.append(f"ignored columns: {_join_names(self.ignored_columns)}")
         if self.invalid > len(self.problems):
-            told.append(f"more rows that are not valid: {self.invalid - len(self.problems)}")
-        return [f"{self.file}: {line}" for line in told]
+            remarks.append(f"more invalid rows: {self.invalid - len(self.problems)}")
+        return [f"{self.file}: {line}" for line in remarks]
 
 
 @dataclass(frozen=True)
 class ImportFile:
-    """One file to import, and how many measurements it must have, where that is known."""
+    """A file to import and the number of measurements that its manifest lists."""
 
     path: Path
     rows: int | None = None
 
 
 def collect_files(paths: Iterable[Path]) -> list[ImportFile]:
-    """The files, and those of folders; a part that its folder lists and lacks is named later.
+    """Collect files and the files of folders; missing files of a manifest are reported later.
 
     Raises:
-        FileError: a folder has none, or its list cannot be read.
+        MeasurementFileError: a folder contains none, or its manifest cannot be read.
     """
     found: list[ImportFile] = []
     for path in paths:
@@ -110,7 +110,7 @@ def collect_files(paths: Iterable[Path]) -> list[ImportFile]:
             raise MeasurementFileError(
                 "no file in this folder can be imported",
                 where=str(path),
-                hint="Files that end in .root or .parquet are.",
+                hint="Importable files end in .root or .parquet.",
             )
         found += parts
     return found
@@ -124,17 +124,17 @@ def import_files(
     dry_run: bool,
     bars: ProgressFactory,
 ) -> list[ImportResult]:
-    """Take in files, one after the other; a file that cannot be read keeps no other out.
+    """Import files one after the other; an unreadable file does not stop the others.
 
     Args:
-        store: to fill.
-        files: see :func:`files_of`.
-        ignore_unknown: leave out columns that this version does not know, instead of the file.
-        dry_run: only count; nothing is written.
-        bars: opens the bar that moves with the rows.
+        store: the store to fill.
+        files: see :func:`collect_files`.
+        ignore_unknown: skip columns that this version does not know instead of the file.
+        dry_run: only count; write nothing.
+        bars: opens the progress bar.
 
     Raises:
-        StoreError: the database refuses; importing again takes in the rest.
+        StoreError: the database cannot be written; importing again adds the rest.
     """
     found: list[ImportResult] = []
     campaigns: set[str] | None = set() if dry_run else None
@@ -157,18 +157,18 @@ def import_files(
             except MeasurementFileError as error:
                 done.problems.append(str(error) if error.where else f"{file.path}: {error}")
     if not dry_run:
-        # Also without a new measurement: a replica may have been found bad that was read long ago.
+        # Even without new measurements: an imported finding may concern measurements from long ago.
         store.mark_bad_replicas()
     return found
 
 
 def is_readable(file: ImportFile) -> bool:
-    """Whether something might be taken in from a file."""
+    """Return whether a file can be opened."""
     return _count_rows(file) is not None
 
 
 def _count_rows(file: ImportFile) -> int | None:
-    """How many rows a file has; None when it cannot be read, which is told where it is taken in."""
+    """Count the rows of a file; None if it is unreadable, which the import reports."""
     try:
         with open_measurement_file(file.path) as incoming:
             return incoming.rows
@@ -179,16 +179,16 @@ def _count_rows(file: ImportFile) -> int | None:
 def _require_complete(file: ImportFile, incoming: MeasurementFile) -> None:
     if file.rows is not None and file.rows != incoming.rows:
         raise MeasurementFileError(
-            f"has {pluralize(incoming.rows, 'measurement')}, where its folder lists {file.rows}",
+            f"has {pluralize(incoming.rows, 'measurement')}; the manifest lists {file.rows}",
             where=str(file.path),
-            hint="Was the folder copied completely, and is it of one export?",
+            hint="Copy the folder again completely; it must come from one export.",
         )
 
 
 def _select_columns(
     path: Path, names: Sequence[str], done: ImportResult, ignore_unknown: bool
 ) -> dict[str, str]:
-    """The columns to read, each with its kind."""
+    """Choose the columns to read; return name -> type."""
     kinds = {name: METRICS_BY_NAME[name].type for name in names if name in METRICS_BY_NAME}
     extras = (name.removeprefix(EXTRA_PREFIX) for name in names if name.startswith(EXTRA_PREFIX))
     kinds |= {EXTRA_PREFIX + name: "float" for name in extras if re.fullmatch(EXTRA_NAME, name)}
@@ -196,16 +196,16 @@ def _select_columns(
     done.missing_columns = tuple(metric.name for metric in CATALOGUE if metric.name not in kinds)
     if required := [name for name in done.missing_columns if METRICS_BY_NAME[name].required]:
         raise MeasurementFileError(
-            f"lacks what every measurement has: {_join_names(required)}",
+            f"required columns are missing: {_join_names(required)}",
             where=str(path),
-            hint="It holds no measurements of ours, or not all of their columns.",
+            hint="It is not an export of Treehammer, or columns were removed.",
         )
     if done.ignored_columns and not ignore_unknown:
         raise MeasurementFileError(
-            f"has columns that this version ({__version__}) does not know: {_join_names(done.ignored_columns)}",
+            f"columns unknown to this version ({__version__}): {_join_names(done.ignored_columns)}",
             where=str(path),
-            hint="Import it with the version that wrote it or a newer one; or leave these columns "
-            "out for good: --ignore-unknown.",
+            hint="Import it with the version that wrote it or a newer one, or skip these columns: "
+            "--ignore-unknown.",
         )
     return kinds
 
@@ -218,13 +218,13 @@ def _join_names(names: Sequence[str]) -> str:
 def _add_batches(
     add: AddBatch, incoming: MeasurementFile, kinds: Mapping[str, str], done: ImportResult
 ) -> Iterator[int]:
-    """Take in what is valid, and name the rest; yields how many rows were looked at."""
+    """Add valid rows and record problems of the others; yield the number of rows read so far."""
     first = 0
     for batch in incoming.batches([*kinds]):
         problems: Problems = defaultdict(list)
         added = add(_convert_batch(done.file, batch, kinds, problems), problems)
         done.new += added.new
-        done.known += added.known
+        done.duplicates += added.known
         done.conflicts += len(added.conflicting)
         done.conflicting_ids += added.conflicting[: MAX_LISTED - len(done.conflicting_ids)]
         done.invalid += len(problems)
@@ -238,7 +238,7 @@ def _add_batches(
 def _convert_batch(
     path: Path, batch: pa.RecordBatch, kinds: Mapping[str, str], problems: Problems
 ) -> pa.RecordBatch:
-    """Every column of a measurement, in its type."""
+    """Convert a batch to all columns of a measurement in their types."""
     schema = build_schema(list(dict.fromkeys([*ALL_COLUMNS, *kinds])), {})
     columns = []
     for name in schema.names:
@@ -249,15 +249,15 @@ def _convert_batch(
             columns.append(convert_column(batch.column(name), name, kinds[name], problems))
         except ColumnTypeError as error:
             raise MeasurementFileError(
-                f"column {name} holds {error}, where {kinds[name]} is expected", where=str(path)
+                f"column {name} has type {error}; expected {kinds[name]}", where=str(path)
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 @contextmanager
 def _count_only(store: Store) -> Iterator[AddBatch]:
-    """Counts what adding measurements would do, without doing it."""
-    # What would be there by now, in a file that SQLite removes: there may be millions.
+    """Count the effects of adding measurements without adding them."""
+    # Measurements seen so far are kept in a temporary file: there may be millions.
     with closing(sqlite3.connect("", isolation_level=None)) as seen:
         yield _DryRunCounter(store, seen).add
 
@@ -269,7 +269,7 @@ class _DryRunCounter:
         self._seen.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID")
 
     def add(self, batch: pa.RecordBatch, problems: Problems) -> AddResult:
-        """What :meth:`treehammer.sql.write.store.Store.add_table` would have answered."""
+        """Predict the result of :meth:`treehammer.sql.write.store.Store.add_table`."""
         rows = [row for row in range(batch.num_rows) if row not in problems]
         measurements = parse_measurements(batch, rows, problems)
         others = []

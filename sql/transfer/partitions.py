@@ -1,15 +1,12 @@
-"""Folders with one file for each campaign, as DuckDB, Arrow, Spark and RDataFrame read them.
+"""Partitioned exports: a folder with one file per campaign, as DuckDB, Arrow and Spark read them.
 
-A folder is whole: its list of parts is written last, and the folder appears with it.
+The manifest, a list of all files with their numbers of rows, is written last.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -18,35 +15,37 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from treehammer.errors import ConfigError, MeasurementFileError, StoreError
+from treehammer.errors import ConfigError, MeasurementFileError
 
-#: What parts are told apart by: a column, and what the names of their folders begin with.
+#: The partitioning column, with which the names of the folders begin.
 CAMPAIGN_COLUMN = "campaign_id"
-#: The list of parts.  Readers of such folders skip names that begin with '_'.
-MANIFEST_NAME = "_treehammer.json"
+#: Readers of partitioned folders skip names that begin with '_'.
+MANIFEST_NAME = "_manifest.json"
+#: Suffixes of files that can be imported.
+READABLE_SUFFIXES = (".root", ".parquet")
 
 
 @dataclass(frozen=True)
 class PartitionFile:
-    """One file of a folder: its path in it, and how many measurements it has."""
+    """An entry of the manifest: a path relative to the folder and its number of measurements."""
 
     path: str
     rows: int
 
 
 class PartitionWriter:
-    """The parts of a folder that is being written, one after the other.
+    """Writes the files of a partitioned folder one after the other.
 
     Args:
-        folder: to write to.
-        suffix: of every file; Parquet's have no column for the campaign.
-        schema: of all measurements.
+        folder: the folder, which exists.
+        suffix: suffix of every file. Parquet files have no column for the campaign.
+        schema: columns of all measurements.
     """
 
     def __init__(self, folder: Path, suffix: str, schema: pa.Schema) -> None:
         self._folder = folder
         self._suffix = suffix
-        self._about = schema.metadata
+        self._metadata = schema.metadata
         self._names = [
             name for name in schema.names if suffix != ".parquet" or name != CAMPAIGN_COLUMN
         ]
@@ -56,31 +55,31 @@ class PartitionWriter:
 
     @property
     def rows(self) -> int:
-        """Measurements so far."""
+        """Number of measurements so far."""
         return sum(self._rows.values())
 
     @property
     def campaigns(self) -> list[str]:
-        """Those that have a part."""
+        """Campaigns that have a file."""
         return [*self._rows]
 
     def begin_part(self, campaign: str) -> tuple[Path, pa.Schema]:
-        """The file of the next part, and its columns."""
+        """Start the file of a campaign; return its path and columns."""
         self._campaign = campaign
         self._rows[campaign] = 0
         file = self._folder / self._path(campaign)
         file.parent.mkdir()
-        return file, self._schema.with_metadata({**self._about, CAMPAIGN_COLUMN: campaign})
+        return file, self._schema.with_metadata({**self._metadata, CAMPAIGN_COLUMN: campaign})
 
     def select_part_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What the part has of measurements, which are counted."""
+        """Count the measurements of a batch and select the columns of the file."""
         self._rows[self._campaign] += batch.num_rows
         return batch.select(self._names)
 
-    def write_manifest(self, about: dict[str, str]) -> None:
-        """Write the list of parts."""
+    def write_manifest(self, metadata: dict[str, str]) -> None:
+        """Write the manifest."""
         parts = [asdict(PartitionFile(self._path(id_), rows)) for id_, rows in self._rows.items()]
-        document = {**about, "partition": CAMPAIGN_COLUMN, "parts": parts}
+        document = {**metadata, "partition": CAMPAIGN_COLUMN, "parts": parts}
         (self._folder / MANIFEST_NAME).write_text(json.dumps(document, indent=1), encoding="utf-8")
 
     def _path(self, campaign: str) -> str:
@@ -90,7 +89,7 @@ class PartitionWriter:
 def split_by_campaign(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-    """Measurements that come campaign by campaign, parted; each is to be read before the next."""
+    """Split batches sorted by campaign; consume each campaign before the next."""
     for campaign, runs in groupby(_split_runs(batches), key=lambda run: run[0]):
         yield campaign, (run for _, run in runs)
 
@@ -104,95 +103,52 @@ def _split_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.Rec
 
 
 def campaign_from_path(file: Path) -> str | None:
-    """The campaign that the name of a part's folder tells."""
+    """Return the campaign that the name of a file's folder gives."""
     name, _, value = file.absolute().parent.name.partition("=")
     return unquote(value) if name == CAMPAIGN_COLUMN and value else None
 
 
 def list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
-    """The files of a folder, and how many measurements each must have, where it has a list.
+    """List the files of a folder with their numbers of measurements, known from the manifest.
 
     Raises:
-        FileError: the list cannot be read.
+        MeasurementFileError: the manifest cannot be read.
     """
-    listed = folder / MANIFEST_NAME
-    if not listed.exists():
-        found = (
-            path for path in sorted(folder.rglob("*")) if path.suffix.lower() in READABLE_SUFFIXES
-        )
-        return [(path, None) for path in found if not _is_hidden(path.relative_to(folder))]
+    manifest = folder / MANIFEST_NAME
+    if not manifest.exists():
+        paths = (p for p in sorted(folder.rglob("*")) if p.suffix.lower() in READABLE_SUFFIXES)
+        return [(path, None) for path in paths if not _is_hidden(path.relative_to(folder))]
     try:
-        document = json.loads(listed.read_text(encoding="utf-8"))
+        document = json.loads(manifest.read_text(encoding="utf-8"))
         return [(folder / str(part["path"]), int(part["rows"])) for part in document["parts"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MeasurementFileError(
-            f"is no list of parts ({error})",
-            where=str(listed),
-            hint="Export again, or remove it: every file of the folder is imported then.",
+            f"invalid manifest ({error})",
+            where=str(manifest),
+            hint="Export again, or delete it to import every file of the folder.",
         ) from error
-
-
-#: Suffixes of files that can be imported.
-READABLE_SUFFIXES = (".root", ".parquet")
 
 
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
-@contextmanager
-def replace_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder`` that takes its place when all went well, and goes away else.
+def require_replaceable(folder: Path) -> None:
+    """Require that a folder is absent, empty or an earlier export.
 
     Raises:
-        ConfigError: there is something of that name that is no export, or no folder for it.
+        ConfigError: it is something else, or its parent does not exist.
     """
-    _require_replaceable(folder)
-    staged = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    before = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    try:
-        with translate_write_errors(folder):
-            staged.mkdir()
-            yield staged
-            if folder.exists():
-                folder.rename(before)
-            try:
-                staged.rename(folder)
-            except OSError:
-                if before.exists():
-                    before.rename(folder)
-                raise
-    finally:
-        for rest in (staged, before):
-            shutil.rmtree(rest, ignore_errors=True)
-
-
-def _require_replaceable(folder: Path) -> None:
     if not folder.absolute().parent.is_dir():
         raise ConfigError(
-            "its folder does not exist", where=str(folder), hint="Make it, or give another."
+            "its folder does not exist", where=str(folder), hint="Create it, or give another."
         )
-    ours = folder.is_dir() and ((folder / MANIFEST_NAME).is_file() or not any(folder.iterdir()))
-    if folder.is_symlink() or (folder.exists() and not ours):
+    is_export = folder.is_dir() and (
+        (folder / MANIFEST_NAME).is_file() or not any(folder.iterdir())
+    )
+    if folder.is_symlink() or (folder.exists() and not is_export):
         raise ConfigError(
-            "there is something else of that name, which an export must not replace",
+            "something other than an export has this name",
             where=str(folder),
-            hint="Give the name of a folder to make; one that an earlier export made is replaced.",
+            hint="Give the name of a new folder or of an earlier export, which will be replaced.",
         )
-
-
-@contextmanager
-def translate_write_errors(target: Path) -> Iterator[None]:
-    """Tell what keeps an export from being written.
-
-    Raises:
-        StoreError: in place of OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"cannot be written ({error.strerror or error})",
-            where=str(target),
-            hint="Check permissions and free space; the measurements are safe in the database.",
-        ) from error

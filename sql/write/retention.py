@@ -29,14 +29,14 @@ class PruneResult:
     """What went, or would go.
 
     Attributes:
-        what: a key of :data:`PRUNABLE`.
-        before: the first day (UTC) that keeps everything.
+        category: a key of :data:`PRUNABLE`.
+        before_day: the first day (UTC) that keeps everything.
         measurements: how many had it.
         bytes: how much it was, as stored (texts: characters).
     """
 
-    what: str
-    before: date
+    category: str
+    before_day: date
     measurements: int
     bytes: int
 

@@ -51,14 +51,15 @@ COMMANDS = {
         "submit.cli.datasets_verify_command:datasets", "Make, place and verify datasets."
     ),
     "db": LazyCommand(
-        "sql.cli.commands:db_group", "Inspect, upgrade and copy the results database."
+        "sql.cli.database_commands:db_group", "Inspect, upgrade and copy the results database."
     ),
     "demo": LazyCommand("demo:demo", "Compare two ROOT releases on this machine."),
     "export": LazyCommand(
-        "sql.cli.commands:export_command", "Write measurements to a ROOT, CSV or Parquet file."
+        "sql.cli.export_command:export_command",
+        "Write measurements to a ROOT, CSV or Parquet file.",
     ),
     "import": LazyCommand(
-        "sql.cli.commands:import_command", "Import measurements from another installation."
+        "sql.cli.import_command:import_command", "Import measurements from another installation."
     ),
     "purge": LazyCommand(
         "submit.cli.purge_command:purge", "Remove working folders and logs of finished campaigns."

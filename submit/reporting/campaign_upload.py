@@ -25,7 +25,7 @@ from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.collectors.worker.upload.service_client import ServiceConfigError, ServiceEndpoint
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.sql.auth.tokens import load_user_key
+from treehammer.sql.auth.access_keys import load_user_key
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.write.store import Store
 

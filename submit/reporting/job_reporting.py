@@ -22,7 +22,8 @@ from treehammer.collectors.service_spec import (
 from treehammer.collectors.worker.upload.service_client import ServiceConfigError, ServiceEndpoint
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.sql.auth.tokens import TOKEN_VARIABLE, AccessKey, load_user_key, mint_job_token
+from treehammer.sql.auth.access_keys import TOKEN_VARIABLE, AccessKey, load_user_key
+from treehammer.sql.auth.tokens import mint_job_token
 from treehammer.submit.planning.submission_options import SubmissionOptions
 
 #: Seconds to wait for an answer of the service before jobs are submitted.

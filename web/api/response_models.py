@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from treehammer.sql.auth.tokens import ROLES
+from treehammer.sql.auth.access_keys import ROLES
 
 Count = Annotated[int, Field(ge=0)]
 

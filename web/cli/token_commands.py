@@ -18,16 +18,15 @@ from treehammer.collectors.worker.probes.credential_checks import format_time
 from treehammer.config import Settings
 from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.auth.keyring import Keyring, Revocation, load_master_key
-from treehammer.sql.auth.tokens import (
-    CAMPAIGN,
-    JOB,
+from treehammer.sql.auth.access_keys import (
     ROLES,
     AccessKey,
     AccessKeyRow,
     fingerprint_master_key,
     parse_key,
 )
+from treehammer.sql.auth.keyring import Keyring, Revocation, load_master_key
+from treehammer.sql.auth.tokens import CAMPAIGN, JOB
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 
 from treehammer.config import PUBLIC, Settings, is_loopback
 from treehammer.errors import ConfigError
+from treehammer.sql.auth.access_keys import fingerprint_master_key
 from treehammer.sql.auth.keyring import load_master_key
-from treehammer.sql.auth.tokens import fingerprint_master_key
 from treehammer.sql.core.database_engine import parse_url
 from treehammer.sql.core.database_errors import display_url
 from treehammer.sql.write.store import Store

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from measurement_factory import full_measurement, make_campaign_row, make_job_row, make_measurement
-from store_helpers import awkward_measurements, build_finding, fill_database
+from store_helpers import awkward_measurements, build_finding, fill_database, write_export
 
 from treehammer.progress import ProgressCallback
 from treehammer.sql.arrow import arrow_schema
@@ -60,24 +62,51 @@ def export_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-@pytest.fixture
-def other_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """Another installation, with all that a store keeps."""
-    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 7)
-    monkeypatch.setattr(file_readers, "READ_ROWS", 7)
-    with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
-        opened.add(awkward_measurements())
+@dataclass(frozen=True)
+class ExportedStore:
+    """The database of another installation and its exports: a Parquet file and a folder."""
+
+    database: Path
+    file: Path
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
+    """Another installation with rows of every kind; copy its files before changing them."""
+    base = tmp_path_factory.mktemp("others")
+    exported = ExportedStore(base / "others.db", base / "theirs.parquet", base / "parts")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Store.open(f"sqlite:///{exported.database}") as store,
+    ):
+        patch.setattr(arrow_schema, "BATCH_ROWS", 7)
+        store.add(awkward_measurements())
         jobs = [make_job_row("done", state="done"), make_job_row("runs", state="running")]
-        opened.add_campaign(make_campaign_row(), jobs)
-        opened.add_campaign(make_campaign_row("unmeasured", plan="{}" * 5000), [])
-        opened.set_attempts(
+        store.add_campaign(make_campaign_row(), jobs)
+        store.add_campaign(make_campaign_row("unmeasured", plan="{}" * 5000), [])
+        store.set_attempts(
             [
                 AttemptRow("done", 1, "lost", 5, 9, None, "lost", "the node went away"),
                 AttemptRow("done", 2, "done", 10, 20, 0, "", ""),
                 AttemptRow("runs", 1, "running", 5, 0, None, "", ""),
             ]
         )
-        opened.add_replicas(
+        store.add_replicas(
             [build_finding("bad", good=False), build_finding("good", good=True, found_us=9)]
         )
+        write_export(store, exported.file)
+        write_export(store, exported.folder)
+    return exported
+
+
+@pytest.fixture
+def other_store(
+    exported_store: ExportedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    """A copy of the other installation's database; batches are small."""
+    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 7)
+    monkeypatch.setattr(file_readers, "READ_ROWS", 7)
+    shutil.copy(exported_store.database, tmp_path / "others.db")
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
         yield opened

@@ -28,7 +28,7 @@ from treehammer.errors import StoreError
 from treehammer.progress import no_progress
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.core.database_engine import read_transaction
-from treehammer.sql.core.rows import AttemptRow, ReplicaRow
+from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer.database_copy import copy_database
@@ -118,11 +118,16 @@ def import_file(store: Store, *paths: Path, **options: bool) -> list[ImportResul
 
 
 def import_counts(found: Sequence[ImportResult]) -> list[tuple[int, int, int, int]]:
-    return [(each.new, each.known, each.conflicts, each.invalid) for each in found]
+    return [(each.new, each.duplicates, each.conflicts, each.invalid) for each in found]
 
 
 def export_csv(store: Store, folder: Path) -> str:
     return write_export(store, folder / "all.csv").read_text()
+
+
+def read_contents(store: Store) -> tuple[list[dict[str, Value]], list[ExtraRow]]:
+    """Read all measurements and metrics of tests."""
+    return [dict(row) for row in store.measurements(EVERYTHING)], [*store.extras(EVERYTHING)]
 
 
 def find_rollup_differences(store: Store) -> str:

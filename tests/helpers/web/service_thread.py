@@ -19,8 +19,8 @@ from page_database import fill_database
 from starlette.applications import Starlette
 
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.auth.access_keys import AccessKey
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.tokens import AccessKey
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase

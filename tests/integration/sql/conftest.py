@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from measurement_factory import full_measurement, make_measurement
 from npm_packages import fetch_npm_package
-from store_fixtures import other_store, source, write  # noqa: F401 - fixtures
+from store_fixtures import (  # noqa: F401 - fixtures
+    export_rows,
+    exported_store,
+    other_store,
+    source,
+    write,
+)
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest

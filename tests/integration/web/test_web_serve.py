@@ -17,8 +17,9 @@ import pytest
 from service_load import exchange_request, find_free_port, pack_measurements
 from service_thread import make_sent_measurement
 
+from treehammer.sql.auth.access_keys import parse_key
 from treehammer.sql.auth.keyring import Keyring, load_master_key
-from treehammer.sql.auth.tokens import mint_job_token, parse_key
+from treehammer.sql.auth.tokens import mint_job_token
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority

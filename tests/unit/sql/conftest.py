@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_fixtures import export_rows, other_store, source, write  # noqa: F401 - fixtures
+from store_fixtures import (  # noqa: F401 - fixtures
+    export_rows,
+    exported_store,
+    other_store,
+    source,
+    write,
+)
 
 from treehammer import config
 from treehammer.sql.write.store import Store

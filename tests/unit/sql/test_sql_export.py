@@ -85,13 +85,13 @@ def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> N
     counts = json.loads(verb(settings, "db", "check", "--json").stdout)
     assert {"table": "measurement", "rows": 2} in counts
     assert f"at revision {schema_upgrade.REVISION}" in verb(settings, "db", "upgrade").output
-    assert "made again" in verb(settings, "db", "rebuild").output
+    assert "recomputed" in verb(settings, "db", "rebuild").output
 
 
 def test_the_verb_prunes(settings: config.Settings, store: Store) -> None:
     store.add([make_measurement(day=20200101, log_excerpt="said")])
-    told = {"what": "logs", "measurements": 1, "bytes": 4}
-    for arguments, last in ((["--dry-run"], "nothing was changed: a dry run"), ([], "gone")):
+    told = {"category": "logs", "measurements": 1, "bytes": 4}
+    for arguments, last in ((["--dry-run"], "dry run: nothing was changed"), ([], "deleted")):
         result = verb(settings, "db", "prune", "--logs-after", "90", "--json", *arguments)
         (row,) = json.loads(result.stdout)
         assert row | told == row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import uproot
 from cli_verbs import find_command
 from click.testing import CliRunner
 from measurement_factory import full_measurement, make_measurement
+from store_fixtures import ExportedStore
 from store_helpers import (
     awkward_measurements,
-    export_csv,
     import_counts,
     import_file,
+    read_contents,
     write_export,
 )
 
@@ -65,7 +67,7 @@ def test_trees_by_uproot(store: Store, tmp_path: Path) -> None:
         file = by_uproot(others, tmp_path / "uproot.root")
         found = import_file(store, file)
         assert import_counts(found) == [(6, 0, 0, 0)], found[0].problems
-        assert export_csv(store, tmp_path) == export_csv(others, tmp_path)
+        assert read_contents(store) == read_contents(others)
 
 
 def test_a_root_file_without_measurements(store: Store, tmp_path: Path) -> None:
@@ -80,16 +82,14 @@ def test_a_root_file_without_measurements(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_replaced_by_the_next_export_and_by_nothing_half_made(
-    other_store: Store, tmp_path: Path
+    other_store: Store, exported_store: ExportedStore, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    write_export(other_store, folder)
+    folder = shutil.copytree(exported_store.folder, tmp_path / "parts")
     odd = "campaign_id=odd%20id%2F%C3%A9%3D%25"
-    names = {"_treehammer.json", "campaign_id=campaign", odd, "campaign_id=unmeasured"}
+    names = {"_manifest.json", "campaign_id=campaign", odd, "campaign_id=unmeasured"}
     assert names < {path.name for path in folder.iterdir()}
     write_export(other_store, folder, Selection(("campaign",)))
-    only = {"_treehammer.json", "campaign_id=campaign"}
+    only = {"_manifest.json", "campaign_id=campaign"}
     assert {path.name for path in folder.iterdir()} == only
     with pytest.raises(NothingToDoError):
         write_export(other_store, folder, Selection(("nobody",)))
@@ -101,7 +101,7 @@ def test_what_is_no_export_is_not_replaced(other_store: Store, tmp_path: Path) -
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("all of it")
-    with pytest.raises(ConfigError, match="something else of that name"):
+    with pytest.raises(ConfigError, match="something other than an export"):
         write_export(other_store, mine)
     with pytest.raises(ConfigError, match="folder does not exist"):
         write_export(other_store, tmp_path / "no" / "parts")
@@ -118,14 +118,14 @@ def verb(folder: Path, *arguments: str | Path) -> Any:
     return CliRunner().invoke(find_command("import"), [*map(str, arguments)], obj=settings)
 
 
-def test_the_verb(other_store: Store, tmp_path: Path) -> None:
-    file = write_export(other_store, tmp_path / "theirs.parquet")
+def test_import_command(exported_store: ExportedStore, tmp_path: Path) -> None:
+    file = exported_store.file
     rows = len([*awkward_measurements()])
     folder = tmp_path / "here"
     folder.mkdir()
     (tried,) = json.loads(verb(folder, file, "--dry-run", "--json").stdout)
     assert tried == {
-        "file": str(file), "new": rows, "known": 0, "conflicting": 0, "invalid": 0, "campaigns": 2
+        "file": str(file), "new": rows, "duplicates": 0, "conflicts": 0, "invalid": 0, "campaigns": 2
     }  # fmt: skip
     assert not [*folder.iterdir()], "a dry run makes no database"
     assert json.loads(verb(folder, file, "--json").stdout) == [tried]

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from treehammer.config import load_settings
-from treehammer.sql.cli.commands import db_group
+from treehammer.sql.cli.database_commands import db_group
 
 
 @pytest.mark.parametrize("days", ["0", "36501", "1000000", str(2**70)])

@@ -20,20 +20,22 @@ from measurement_factory import make_measurement
 from treehammer import config
 from treehammer.errors import ConfigError, TokenError
 from treehammer.sql.auth import tokens
+from treehammer.sql.auth.access_keys import (
+    TOKEN_VARIABLE,
+    AccessKey,
+    AccessKeyRow,
+    derive_key,
+    fingerprint_master_key,
+    load_user_key,
+    parse_key,
+)
 from treehammer.sql.auth.keyring import Keyring, load_master_key
 from treehammer.sql.auth.tokens import (
     CLOCK_SKEW_S,
     OUTLIVE_DAYS,
-    TOKEN_VARIABLE,
     AccessGrant,
-    AccessKey,
-    AccessKeyRow,
     AccessList,
-    derive_key,
-    fingerprint_master_key,
-    load_user_key,
     mint_job_token,
-    parse_key,
     verify_token,
 )
 from treehammer.sql.write.store import Store
@@ -112,7 +114,7 @@ def test_times_are_told_and_clocks_may_differ_a_little() -> None:
     assert verify_token(TOKEN, access(row()), MASTER, end + CLOCK_SKEW_S * SECOND)
     said = refused(TOKEN, access(row()), end + CLOCK_SKEW_S * SECOND + 1)
     assert (
-        "expired at 2027-01-16 08:00:00 UTC; the service's clock says 2027-01-16 08:02:00" in said
+        "expired at 2027-01-16 08:00:00 UTC; the service's clock is at 2027-01-16 08:02:00" in said
     )
     assert "the key expired" in refused(KEY.text, access(row(expires_us=1)))
 
@@ -136,13 +138,13 @@ def test_forgeries() -> None:
     header, body, signature = right.split(".")
     more = base64.urlsafe_b64encode(json.dumps({**claims, "job": "j2"}).encode()).decode()
     wrong = {
-        "knows no such key": [
+        "has no such key": [
             mint_job_token(derive_key(MASTER, "f" * 12), "c1", "j1", NOW_US),
             "th1.ffffffffffff." + KEY.secret,
             jwt.encode(claims, KEY.secret, "HS256"),
             jwt.encode(claims, KEY.secret, "HS256", {"kid": ""}),
         ],
-        "is no token": [
+        "was not issued by": [
             jwt.encode(claims, "", "none", head),
             jwt.encode(claims, KEY.secret * 2, "HS512", head),
             jwt.encode(claims, "guess" * 9, "HS256", head),
@@ -157,9 +159,9 @@ def test_forgeries() -> None:
             jwt.api_jws.encode(b"\xff", KEY.secret, "HS256", head),
             jwt.api_jws.encode(b'{"exp": 1e400}', KEY.secret, "HS256", head, ) + "x",
         ],
-        "has not made this key": [f"th1.{KEY.key_id}.{reader.secret}"],
+        "did not issue this key": [f"th1.{KEY.key_id}.{reader.secret}"],
         "its role is 'read'": [jwt.encode(claims, reader.secret, "HS256", {"kid": reader.key_id})],
-        "does not name": [
+        "lacks campaign, job or expiry": [
             jwt.encode({**claims, name: value}, KEY.secret, "HS256", head)
             for name, value in (("exp", 1e300), ("exp", "1"), ("campaign", 7), ("job", None))
         ],
@@ -179,7 +181,7 @@ def test_what_is_nested_deeply_is_no_token(monkeypatch: pytest.MonkeyPatch) -> N
         raise RecursionError  # as PyJWT 2.10 does
 
     monkeypatch.setattr(jwt, "get_unverified_header", nested)
-    assert "is no token" in refused("a.b.c", access(row()))
+    assert "was not issued by" in refused("a.b.c", access(row()))
 
 
 @given(st.text(max_size=300) | st.from_regex(r"th1\.[0-9a-f]{12}\.[A-Za-z0-9_-]{43}"))
@@ -211,7 +213,11 @@ def test_a_held_key_comes_from_a_file_or_the_environment(
     other = derive_key(MASTER, "ba9876543210")
     file = tmp_path / "key"
     named = settings(tmp_path, TREEHAMMER_SERVICE_TOKEN_FILE=str(file))
-    for content, said in ((None, "cannot be read"), (b"\xff", "no key"), (b"th1.x", "no key")):
+    for content, said in (
+        (None, "cannot be read"),
+        (b"\xff", "not a key"),
+        (b"th1.x", "not a key"),
+    ):
         if content is not None:
             file.write_bytes(content)
         with pytest.raises(ConfigError, match=rf"service_token_file .*{file.name}.*{said}"):
@@ -247,14 +253,14 @@ def test_a_bad_master_key_is_refused_with_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "service.key"
     load_master_key(file)
     file.chmod(0o640)
-    with pytest.raises(ConfigError, match=r"others may read(.|\n)*chmod 600"):
+    with pytest.raises(ConfigError, match=r"other users can read(.|\n)*chmod 600"):
         load_master_key(file)
     file.chmod(0o600)
     for content in (b"", b"ab\n", b"\xff\xfe", b"zz" * 32):
         file.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"no master key(.|\n)*backup"):
+        with pytest.raises(ConfigError, match=r"not a master key(.|\n)*backup"):
             load_master_key(file)
-    with pytest.raises(ConfigError, match="cannot be read or made"):
+    with pytest.raises(ConfigError, match="cannot be read or created"):
         load_master_key(Path(os.devnull) / "service.key")
 
 
@@ -282,7 +288,7 @@ def test_the_keyring_remembers(url: str) -> None:
         assert ring.revoke_key(second.key_id, now_us=NOW_US + 7)
         assert not ring.revoke_key(second.key_id, now_us=NOW_US + 9)
         assert ring.list_keys()[1].revoked_us == NOW_US + 7
-        with pytest.raises(ConfigError, match="no such key"):
+        with pytest.raises(ConfigError, match="unknown key"):
             ring.revoke_key("nope", now_us=1)
         with pytest.raises(ValueError, match="root"):
             ring.create_key(MASTER, "root", "eve", now_us=1)

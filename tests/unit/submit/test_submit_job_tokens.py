@@ -16,7 +16,7 @@ from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_local_pl
 from treehammer.collectors.service_spec import CA_FILE, SERVICE_FILE, TOKEN_FILE, TOKEN_PLACEHOLDER
 from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError
-from treehammer.sql.auth import tokens
+from treehammer.sql.auth import access_keys, tokens
 from treehammer.submit.batch.htcondor.job_policy import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
 from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.interface import JobDescription
@@ -32,7 +32,7 @@ from treehammer.submit.reporting.token_lifetime import TokenDeadlines, TokenRene
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 MASTER = b"m" * 32
-KEY = tokens.derive_key(MASTER, "0123456789ab")
+KEY = access_keys.derive_key(MASTER, "0123456789ab")
 URL = "https://127.0.0.1:9"
 
 
@@ -47,8 +47,8 @@ def settings(
 
 
 def granted(token: str) -> tokens.AccessGrant:
-    row = tokens.AccessKeyRow(
-        KEY.key_id, "submit", "x", 1, None, None, tokens.fingerprint_master_key(MASTER)
+    row = access_keys.AccessKeyRow(
+        KEY.key_id, "submit", "x", 1, None, None, access_keys.fingerprint_master_key(MASTER)
     )
     access = tokens.AccessList({KEY.key_id: row})
     return tokens.verify_token(token, access, MASTER, time.time_ns() // 1000)
@@ -56,7 +56,7 @@ def granted(token: str) -> tokens.AccessGrant:
 
 @pytest.fixture(autouse=True)
 def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(tokens.TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv(access_keys.TOKEN_VARIABLE, raising=False)
 
 
 @pytest.fixture
@@ -164,12 +164,12 @@ def test_missing_key_is_refused_before_storing(tmp_path: Path) -> None:
         submit_plan(make_local_plan(tmp_path / "test", SHELL_TEST), known)
     assert "--no-service" in str(error.value)
     assert not (tmp_path / "data").exists()
-    with pytest.raises(ConfigError, match="no key of a results service"):
+    with pytest.raises(ConfigError, match="not a key of a results service"):
         job_reporting.check_service(settings(tmp_path, key="th1.abc.short"), SubmissionOptions())
 
 
 def test_key_is_read_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tokens.TOKEN_VARIABLE, KEY.text)
+    monkeypatch.setenv(access_keys.TOKEN_VARIABLE, KEY.text)
     found = job_reporting.reporting_for_submission(
         settings(tmp_path, key=None), SubmissionOptions()
     )

@@ -19,13 +19,14 @@ from measurement_factory import (
     make_measurement,
 )
 from pyarrow import parquet
+from store_fixtures import ExportedStore
 from store_helpers import (
     awkward_measurements,
     build_finding,
-    export_csv,
     find_rollup_differences,
     import_counts,
     import_file,
+    read_contents,
     write_export,
 )
 
@@ -49,11 +50,11 @@ EVERYTHING = Selection()
 
 
 @pytest.mark.backends("sqlite", "postgresql")
-@pytest.mark.parametrize("name", ["results.parquet", "parts"])
+@pytest.mark.parametrize("name", ["file", "folder"])
 def test_export_import_round_trip(
-    store: Store, other_store: Store, tmp_path: Path, name: str
+    store: Store, other_store: Store, exported_store: ExportedStore, name: str
 ) -> None:
-    file = write_export(other_store, tmp_path / name)
+    file: Path = getattr(exported_store, name)
     rows = len([*awkward_measurements()])
     found = import_file(store, file, dry_run=True)
     assert sum(each.new for each in found) == rows
@@ -64,7 +65,7 @@ def test_export_import_round_trip(
     found = import_file(store, file)
     assert sum(each.new for each in found) == rows
     assert not any(each.problems or each.missing_columns or each.ignored_columns for each in found)
-    assert export_csv(store, tmp_path) == export_csv(other_store, tmp_path)
+    assert read_contents(store) == read_contents(other_store)
     assert store.campaigns() == other_store.campaigns()
     assert store.jobs("campaign") == [make_job_row("done", state="done")], (
         "others follow what runs there"
@@ -73,35 +74,39 @@ def test_export_import_round_trip(
     assert find_rollup_differences(store) == ""
 
     assert all(each[0] == each[2] == 0 for each in import_counts(import_file(store, file)))
-    assert export_csv(store, tmp_path) == export_csv(other_store, tmp_path)
+    assert read_contents(store) == read_contents(other_store)
 
 
 def test_replica_findings_are_imported_with_measurements(
-    store: Store, other_store: Store, tmp_path: Path
+    store: Store, other_store: Store, exported_store: ExportedStore
 ) -> None:
-    import_file(store, write_export(other_store, tmp_path / "all.parquet"))
+    import_file(store, exported_store.file)
     assert store.replicas() == other_store.replicas()
 
 
 @pytest.mark.backends("sqlite", "postgresql")
-def test_merge_creates_no_duplicates(store: Store, other_store: Store, tmp_path: Path) -> None:
+def test_merge_creates_no_duplicates(
+    store: Store, other_store: Store, exported_store: ExportedStore, tmp_path: Path
+) -> None:
     store.add(make_measurement(job=f"text {n}", extras={"mine": n}) for n in (100, 101))
     store.add([*awkward_measurements()][:9])
-    before = export_csv(store, tmp_path)
-    theirs = write_export(other_store, tmp_path / "theirs.parquet")
+    before = read_contents(store)
+    theirs = exported_store.file
     mine = write_export(store, tmp_path / "mine.parquet")
     rows = len([*awkward_measurements()])
     assert import_counts(import_file(store, theirs, dry_run=True)) == [(rows - 9, 9, 0, 0)]
     assert import_counts(import_file(store, theirs)) == [(rows - 9, 9, 0, 0)]
     assert import_counts(import_file(other_store, mine)) == [(2, 9, 0, 0)]
-    union = export_csv(store, tmp_path)
-    assert union == export_csv(other_store, tmp_path)
-    assert len(union) > len(before)
+    union = read_contents(store)
+    assert union == read_contents(other_store)
+    assert len(union[0]) > len(before[0])
     assert {row["job_id"] for row in store.measurements(EVERYTHING)} >= {"text 100", "marked"}
 
 
-def test_concurrent_import_of_same_file(store: Store, other_store: Store, tmp_path: Path) -> None:
-    file = write_export(other_store, tmp_path / "a.parquet")
+def test_same_file_imported_twice_is_added_once(
+    store: Store, exported_store: ExportedStore, tmp_path: Path
+) -> None:
+    file = exported_store.file
     again = Path(shutil.copy(file, tmp_path / "b.parquet"))
     rows = len([*awkward_measurements()])
     for dry_run in (True, False):
@@ -121,7 +126,7 @@ def test_first_recorded_value_wins(store: Store, tmp_path: Path) -> None:
         assert import_counts([found]) == [(0, 1, 1, 0)]
         assert found.conflicting_ids == [first.id]
         assert any(
-            f"{first.id} came with other content" in line for line in found.describe_remarks()
+            f"{first.id} arrived with other content" in line for line in found.describe_remarks()
         )
     assert [row["host"] for row in store.measurements(EVERYTHING)] == ["here", None]
 
@@ -215,7 +220,7 @@ def test_long_flag_message_round_trip(store: Store, tmp_path: Path) -> None:
         assert others.mark_bad_replicas() == 2
         file = write_export(others, tmp_path / "marked.parquet")
         assert import_counts(import_file(store, file)) == [(2, 0, 0, 0)]
-        assert export_csv(store, tmp_path) == export_csv(others, tmp_path)
+        assert read_contents(store) == read_contents(others)
         assert store.replicas() == others.replicas()
 
 
@@ -407,19 +412,19 @@ def test_implausible_values_are_excluded_from_means(store: Store, plain_file: Pa
     [
         (
             lambda t: replace_column(t, "retries", pa.array(["1"] * 4)),
-            "column retries holds string, where int",
+            "column retries has type string; expected int",
         ),
         (
             lambda t: replace_column(t, "host", pa.array([1] * 4)),
-            "column host holds int64, where text",
+            "column host has type int64; expected text",
         ),
         (
             lambda t: replace_column(t, "pass_loop_wall_s", pa.array([1.0] * 4)),
-            "holds double, where floats",
+            "has type double; expected floats",
         ),
-        (lambda t: t.drop_columns(["job_id"]), "lacks what every measurement has: job_id"),
-        (lambda t: t.append_column("new_metric", pa.array([1] * 4)), "know: new_metric"),
-        (lambda t: t.append_column("extra_a b", pa.array([1] * 4)), "know: extra_a b"),
+        (lambda t: t.drop_columns(["job_id"]), "required columns are missing: job_id"),
+        (lambda t: t.append_column("new_metric", pa.array([1] * 4)), "): new_metric"),
+        (lambda t: t.append_column("extra_a b", pa.array([1] * 4)), "): extra_a b"),
     ],
 )
 def test_wrong_columns_are_refused(store: Store, plain_file: Path, change: Any, said: str) -> None:
@@ -437,13 +442,15 @@ def test_unknown_and_missing_columns(store: Store, plain_file: Path) -> None:
     (found,) = import_file(store, rewrite_file(plain_file, change), ignore_unknown=True)
     assert import_counts([found]) == [(4, 0, 0, 0)]
     remarks = "\n".join(found.describe_remarks())
-    assert "left out: new_metric" in remarks
-    assert "lacks, unknown in its rows: eff_job, pass_loop_wall_s" in remarks
+    assert "ignored columns: new_metric" in remarks
+    assert "missing columns, unknown in all rows: eff_job, pass_loop_wall_s" in remarks
     assert [row["eff_job"] for row in store.measurements(EVERYTHING)] == [None] * 4
 
 
-def test_incomplete_folder_is_reported(store: Store, other_store: Store, tmp_path: Path) -> None:
-    folder = write_export(other_store, tmp_path / "parts")
+def test_incomplete_folder_is_reported(
+    store: Store, exported_store: ExportedStore, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(exported_store.folder, tmp_path / "parts")
     (lost,) = folder.glob("campaign_id=odd*/part.parquet")
     lost.unlink()
     found = {each.file: each for each in import_file(store, folder)}
@@ -451,12 +458,14 @@ def test_incomplete_folder_is_reported(store: Store, other_store: Store, tmp_pat
     assert sum(each.new for each in found.values()) == len([*awkward_measurements()]) - 1
 
 
-def test_mixed_exports_are_reported(store: Store, other_store: Store, tmp_path: Path) -> None:
-    folder = write_export(other_store, tmp_path / "parts")
+def test_mixed_exports_are_reported(
+    store: Store, exported_store: ExportedStore, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(exported_store.folder, tmp_path / "parts")
     part = folder / "campaign_id=campaign" / "part.parquet"
     parquet.write_table(parquet.ParquetFile(part).read().slice(1), part)
     (problem,) = [each.problems[0] for each in import_file(store, folder) if each.problems]
-    assert "where its folder lists" in problem
+    assert "the manifest lists" in problem
 
 
 def test_foreign_folder_names_campaign(store: Store, plain_file: Path, tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def test_none_equals_omitted_argument(filled: Store, url: str) -> None:
     assert table.equals(treehammer.results(database=url))
 
 
+@pytest.mark.backends("sqlite", "postgresql")
 def test_reader_failure_is_reported(filled: Store, url: str) -> None:
     with filled._engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE extra RENAME COLUMN value TO other")
