@@ -277,7 +277,9 @@ def test_service_survives_clock_jumps(
             crowd.wait_for_acknowledgments(40)
             found, error = check_token()
             assert found == status, error
-            assert ("expired at" in error and "the service's clock is at" in error) == (found == 401)
+            assert ("expired at" in error and "the service's clock is at" in error) == (
+                found == 401
+            )
             assert check_token(key.text)[0] == 200, "a key without expiry is valid at any time"
             _, _, health = service.send_request("GET", "/api/v1/health")
             assert health["status"] == "ok"
