@@ -22,7 +22,7 @@ from treehammer.datasets.catalogues import dataset_verification
 from treehammer.datasets.model.file_digest import FileDigest, digest_file
 from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest, ManifestFile, TreeLayout
 from treehammer.datasets.model.replica import Replica
-from treehammer.datasets.production import layout_measurement, root_process
+from treehammer.datasets.production import dataset_writers, layout_measurement, root_process
 from treehammer.datasets.specs import generated_spec, merged_spec, rewrite_options, spec_schema
 from treehammer.errors import DatasetError, suggest_word
 from treehammer.progress import ProgressCallback, ProgressFactory, byte_progress, no_progress
@@ -374,9 +374,12 @@ def _choose_writer(
     """What writes the file of this spec; all that it needs is there."""
     if isinstance(plan, merged_spec.MergedSpec):
         return partial(
-            merged_spec.write_merged_file, plan, merged_spec.find_source(plan, source), software
+            dataset_writers.write_merged_file,
+            plan,
+            dataset_writers.find_source(plan, source),
+            software,
         )
-    return partial(generated_spec.write_generated_file, plan, software)
+    return partial(dataset_writers.write_generated_file, plan, software)
 
 
 def describe_file(name: str, content: FileDigest, layout: TreeLayout) -> ManifestFile:

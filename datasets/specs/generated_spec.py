@@ -6,15 +6,13 @@ import difflib
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.datasets.production import root_process
 from treehammer.datasets.specs import merged_spec
 from treehammer.datasets.specs.spec_schema import (
     ALGORITHMS,
@@ -272,31 +270,3 @@ def _plan_branch(group: _BranchesTable, name: str, seed: int) -> BranchPlan:
         zeros=_pick_from_range((low, high), _seeded_hash(seed, name, "zeros")),
         hold=group.hold or 0,
     )
-
-
-def write_generated_file(
-    plan: GeneratedSpec, software: SoftwareRequest, path: Path, on_done: Callable[[int], None]
-) -> dict[str, Any]:
-    """Write the file of a spec and return what the manifest tells about it.
-
-    Args:
-        plan: what to write.
-        software: the ROOT to do it with, from :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
-        path: the file to create.
-        on_done: is told the events written.
-
-    Raises:
-        DatasetError: the file cannot be written.
-        SoftwareError: this ROOT cannot be used.
-    """
-    request = {
-        "path": str(path),
-        "file_name": plan.file_name,
-        "tree": plan.tree,
-        "entries": plan.entries,
-        "compression": plan.compression,
-        "events_per_cluster": plan.events_per_cluster,
-        "collections": [asdict(collection) for collection in plan.collections],
-        "branches": [asdict(branch) for branch in plan.branches],
-    }
-    return root_process.run_action("make", request, software, on_done)

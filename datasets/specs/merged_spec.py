@@ -5,16 +5,12 @@ The file itself is not shipped: it is somebody else's, known here by its checksu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.datasets.model.file_digest import digest_file
-from treehammer.datasets.production import layout_measurement, root_process
 from treehammer.datasets.specs.spec_schema import (
     ALGORITHMS,
     CompressionLevel,
@@ -23,7 +19,6 @@ from treehammer.datasets.specs.spec_schema import (
     PositiveInt,
     SpecTable,
 )
-from treehammer.errors import DatasetError
 
 
 @dataclass(frozen=True)
@@ -141,96 +136,3 @@ def parse_merged_spec(raw: dict[str, Any], text_hash: str) -> MergedSpec:
         kept_bits=document.merged.kept_bits,
         basket_memory=layout.basket_memory,
     )
-
-
-def find_source(spec: MergedSpec, given: Path | None) -> Path:
-    """The source file, verified by its checksum.
-
-    Args:
-        spec: says which file it is.
-        given: the file, or a folder that holds it under any name; None when nobody has said.
-
-    Raises:
-        DatasetError: it is not there, or is another file.
-    """
-    source = spec.source
-    hint = (
-        f"Wanted is {source.description}.\n  Give it, or a folder that holds it, with "
-        f"'treehammer datasets make {spec.name} --source PATH', or name the folder as sources_dir "
-        "in treehammer.toml or as TREEHAMMER_SOURCES_DIR."
-    )
-    if given is None:
-        raise DatasetError(
-            f"is made from {source.file}, which does not come with treehammer",
-            where=spec.name,
-            hint=hint,
-        )
-    try:
-        if given.is_dir():
-            for path in _find_candidates(given, source):
-                if digest_file(path).sha256 == source.sha256:
-                    return path
-            wrong = f"no file there is {source.file} ({source.size} bytes, sha256 {source.sha256})"
-        else:
-            found = digest_file(given)
-            if found.sha256 == source.sha256:
-                return given
-            wrong = (
-                f"has {found.size} bytes with sha256 {found.sha256}; {source.file} has "
-                f"{source.size} bytes with {source.sha256}"
-            )
-    except OSError as error:
-        wrong = f"cannot be read ({error.strerror})"
-    raise DatasetError(wrong, where=str(given), hint=hint)
-
-
-def _find_candidates(folder: Path, source: MergeSource) -> Iterator[Path]:
-    """Files of the right size, the one of the right name first."""
-    paths = sorted(folder.iterdir(), key=lambda path: (path.name != source.file, path.name))
-    return (path for path in paths if path.is_file() and path.stat().st_size == source.size)
-
-
-def write_merged_file(
-    spec: MergedSpec,
-    source: Path,
-    software: SoftwareRequest,
-    path: Path,
-    on_done: Callable[[int], None],
-) -> dict[str, Any]:
-    """Rewrite the events of the source and return what the manifest tells about it.
-
-    Args:
-        spec: what to write.
-        source: from :func:`find_source`.
-        software: the ROOT to do it with, from :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
-        path: the file to create.
-        on_done: is told the events written.
-
-    Raises:
-        DatasetError: the source does not hold what the spec says, or the file cannot be written.
-        SoftwareError: this ROOT cannot be used.
-    """
-    request = {
-        "path": str(path),
-        "file_name": spec.file_name,
-        "source": str(source),
-        "tree": spec.tree,
-        "entries": spec.source.entries,
-        "branches": spec.source.branches,
-        "copies": spec.copies,
-        "kept_bits": spec.kept_bits,
-        "seed": spec.seed,
-        "compression": spec.compression,
-        "events_per_cluster": spec.events_per_cluster,
-        "basket_memory": spec.basket_memory,
-    }
-    made = root_process.run_action("merge", request, software, on_done)
-    (layout,) = layout_measurement.measure_layouts([source], software, tree=spec.tree)
-    facts = {
-        "file": spec.source.file,
-        "about": spec.source.description,
-        "size": spec.source.size,
-        "sha256": spec.source.sha256,
-        "layout": asdict(layout),
-    }
-    return {**made, "source": facts}

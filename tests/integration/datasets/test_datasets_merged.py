@@ -22,8 +22,9 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli.commands import show
 from treehammer.datasets.production import layout_measurement
+from treehammer.datasets.production.dataset_writers import find_source
 from treehammer.datasets.specs.generated_spec import SPECS_FOLDER
-from treehammer.datasets.specs.merged_spec import MergedSpec, find_source
+from treehammer.datasets.specs.merged_spec import MergedSpec
 from treehammer.errors import DatasetError
 
 pytestmark = pytest.mark.root
@@ -162,7 +163,7 @@ def test_another_source_is_refused_and_the_wanted_one_named(
     catalogue = FolderCatalogue(tmp_path / "datasets")
     wrong = tmp_path / "source.root"
     wrong.write_bytes(source.read_bytes()[:-1] + b"x")
-    with pytest.raises(DatasetError, match="does not come with treehammer") as absent:
+    with pytest.raises(DatasetError, match="is not shipped with Treehammer") as absent:
         catalogue.make(plan, software("6.40.00"))
     assert "a file that the test makes" in absent.value.hint
     assert "--source PATH" in absent.value.hint
