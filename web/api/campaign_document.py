@@ -146,6 +146,18 @@ def parse_campaign_document(document: Any) -> CampaignUpload:
         raise CampaignDocumentError(
             [_describe_error(one) for one in error.errors(include_url=False)]
         ) from None
+    upload = _build_rows(document)
+    duplicates = [
+        *_find_duplicates("job", (job.id for job in upload.jobs)),
+        *_find_duplicates("attempt", ((one.job_id, one.number) for one in upload.attempts)),
+        *_find_duplicates("replica", (one.id for one in upload.replicas)),
+    ]
+    if duplicates:
+        raise CampaignDocumentError(duplicates)
+    return upload
+
+
+def _build_rows(document: Any) -> CampaignUpload:
     campaign = {**document["campaign"], "plan": _canonical_plan(document["campaign"]["plan"])}
     jobs, attempts = [], []
     for values in document["jobs"]:
@@ -153,13 +165,6 @@ def parse_campaign_document(document: Any) -> CampaignUpload:
         jobs.append(JobRow(campaign_id=campaign["id"], **own))
         attempts += [AttemptRow(job_id=own["id"], **one) for one in values["attempts"]]
     replicas = [ReplicaRow(**one) for one in document["replicas"]]
-    duplicates = [
-        *_find_duplicates("job", (job.id for job in jobs)),
-        *_find_duplicates("attempt", ((one.job_id, one.number) for one in attempts)),
-        *_find_duplicates("replica", (one.id for one in replicas)),
-    ]
-    if duplicates:
-        raise CampaignDocumentError(duplicates)
     return CampaignUpload(CampaignRow(**campaign), jobs, attempts, replicas)
 
 

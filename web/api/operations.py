@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS
@@ -58,22 +58,43 @@ class Parameter:
 
     def allows(self, value: str) -> bool:
         """Return whether a query value matches the schema, except for the format of days."""
-        schema = self.schema
-        if "anyOf" in schema:
-            return any(replace(self, schema=one).allows(value) for one in schema["anyOf"])
-        if "const" in schema:
-            return value == str(schema["const"])
-        if "enum" in schema:
-            return value in map(str, schema["enum"])
-        if schema["type"] == "integer":
-            # No sign and no leading zeros, as in JSON.
-            whole = value.isascii() and value.isdigit() and len(value) < 16 and value[0] != "0"
-            return whole and schema["minimum"] <= int(value) <= schema["maximum"]
-        if schema["type"] == "number":
-            number = re.fullmatch(r"\d+(\.\d+)?([eE][+-]?\d+)?", value, re.ASCII)
-            low, high = schema["exclusiveMinimum"], schema["exclusiveMaximum"]
-            return bool(number) and low < float(value) < high
-        return bool(value) and len(value) <= schema.get("maxLength", MAX_VALUE_CHARS)
+        return _matches(self.schema, value)
+
+
+def _matches(schema: Mapping[str, Any], value: str) -> bool:
+    for keyword, check in _CHECKS.items():
+        if keyword in schema:
+            return check(schema[keyword], value)
+    return _TYPE_CHECKS[schema["type"]](schema, value)
+
+
+def _is_integer(schema: Mapping[str, Any], value: str) -> bool:
+    # No sign and no leading zeros, as in JSON.
+    plain = re.fullmatch(r"[1-9]\d{0,14}", value, re.ASCII)
+    return bool(plain) and schema["minimum"] <= int(value) <= schema["maximum"]
+
+
+def _is_number(schema: Mapping[str, Any], value: str) -> bool:
+    plain = re.fullmatch(r"\d+(\.\d+)?([eE][+-]?\d+)?", value, re.ASCII)
+    return bool(plain) and schema["exclusiveMinimum"] < float(value) < schema["exclusiveMaximum"]
+
+
+def _is_text(schema: Mapping[str, Any], value: str) -> bool:
+    return bool(value) and len(value) <= schema.get("maxLength", MAX_VALUE_CHARS)
+
+
+#: Checks by the keyword of a schema, the first that it has.
+_CHECKS: Mapping[str, Callable[[Any, str], bool]] = {
+    "anyOf": lambda schemas, value: any(_matches(one, value) for one in schemas),
+    "const": lambda constant, value: value == str(constant),
+    "enum": lambda choices, value: value in map(str, choices),
+}
+#: Checks by the type of any other schema.
+_TYPE_CHECKS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {
+    "integer": _is_integer,
+    "number": _is_number,
+    "string": _is_text,
+}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -64,16 +64,19 @@ def _check_parameters(request: Request, operation: Operation) -> None:
     known = {one.name: one for one in operation.all_parameters if not one.in_path}
     query = request.query_params
     for name, value in query.multi_items():
-        parameter = known.get(name)
-        if parameter is None:
-            words = [one.name for one in operation.named_parameters if not one.in_path]
-            words += ["any column of the catalogue"] if operation.filters else []
-            hint = f"{suggest_word(name, known)}Known parameters: {', '.join(words)}."
-            raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
-        if len(query.getlist(name)) > 1 and not parameter.repeatable:
+        if name not in known:
+            raise _unknown_parameter(name, operation, known)
+        if len(query.getlist(name)) > 1 and not known[name].repeatable:
             raise ConfigError(f"{name} may not be repeated")
-        if not parameter.allows(value):
-            raise ConfigError(f"{name} cannot be {value[:40]!r}", hint=parameter.description)
+        if not known[name].allows(value):
+            raise ConfigError(f"{name} cannot be {value[:40]!r}", hint=known[name].description)
+
+
+def _unknown_parameter(name: str, operation: Operation, known: Iterable[str]) -> ConfigError:
+    words = [one.name for one in operation.named_parameters if not one.in_path]
+    words += ["any column of the catalogue"] if operation.filters else []
+    hint = f"{suggest_word(name, known)}Known parameters: {', '.join(words)}."
+    return ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
 
 
 def _about_values(view: PageView, operation: Operation) -> dict[str, Any]:

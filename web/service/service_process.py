@@ -60,30 +60,47 @@ class ListenAddress:
             ConfigError: tokens would travel unencrypted, or the certificate cannot be used.
         """
         chain, key = settings.serve_certificate, settings.serve_certificate_key
+        proxied = settings.serve_behind_proxy
+        rules = (
+            (
+                bool(chain) != bool(key),
+                ConfigError(
+                    f"{'serve_certificate_key' if chain else 'serve_certificate'} is missing: "
+                    "certificate and key are needed together"
+                ),
+            ),
+            (
+                chain and proxied,
+                ConfigError(
+                    "a certificate and serve_behind_proxy are mutually exclusive: "
+                    "TLS terminates in one place"
+                ),
+            ),
+            (
+                settings.serve_user_header and not proxied,
+                ConfigError(
+                    f"without a proxy every client could send {settings.serve_user_header}",
+                    where="serve_user_header",
+                    hint="Give --behind-proxy, and configure the proxy to remove the header from "
+                    "the requests of clients.",
+                ),
+            ),
+            (
+                not (chain or proxied or is_loopback(settings.serve_host)),
+                ConfigError(
+                    "without a certificate, tokens would travel unencrypted to "
+                    f"{settings.serve_host}",
+                    where="serve_host",
+                    hint="Give serve_certificate and serve_certificate_key, or --behind-proxy if a "
+                    "proxy in front terminates TLS.",
+                ),
+            ),
+        )
+        for violated, error in rules:
+            if violated:
+                raise error
         certificate = ServerCertificate(chain, key) if chain and key else None
-        if certificate is None and (chain or key):
-            missing = "serve_certificate_key" if chain else "serve_certificate"
-            raise ConfigError(f"{missing} is missing: certificate and key are needed together")
-        if certificate and settings.serve_behind_proxy:
-            raise ConfigError(
-                "a certificate and serve_behind_proxy are mutually exclusive: TLS terminates in one place"
-            )
-        if settings.serve_user_header and not settings.serve_behind_proxy:
-            raise ConfigError(
-                f"without a proxy every client could send {settings.serve_user_header}",
-                where="serve_user_header",
-                hint="Give --behind-proxy, and configure the proxy to remove the header from the "
-                "requests of clients.",
-            )
-        if not (certificate or settings.serve_behind_proxy or is_loopback(settings.serve_host)):
-            raise ConfigError(
-                f"without a certificate, tokens would travel unencrypted to {settings.serve_host}",
-                where="serve_host",
-                hint="Give serve_certificate and serve_certificate_key, or --behind-proxy if a proxy "
-                "in front terminates TLS.",
-            )
-        host, port = settings.serve_host, settings.serve_port
-        return cls(host, port, certificate)
+        return cls(settings.serve_host, settings.serve_port, certificate)
 
     @property
     def url(self) -> str:
