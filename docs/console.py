@@ -1,11 +1,11 @@
-"""The printed output in the documentation: run it, compare it, renew it.
+"""Printed output in the documentation: run the commands, compare, update.
 
-A ``console`` block of a page holds commands after ``$ `` (continued after ``> ``) and what they
-printed.  The commands of a page run in order in one folder.  When compared, numbers, identities,
-the width of columns and lines of progress may differ, words may not; ``...`` stands for any text.
+A ``console`` block holds commands after ``$ `` (continued after ``> ``) and their output. The
+commands of a page run in order in one folder. A comparison ignores numbers, identities, column
+widths and progress lines; ``...`` matches any text.
 
     python docs/console.py --folder DIR docs/first-run.md            # compare
-    python docs/console.py --folder DIR --update docs/first-run.md   # write what was printed
+    python docs/console.py --folder DIR --update docs/first-run.md   # update
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: How far something had come, in normalised text: how often it is said depends on the machine.
+#: Progress lines in normalized text; their number depends on the machine.
 PROGRESS = re.compile(r"^[A-Z][^:]*: 0/0\b")
 TIMEOUT_S = 900
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a page, what the page says it prints, and where that stands in the page."""
+    """One command of a page, its expected output, and their position in the page."""
 
     text: str
     expected: str
@@ -37,7 +37,7 @@ class Command:
 
 
 def commands(page: str) -> list[Command]:
-    """The commands of a page in order; ``start`` and ``end`` bound the expected output."""
+    """Find the commands of a page; ``start`` and ``end`` bound the expected output."""
     found: list[Command] = []
     for fence in FENCE.finditer(page):
         offset = fence.start(1)
@@ -61,8 +61,8 @@ def _command(page: str, text: str, line: int, start: int, end: int) -> Command:
     return Command(text.rstrip("\n"), page[start:end], line, start, end)
 
 
-def normalise(text: str) -> str:
-    """What must agree: words stay, numbers and identities become ``0``, rules and blanks shrink."""
+def normalize(text: str) -> str:
+    """Replace numbers and identities by ``0``, and shorten rules and blanks."""
     text = re.sub(r"\b[0-9a-f]{7,64}\b", "0", text)
     text = re.sub(r"[0-9][0-9.,:]*(e[+-]?[0-9]+)?", "0", text)
     text = re.sub(r"[-+−]0", "0", text)
@@ -72,15 +72,15 @@ def normalise(text: str) -> str:
 
 
 def agrees(expected: str, printed: str) -> bool:
-    """Whether what was printed is what the page says, numbers apart."""
+    """Whether the output matches the page, except for numbers."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    return doctest.OutputChecker().check_output(normalise(expected), normalise(printed), flags)
+    return doctest.OutputChecker().check_output(normalize(expected), normalize(printed), flags)
 
 
 def run(command: Command, folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run one command in a shell and return standard output and error as printed.
+    """Run a command in a shell; return standard output and error.
 
-    The folder and the home of whoever runs it are shown as a reader would have them.
+    The working folder and the home are replaced by the reader's.
     """
     done = subprocess.run(
         ["bash", "-c", command.text],
@@ -101,11 +101,11 @@ def run(command: Command, folder: Path, environment: Mapping[str, str] | None = 
 
 
 def main() -> int:
-    """Compare or renew the pages named on the command line; 1 when one differs."""
+    """Compare or update the given pages; return 1 if one differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("pages", nargs="+", type=Path)
-    parser.add_argument("--folder", type=Path, required=True, help="where the commands run")
-    parser.add_argument("--update", action="store_true", help="write what was printed")
+    parser.add_argument("--folder", type=Path, required=True, help="working folder of the commands")
+    parser.add_argument("--update", action="store_true", help="write the actual output")
     options = parser.parse_args()
     differing = 0
     for path in options.pages:

@@ -1,4 +1,4 @@
-"""MkDocs hooks: reference pages generated from the code itself, and the plots of the benchmarks."""
+"""MkDocs hooks: reference pages generated from the code, and plots of the benchmarks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from treehammer.cli import cli
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRIC_OWNERS, metrics_owned_by
 from treehammer.collectors.worker.__main__ import build_parser
 
-#: Raw data and plots of the run that the page on benchmarks tells of.
+#: Raw data and plots for the page on benchmarks.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -42,12 +42,12 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def metrics_page() -> str:
-    """The page of the metric catalogue."""
+    """Render the page of the metric catalogue."""
     parts = [
         "# What is recorded",
-        f"Every measurement has these {len(CATALOGUE)} columns: in the database, in the exported "
-        "TTree, in CSV and Parquet. The table is generated from `collectors/metrics.py`. "
-        "*Better* says which direction is an improvement, where one is.",
+        f"Every measurement has these {len(CATALOGUE)} columns, in the database, the exported TTree, "
+        "CSV and Parquet. Generated from `collectors/record/metric_catalogue.py`. *Better* names "
+        "the direction of an improvement, if there is one.",
     ]
     for owner in METRIC_OWNERS:
         rows = [
@@ -75,7 +75,7 @@ def _type(entry: dict[str, Any]) -> str:
 
 
 def _model(entry: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """The table that an entry is, lists, or holds by name; empty when its keys are free."""
+    """Return the table that a schema entry is, lists or maps to; empty for free keys."""
     named = entry.get("patternProperties", {}).values()
     for inner in (entry, entry.get("items"), entry.get("additionalProperties"), *named):
         if isinstance(inner, dict) and "$ref" in inner:
@@ -87,7 +87,7 @@ def _model(entry: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]
 def _tables(
     name: str, entry: dict[str, Any], definitions: dict[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Header, entry and model of a table and of the tables in it."""
+    """Yield header, entry and model of a table and its nested tables."""
     model = _model(entry, definitions)
     if entry.get("type") == "array":
         header = f"[[{name}]]"
@@ -103,12 +103,12 @@ def _tables(
 
 
 def schema_page(title: str, path: Path) -> str:
-    """The page of every key of a TOML file, from its JSON Schema."""
+    """Render the page of all keys of a TOML file from its JSON Schema."""
     schema = json.loads(path.read_text(encoding="utf-8"))
     definitions = schema.get("$defs", {})
     parts = [
         f"# {title}",
-        f"Generated from `{path.parent.name}/{path.name}`, the JSON Schema that editors can use.",
+        f"Generated from `{path.parent.name}/{path.name}`, a JSON Schema for editors.",
         str(schema.get("description", "")),
     ]
     for section in schema["properties"]:
@@ -132,15 +132,15 @@ def schema_page(title: str, path: Path) -> str:
 
 
 def worker_page() -> str:
-    """The page of the worker's own command line."""
+    """Render the page of the worker's command line."""
     made = build_parser()
     (verbs,) = (a for a in made._actions if isinstance(a, argparse._SubParsersAction))
     texts = [made.format_help(), *(verb.format_help() for verb in verbs.choices.values())]
     titles = ["worker.pyz", *(f"worker.pyz {name}" for name in verbs.choices)]
     parts = [
         "# The worker",
-        "What runs on a node is one file that needs Python 3.9 and nothing else: `treehammer worker pack "
-        "worker.pyz` writes it, and every job carries it along. What it sends, and when: [two ways "
+        "The worker is one file that needs only Python 3.9. `treehammer worker pack worker.pyz` "
+        "writes it, and every job carries it. For its uploads, see [two ways "
         "home](../campaigns.md#two-ways-home).",
         *(f"## {title}\n\n```text\n{text}```" for title, text in zip(titles, texts, strict=True)),
     ]
@@ -148,14 +148,14 @@ def worker_page() -> str:
 
 
 def on_startup(**_: object) -> None:
-    """Have all verbs known, which the command line itself imports one by one."""
+    """Load all commands, which the command line imports lazily."""
     context = click.Context(cli)
     found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
     cli.commands = {name: verb for name, verb in found.items() if verb}
 
 
 def on_page_content(html: str, *, page: Page, **_: object) -> None:
-    """Refuse a reference that lacks a verb."""
+    """Refuse a command reference that lacks a command."""
     if page.file.src_uri == "reference/commands.md":
         verbs = cli.list_commands(click.Context(cli))
         if lacking := [name for name in verbs if f'id="treehammer-{name}"' not in html]:
@@ -163,7 +163,7 @@ def on_page_content(html: str, *, page: Page, **_: object) -> None:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: object) -> None:
-    """Refuse an index or a README that names other pages for people than the menu does."""
+    """Refuse an index or README that lists other pages than the menu."""
     if page.file.src_uri != "index.md":
         return
     menu = {name for name in _pages(config.nav) if "/" not in name} - {page.file.src_uri}
@@ -179,7 +179,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: ob
 
 
 def _pages(nav: Any) -> Iterator[str]:
-    """The pages of a menu, and of the menus in it."""
+    """Yield the pages of a menu and its submenus."""
     if isinstance(nav, str):
         yield nav
         return
@@ -188,7 +188,7 @@ def _pages(nav: Any) -> Iterator[str]:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the generated pages, and the plots where they lie."""
+    """Add the generated pages and the plots."""
     for name, text in (
         ("reference/metrics.md", metrics_page()),
         ("reference/test-toml.md", schema_page("test.toml", TEST_SCHEMA)),

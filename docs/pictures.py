@@ -1,7 +1,7 @@
-"""Takes the pictures of pages that the docs show, from the results of a real campaign.
+"""Screenshots of pages for the documentation, from the results of a real campaign.
 
-``make pictures DATA=folder`` serves the newest campaign of a data folder, as ``treehammer --data-dir`` has it,
-and writes ``docs/images/page-*.png``.
+``make pictures DATA=folder`` serves the newest campaign of a data folder and writes
+``docs/images/page-*.png``.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from playwright.sync_api import Browser
 from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
-#: Bytes that a picture may have.
+#: Maximum bytes of a picture.
 MOST = 200_000
-#: Colors that it keeps.
+#: Colors of a picture.
 COLORS = 128
 
 
 @dataclass(frozen=True)
 class Shot:
-    """One picture.
+    """One screenshot.
 
     Attributes:
-        path: of the page; ``{campaign}`` is filled in.
-        height: pixels of the window.
-        width: its width.
-        scheme: of colors.
-        part: of the page that is scrolled to the top, as CSS selects it.
+        path: of the page; ``{campaign}`` is replaced.
+        height: of the window in pixels.
+        width: of the window in pixels.
+        scheme: color scheme.
+        part: CSS selector of the element to scroll to.
     """
 
     path: str
@@ -45,7 +45,7 @@ class Shot:
     part: str = ""
 
 
-#: Name -> what is taken.
+#: Name -> screenshot.
 SHOTS: Mapping[str, Shot] = {
     "overview": Shot("/", 1230),
     "overview-phone": Shot("/", 500, width=360, scheme="dark", part="#days"),
@@ -63,10 +63,10 @@ SHOTS: Mapping[str, Shot] = {
 
 
 def main() -> None:
-    """Take all pictures, or those that are named."""
+    """Take all screenshots, or the named ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="data folder with results.db")
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(SHOTS)}; all when none is named")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all")
     given = parser.parse_args()
     with Store.open(f"sqlite:///{given.data / 'results.db'}") as store:
         campaign = store.campaign("last").id
@@ -101,7 +101,7 @@ def _taken(chromium: Browser, address: str, shot: Shot) -> bytes:
 
 
 def _small(png: bytes) -> bytes:
-    """The same with few colors, which pages do with."""
+    """Reduce the number of colors."""
     stream = io.BytesIO()
     with Image.open(io.BytesIO(png)) as picture:
         few = picture.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import uproot
-from console import agrees, commands, normalise, run
+from console import agrees, commands, normalize, run
 from demo_checkout import REPOSITORY, DemoRun
 
 from treehammer.testbed.network.free_ports import find_free_ports
@@ -191,6 +191,6 @@ def test_output_printed_in_the_documentation_is_real(demo_run: DemoRun, name: st
         if not agrees(command.expected, printed):
             differing.append(
                 f"docs/{name}.md:{command.line}: $ {command.text}\n"
-                f"--- in the page\n{normalise(command.expected)}\n--- printed\n{normalise(printed)}"
+                f"--- in the page\n{normalize(command.expected)}\n--- printed\n{normalize(printed)}"
             )
     assert not differing, "\n\n".join(differing)
