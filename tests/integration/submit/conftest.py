@@ -1,4 +1,4 @@
-"""Every test that uses the local queue must leave no process behind."""
+"""Fixtures of submit's integration tests; local queues must leave no process behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def spool(tmp_path: Path) -> Iterator[SpoolHarness]:
     yield bench
     bench.kill_runner()
     left = bench.end_processes()
-    assert not any(left.values()), f"processes stayed behind: {left}"
+    assert not any(left.values()), f"processes remain: {left}"
 
 
 @pytest.fixture
@@ -28,15 +28,15 @@ def local_user(tmp_path: Path) -> Iterator[LocalUser]:
 
 
 def end_runner(desk: LocalUser) -> None:
-    """End a desk's runner and see that no job left a process behind."""
+    """End a user's runner and check that no process of a job remains."""
     bench = SpoolHarness(desk.folder / "bench", spool=desk.settings.spool_dir)
     bench.kill_runner()
-    assert not any(bench.end_processes().values()), "processes stayed behind"
+    assert not any(bench.end_processes().values()), "processes remain"
 
 
 @pytest.fixture
 def service_process(tmp_path: Path) -> Iterator[ServiceProcess]:
-    """A results service with a database of its own, running."""
+    """A running results service with a separate database."""
     made = ServiceProcess(tmp_path / "served")
     made.start()
     yield made

@@ -25,13 +25,13 @@ from treehammer.testbed.components import replica_files
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "tests" / "integration" / "datasets" / "tiny.toml"
-#: It has doors of both protocols.
+#: Site with doors of both protocols.
 DISTANT = "SITE_C"
 
 
 @pytest.fixture(scope="module")
 def settings(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """Those of somebody with ``tiny`` in the folder catalogue and at every site."""
+    """Settings of a user with ``tiny`` in the folder catalogue and at every site."""
     folder = tmp_path_factory.mktemp("access")
     found = config.load_settings(
         {"cache_dir": folder / "cache", "data_dir": folder / "data"}, environ={}, folder=folder
@@ -55,7 +55,7 @@ def types(settings: Settings, verb: str, *arguments: str) -> str:
 
 
 def measured(settings: Settings, *changes: str) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """What the test measured at the distant site: (door, 'direct', 'staged' or 'checksum') -> row."""
+    """Run the test at the distant site; return (door, access mode or 'checksum') -> row."""
     options = ("--sites", DISTANT, "-S", "dataset=tiny", "-S", "repeats=1", "--in-flight", "2")
     smaller = ("-P", "branches=1.0", "-P", "cache_mb=30", *changes)
     types(settings, "submit", str(ROOT / "hctests/access-modes"), *options, *smaller, "--wait")
@@ -71,7 +71,7 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
     doors = ("-P", "door=root,http,pinned")
     found = measured(settings, "-P", "root=6.40.00", *doors)
     lacking = {place for place, row in found.items() if row["failure_kind"] == "not-supported"}
-    # ROOT 6.40's wheel reads no http; what is copied by it, it reads.
+    # The wheel of ROOT 6.40 does not support http, but reads staged copies.
     assert lacking == {("http", "direct"), ("http", "checksum")}
     good = {place: row for place, row in found.items() if place not in lacking}
     assert len(good) == 7
@@ -83,7 +83,7 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
     for door in ("root", "http", "pinned"):
         staged = found[door, "staged"]
         assert staged["stagein_bytes"] == staged["file_size_bytes"]
-        assert staged["stagein_wall_s"] > 0.02, "there is a distance"
+        assert staged["stagein_wall_s"] > 0.02, "the site is distant"
         assert staged["access_rate_hz"] < staged["event_rate_hz"]
         assert staged["access_rate_hz"] < staged["events_read"] / staged["stagein_wall_s"]
         assert staged["file_class"] == "TFile"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from local_user import LocalUser
+from polling import wait_until
 from service_process import ServiceProcess, read_whole_rows
 
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
@@ -21,7 +20,7 @@ from treehammer.sql.write.store import Store
 def remembered(
     database: str,
 ) -> tuple[list[CampaignRow], list[JobRow], list[AttemptRow]]:
-    """Campaigns, jobs and attempts of a database, wherever they are followed."""
+    """Read campaigns, jobs and attempts of a database, without prefixes of external jobs."""
     with Store.open(database) as store:
         campaigns = store.campaigns()
         jobs = [job for one in campaigns for job in store.jobs(one.id)]
@@ -31,17 +30,10 @@ def remembered(
 
 
 def central(served: ServiceProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A verb that is typed where the service is."""
+    """Run a command on the database of the service."""
     command = [sys.executable, "-m", "treehammer", "--database", served.database]
     command += ["--data-dir", str(served.folder / "data"), *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd="/")
-
-
-def until(true: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.2)
 
 
 def test_service_has_same_rows_as_submitter(
@@ -55,7 +47,9 @@ def test_service_has_same_rows_as_submitter(
     )
     assert said.exception is None, said.output
     (bad,), (job,), _ = remembered(service_process.database)
-    assert (bad.name, job.state, job.batch_system) == ("bad", "queued", "local"), "told at once"
+    assert (bad.name, job.state, job.batch_system) == ("bad", "queued", "local"), (
+        "uploaded at submission"
+    )
     assert local_user.invoke_command("status", "bad", "--follow").exception is None
     local_user.write_payload(0)
     said = local_user.invoke_command("submit", str(local_user.test), "--name", "good", "--wait")
@@ -64,9 +58,11 @@ def test_service_has_same_rows_as_submitter(
     assert there == remembered(own.database)
     assert [campaign.name for campaign in there[0]] == ["good", "bad"]
     assert {job.state for job in there[1]} == {"done", "lost"}
-    assert {attempt.failure_class for attempt in there[2]} == {"", "lost"}, "without any record"
+    assert {attempt.failure_class for attempt in there[2]} == {"", "lost"}, (
+        "attempts without a record"
+    )
     assert read_whole_rows(own.database) == service_process.read_measurements()
-    # Its administrator can look, and nothing is asked of a queue that the service has not.
+    # The administrator of the service can read the status without access to the queue.
     good = json.loads(central(service_process, "status", "good", "--json").stdout)
     assert [(site["done"], site["lost"], site["failures"]) for site in good] == [(2, 0, {})]
     (listed, _) = json.loads(central(service_process, "status", "--json").stdout)
@@ -94,7 +90,7 @@ def test_service_leaves_running_jobs_to_submitter(
         local_user.invoke_command("status", "last")
         return [job.state for job in remembered(service_process.database)[1]] == ["running"]
 
-    until(runs, "the job runs, and the service knows")
+    wait_until(runs, "the service reports the job as running")
     before = remembered(service_process.database)
     (site,) = json.loads(central(service_process, "status", "last", "--json").stdout)
     assert (site["running"], site["lost"]) == (1, 0)
@@ -121,7 +117,7 @@ def test_failed_uploads_are_repeated(
     assert remembered(service_process.database) == ([], [], [])
     assert "not completely uploaded" not in local_user.invoke_command("collect", "last").output
     assert remembered(service_process.database) == remembered(local_user.settings.database)
-    # A service that has lost its database is told everything again.
+    # A service that lost its database receives everything again.
     service_process.end_process()
     for path in Path(service_process.folder).glob("central.db*"):
         path.unlink()
@@ -129,7 +125,7 @@ def test_failed_uploads_are_repeated(
     service_process.key.unlink()
     service_process.settings_for_user(local_user.settings)
     assert local_user.invoke_command("status", "last").exception is None
-    assert remembered(service_process.database) == ([], [], []), "it had acknowledged everything"
+    assert remembered(service_process.database) == ([], [], []), "everything was acknowledged"
     assert "not completely uploaded" not in local_user.invoke_command("collect", "last").output
     assert remembered(service_process.database) == remembered(local_user.settings.database)
 

@@ -57,7 +57,7 @@ def test_campaign_runs_at_many_sites(user: GridUser) -> None:
         )
         return list(json.loads(ads))
 
-    # A job enters the history a moment after its log has told that it ended.
+    # A job enters the history shortly after the event of its end.
     user.grid.wait_until(lambda: len(history()) == 8, "all jobs are in the history")
     for ad in history():
         assert [ad[name] for name in attributes][:1] == ['mine "$(x)" $$(DOLLARDOLLAR)(y)']
@@ -97,7 +97,7 @@ grep -q new "$BEARER_TOKEN_FILE" || test "$exec_it" || exit 9"""
     stopped = sum("stopped by the breaker" in message for message in messages)
     assert stopped >= 6 - failed - 1 > 0
     good_rows = [row for row in user.read_measurements() if not row["failure_class"]]
-    assert len(good_rows) == 12, "the other site went on"
+    assert len(good_rows) == 12, "the other site is unaffected"
 
     new = write_token(tmp_path / "new", end, secret="new")
     said = user.run_in_shell(
@@ -108,10 +108,10 @@ grep -q new "$BEARER_TOKEN_FILE" || test "$exec_it" || exit 9"""
     assert "24 of 24 measured" in said
     assert "breaker" not in said
     good_rows = [row for row in user.read_measurements() if not row["failure_class"]]
-    assert len(good_rows) == 24, "nothing is lost, nothing is doubled"
+    assert len(good_rows) == 24, "no measurement is lost or duplicated"
     assert "no job is held or was interrupted" in user.run_in_shell("resume", campaign)
     assert "removed" in user.run_in_shell("purge", campaign)
-    assert not (user.grid.submit_dir / campaign).exists(), "both submissions are gone"
+    assert not (user.grid.submit_dir / campaign).exists(), "both submissions are removed"
 
 
 def test_transient_failures_are_retried_within_budget(user: GridUser, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_transient_failures_are_retried_within_budget(user: GridUser, tmp_path: 
     user.set_payload("true")
     user.submit_campaign("--sites", f"{good},{bad},FAR", "-S", "repeats=1", "--wait")
     assert len(user.read_measurements()) == 4
-    # In the grid universe it is the other pool that tries again.
+    # In the grid universe, the remote pool retries the job.
     assert [(a.number, a.exit_code) for a in _attempts(user, "FAR")][-1] == (2, 0)
     helped = _attempts(user, good)
     assert [(a.number, a.exit_code) for a in helped] == [(1, 75), (2, 0)]

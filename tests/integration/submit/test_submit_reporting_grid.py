@@ -17,7 +17,7 @@ from treehammer.collectors.service_spec import TOKEN_FILE
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.campaign_polling import make_tracker
 
-#: Longer than the worker waits from one sending to the next.
+#: Seconds, longer than the worker's interval between uploads.
 NAP_S = 11
 
 
@@ -33,7 +33,7 @@ def user(pool: Grid, tmp_path: Path) -> Iterator[GridUser]:
 
 @pytest.fixture
 def service(user: GridUser, tmp_path: Path) -> Iterator[ServiceProcess]:
-    """One that shares the user's database."""
+    """A service that shares the user's database."""
     made = ServiceProcess(tmp_path / "served", database=user.settings.database)
     made.start()
     yield made
@@ -50,9 +50,9 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
         f"test -e {top}/job.json -a ! -e {top}/{TOKEN_FILE} || exit 9\nsleep {NAP_S}; env"
     )
     campaign = user.submit_campaign("--sites", f"{site},FAR", "-S", "repeats=1")
-    user.grid.wait_until(user.read_measurements, "the first result is there")
+    user.grid.wait_until(user.read_measurements, "the first result is reported")
     sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
-    assert sum(one["running"] for one in sites) >= 1, "it came before its job had ended"
+    assert sum(one["running"] for one in sites) >= 1, "reported before the job ended"
     with Store.open(user.settings.database) as store:
         done = (
             make_tracker(store, user.settings)
@@ -67,7 +67,9 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
     secrets = [path.read_text().strip().rpartition(".")[2] for path in held]
     secrets.append(service.key.read_text().strip().rpartition(".")[2])
     service.start()
-    user.grid.wait_until(lambda: len(user.read_measurements()) == 4, "all have been reported")
+    user.grid.wait_until(
+        lambda: len(user.read_measurements()) == 4, "all measurements are reported"
+    )
     user.grid.wait_until(lambda: not _queue(user, campaign), "the jobs have left the queue")
 
     told = user.grid.run_condor_command("condor_history", "-name", user.grid.pool.schedd_name, "-l")

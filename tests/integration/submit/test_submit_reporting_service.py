@@ -9,11 +9,11 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from local_user import LocalUser
+from polling import wait_until
 from service_process import ServiceProcess, read_whole_rows
 from spool_harness import SpoolHarness
 
@@ -24,20 +24,13 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.campaign_polling import make_tracker
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
-
-
 def finish(desk: LocalUser) -> None:
-    """Wait for the jobs without taking anything in."""
+    """Wait for the jobs without collecting their measurements."""
     with Store.open(desk.settings.database) as store:
         tracker, campaign = make_tracker(store, desk.settings), store.campaign("last")
-        until(
+        wait_until(
             lambda: all(job.state == "done" for job in tracker.refresh_jobs(campaign)),
-            "all are done",
+            "all jobs are done",
         )
 
 
@@ -53,7 +46,7 @@ def test_reported_and_collected_rows_are_equal(
     said = local_user.invoke_command("submit", str(local_user.test))
     assert said.exception is None, said.output
     finish(local_user)
-    assert local_user.read_measurements() == [], "nothing was collected yet"
+    assert local_user.read_measurements() == [], "nothing is collected yet"
     reported = service_process.read_measurements()
     assert len(reported) == 4
     service_process.end_process()
@@ -84,7 +77,7 @@ def test_unavailable_service_loses_nothing(
     collected = read_whole_rows(own.database)
     assert len(collected) == 4
     assert {row["failure_class"] for row in collected} == {None}
-    # What stayed behind is sent once the service is back: the very same rows.
+    # The remaining records are sent once the service is back.
     service_process.start()
     assert service_process.read_measurements() == []
     worker = next(local_user.settings.spool_dir.glob("jobs/*/1/inputs/worker.pyz"))
@@ -100,7 +93,7 @@ def test_shared_database_of_service_and_submitter(local_user: LocalUser, tmp_pat
         local_user.settings = served.settings_for_user(local_user.settings)
         assert local_user.invoke_command("submit", str(local_user.test)).exception is None
         finish(local_user)
-        assert len(local_user.read_measurements()) == 4, "they came by themselves"
+        assert len(local_user.read_measurements()) == 4, "reported by the jobs"
         assert "0 new measurements, 4 known" in local_user.invoke_command("collect", "last").output
         (lost, *_) = sandboxes(local_user)
         shutil.rmtree(lost)
@@ -118,8 +111,10 @@ def test_lost_sandbox_keeps_reported_measurements(local_user: LocalUser, tmp_pat
         own = local_user.settings
         local_user.settings = served.settings_for_user(own)
         assert local_user.invoke_command("submit", str(local_user.test)).exception is None
-        until(lambda: len(local_user.read_measurements()) == 4, "all were reported")
-        until(lambda: not bench.runner_pids(), "the runner has left")
+        wait_until(
+            lambda: len(local_user.read_measurements()) == 4, "all measurements are reported"
+        )
+        wait_until(lambda: not bench.runner_pids(), "the runner has ended")
         shutil.rmtree(local_user.settings.spool_dir)
         (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
         assert (site["done"], site["lost"], site["failures"]) == (2, 0, {})
@@ -139,14 +134,17 @@ def test_killed_service_loses_and_duplicates_nothing(
     )
     assert said.exception is None, said.output
     for _ in range(2):
-        before = len(service_process.read_measurements())
-        until(lambda: len(service_process.read_measurements()) > before, "another job has reported")  # noqa: B023
+        count = len(service_process.read_measurements())
+        wait_until(
+            lambda count=count: len(service_process.read_measurements()) > count,  # type: ignore[misc]
+            "another job has reported",
+        )
         service_process.end_process()
         time.sleep(2)
         service_process.start()
     finish(local_user)
     reported = service_process.read_measurements()
-    assert len(reported) == 16, "each is there, once"
+    assert len(reported) == 16, "each measurement is stored once"
     local_user.invoke_command("collect", "last")
     assert read_whole_rows(local_user.settings.database) == reported
     accounts = [json.loads((box / "attempt.json").read_text()) for box in sandboxes(local_user)]
@@ -164,7 +162,7 @@ def test_token_appears_only_in_its_file(
     said = local_user.invoke_command("submit", str(local_user.test), "--wait")
     assert said.exception is None, said.output
     tokens = list(local_user.settings.data_dir.rglob(TOKEN_FILE))
-    assert len(tokens) == 2, "with the input of each job, and in no sandbox"
+    assert len(tokens) == 2, "only in the input of each job"
     assert {stat.S_IMODE(path.stat().st_mode) for path in tokens} == {0o600}
     secrets = [path.read_bytes().strip().rpartition(b".")[2] for path in tokens]
     secrets.append(service_process.key.read_bytes().strip().rpartition(b".")[2])
@@ -197,7 +195,7 @@ def test_revoked_key_is_refused_before_submission(
         refused.append(error)
         return isinstance(error, ConfigError)
 
-    until(known, "the service has heard of it")
+    wait_until(known, "the service knows of the revocation")
     assert "was revoked" in str(refused[-1])
     assert "--no-service" in str(refused[-1])
     assert not local_user.settings.spool_dir.exists()

@@ -39,7 +39,7 @@ def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> RucioU
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked of Rucio in this process sets the variable."""
+    """Restore the variable that Rucio's clients in this process set."""
     monkeypatch.setenv("RUCIO_CONFIG", "")
 
 
@@ -58,7 +58,7 @@ def on_disk(hammer: RucioUser, site: str, did: str) -> Path:
 
 
 def test_sites_without_good_replica_are_skipped(hammer: RucioUser, tmp_path: Path) -> None:
-    """Nothing there, only in the catalogue, and of another size: three reasons, one site left."""
+    """Skip sites without replica, with a missing file, and with a file of wrong size."""
     manifest = write_dataset(hammer.datasets, "planned", {"one.root": os.urandom(5000)})
     spec = shell_test(tmp_path, "planned")
     hammer.run_datasets("place", "planned", "--sites", "SITE_A")
@@ -118,14 +118,16 @@ def test_measurements_of_bad_replica_do_not_count(hammer: RucioUser, tmp_path: P
     assert code == 1
     assert "1 measurement" in printed + said
     assert plausible(hammer) == {"SITE_A": [True], "SITE_B": [False]}
-    # Rucio copies it anew; what is measured then counts.
-    hammer.grid.wait_until(lambda: hammer.invoke_datasets(*verify)[0] == 0, "it is repaired", 120)
+    # Rucio replaces the replica; later measurements count.
+    hammer.grid.wait_until(
+        lambda: hammer.invoke_datasets(*verify)[0] == 0, "the replica is repaired", 120
+    )
     assert hammer.invoke_command(*submit)[0] == 0
     assert plausible(hammer) == {"SITE_A": [True, True], "SITE_B": [False, True]}
 
 
 def plausible(hammer: RucioUser) -> dict[str, list[bool]]:
-    """Site -> whether its measurements count, in the order of their start."""
+    """Return site -> plausibility of its measurements, in the order of their start."""
     columns = ("site", "started_us", "plausible")
     found: dict[str, list[bool]] = {}
     with Store.open(hammer.settings.database) as store:

@@ -25,13 +25,10 @@ def issuer(pool: Grid) -> ScitokenIssuer:
 
 
 class TokenDesk(GridUser):
-    """A user of the first pool, which knows it by a SciToken alone."""
+    """A user of the first pool who authenticates only by a SciToken."""
 
-    def comes_with(self, token: Path) -> None:
-        """Write the sites file anew, with this token.
-
-        All is spooled, as for a schedd on another machine.
-        """
+    def use_token(self, token: Path) -> None:
+        """Write a sites file with this token, and spooling as for a remote schedd."""
         config = write_client_config(self.grid, self.folder)
         pool = pool_from_sites_file(
             self.grid, config=config, scitoken_file=token, spool=True, submit_dir=None
@@ -44,7 +41,7 @@ class TokenDesk(GridUser):
         self.settings = replace(self.settings, sites_file=path)
 
     def checks(self) -> dict[str, dict[str, str]]:
-        """Check -> what a process of its own finds of the pool, since sessions last as long as one."""
+        """Check the pool in a new process, as sessions last as long as their process."""
         rows = json.loads(self.run_in_shell("sites", "check", "--json").partition("]")[0] + "]")
         return {row["check"]: row for row in rows if row["site"] == "pool first"}
 
@@ -55,7 +52,7 @@ def user(pool: Grid, tmp_path: Path) -> TokenDesk:
 
 
 def test_campaign_runs_with_scitoken(user: TokenDesk, issuer: ScitokenIssuer) -> None:
-    user.comes_with(issuer.write_token(user.folder / "scitoken"))
+    user.use_token(issuer.write_token(user.folder / "scitoken"))
     found = user.checks()
     assert found["token scitoken"]["finding"].startswith("valid until")
     assert f"accepts jobs of {SCITOKEN_USER}@{user.grid.pool.domain}" in found["schedd"]["finding"]
@@ -75,19 +72,19 @@ def test_campaign_runs_with_scitoken(user: TokenDesk, issuer: ScitokenIssuer) ->
 
 
 def test_unusable_scitokens_are_reported(user: TokenDesk, issuer: ScitokenIssuer) -> None:
-    user.comes_with(issuer.write_token(user.folder / "old", life_s=-100))
+    user.use_token(issuer.write_token(user.folder / "old", life_s=-100))
     found = user.checks()
     assert "expired at" in found["token old"]["finding"]
     assert "denies access" in found["collector"]["finding"]
     assert "scitoken_file" in found["collector"]["remedy"]
 
-    # The same name, and a key that the pool does not know.
-    user.comes_with(ScitokenIssuer().write_token(user.folder / "forged"))
+    # An issuer of the same name, with a key that the pool does not know.
+    user.use_token(ScitokenIssuer().write_token(user.folder / "forged"))
     found = user.checks()
     assert found["token forged"]["result"] == "ok"
     assert "denies access" in found["collector"]["finding"]
 
-    user.comes_with(issuer.write_token(user.folder / "reader", scope="condor:/READ"))
+    user.use_token(issuer.write_token(user.folder / "reader", scope="condor:/READ"))
     found = user.checks()
     assert found["collector"]["result"] == "ok"
     assert "denies access" in found["schedd"]["finding"]

@@ -41,8 +41,8 @@ def known(grid: Grid) -> sites_file.SitesFileContent:
     return sites_file.read_sites_file(grid.sites_file)
 
 
-def tried(folder: Path, site: Site, pool: HTCondorPool) -> Mapping[str, SiteProbeResult]:
-    """What ``sites check`` finds of a site, by check."""
+def probe(folder: Path, site: Site, pool: HTCondorPool) -> Mapping[str, SiteProbeResult]:
+    """Probe a site and return the results by check."""
     path = folder / "sites.toml"
     sites_file.write_sites_file([site], [pool], path)
     settings = dataclasses.replace(make_settings(folder), sites_file=path)
@@ -75,7 +75,7 @@ def test_testbed_passes_all_checks(grid: Grid, tmp_path: Path) -> None:
 def test_cache_with_files_passes(
     known: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
 ) -> None:
-    """It cannot look at the folders that it has of its own then."""
+    """With cached files, the cache server cannot list its own folders."""
     site = next(s for s in known.sites.values() if s.find_door("cache") and not s.grid_resource)
     cache = site.find_door("cache")
     assert cache is not None
@@ -110,7 +110,7 @@ def test_requirements_without_matching_slot_fail(
 ) -> None:
     site, pool = _first(known)
     wrong = dataclasses.replace(site, requirements='TARGET.GLIDEIN_Site == "NOWHERE"')
-    found = tried(tmp_path, wrong, pool)["machines"]
+    found = probe(tmp_path, wrong, pool)["machines"]
     assert found.result == PROBE_FAILED
     assert "0 of " in found.finding
     assert "stay idle" in found.remedy
@@ -119,14 +119,14 @@ def test_requirements_without_matching_slot_fail(
 def test_invalid_requirements_fail(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
     site, pool = _first(known)
     wrong = dataclasses.replace(site, requirements="TARGET.GLIDEIN_Site == (")
-    found = tried(tmp_path, wrong, pool)["machines"]
+    found = probe(tmp_path, wrong, pool)["machines"]
     assert found.result == PROBE_FAILED
     assert "not a ClassAd expression" in found.finding
 
 
 def test_unknown_schedd_fails(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
     site, pool = _first(known)
-    found = tried(tmp_path, site, dataclasses.replace(pool, schedd="other@nowhere"))
+    found = probe(tmp_path, site, dataclasses.replace(pool, schedd="other@nowhere"))
     assert found["collector"].result == PROBE_OK
     assert found["schedd"].result == PROBE_FAILED
     assert "no schedd other@nowhere" in found["schedd"].finding
@@ -134,7 +134,7 @@ def test_unknown_schedd_fails(known: sites_file.SitesFileContent, tmp_path: Path
 
 def test_unreachable_collector_fails(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
     site, pool = _first(known)
-    found = tried(tmp_path, site, dataclasses.replace(pool, collector="127.0.0.1:9"))
+    found = probe(tmp_path, site, dataclasses.replace(pool, collector="127.0.0.1:9"))
     assert found["collector"].result == PROBE_FAILED
     assert "does not answer" in found["collector"].finding
     assert found["schedd"].result == found["machines"].result == PROBE_SKIPPED
@@ -152,7 +152,7 @@ def test_unreachable_collector_fails(known: sites_file.SitesFileContent, tmp_pat
 def test_unusable_token_is_reported(
     known: sites_file.SitesFileContent, tmp_path: Path, claims: dict[str, int] | None, words: str
 ) -> None:
-    """``claims`` holds the end as seconds from now: names of tests do not depend on the moment."""
+    """``claims`` has expiry times relative to now, so that test names are stable."""
     site, pool = _first(known)
     tokens = tmp_path / "tokens"
     tokens.mkdir()
@@ -162,7 +162,7 @@ def test_unusable_token_is_reported(
         (tokens / "mine").chmod(0o600)
     path = tmp_path / "sites.toml"
     sites_file.write_sites_file([site], [dataclasses.replace(pool, token_dir=tokens)], path)
-    # In a process of its own: HTCondor keeps the session that a good token began.
+    # In a new process, as HTCondor keeps the sessions of valid tokens.
     done = subprocess.run(
         [sys.executable, "-m", "treehammer", "--sites-file", str(path), "sites", "check", "--json"],
         stdout=subprocess.PIPE,
@@ -183,13 +183,13 @@ def test_grid_resource_is_reached(
 ) -> None:
     site, pool = _first(known)
     there = dataclasses.replace(site, requirements="", grid_resource=grid.grid_resource)
-    assert tried(tmp_path, there, pool)["grid_resource"].result == PROBE_OK
+    assert probe(tmp_path, there, pool)["grid_resource"].result == PROBE_OK
     gone = dataclasses.replace(there, grid_resource="condor other@nowhere 127.0.0.1:9")
-    assert "does not answer" in tried(tmp_path, gone, pool)["grid_resource"].finding
+    assert "does not answer" in probe(tmp_path, gone, pool)["grid_resource"].finding
 
 
 def _first(known: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
-    """A site without doors to try, and its pool."""
+    """Return a site without reachable doors, and its pool."""
     site = next(iter(known.sites.values()))
     door = dataclasses.replace(site.doors[0], protocol="file", prefix="/nowhere")
     pool = known.pools[site.pool]
@@ -197,7 +197,7 @@ def _first(known: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
 
 
 def _token(claims: Mapping[str, Any]) -> str:
-    """An IDTOKEN signed with a key that no pool has."""
+    """Sign an IDTOKEN with a key that no pool has."""
     header = {"alg": "HS256", "kid": "POOL"}
     body = {"iss": "condor.testbed", "sub": "treehammer@condor.testbed", "iat": 1, **claims}
     signed = ".".join(_encoded(json.dumps(part).encode()) for part in (header, body))
