@@ -57,7 +57,7 @@ service_option = click.option(
 
 
 def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all submission options; the command receives ``terms``."""
+    """Add all submission options; the command receives ``options``."""
 
     @click.option("--in-flight", type=int, help="Concurrent jobs per door [default: 1].")
     @click.option(
@@ -103,10 +103,10 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
             else DEFAULT_WAIT_S
         )
         pace = _parse_pace(in_flight, spread, ramp)
-        terms = SubmissionOptions(
+        options = SubmissionOptions(
             pace, BreakerThreshold.parse(breaker), credentials, wait_s, service, patience_s
         )
-        return function(*args, terms=terms, **kwargs)
+        return function(*args, options=options, **kwargs)
 
     return wrapper
 

@@ -57,13 +57,13 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         name: str,
         axes: Mapping[str, tuple[str, ...]],
         overrides: Mapping[str, str],
-        terms: SubmissionOptions,
+        options: SubmissionOptions,
         **kwargs: Any,
     ) -> Any:
         names = tuple(part.strip() for part in sites.split(",") if part.strip())
         if not names:
             raise ConfigError("no site given", where="--sites", hint="Try --sites local.")
-        request = campaign_request.CampaignRequest(spec, axes, overrides, names, name, terms)
+        request = campaign_request.CampaignRequest(spec, axes, overrides, names, name, options)
         return function(*args, request=request, **kwargs)
 
     return wrapper

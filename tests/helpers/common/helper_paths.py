@@ -1,4 +1,4 @@
-"""Environment in which a Python process of a test imports the test helpers."""
+"""Environment in which another Python process can import the test helpers."""
 
 from __future__ import annotations
 

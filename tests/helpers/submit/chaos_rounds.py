@@ -1,9 +1,10 @@
-"""A campaign on this machine under seeded trouble, and what must be true when it is over.
+"""Local campaign under random failures, and checks of its outcome.
 
-``python tests/helpers/chaos.py kill|interrupt FOLDER SEED...`` runs one round for each seed.
+``python -m chaos_rounds kill|interrupt FOLDER SEED...`` runs one round for each seed, with the helper
+folders on PYTHONPATH.
 
-The user's commands are forks of this process, as loading Python anew would take longer than they do;
-runner, workers and payloads are what they always are.
+The user's commands are forks of this process, because starting Python takes longer than a command;
+runner, workers and payloads are real.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ mode = ["one", "two"]
 bundle = ["mode"]
 """
 
-# Each payload leaves the pids of itself and of a child that escapes its session.  Whoever meets
-# one of an earlier payload alive was not alone.  A killed one that its new parent has not asked after
-# yet, a zombie, is not alive.
+# Each payload records its pid and that of a child in another session.  A payload that meets a live
+# process of an earlier payload was not alone.  Killed processes that are not reaped yet (zombies) do
+# not count.
 PAYLOAD = """#!/bin/sh
 for pid in $(cat {folder}/pids 2>/dev/null); do
   state=$(grep State "/proc/$pid/status" 2>/dev/null) || continue
@@ -58,7 +59,7 @@ sleep 0.1
 echo '{{"format": 1, "values": {{}}, "extras": {{}}, "failure": null}}' > "$TREEHAMMER_RESULT"
 """
 
-#: A round that is not over after so many seconds hangs.
+#: Seconds after which a round counts as hanging.
 TIMEOUT_S = 240.0
 
 
@@ -67,12 +68,12 @@ class ChaosRound:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
-        self.dice = random.Random(seed)
+        self.random = random.Random(seed)
         self.settings = config.load_settings(
             {"data_dir": folder / "data"}, environ={}, folder=folder
         )
         self.bench = SpoolHarness(folder / "bench", spool=self.settings.spool_dir)
-        self.said = folder / "said"
+        self.output = folder / "output"
         self.test = folder / "test"
         self.test.mkdir()
         (self.test / "test.toml").write_text(TEST_TOML)
@@ -82,10 +83,10 @@ class ChaosRound:
         campaign_polling.LOCAL_POLL_S = 0.2
         self.deadline = time.monotonic() + TIMEOUT_S
 
-    # -- the user
+    # -- commands of the user
 
     def run_forked(self, action: Callable[[], object]) -> int:
-        """Do something in a process of its own; its pid."""
+        """Run a function in a forked process and return its pid."""
         pid = os.fork()
         if pid:
             return pid
@@ -93,9 +94,9 @@ class ChaosRound:
         try:
             os.setsid()
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            said = self.said.open("w")
-            os.dup2(said.fileno(), 1)
-            os.dup2(said.fileno(), 2)
+            output = self.output.open("w")
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
             action()
             code = 0
         except SystemExit as end:
@@ -108,7 +109,7 @@ class ChaosRound:
             os._exit(code)
 
     def start_command(self, *words: str) -> int:
-        """Type a command; its pid."""
+        """Start a treehammer command and return its pid."""
 
         def run() -> None:
             sys.argv = ["treehammer", "--data-dir", str(self.settings.data_dir), *words]
@@ -117,11 +118,11 @@ class ChaosRound:
         return self.run_forked(run)
 
     def start_submission(self) -> int:
-        """Type the submission; its pid."""
+        """Start the submission and return its pid."""
         return self.start_command("submit", str(self.test), "--wait", "-P", "root=none")
 
     def wait_exit_code(self, pid: int, seconds: float) -> int | None:
-        """Exit code as subprocess gives it, None while it lives after so many seconds."""
+        """Return the exit code as subprocess does; None if the process lives longer than ``seconds``."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             found, status = os.waitpid(pid, os.WNOHANG)
@@ -132,18 +133,18 @@ class ChaosRound:
         return None
 
     def wait_for_command(self, pid: int) -> int:
-        """Wait for the end of a command; its exit code."""
+        """Wait for the end of a command and return its exit code."""
         while (code := self.wait_exit_code(pid, 1.0)) is None:
             pass
         return code
 
     def read_logs(self) -> str:
-        """What the runners said, and the last command."""
-        files = (self.settings.spool_dir / "runner.log", self.said)
+        """Read the runner's log and the output of the last command."""
+        files = (self.settings.spool_dir / "runner.log", self.output)
         return "\n".join(f.read_text(errors="replace") for f in files if f.exists())
 
     def worker_pids(self) -> list[int]:
-        """Pids of the living workers."""
+        """List the pids of live workers."""
         found = []
         for path in self.settings.spool_dir.glob("jobs/*/*/attempt-*.pid"):
             with suppress(OSError, ValueError):
@@ -153,39 +154,39 @@ class ChaosRound:
         return found
 
     def campaign_ids(self) -> list[CampaignRow]:
-        """The campaigns the database has."""
+        """List the campaigns in the database."""
         if not (self.settings.data_dir / "results.db").exists():
             return []
         with Store.open(self.settings.database) as store:
             return store.campaigns()
 
-    # -- trouble
+    # -- failures
 
-    def kill_processes(self, command: int, whom: str) -> None:
-        """Kill some of the processes at work."""
+    def kill_processes(self, command: int, role: str) -> None:
+        """Kill the processes of one role, or of all."""
         victims = {
             "submitter": [command],
             "runner": self.bench.runner_pids(),
             "worker": self.worker_pids(),
         }
-        chosen = [pid for name, pids in victims.items() if whom in (name, "all") for pid in pids]
+        chosen = [pid for name, pids in victims.items() if role in (name, "all") for pid in pids]
         for pid in chosen:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def kill_repeatedly(self, times: int = 5) -> None:
-        """Submit, and kill again and again; whoever submitted looks again."""
+        """Submit and kill processes repeatedly; a killed command is followed by another."""
         command = self.start_submission()
         for _ in range(times):
-            code = self.wait_exit_code(command, self.dice.uniform(0.0, 1.2))
+            code = self.wait_exit_code(command, self.random.uniform(0.0, 1.2))
             if code is None:
-                whom = self.dice.choice(["submitter", "runner", "worker", "worker", "all"])
-                self.kill_processes(command, whom)
-                if whom not in ("submitter", "all"):
+                role = self.random.choice(["submitter", "runner", "worker", "worker", "all"])
+                self.kill_processes(command, role)
+                if role not in ("submitter", "all"):
                     continue
                 self.wait_for_command(command)
             else:
-                no_runner = code == 4 and "runner does not start" in self.said.read_text()
+                no_runner = code == 4 and "runner does not start" in self.output.read_text()
                 assert code in (0, 1) or no_runner, self.read_logs()
             command = (
                 self.start_command("status", "last", "--follow")
@@ -196,25 +197,25 @@ class ChaosRound:
         self.complete_campaigns()
 
     def interrupt_repeatedly(self, times: int = 4) -> None:
-        """Submit and collect, and press Ctrl-C again and again."""
+        """Submit and collect, and press Ctrl-C repeatedly."""
         for number in range(times):
             last = number == times - 1
             command = self.start_submission() if number % 2 == 0 else self.start_command("collect")
-            code = self.wait_exit_code(command, self.dice.uniform(0.0, 4.0 if last else 1.0))
+            code = self.wait_exit_code(command, self.random.uniform(0.0, 4.0 if last else 1.0))
             if code is None:
                 os.kill(command, signal.SIGINT)
                 code = self.wait_for_command(command)
-            said = self.said.read_text()
-            assert "Traceback" not in said, said
-            # 3: there was nothing to collect yet; -2: it had not begun, or was through.
-            assert code in (0, 1, 3, 130, -signal.SIGINT), f"{code}\n{said}"
-            if code == 130:  # before the verb began there is nothing to say
+            output = self.output.read_text()
+            assert "Traceback" not in output, output
+            # 3: nothing to collect yet; -2: interrupted before the start or after the end.
+            assert code in (0, 1, 3, 130, -signal.SIGINT), f"{code}\n{output}"
+            if code == 130:  # no message before the command starts
                 assert (
-                    "treehammer: interrupted; " in said
-                    or not said.partition("treehammer")[0].strip()
+                    "treehammer: interrupted; " in output
+                    or not output.partition("treehammer")[0].strip()
                 )
-            if "nothing was submitted" in said or "none of the jobs" in said:
-                assert not self.has_queued_jobs(), said
+            if "nothing was submitted" in output or "none of the jobs" in output:
+                assert not self.has_queued_jobs(), output
         self.complete_campaigns()
 
     def has_queued_jobs(self) -> bool:
@@ -224,7 +225,7 @@ class ChaosRound:
         return any(any(paths) for paths in found)
 
     def complete_campaigns(self) -> None:
-        """As a user does in the end: submit unless something was, and see every campaign through."""
+        """Submit unless something was submitted, and complete every campaign."""
         if not self.campaign_ids():
             assert self.wait_for_command(self.start_submission()) == 0, self.read_logs()
         for row in self.campaign_ids():
@@ -235,10 +236,10 @@ class ChaosRound:
                 self.read_logs()
             )
 
-    # -- what must be true
+    # -- checks
 
     def check_outcome(self) -> Counter[str]:
-        """Every job accounted for, nothing lost, nothing doubled; counts what came of the jobs."""
+        """Check that no job is lost or counted twice; return counts of outcomes."""
         seen: Counter[str] = Counter()
         check_database(self.settings.database)
         with Store.open(self.settings.database) as store:
@@ -281,12 +282,12 @@ class ChaosRound:
                 assert job.state in ("lost", "done"), job
                 assert last.failure_class in ("lost", "submission", "evicted"), last
                 seen["failed"] += job.planned_measurements
-            seen["again"] += len(mine) - 1
+            seen["retried"] += len(mine) - 1
         assert seen["measured"] + seen["failed"] == campaign.planned_measurements
         return seen
 
     def end_processes(self) -> None:
-        """End what is left of the round."""
+        """End the remaining processes of the round."""
         self.bench.kill_runner()
         self.bench.end_processes()
         for pid in self._payload_pids():
@@ -295,20 +296,22 @@ class ChaosRound:
                     os.kill(pid, signal.SIGKILL)
 
 
-def run_rounds(what: str, folder: Path, seeds: list[int]) -> Iterator[tuple[int, Counter[str]]]:
-    """Run a round for each seed and check it; its folder stays where it failed."""
+def run_rounds(failure: str, folder: Path, seeds: list[int]) -> Iterator[tuple[int, Counter[str]]]:
+    """Run and check a round for each seed; the folder of a failed round is kept."""
     for seed in seeds:
-        place = Path(tempfile.mkdtemp(prefix=f"{what}-{seed}-", dir=folder))
-        trouble = ChaosRound(place, seed)
+        place = Path(tempfile.mkdtemp(prefix=f"{failure}-{seed}-", dir=folder))
+        chaos = ChaosRound(place, seed)
         try:
-            {"kill": trouble.kill_repeatedly, "interrupt": trouble.interrupt_repeatedly}[what]()
-            seen = trouble.check_outcome()
+            {"kill": chaos.kill_repeatedly, "interrupt": chaos.interrupt_repeatedly}[failure]()
+            outcomes = chaos.check_outcome()
         finally:
-            trouble.end_processes()
+            chaos.end_processes()
         shutil.rmtree(place)
-        yield seed, seen
+        yield seed, outcomes
 
 
 if __name__ == "__main__":
-    for seed, seen in run_rounds(sys.argv[1], Path(sys.argv[2]), [int(s) for s in sys.argv[3:]]):
-        print(seed, dict(seen), flush=True)
+    for seed, outcomes in run_rounds(
+        sys.argv[1], Path(sys.argv[2]), [int(s) for s in sys.argv[3:]]
+    ):
+        print(seed, dict(outcomes), flush=True)

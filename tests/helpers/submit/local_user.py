@@ -1,4 +1,4 @@
-"""Local user with a shell test that needs no ROOT, a database and a queue."""
+"""User with a shell test that needs no ROOT, with their own database and queue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ echo '{{"format": 1, "values": {{}}, "extras": {{"answer": 42}}, "failure": null
 
 
 class LocalUser:
-    """A user with a test, a database and a queue."""
+    """User with a test, a database and a queue."""
 
     def __init__(
         self, folder: Path, data_dir: Path | None = None, database: str | None = None
@@ -68,7 +68,7 @@ class LocalUser:
         )
 
     def run_in_new_process(self, verb: str, *arguments: str) -> str:
-        """Run a command in a new process and return its output."""
+        """Run a command in another process and return its output."""
         code = (
             "import sys; from pathlib import Path; from treehammer import config;"
             "from treehammer.cli import cli;"

@@ -1,4 +1,4 @@
-"""A spool with a stand-in for the worker, and means to look at what came of its jobs."""
+"""Spool with a stand-in for the worker, and access to the results of its jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local import job_processes
 from treehammer.submit.batch.local.local_batch import LocalBatch
 
-# Leaves what the real worker leaves, takes as long as it is told, and notes when it ran.
+# Writes the files of a real worker, runs for the given time, and logs its start and end.
 STAND_IN_WORKER = """
 import json, os, signal, subprocess, sys, time
 cluster, number = os.getcwd().split(os.sep)[-3:-1]
@@ -43,7 +43,7 @@ sys.exit(3 if mode == "fail" else 0)
 
 
 class SpoolHarness:
-    """Makes descriptions for the stand-in and looks at what came of them."""
+    """Describes jobs for the stand-in worker and reads their results."""
 
     def __init__(self, folder: Path, spool: Path | None = None) -> None:
         self.folder = folder
@@ -84,7 +84,7 @@ class SpoolHarness:
     def wait_for_status(self, test: Callable[[], bool], seconds: float = 30) -> None:
         deadline = time.monotonic() + seconds
         while not test():
-            assert time.monotonic() < deadline, "waited in vain"
+            assert time.monotonic() < deadline, f"not true after {seconds} s"
             time.sleep(0.05)
 
     def wait_until_final(self, batch_ids: list[str], seconds: float = 40) -> list[JobState]:
@@ -113,11 +113,11 @@ class SpoolHarness:
         self.wait_for_status(lambda: not self.runner_pids())
 
     def job_pids(self, batch_id: str) -> list[int]:
-        """Pids of the living processes of a job."""
+        """List the pids of a job's live processes."""
         return list(job_processes.find_marked_processes(self._job(batch_id)))
 
     def end_processes(self) -> dict[str, int]:
-        """Kill what is left of any job; how many processes each had left."""
+        """Kill all processes of every job; return batch id -> number of killed processes."""
         return {b: job_processes.kill_job_processes(self._job(b)) for b in self.batch_ids()}
 
     def _job(self, batch_id: str) -> Path:

@@ -1,4 +1,4 @@
-"""A campaign of two jobs, a batch system that says what a test wants, and the tracker between them."""
+"""Campaign of two jobs with a fake batch system and a tracker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW_US = CREATED_US + 10_000_000
 
 
 class FakeBatch:
-    """A batch system whose answers a test sets."""
+    """Batch system whose answers are set by the test."""
 
     name = "local"
 
@@ -76,7 +76,7 @@ class FakeBatch:
 
 
 class TrackingHarness:
-    """A campaign of two jobs with two measurements each, its fake batch system and its tracker."""
+    """Campaign of two jobs with two measurements each, its fake batch system and its tracker."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self.plan: Plan = make_local_plan(folder / "test", TWO_ROUNDS)

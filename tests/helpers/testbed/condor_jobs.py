@@ -1,4 +1,4 @@
-"""Cheap jobs for an HTCondor pool, handed to the batch system as rendering does."""
+"""Cheap jobs for an HTCondor pool, passed to the batch system like rendered ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ on_exit_remove = (ExitBySignal =!= true && ExitCode =!= 75) || NumShadowStarts >
 requirements = TARGET.GLIDEIN_Site == "{site}"
 """
 
-# Told its attempt, the folder of its output and what to do.
+# Arguments: number of the attempt, output folder, action.
 PAYLOAD = """
 PATH=/usr/bin:/bin
 mkdir "$2/records" && cp job.json "$2/records/r.json" && cp job.json "$2/seen.json"
@@ -48,7 +48,7 @@ exit 0
 
 
 def pool_from_sites_file(grid: Grid, second: bool = False, **changes: Any) -> HTCondorPool:
-    """A pool of a testbed as its sites file has it."""
+    """Return a pool of a testbed as in its sites file."""
     env = grid.second.client_env if second else grid.env
     name = "second" if second else "first"
     known = {"submit_dir": grid.submit_dir, "config": Path(env["CONDOR_CONFIG"])}
@@ -56,11 +56,11 @@ def pool_from_sites_file(grid: Grid, second: bool = False, **changes: Any) -> HT
 
 
 class CondorJobs:
-    """A campaign of cheap jobs in one pool.
+    """Campaign of cheap jobs in one pool.
 
     Args:
         batch: the batch system.
-        folder: for what is submitted.
+        folder: folder for the inputs.
     """
 
     def __init__(self, batch: HTCondorBatch, folder: Path) -> None:
@@ -73,8 +73,8 @@ class CondorJobs:
         (folder / "worker.pyz").write_text("worker")
 
     def describe_jobs(self, prefix: str, count: int, text: str) -> list[JobDescription]:
-        """Descriptions of jobs of one text, named by a prefix and their number."""
-        found = []
+        """Describe jobs with one description, named by a prefix and their number."""
+        jobs = []
         for number in range(count):
             job_id = f"{prefix}{number}"
             job = self.folder / f"{job_id}.json"
@@ -84,27 +84,30 @@ class CondorJobs:
                 "worker.pyz": self.folder / "worker.pyz",
                 "payload": self.folder / "payload",
             }
-            found.append(JobDescription(job_id, text, inputs))
-        return found
+            jobs.append(JobDescription(job_id, text, inputs))
+        return jobs
 
     def submit(self, jobs: Iterable[JobDescription]) -> Mapping[str, str]:
-        """Queue jobs of this campaign; job id -> batch id."""
+        """Queue jobs of this campaign and return job id -> batch id."""
         found = self.batch.submit(self.campaign, list(jobs))
         self.ids |= found
         return found
 
     def statuses(self) -> dict[str, JobStatus]:
-        """Job id -> status of all that were submitted."""
+        """Return job id -> status of all submitted jobs."""
         found = self.batch.query(self.ids.values())
         return {job_id: found[batch_id] for job_id, batch_id in self.ids.items()}
 
     def wait_until(
-        self, true: Callable[[Mapping[str, JobStatus]], bool], what: str, patience_s: float = 90
+        self,
+        condition: Callable[[Mapping[str, JobStatus]], bool],
+        description: str,
+        patience_s: float = 90,
     ) -> dict[str, JobStatus]:
-        """Ask again and again until something is true of the statuses."""
+        """Query until a condition is true of the statuses."""
         end = time.monotonic() + patience_s
-        while not true(found := self.statuses()):
-            assert time.monotonic() < end, f"not so after {patience_s} s: {what}\n{found}"
+        while not condition(found := self.statuses()):
+            assert time.monotonic() < end, f"not true after {patience_s} s: {description}\n{found}"
             time.sleep(0.3)
         return found
 
@@ -112,7 +115,7 @@ class CondorJobs:
         """Wait until all jobs are final."""
         return self.wait_until(
             lambda found: all(status.state.is_final for status in found.values()),
-            "all jobs are over",
+            "all jobs have ended",
             patience_s,
         )
 
@@ -128,7 +131,7 @@ class CondorJobs:
         return self.wait_until(execute, f"{job_ids} execute")
 
     def queued_ads(self) -> list[Mapping[str, Any]]:
-        """Job and cluster ads of the campaign in the queue, as the schedd has them."""
+        """Return the job and cluster ads of the campaign in the queue."""
         wanted = ["ClusterId", "ProcId", "TreehammerJob", "TreehammerSubmission"]
 
         def query(schedd: Any) -> list[Mapping[str, Any]]:
@@ -140,7 +143,7 @@ class CondorJobs:
         return self.batch.connection.query_schedd(query)
 
     def output_files(self, job_id: str) -> dict[int, set[str]]:
-        """Attempt -> names of the files that came back of a job."""
+        """Return attempt -> names of a job's output files."""
         return {
             number: {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
             for number, path in self.batch.sandboxes(self.ids[job_id]).items()
@@ -148,5 +151,5 @@ class CondorJobs:
 
 
 def submit_text(what: str = "ok", site: str = "SITE_A", at_once: int = 10, disk: int = 10) -> str:
-    """A submit description of jobs that do so at a site."""
+    """Return a submit description of jobs with that action at a site."""
     return SUBMIT_TEXT.format(what=what, site=site, at_once=at_once, disk=disk)

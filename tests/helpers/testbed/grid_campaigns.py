@@ -1,4 +1,4 @@
-"""Campaigns of real ROOT reads at the sites of a testbed, and the service that shows them meanwhile."""
+"""Campaigns of real ROOT reads at a testbed's sites, with a results service."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from treehammer.testbed.components import replica_files
 
 DATASET = "tiny"
 _SPEC = REPOSITORY / "tests" / "integration" / "datasets" / "tiny.toml"
-#: Two sites read both releases, one of them a replica that is broken on its disk.
+#: Two sites read both releases, one of them a corrupt replica.
 NIGHTLY_CAMPAIGN, GOOD_SITE, BROKEN_SITE = "nightly", "SITE_A", "SITE_B"
-#: The third one has a door of a protocol that the release does not speak.
+#: The third site has a door with a protocol that the release does not support.
 DOORS_CAMPAIGN, DISTANT_SITE = "every way in", "SITE_C"
 RELEASES = ("6.38.00", "6.40.00")
 
 
 @dataclass(frozen=True)
 class GridCampaigns:
-    """A user with two campaigns that are over.
+    """User with two completed campaigns.
 
     Attributes:
-        folder: the user's data directory, with the database.
-        address: of the service on it, to which the jobs report.
-        flags: with which the user types commands.
+        folder: the user's data directory with the database.
+        address: URL of the service, to which the jobs report.
+        cli_flags: global options of the user's commands.
     """
 
     folder: Path
@@ -47,11 +47,11 @@ class GridCampaigns:
     cli_flags: tuple[str, ...]
 
     def command_line(self, *words: str) -> list[str]:
-        """A command of the user's."""
+        """Return a command line with the user's global options."""
         return [sys.executable, "-m", "treehammer", *self.cli_flags, *words]
 
     def run_command(self, *words: str, codes: tuple[int, ...] = (0,)) -> str:
-        """Type a command; what it printed."""
+        """Run a command and return its output."""
         done = subprocess.run(
             self.command_line(*words), capture_output=True, text=True, check=False, cwd=self.folder
         )
@@ -59,7 +59,7 @@ class GridCampaigns:
         return done.stdout
 
     def start_command(self, *words: str) -> subprocess.Popen[str]:
-        """Type a command that takes long."""
+        """Start a long command."""
         return subprocess.Popen(
             self.command_line(*words),
             stdout=subprocess.PIPE,
@@ -69,7 +69,7 @@ class GridCampaigns:
         )
 
     def query_database(self, columns: str, where: str = "1") -> list[tuple[Any, ...]]:
-        """Ask the database's file itself."""
+        """Query the database file directly."""
         tables = " join ".join(
             ["measurement", *(f"{one.name} on {one.name}.id = {one.key}" for one in DIMENSIONS)]
         )
@@ -79,7 +79,7 @@ class GridCampaigns:
 
 @contextmanager
 def run_grid_campaigns(grid: Grid, folder: Path) -> Iterator[GridCampaigns]:
-    """Have two campaigns run at three sites, reporting to the service; see :data:`NIGHTLY` and :data:`DOORS`."""
+    """Run :data:`NIGHTLY_CAMPAIGN` and :data:`DOORS_CAMPAIGN`, which report to the service."""
     catalogue = FolderCatalogue(folder / "cache" / "datasets")
     software = config.load_settings().software_dir
     catalogue.make(
@@ -88,7 +88,7 @@ def run_grid_campaigns(grid: Grid, folder: Path) -> Iterator[GridCampaigns]:
     )
     replica_files.place_dataset(DATASET, catalogue, grid.box)
     broken = replica_files.replica_path(grid.box, BROKEN_SITE, DATASET, f"{DATASET}.root")
-    whole = broken.read_bytes()
+    content = broken.read_bytes()
     replica_files.corrupt_file(broken)
     key = folder / "submit.key"
     try:
@@ -107,11 +107,11 @@ def run_grid_campaigns(grid: Grid, folder: Path) -> Iterator[GridCampaigns]:
             _run_both_campaigns(results)
             yield results
     finally:
-        broken.write_bytes(whole)
+        broken.write_bytes(content)
 
 
 def _run_both_campaigns(results: GridCampaigns) -> None:
-    """Both at once, until they are over; some fail, as they should."""
+    """Run both campaigns concurrently to their end; some measurements fail on purpose."""
     few = ("-S", f"dataset={DATASET}", "-S", "rounds=1", "-S", "passes=2", "-P", "cache_mb=30")
     nightly = results.start_command(
         *("submit", f"{REPOSITORY}@HEAD:hctests/ttree-read", "--name", NIGHTLY_CAMPAIGN, *few),
@@ -123,7 +123,7 @@ def _run_both_campaigns(results: GridCampaigns) -> None:
         *("-P", "access=direct", "-P", "door=root,http", "-P", "branches=1.0"),
         *("--in-flight", "2", "--wait"),
     )
-    for submitting in (nightly, doors):
-        said, _ = submitting.communicate(timeout=300)
-        assert submitting.returncode == 1, said
+    for process in (nightly, doors):
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 1, output
     results.run_command("compare", *RELEASES, "--campaign", NIGHTLY_CAMPAIGN, codes=(0, 1))

@@ -1,7 +1,7 @@
-"""A testbed for the tests of a session, and the handles by which they break it.
+"""Testbed for the tests of a session, and ways to break it.
 
-``pool`` is the HTCondor pool alone, with a second one for the grid universe; ``grid`` has the sites'
-storages too; ``rucio_grid`` has Rucio and a database for results besides, and no second pool.
+``pool`` is the HTCondor pool alone, with a second one for the grid universe; ``grid`` also has the
+sites' storage; ``rucio_grid`` has Rucio and a results database as well, but no second pool.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ from treehammer.testbed.core import lifecycle, mount_namespace, workspace
 from treehammer.testbed.core.component import Component, Workspace
 
 SITE_COUNT = 3
-#: Seconds after which what should happen will not.
+#: Seconds to wait for an expected state.
 TIMEOUT_S = 60.0
 
 
 class Grid:
-    """A testbed that is up.
+    """A running testbed.
 
     Attributes:
         box: the testbed.
-        parts: what it was brought up with.
+        parts: its components.
         pool: its HTCondor pool.
-        second: the pool that the grid universe leads to.
-        sites_file: to submit with; there is one where all parts are up.
-        submit_dir: where inputs and outputs of jobs lie.
-        env: environment of a user's HTCondor commands; CONDOR_CONFIG in it is all that the Python
-            bindings need.
+        second: the pool behind the grid universe.
+        sites_file: sites file; exists if all components run.
+        submit_dir: folder of the jobs' inputs and outputs.
+        env: environment of a user's HTCondor commands; the Python bindings need only CONDOR_CONFIG.
     """
 
     def __init__(self, box: Workspace, parts: Sequence[Component] = ()) -> None:
@@ -55,45 +54,45 @@ class Grid:
 
     @property
     def grid_resource(self) -> str:
-        """Of the grid universe, into the second pool."""
+        """Grid resource of the second pool."""
         return condor_pool.grid_resource_of(self.box)
 
     def run_condor_command(self, *command: str, **env: str) -> str:
-        """Run one of HTCondor's commands as a user; what it printed."""
+        """Run a command of HTCondor as a user and return its output."""
         return subprocess.run(
             command,
             env={**self.env, **env},
-            executable=_find_pids(command[0], self.env["PATH"]),
+            executable=_find_program(command[0], self.env["PATH"]),
             check=True,
             stdout=subprocess.PIPE,
             text=True,
         ).stdout
 
     def run_admin_command(self, *command: str) -> str:
-        """Run one of HTCondor's commands as an administrator of the pool."""
+        """Run a command of HTCondor as an administrator of the pool."""
         tokens = str(self.pool.admin_token_folder)
         return self.run_condor_command(*command, _CONDOR_SEC_TOKEN_DIRECTORY=tokens)
 
     # -- sites
 
     def registered_sites(self) -> set[str]:
-        """Names of the sites that the collector knows."""
+        """Return the names of the sites known to the collector."""
         return set(self.run_condor_command("condor_status", "-af", "GLIDEIN_Site").split())
 
     def stop_site(self, site: str) -> None:
-        """Take a site off: its jobs are evicted at once, and nothing starts there."""
+        """Stop a site: its jobs are evicted at once and no job starts there."""
         self.run_admin_command("condor_off", "-fast", "-subsystem", f"STARTD_{site}")
         self.wait_until(lambda: not self._startd_processes(site), f"{site} stops")
         self.wait_until(lambda: site not in self.registered_sites(), f"{site} is forgotten")
 
     def start_site(self, site: str) -> None:
-        """Bring a site back."""
+        """Start a stopped site."""
         self.run_admin_command("condor_on", "-subsystem", f"STARTD_{site}")
         self.wait_until(lambda: site in self.registered_sites(), f"{site} is back")
 
     @contextmanager
     def without_site(self, site: str) -> Iterator[None]:
-        """Have no such site while the block runs."""
+        """Stop a site while the block runs."""
         self.stop_site(site)
         try:
             yield
@@ -102,7 +101,7 @@ class Grid:
 
     @contextmanager
     def with_small_disk(self, site: str, mebibytes: int) -> Iterator[None]:
-        """Have so little room for jobs at a site while the block runs."""
+        """Limit a site's disk space for jobs while the block runs."""
         size = self.pool.site_folder(site) / "execute_mb"
         self.stop_site(site)
         try:
@@ -118,17 +117,17 @@ class Grid:
     # -- processes
 
     def startd_pid(self, site: str) -> int:
-        """Pid of a site's startd."""
+        """Return the pid of a site's startd."""
         (pid,) = self._startd_processes(site)
         return pid
 
     def schedd_pid(self) -> int:
-        """Pid of the schedd."""
+        """Return the pid of the schedd."""
         (pid,) = self._daemon_processes(lambda words: words[0].endswith("condor_schedd"))
         return pid
 
     def starter_pids(self, site: str) -> list[int]:
-        """Pids of the starters of the jobs at a site."""
+        """List the pids of the starters of a site's jobs."""
         below = psutil.Process(self.startd_pid(site)).children()
         return [one.pid for one in below if one.name() == "condor_starter"]
 
@@ -149,9 +148,9 @@ class Grid:
         return found
 
     def kill_startd(self, site: str, *, with_jobs: bool = True) -> None:
-        """Kill a site's startd, and by default all that it started, as when a machine dies.
+        """Kill a site's startd, by default with its jobs, as when a machine fails.
 
-        The master starts another one within seconds; see :meth:`until`.
+        The master restarts it within seconds; see :meth:`wait_until`.
         """
         pid = self.startd_pid(site)
         below = psutil.Process(pid).children(recursive=True) if with_jobs else []
@@ -159,26 +158,28 @@ class Grid:
             _kill_process(victim)
 
     def kill_schedd(self) -> None:
-        """Kill the schedd; the master starts another one within seconds."""
+        """Kill the schedd; the master restarts it within seconds."""
         _kill_process(self.schedd_pid())
 
     def is_schedd_answering(self) -> bool:
-        """Whether the schedd takes questions."""
+        """Whether the schedd answers queries."""
         with suppress(subprocess.CalledProcessError):
             self.run_condor_command("condor_q", "-totals")
             return True
         return False
 
     @staticmethod
-    def wait_until(true: Callable[[], object], what: str, patience_s: float = TIMEOUT_S) -> None:
-        """Wait until something is true; fail when it does not become so."""
+    def wait_until(
+        condition: Callable[[], object], description: str, patience_s: float = TIMEOUT_S
+    ) -> None:
+        """Wait for a condition; fail after ``patience_s`` seconds."""
         end = time.monotonic() + patience_s
-        while not true():
-            assert time.monotonic() < end, f"not so after {patience_s:.0f} s: {what}"
+        while not condition():
+            assert time.monotonic() < end, f"not true after {patience_s:.0f} s: {description}"
             time.sleep(0.1)
 
 
-def _find_pids(program: str, path: str) -> Path:
+def _find_program(program: str, path: str) -> Path:
     return next(p for folder in path.split(":") if (p := Path(folder, program)).exists())
 
 
@@ -192,7 +193,7 @@ def _print_progress(text: str) -> None:
 
 
 def _remove_orphans() -> None:
-    """Take down what sessions left that were killed."""
+    """Take down testbeds of killed sessions."""
     for folder in workspace.workspaces_folder().glob("t[0-9]*-*"):
         pid = folder.stem[1:].partition("-")[0]
         if pid.isdigit() and not start_time(int(pid)):
@@ -211,9 +212,9 @@ def run_testbed(
     second_pool: bool,
     rucio: bool,
 ) -> Iterator[Grid]:
-    """A testbed of this process; skips the test where the machine cannot have one.
+    """Run a testbed for this process; skips the test if the machine does not support one.
 
-    With Rucio there is a database for results, too.
+    With Rucio it includes a results database.
     """
     box = workspace.define_workspace(
         f"t{os.getpid()}-{name}",
@@ -240,7 +241,7 @@ def run_testbed(
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Grid]:
-    """HTCondor alone: three sites, and a second pool."""
+    """HTCondor only: three sites and a second pool."""
     with run_testbed(
         "pool", component_list.build_pools, SITE_COUNT, second_pool=True, rucio=False
     ) as grid:
@@ -249,7 +250,7 @@ def pool() -> Iterator[Grid]:
 
 @pytest.fixture(scope="session")
 def grid() -> Iterator[Grid]:
-    """All of a testbed: three sites with their storage, and a second pool."""
+    """Full testbed: three sites with their storage, and a second pool."""
     with run_testbed(
         "grid", component_list.build_components, SITE_COUNT, second_pool=True, rucio=False
     ) as grid:
@@ -258,7 +259,7 @@ def grid() -> Iterator[Grid]:
 
 @pytest.fixture(scope="session")
 def rucio_grid() -> Iterator[Grid]:
-    """All of a testbed, Rucio, and a database for results: three sites, the last of them distant."""
+    """Full testbed with Rucio and a results database: three sites, the last of them distant."""
     with run_testbed(
         "rucio", component_list.build_components, SITE_COUNT, second_pool=False, rucio=True
     ) as grid:

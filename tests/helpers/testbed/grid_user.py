@@ -1,4 +1,4 @@
-"""A user at a desk with sites beside this machine: the sites of a testbed's pool, without storage."""
+"""User with the sites of a testbed's pool, without their storage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ unit = "1"
 
 
 class GridUser(LocalUser):
-    """A user with a shell test, a database and a sites file."""
+    """User with a shell test, a database and a sites file."""
 
     def __init__(self, folder: Path, grid: Grid) -> None:
         super().__init__(folder)
@@ -57,7 +57,7 @@ class GridUser(LocalUser):
         )
 
     def write_sites_file(self, **changes: Mapping[str, object]) -> None:
-        """Write the sites file; ``changes`` are of sites, by name."""
+        """Write the sites file; ``changes`` are changed fields of sites, by name."""
         for name, values in changes.items():
             self.sites[name] = replace(self.sites[name], **values)  # type: ignore[arg-type]
         path = self.folder / "sites.toml"
@@ -65,20 +65,20 @@ class GridUser(LocalUser):
         self.settings = replace(self.settings, sites_file=path)
 
     def set_payload(self, script: str) -> None:
-        """Have jobs run a script that then reports an answer."""
+        """Make jobs run a script and then report an answer."""
         result = '{"format": 1, "values": {}, "extras": {"answer": 42}, "failure": null}'
         (self.test / "run.sh").write_text(
             f"#!/bin/sh\n{script}\necho '{result}' > \"$TREEHAMMER_RESULT\"\n"
         )
 
     def submit_campaign(self, *arguments: str) -> str:
-        """Submit, and return the campaign's identity."""
+        """Submit and return the campaign's id."""
         done = self.invoke_command("submit", str(self.test), *arguments)
         assert done.exception is None, (done.output, done.exception)
         return self.last_campaign_id()
 
     def run_in_shell(self, *arguments: str) -> str:
-        """What another shell prints, errors included."""
+        """Run a command in another process and return its output, including errors."""
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "treehammer"),

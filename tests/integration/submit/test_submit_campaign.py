@@ -1,4 +1,4 @@
-"""A whole campaign on this machine: real worker, real queue, the verbs as a user types them."""
+"""Complete local campaigns with real worker, queue and commands."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_status_and_collect_from_another_shell(local_user: LocalUser) -> None:
     campaign = local_user.last_campaign_id()
     assert campaign in local_user.run_in_new_process("status")
     local_user.run_in_new_process("status", campaign[:6], "--follow", "--json")
-    assert len(local_user.read_measurements()) == 4, "who looks takes in what was measured"
+    assert len(local_user.read_measurements()) == 4, "status stores new measurements"
     assert "0 new measurements, 4 known" in local_user.run_in_new_process("collect", campaign)
     (site,) = json.loads(local_user.run_in_new_process("status", "last", "--json"))
     assert (site["site"], site["done"], site["failures"]) == ("local", 2, {})
 
 
-def test_killed_submitter_and_killed_runner_lose_and_double_nothing(local_user: LocalUser) -> None:
+def test_killed_submitter_and_runner_lose_nothing(local_user: LocalUser) -> None:
     local_user.write_payload(0.7)
     code = (
         "from treehammer import config; from treehammer.submit.lifecycle import campaign_request, submission;"
@@ -67,7 +67,7 @@ def test_killed_submitter_and_killed_runner_lose_and_double_nothing(local_user: 
     assert {row["failure_class"] for row in rows} == {None}
 
 
-def test_a_killed_worker_leaves_nothing_of_its_payload_behind(local_user: LocalUser) -> None:
+def test_payload_of_killed_worker_is_killed(local_user: LocalUser) -> None:
     escaped = local_user.folder / "escaped"
     (local_user.test / "run.sh").write_text(
         f"#!/bin/sh\nsetsid sleep 600 &\necho $! > {escaped}.new\nmv {escaped}.new {escaped}\nwait\n"
@@ -82,7 +82,7 @@ def test_a_killed_worker_leaves_nothing_of_its_payload_behind(local_user: LocalU
     local_user.invoke_command("cancel", "last")
 
 
-def test_cancel_keeps_what_was_measured(local_user: LocalUser) -> None:
+def test_cancel_keeps_measurements(local_user: LocalUser) -> None:
     local_user.write_payload(0.1)
     (local_user.test / "test.toml").write_text(
         TEST_TOML.replace('"two"]', '"two"]\nnap = ["0.1", "500"]')
@@ -103,7 +103,7 @@ def test_cancel_keeps_what_was_measured(local_user: LocalUser) -> None:
     assert isinstance(local_user.invoke_command("cancel", "last").exception, NothingToDoError)
 
 
-def test_failures_are_counted_by_class_and_change_the_exit_code(local_user: LocalUser) -> None:
+def test_failures_set_exit_code(local_user: LocalUser) -> None:
     (local_user.test / "run.sh").write_text("#!/bin/sh\nexit 3\n")
     result = local_user.invoke_command("submit", str(local_user.test), "--wait", "-S", "repeats=1")
     assert result.return_value == 1
@@ -111,7 +111,7 @@ def test_failures_are_counted_by_class_and_change_the_exit_code(local_user: Loca
     assert site["failures"] == {"payload": 2}
 
 
-def test_what_went_wrong_is_told_once_with_the_payloads_own_words(local_user: LocalUser) -> None:
+def test_payload_output_is_printed_once(local_user: LocalUser) -> None:
     (local_user.test / "run.sh").write_text("#!/bin/sh\necho 'no such [bold]cake' >&2\nexit 3\n")
     waited = local_user.invoke_command(
         "submit", str(local_user.test), "--wait", "-S", "repeats=1"
@@ -122,7 +122,7 @@ def test_what_went_wrong_is_told_once_with_the_payloads_own_words(local_user: Lo
         assert "2 × payload at local: " in printed
 
 
-def test_what_cannot_be_true_is_told_and_changes_the_exit_code(local_user: LocalUser) -> None:
+def test_implausible_measurements_set_exit_code(local_user: LocalUser) -> None:
     result = """{"format": 1, "values": {"events_read": 9, "events_total": 3}, "extras": {}}"""
     (local_user.test / "run.sh").write_text(
         f"#!/bin/sh\necho '{result}' > \"$TREEHAMMER_RESULT\"\n"
@@ -157,7 +157,7 @@ def test_rendered_folder_runs_by_itself(local_user: LocalUser) -> None:
     assert isinstance(again, ConfigError)
 
 
-def test_refused_submission_is_remembered_and_its_jobs_are_lost(
+def test_refused_submission_is_stored_with_lost_jobs(
     local_user: LocalUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -171,7 +171,7 @@ def test_refused_submission_is_remembered_and_its_jobs_are_lost(
     assert (site["lost"], site["failures"]) == (2, {"submission": 2})
 
 
-def test_wrong_requests_are_one_clear_error(local_user: LocalUser) -> None:
+def test_invalid_requests_are_rejected(local_user: LocalUser) -> None:
     unknown = local_user.invoke_command(
         "submit", str(local_user.test), "--sites", "locale"
     ).exception

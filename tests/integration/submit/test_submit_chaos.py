@@ -1,4 +1,4 @@
-"""Seeded trouble for a whole campaign; by hand with more seeds: see the helper."""
+"""Local campaigns under random failures; run chaos_rounds directly for more seeds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from helper_paths import helper_environment
 
 
-@pytest.mark.parametrize("trouble, seed", [("kill", 10), ("interrupt", 1)])
-def test_every_job_is_accounted_for(trouble: str, seed: int, tmp_path: Path) -> None:
-    # In a process of its own, as it forks the user's commands from itself.
+@pytest.mark.parametrize("failure, seed", [("kill", 10), ("interrupt", 1)])
+def test_every_job_is_accounted_for(failure: str, seed: int, tmp_path: Path) -> None:
+    # In another process, because it forks the user's commands.
     done = subprocess.run(
-        [sys.executable, "-m", "chaos_rounds", trouble, str(tmp_path), str(seed)],
+        [sys.executable, "-m", "chaos_rounds", failure, str(tmp_path), str(seed)],
         env=helper_environment(),
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The batch system HTCondor on a real pool: what it does when nothing goes wrong, and when it does."""
+"""HTCondor batch system on a real pool, with and without failures."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def jobs(pool: Grid, tmp_path: Path) -> Iterator[CondorJobs]:
     made.batch.cancel(made.ids.values())
 
 
-def test_jobs_run_a_few_at_a_time_and_every_attempt_comes_home(
-    pool: Grid, jobs: CondorJobs
-) -> None:
+def test_materialized_jobs_return_every_attempt(pool: Grid, jobs: CondorJobs) -> None:
     a, b, c = pool.box.sites[:3]
     described = [
         *jobs.describe_jobs("plain", 4, submit_text(site=a, at_once=2)),
@@ -40,7 +38,7 @@ def test_jobs_run_a_few_at_a_time_and_every_attempt_comes_home(
         *jobs.describe_jobs("killed", 1, submit_text("signal", site=c)),
     ]
     ids = jobs.submit(described)
-    assert jobs.submit(described) == ids, "submitting the same again is harmless"
+    assert jobs.submit(described) == ids, "a repeated submission queues nothing"
     assert jobs.batch.find([*ids, "stranger"]) == ids
     clusters = {batch_id.partition(".")[0] for batch_id in ids.values()}
     assert len(clusters) == 3, "one for each text"
@@ -59,7 +57,7 @@ def test_jobs_run_a_few_at_a_time_and_every_attempt_comes_home(
     sandbox = jobs.batch.sandboxes(ids["plain2"])[1]
     assert (sandbox / "seen.json").read_text() == '"plain2"'
 
-    # A reader without its notes, and one without the event log, learn the same.
+    # The result is the same without the cached state, and without the event log.
     for path in pool.submit_dir.glob(f"{jobs.campaign}/*/event_log_state.json"):
         path.unlink()
     assert jobs.statuses() == found
@@ -76,7 +74,7 @@ def test_jobs_run_a_few_at_a_time_and_every_attempt_comes_home(
 
 @dataclass
 class Trouble:
-    """A campaign that met all troubles at once, and what was told of it meanwhile."""
+    """Campaign with several failures at once, and its reported states."""
 
     jobs: CondorJobs
     notes: list[str]
@@ -86,13 +84,13 @@ class Trouble:
 
 @pytest.fixture(scope="module")
 def trouble(pool: Grid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
-    """One after the other would take minutes."""
+    """Provoke the failures together; one after the other would take minutes."""
     folder = tmp_path_factory.mktemp("trouble")
     jobs = CondorJobs(HTCondorBatch(pool_from_sites_file(pool), folder / "unused"), folder / "made")
     try:
         yield _meet_trouble(pool, jobs)
     finally:
-        # What failed here keeps no slot from the tests that follow.
+        # Free the slots for the following tests.
         jobs.batch.cancel(jobs.ids.values())
 
 
@@ -108,12 +106,12 @@ def _meet_trouble(pool: Grid, jobs: CondorJobs) -> Trouble:
         ]
     )
     jobs.wait_until_running("startd0", "stopped0", "behind0")
-    time.sleep(2)  # so that they are well under way
+    time.sleep(2)  # let them execute for a while
     pool.kill_startd(a)
     with pool.without_site(b):
         cluster = jobs.ids["behind0"].partition(".")[0]
         pool.run_condor_command("condor_rm", cluster)
-        # After that one, since each site has one slot.
+        # Submitted later, since each site has one slot.
         jobs.submit(jobs.describe_jobs("bad", 1, bad))
         held = jobs.wait_until(
             lambda s: s["bad0"].state is JobState.HELD, "the bad executable is held"
@@ -124,7 +122,7 @@ def _meet_trouble(pool: Grid, jobs: CondorJobs) -> Trouble:
     return Trouble(jobs, notes, held, jobs.wait_until_final(120))
 
 
-def test_a_startd_that_dies_is_named_and_the_job_runs_again(trouble: Trouble) -> None:
+def test_killed_startd_is_reported_and_job_restarts(trouble: Trouble) -> None:
     first, *_, last = trouble.found["startd0"].attempts
     assert (first.state, first.failure_class) == (JobState.LOST, "lost")
     assert "disconnected too long" in first.reason
@@ -132,13 +130,13 @@ def test_a_startd_that_dies_is_named_and_the_job_runs_again(trouble: Trouble) ->
     assert trouble.jobs.output_files("startd0")[last.number] == ALL
 
 
-def test_a_site_that_stops_evicts(trouble: Trouble) -> None:
+def test_stopped_site_evicts_job(trouble: Trouble) -> None:
     first, *_, last = trouble.found["stopped0"].attempts
     assert (first.state, first.failure_class) == (JobState.LOST, "evicted")
     assert (last.state, last.exit_code) == (JobState.DONE, 0)
 
 
-def test_a_bad_executable_is_held_and_said_so(trouble: Trouble) -> None:
+def test_missing_executable_holds_job_with_reason(trouble: Trouble) -> None:
     held = trouble.held["bad0"]
     assert (held.failure_class, "no-such-program" in held.reason) == ("held", True)
     assert any("1 job is held" in note and "no-such-program" in note for note in trouble.notes)
@@ -148,38 +146,38 @@ def test_a_bad_executable_is_held_and_said_so(trouble: Trouble) -> None:
     assert [a.failure_class for a in removed.attempts] == ["held"]
 
 
-def test_a_job_removed_behind_our_back_is_lost_with_the_cause(trouble: Trouble) -> None:
+def test_job_removed_by_others_is_lost_with_reason(trouble: Trouble) -> None:
     status = trouble.found["behind0"]
     assert (status.state, status.failure_class) == (JobState.LOST, "lost")
     assert "via condor_rm" in status.attempts[-1].reason
 
 
-def test_jobs_whose_turn_had_not_come_are_told_of_too(trouble: Trouble) -> None:
+def test_removed_jobs_without_start_are_lost(trouble: Trouble) -> None:
     for number in range(3):
         status = trouble.found[f"never{number}"]
         assert (status.state, status.failure_class) == (JobState.LOST, "lost")
         assert "removed from the queue" in status.reason
 
 
-def test_a_selector_that_matches_nothing_is_said_at_once(trouble: Trouble) -> None:
+def test_unmatched_requirement_is_reported(trouble: Trouble) -> None:
     assert 'TARGET.GLIDEIN_Site == "NOWHERE"' in " ".join(trouble.notes)
     assert any(note.startswith("2 jobs are idle: no slot of") for note in trouble.notes)
 
 
-def test_a_schedd_that_dies_loses_and_repeats_nothing(pool: Grid, jobs: CondorJobs) -> None:
+def test_killed_schedd_loses_and_repeats_nothing(pool: Grid, jobs: CondorJobs) -> None:
     site = pool.box.sites[0]
     jobs.submit(jobs.describe_jobs("job", 4, submit_text("nap", site=site, at_once=2)))
     jobs.wait_until_running("job0")
     pool.wait_until(lambda: pool.starter_pids(site), "its starter is there")
     time.sleep(1)
     pool.kill_schedd()
-    found = jobs.wait_until_final()  # patient while nobody answers
+    found = jobs.wait_until_final()  # retries while no schedd answers
     assert {status.state for status in found.values()} == {JobState.DONE}
     assert [len(status.attempts) for status in found.values()] == [1, 1, 1, 1], found
     assert all(jobs.output_files(job_id) == {1: ALL} for job_id in jobs.ids)
 
 
-def test_a_full_disk_at_a_site_is_met_by_another_attempt(pool: Grid, jobs: CondorJobs) -> None:
+def test_full_disk_is_met_by_another_attempt(pool: Grid, jobs: CondorJobs) -> None:
     site = pool.box.sites[1]
     with pool.with_small_disk(site, 60):
         jobs.submit(jobs.describe_jobs("job", 1, submit_text("fill", site=site)))
@@ -188,13 +186,13 @@ def test_a_full_disk_at_a_site_is_met_by_another_attempt(pool: Grid, jobs: Condo
     assert codes == [75, 75, 75], found
 
 
-def test_cancelled_jobs_are_no_failure_and_held_ones_go_on(pool: Grid, jobs: CondorJobs) -> None:
+def test_jobs_are_cancelled_and_released(pool: Grid, jobs: CondorJobs) -> None:
     a, b = pool.box.sites[:2]
     jobs.submit(jobs.describe_jobs("some", 3, submit_text("once", site=a, at_once=2)))
     jobs.submit(jobs.describe_jobs("held", 1, submit_text("once", site=b)))
     jobs.wait_until_running("some0", "held0")
     pool.run_condor_command("condor_hold", jobs.ids["held0"].partition("@")[0])
-    # Let go of before its shadow has ended, a job would stay idle for minutes.
+    # A job released before its shadow has ended would stay idle for minutes.
     jobs.wait_until(
         lambda s: bool(s["held0"].reason and s["held0"].attempts[0].reason), "it is held"
     )
@@ -211,7 +209,7 @@ def test_cancelled_jobs_are_no_failure_and_held_ones_go_on(pool: Grid, jobs: Con
     assert jobs.batch.cancel(jobs.ids.values()) == 0
 
 
-def test_two_pools_in_one_process_one_of_them_spooled(
+def test_shared_and_spooled_pools_in_one_process(
     pool: Grid, jobs: CondorJobs, tmp_path: Path
 ) -> None:
     spooled = pool_from_sites_file(pool, second=True, spool=True, submit_dir=None)
@@ -230,7 +228,7 @@ def test_two_pools_in_one_process_one_of_them_spooled(
     assert {s.state for s in jobs.statuses().values()} == {JobState.DONE}
 
 
-def test_the_grid_universe_leads_into_another_pool(pool: Grid, jobs: CondorJobs) -> None:
+def test_grid_universe_runs_jobs_in_another_pool(pool: Grid, jobs: CondorJobs) -> None:
     described = submit_text().replace("universe = vanilla", "universe = grid")
     described = described[: described.index("requirements")]
     described += f"grid_resource = {pool.grid_resource}\n"
@@ -242,7 +240,7 @@ def test_the_grid_universe_leads_into_another_pool(pool: Grid, jobs: CondorJobs)
     assert list(jobs.output_files("far0")) == [found["far0"].attempts[-1].number]
 
 
-def test_what_is_wrong_is_said(
+def test_errors_are_reported(
     pool: Grid, jobs: CondorJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = pool_from_sites_file(pool)
@@ -259,20 +257,20 @@ def test_what_is_wrong_is_said(
     nobody.connection.pauses_s = (0.1,)
     with pytest.raises(BatchError, match="does not answer"):
         nobody.submit(jobs.campaign, jobs.describe_jobs("lost", 1, submit_text()))
-    assert nobody.find(["lost0"]) == {}, "nothing was left behind"
+    assert nobody.find(["lost0"]) == {}, "nothing was kept"
     with pytest.raises(BatchError, match="does not answer"):
         nobody.query(jobs.ids.values())
     with pytest.raises(BatchError, match=r"HTCondor configuration .* not found"):
         HTCondorBatch(replace(good, config=tmp_path / "none"), tmp_path).check()
     with pytest.raises(BatchError, match="is set by Treehammer"):
         jobs.submit(jobs.describe_jobs("own", 1, submit_text() + "initialdir = /tmp\n"))
-    with pytest.raises(BatchError, match="does not take the jobs"):
+    with pytest.raises(BatchError, match="does not accept the jobs"):
         jobs.submit(jobs.describe_jobs("odd", 1, submit_text() + "request_cpus = lots of\n"))
     assert jobs.batch.find(["odd0", "own0"]) == {}
 
 
-def test_a_wrong_token_is_said(pool: Grid, tmp_path: Path) -> None:
-    # In a process of its own: here the schedd knows us already.
+def test_invalid_token_is_reported(pool: Grid, tmp_path: Path) -> None:
+    # In another process, because this one is already authenticated.
     tokens = tmp_path / "tokens"
     tokens.mkdir()
     token = tokens / "wrong"

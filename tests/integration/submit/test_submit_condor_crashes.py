@@ -1,4 +1,4 @@
-"""Treehammer killed at any moment of a submission to HTCondor: nothing lost, nothing doubled."""
+"""Submitters to HTCondor killed at random moments: no job is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helper_paths import helper_environment
 from treehammer.collectors.job_state import JobState
 from treehammer.submit.batch.htcondor import HTCondorBatch
 
-#: Rounds, and seconds after its first sign of life at which a submitter is killed at the latest.
+#: Spooled -> rounds, and latest kill of a submitter in seconds after its start.
 ROUNDS = {False: (10, 0.6), True: (3, 2.0)}
 
 SUBMITTER = """
@@ -40,7 +40,7 @@ print("done", flush=True)
 
 
 def submitter(grid: Grid, jobs: CondorJobs, folder: Path, spool: bool) -> subprocess.Popen[str]:
-    """Another process that submits six jobs in three clusters."""
+    """Start a process that submits six jobs in three clusters."""
     pool = jobs.batch.pool
     arguments = [pool.config, pool.submit_dir, folder, jobs.campaign, str(int(spool))]
     return subprocess.Popen(
@@ -51,17 +51,19 @@ def submitter(grid: Grid, jobs: CondorJobs, folder: Path, spool: bool) -> subpro
     )
 
 
-def asked(jobs: CondorJobs, what: str) -> set[tuple[str, str]]:
-    """(HTCondor's number, job id) of all that the schedd has, unless we removed it again."""
+def find_jobs(jobs: CondorJobs, source: str) -> set[tuple[str, str]]:
+    """Return (cluster.proc, job id) of jobs in queue or history that were not removed."""
     mine = f'TreehammerCampaign == "{jobs.campaign}" && JobStatus != 3'
     wanted = ["ClusterId", "ProcId", "TreehammerJob"]
-    ads = jobs.batch.connection.query_schedd(lambda schedd: getattr(schedd, what)(mine, wanted))
+    ads = jobs.batch.connection.query_schedd(lambda schedd: getattr(schedd, source)(mine, wanted))
     return {(f"{ad['ClusterId']}.{ad['ProcId']}", str(ad["TreehammerJob"])) for ad in ads}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spool", [False, True], ids=["shared", "spooled"])
-def test_a_killed_submitter_is_followed_by_another(pool: Grid, tmp_path: Path, spool: bool) -> None:
+def test_next_submitter_completes_killed_submission(
+    pool: Grid, tmp_path: Path, spool: bool
+) -> None:
     queued_early = 0
     rounds, latest_s = ROUNDS[spool]
     campaigns: list[CondorJobs] = []
@@ -86,13 +88,13 @@ def test_a_killed_submitter_is_followed_by_another(pool: Grid, tmp_path: Path, s
         assert out == "ready\ndone\n"
         jobs.ids = dict(batch.find(wanted))
         assert set(jobs.ids) == set(wanted)
-        assert jobs.ids.items() >= early.items(), "what was queued stays what it is"
+        assert jobs.ids.items() >= early.items(), "queued jobs keep their batch ids"
         campaigns.append(jobs)
     for jobs in campaigns:
         found = jobs.wait_until_final(180)
         assert {status.state for status in found.values()} == {JobState.DONE}
         assert {len(status.attempts) for status in found.values()} == {1}
-        # The schedd itself knows each job once; spooled ones may only just be leaving the queue.
-        known = asked(jobs, "query") | asked(jobs, "history")
+        # The schedd knows each job once; spooled ones may still be leaving the queue.
+        known = find_jobs(jobs, "query") | find_jobs(jobs, "history")
         assert Counter(job_id for _, job_id in known) == dict.fromkeys(jobs.ids, 1)
     assert queued_early > 0, "some were killed after something was queued"

@@ -1,4 +1,4 @@
-"""kill -9 of each process at each stage, one at a time."""
+"""SIGKILL of each process at each stage of a local campaign."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ submission.run_campaign(campaign_request.CampaignRequest({test!r}), settings)
 
 
 def submit_and_die(desk: LocalUser, owner: str, name: str, call: int = 1) -> None:
-    """Submit in a process that kills itself when it calls a function for the nth time."""
+    """Submit in a process that kills itself at the nth call of a function."""
     data, test = str(desk.settings.data_dir), str(desk.test)
     code = KILL_AT.format(owner=owner, name=name, call=call, data=data, test=test)
     done = subprocess.run([sys.executable, "-c", code], check=False, start_new_session=True)
@@ -52,15 +52,13 @@ def submit_and_die(desk: LocalUser, owner: str, name: str, call: int = 1) -> Non
     [("campaign_request", "make_plan"), ("submission", "render_jobs")],
     ids=["plan", "render"],
 )
-def test_submitter_killed_before_it_stored_anything(
-    local_user: LocalUser, owner: str, name: str
-) -> None:
+def test_submitter_killed_before_storing(local_user: LocalUser, owner: str, name: str) -> None:
     submit_and_die(local_user, owner, name)
     assert isinstance(local_user.invoke_command("status").exception, NothingToDoError)
     assert not any(local_user.settings.spool_dir.glob("*/*"))
 
 
-def test_submitter_killed_while_it_wrote_the_spool(local_user: LocalUser) -> None:
+def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None:
     submit_and_die(local_user, "spool", "stage_job", call=2)
     assert any(local_user.settings.spool_dir.glob("incoming/*/1"))
     printed = local_user.invoke_command("status", "last").output
@@ -75,14 +73,14 @@ def test_submitter_killed_while_it_wrote_the_spool(local_user: LocalUser) -> Non
     assert "2 of 2" in local_user.invoke_command("status", "last", "--follow").output
 
 
-def test_submitter_killed_after_the_jobs_were_queued(local_user: LocalUser) -> None:
+def test_submitter_killed_after_queueing(local_user: LocalUser) -> None:
     submit_and_die(local_user, "local_batch.LocalBatch", "_ensure_runner")
     assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {})
 
 
-def test_a_submission_under_way_is_told_from_a_dead_one(tmp_path: Path) -> None:
+def test_live_submission_is_distinguished_from_dead_one(tmp_path: Path) -> None:
     submissions = SubmissionLocks(tmp_path / "submissions")
     assert submissions.is_under_way("here") is None
     with submissions.hold("here") as folder:
@@ -95,7 +93,7 @@ def test_a_submission_under_way_is_told_from_a_dead_one(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_what_cleaned_its_environment_dies_with_its_worker(local_user: LocalUser) -> None:
+def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
     escaped = local_user.folder / "escaped"
     (local_user.test / "run.sh").write_text(
         "#!/bin/sh\nenv -i setsid sh -c 'sleep 600 & echo $! > $0.new; mv $0.new $0; wait' "
@@ -111,7 +109,7 @@ def test_what_cleaned_its_environment_dies_with_its_worker(local_user: LocalUser
     local_user.invoke_command("cancel", "last")
 
 
-def test_a_pid_that_was_used_again_is_not_the_worker(tmp_path: Path) -> None:
+def test_reused_pid_is_not_the_worker(tmp_path: Path) -> None:
     job = SpooledJob("000001-c.1", tmp_path)
     running = RunningAttempt(job, slot=1, deadline=0.0)
     me, started = os.getpid(), job_processes.start_time(os.getpid())
@@ -122,7 +120,7 @@ def test_a_pid_that_was_used_again_is_not_the_worker(tmp_path: Path) -> None:
     assert running.pid(1) == 0
 
 
-def test_a_worker_that_asks_for_it_is_started_again(spool: SpoolHarness) -> None:
+def test_worker_that_requests_a_retry_is_restarted(spool: SpoolHarness) -> None:
     temporary = spool.describe_job("a")
     script = spool.folder / "asks.py"
     script.write_text("import sys; sys.exit(75 if sys.argv[1] == '1' else 0)")
@@ -137,7 +135,7 @@ def test_a_worker_that_asks_for_it_is_started_again(spool: SpoolHarness) -> None
     assert (second.exit_code, second.state.value) == (0, "done")
 
 
-def test_purge_gives_back_the_room_and_keeps_the_measurements(local_user: LocalUser) -> None:
+def test_purge_removes_folders_and_keeps_measurements(local_user: LocalUser) -> None:
     local_user.write_payload(0.5)
     local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
     first = local_user.last_campaign_id()
@@ -161,7 +159,7 @@ def test_purge_gives_back_the_room_and_keeps_the_measurements(local_user: LocalU
     )
 
 
-def test_a_damaged_record_is_accounted_for_and_kept(local_user: LocalUser) -> None:
+def test_damaged_record_fails_attempt_and_is_kept(local_user: LocalUser) -> None:
     local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
     bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
     bench.wait_until_final(bench.batch_ids(), 60)
@@ -179,7 +177,7 @@ def test_a_damaged_record_is_accounted_for_and_kept(local_user: LocalUser) -> No
         )
 
 
-def test_a_runner_leaves_when_its_spool_was_removed(spool: SpoolHarness) -> None:
+def test_runner_leaves_removed_spool(spool: SpoolHarness) -> None:
     ids = spool.make_batch().submit("c1", [spool.describe_job("a", 1.0)])
     spool.wait_for_status(lambda: bool(spool.job_times(ids["a"])), 60)
     spool.spool.rename(spool.folder / "removed")

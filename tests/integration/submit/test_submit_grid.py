@@ -222,4 +222,4 @@ def test_htcondor_error_is_reported(user: GridUser) -> None:
     user.write_sites_file(**{site: {"submit": {"periodic_hold": "1 +* 2"}}})
     error = user.invoke_command("submit", str(user.test), "--sites", site).exception
     assert isinstance(error, BatchError)
-    assert "HTCondor does not take the jobs" in str(error)
+    assert "HTCondor does not accept the jobs" in str(error)

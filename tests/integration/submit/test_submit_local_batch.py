@@ -1,4 +1,4 @@
-"""The local batch system, with its real runner and real processes."""
+"""Local batch system with its real runner and processes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def test_jobs_run_in_order_and_one_at_a_time(spool: SpoolHarness) -> None:
     )
     assert spool.wait_until_final(list(ids.values())) == [JobState.DONE] * 4
     spans = [spool.job_times(batch_id) for batch_id in ids.values()]
-    assert all([what for what, _, _ in span] == ["start", "end"] for span in spans)
+    assert all([event for event, _, _ in span] == ["start", "end"] for span in spans)
     for before, after in itertools.pairwise(spans):
         assert before[1][2] <= after[0][2]
 
 
-def test_two_slots_overlap_and_three_never_do(spool: SpoolHarness) -> None:
+def test_two_slots_run_two_jobs_at_once(spool: SpoolHarness) -> None:
     ids = spool.make_batch(slots=2).submit(
         "c1", [spool.describe_job(f"j{i}", 0.6) for i in range(4)]
     )
     spool.wait_until_final(list(ids.values()))
-    events = sorted((when, what) for b in ids.values() for what, _, when in spool.job_times(b))
+    events = sorted((when, event) for b in ids.values() for event, _, when in spool.job_times(b))
     level, highest = 0, 0
-    for _, what in events:
-        level += 1 if what == "start" else -1
+    for _, event in events:
+        level += 1 if event == "start" else -1
         highest = max(highest, level)
     assert highest == 2
 
 
-def test_the_runner_leaves_when_nothing_is_left_and_returns_for_more(spool: SpoolHarness) -> None:
+def test_runner_leaves_empty_queue_and_returns_for_new_jobs(spool: SpoolHarness) -> None:
     first = spool.make_batch().submit("c1", [spool.describe_job("a")])
     spool.wait_until_final(list(first.values()))
     spool.wait_for_status(lambda: not spool.runner_pids())
@@ -50,7 +50,7 @@ def test_the_runner_leaves_when_nothing_is_left_and_returns_for_more(spool: Spoo
     assert spool.wait_until_final(list(second.values())) == [JobState.DONE]
 
 
-def test_the_same_job_twice_is_harmless(spool: SpoolHarness) -> None:
+def test_repeated_job_is_queued_once(spool: SpoolHarness) -> None:
     once = spool.make_batch().submit("c1", [spool.describe_job("a"), spool.describe_job("a")])
     again = spool.make_batch().submit("c1", [spool.describe_job("a"), spool.describe_job("b")])
     assert again["a"] == once["a"]
@@ -67,7 +67,7 @@ def test_exit_code_is_kept(spool: SpoolHarness) -> None:
     assert 0 < attempt.started_us <= attempt.ended_us
 
 
-def test_cancel_of_queued_and_running_ends_every_process(spool: SpoolHarness) -> None:
+def test_cancel_ends_all_processes(spool: SpoolHarness) -> None:
     batch = spool.make_batch()
     ids = batch.submit(
         "c1", [spool.describe_job("run", 600, "escape"), spool.describe_job("wait", 600)]
@@ -81,7 +81,7 @@ def test_cancel_of_queued_and_running_ends_every_process(spool: SpoolHarness) ->
     assert batch.cancel(ids.values()) == 0
 
 
-def test_cancel_kills_what_ignores_sigterm(spool: SpoolHarness) -> None:
+def test_cancel_kills_processes_that_ignore_sigterm(spool: SpoolHarness) -> None:
     batch = spool.make_batch()
     ids = batch.submit("c1", [spool.describe_job("deaf", 600, "stubborn")])
     spool.wait_for_status(lambda: len(spool.job_pids(ids["deaf"])) >= 2)
@@ -90,7 +90,7 @@ def test_cancel_kills_what_ignores_sigterm(spool: SpoolHarness) -> None:
     assert not spool.job_pids(ids["deaf"])
 
 
-def test_wall_limit_of_the_job(spool: SpoolHarness) -> None:
+def test_job_over_wall_limit_is_lost(spool: SpoolHarness) -> None:
     ids = spool.make_batch().submit(
         "c1", [spool.describe_job("long", 600, wall_s=0.5), spool.describe_job("next")]
     )
@@ -100,13 +100,13 @@ def test_wall_limit_of_the_job(spool: SpoolHarness) -> None:
     assert "wall limit" in attempts[0].reason
 
 
-def test_processes_that_outlive_the_worker_are_ended(spool: SpoolHarness) -> None:
+def test_processes_that_outlive_worker_are_killed(spool: SpoolHarness) -> None:
     ids = spool.make_batch().submit("c1", [spool.describe_job("a", 0.1, "escape")])
     spool.wait_until_final([ids["a"]])
     assert not spool.job_pids(ids["a"])
 
 
-def test_a_killed_worker_is_tried_once_more_in_a_fresh_sandbox(spool: SpoolHarness) -> None:
+def test_killed_worker_is_retried_in_new_sandbox(spool: SpoolHarness) -> None:
     batch = spool.make_batch()
     ids = batch.submit("c1", [spool.describe_job("a", mode="suicide")])
     assert spool.wait_until_final([ids["a"]]) == [JobState.LOST]
@@ -116,7 +116,7 @@ def test_a_killed_worker_is_tried_once_more_in_a_fresh_sandbox(spool: SpoolHarne
     assert set(batch.sandboxes(ids["a"])) == {1, 2}
 
 
-def test_killed_runner_loses_and_doubles_nothing(spool: SpoolHarness) -> None:
+def test_killed_runner_loses_and_duplicates_nothing(spool: SpoolHarness) -> None:
     batch = spool.make_batch()
     ids = batch.submit("c1", [spool.describe_job(f"j{i}", 1.0) for i in range(4)])
     order = list(ids.values())
@@ -128,10 +128,10 @@ def test_killed_runner_loses_and_doubles_nothing(spool: SpoolHarness) -> None:
     spans = [spool.job_times(batch_id) for batch_id in order]
     assert all([(w, a) for w, a, _ in span] == [("start", 1), ("end", 1)] for span in spans)
     for before, after in itertools.pairwise(spans):
-        assert before[1][2] <= after[0][2], "a successor must count adopted jobs as running"
+        assert before[1][2] <= after[0][2], "the successor counts adopted jobs as running"
 
 
-def test_job_that_ended_while_no_runner_lived_is_recognised(spool: SpoolHarness) -> None:
+def test_job_that_ended_without_runner_is_recognized(spool: SpoolHarness) -> None:
     batch = spool.make_batch()
     ids = batch.submit("c1", [spool.describe_job("ends", 0.8), spool.describe_job("dies", 600)])
     spool.wait_for_status(lambda: bool(spool.job_times(ids["ends"])))
@@ -151,7 +151,7 @@ def test_job_that_ended_while_no_runner_lived_is_recognised(spool: SpoolHarness)
     assert (first.state, second.state) == (JobState.LOST, JobState.CANCELLED)
 
 
-def test_cancel_reaches_an_adopted_job(spool: SpoolHarness) -> None:
+def test_cancel_ends_adopted_job(spool: SpoolHarness) -> None:
     batch = spool.make_batch()
     ids = batch.submit("c1", [spool.describe_job("a", 600, "escape")])
     spool.wait_for_status(lambda: len(spool.job_pids(ids["a"])) >= 2)
@@ -161,7 +161,7 @@ def test_cancel_reaches_an_adopted_job(spool: SpoolHarness) -> None:
     assert not spool.job_pids(ids["a"])
 
 
-def test_jobs_survive_the_killed_submitter(spool: SpoolHarness) -> None:
+def test_jobs_survive_killed_submitter(spool: SpoolHarness) -> None:
     script = textwrap.dedent(f"""
         import os, signal, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -193,7 +193,7 @@ def test_submission_is_all_or_nothing(spool: SpoolHarness) -> None:
     spool.wait_until_final([ids["a"]])
 
 
-def test_a_description_that_cannot_run_is_lost_with_its_reason(spool: SpoolHarness) -> None:
+def test_invalid_description_is_lost_with_reason(spool: SpoolHarness) -> None:
     text = spool.describe_job("a").text.replace(sys.executable, "/nonexistent/python")
     ids = spool.make_batch().submit(
         "c1",

@@ -21,10 +21,10 @@ def _typed(*arguments: str, **env: str) -> SubmissionOptions:
 
     @click.command()
     @submission_click_options
-    def verb(terms: Any) -> None:
-        found.append(terms)
+    def command(options: Any) -> None:
+        found.append(options)
 
-    CliRunner().invoke(verb, arguments, env=env, standalone_mode=False, catch_exceptions=False)
+    CliRunner().invoke(command, arguments, env=env, standalone_mode=False, catch_exceptions=False)
     return found[0]
 
 
