@@ -32,7 +32,7 @@ def typed(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> in
         (["submit", "ttree-read"], "nothing was submitted"),
         (["compare", "6.38.00", "6.40.00"], "nothing half-made was stored"),
         (["export", "out.csv"], "nothing half-made was written; the measurements are safe"),
-        (["report"], "nothing half-made was written"),
+        (["report"], "no report was written"),
         (["purge", "last"], "what was not removed yet stays whole"),
         (["datasets", "make", "reference-small"], "nothing half-made was kept"),
     ],
