@@ -42,7 +42,12 @@ UNLIMITED = -1
 #: Signal that stops the server at once.
 SIGQUIT = 3
 _CONNECT_TIMEOUT_S = 2.0
-_SCRIPTS = ("serve.py", "daemons.py", "testbed_policy/__init__.py", "testbed_policy/permission.py")
+_SCRIPTS = (
+    "run_server.py",
+    "run_daemons.py",
+    "testbed_policy/__init__.py",
+    "testbed_policy/permission.py",
+)
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -234,7 +239,7 @@ class RucioServer:
         folder, prepared, python = self.folder, str(self.folder / "prepared"), str(self._python)
         xrdcp = str(self.storage.program_path("xrdcp"))
         copies = [python, str(folder / "fts_service.py"), str(self.transfers_port), xrdcp]
-        server = [python, str(folder / "serve.py"), str(folder / "setup.json"), prepared]
+        server = [python, str(folder / "run_server.py"), str(folder / "setup.json"), prepared]
         return [
             DaemonSpec("rucio-transfers", copies, self._daemon_env, folder),
             DaemonSpec(
@@ -246,7 +251,7 @@ class RucioServer:
             ),
             DaemonSpec(
                 "rucio-daemons",
-                [python, str(folder / "daemons.py"), prepared],
+                [python, str(folder / "run_daemons.py"), prepared],
                 self._daemon_env,
                 folder,
             ),

@@ -3,7 +3,7 @@
 They are Rucio's own, unchanged; only their sleeps are short, so that a rule is followed within
 seconds, where production waits for minutes.  Run by the Python that has Rucio::
 
-    python daemons.py PREPARED
+    python run_daemons.py PREPARED
 
 ``PREPARED`` is a file; nothing starts before it is there.
 """

@@ -2,7 +2,7 @@
 
 Run by the Python that has Rucio::
 
-    python serve.py SETUP.json PREPARED PORT
+    python run_server.py SETUP.json PREPARED PORT
 
 ``SETUP.json`` says what there is to be; ``PREPARED`` is written when all of it is in the database.
 """

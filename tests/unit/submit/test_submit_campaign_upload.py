@@ -174,7 +174,7 @@ def test_missing_key_or_disk_space_is_reported(
     monkeypatch.delenv("TREEHAMMER_SERVICE_TOKEN")
     assert "no valid token" in uploader.upload(store, CAMPAIGN)
     monkeypatch.setenv("TREEHAMMER_SERVICE_TOKEN", "nonsense")
-    assert "no key of a results service" in uploader.upload(store, CAMPAIGN, True)
+    assert "not a key of a results service" in uploader.upload(store, CAMPAIGN, True)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
