@@ -95,17 +95,29 @@ def verify(
             raise click.UsageError(message)
     if not sites:
         return _verify_local(names, settings, form)
+    return _verify_replicas(names, sites, doors, settings, form, full=full, declare=declare)
+
+
+def _verify_replicas(
+    names: Sequence[str],
+    sites: str,
+    doors: Sequence[str],
+    settings: Settings,
+    form: str,
+    *,
+    full: bool,
+    declare: bool,
+) -> ExitCode:
     catalogue = open_rucio_catalogue(settings)
-    where = select_storage(sites, settings, catalogue.rucio if catalogue else None)
+    storage = select_storage(sites, settings, catalogue.rucio if catalogue else None)
+    declaring_catalogue = catalogue if declare else None
     rows, files, marked = [], [], 0
     for name in names:
         manifest = find_manifest(name, settings, catalogue)
-        wanted = list_expected_replicas(manifest, where, doors, catalogue)
-        checks = check_replicas(manifest, wanted, full=full, bars=progress_bar)
+        expected = list_expected_replicas(manifest, storage, doors, catalogue)
+        checks = check_replicas(manifest, expected, full=full, bars=progress_bar)
         marked += replica_findings.record_findings(manifest, checks, settings)
-        declared = (
-            _declare_bad_replicas(manifest, checks, catalogue) if declare and catalogue else {}
-        )
+        declared = _declare_bad_replicas(manifest, checks, declaring_catalogue)
         rows += [_door_row(manifest, [*g], declared) for _, g in groupby(checks, _door_key)]
         files += [_file_row(manifest, check, declared) for check in checks]
     print_rows(rows if form == TABLE else files, _SITE_COLUMNS, form=form)
@@ -176,10 +188,12 @@ def _file_row(
 
 
 def _declare_bad_replicas(
-    manifest: Manifest, checks: Sequence[ReplicaCheck], catalogue: RucioCatalogue
+    manifest: Manifest, checks: Sequence[ReplicaCheck], catalogue: RucioCatalogue | None
 ) -> dict[ReplicaCheck, str]:
     """Declare replicas that failed twice bad in Rucio; return the result of each declaration."""
     declared: dict[ReplicaCheck, str] = {}
+    if catalogue is None:
+        return declared
     for check in checks:
         if check.expected.rse and check.is_proof and not check.is_good:
             did = file_did(manifest.name, check.expected.file.name)

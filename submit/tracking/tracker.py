@@ -247,13 +247,13 @@ class CampaignTracker:
         attempts: dict[str, list[AttemptRow]] = defaultdict(list)
         for attempt in self.store.attempts(jobs):
             attempts[attempt.job_id].append(attempt)
-        changed_attempts: list[AttemptRow] = []
-        changed_jobs: list[JobRow] = []
+        changed_attempts: set[AttemptRow] = set()
+        changed_jobs: set[JobRow] = set()
         for job_id, before in attempts.items():
             if JobState(jobs[job_id].state).is_final:
                 job, after = clear_recovered_failures(jobs[job_id], before, recorded)
-                changed_attempts += [row for row in after if row not in before]
-                changed_jobs += [job] if job != jobs[job_id] else []
+                changed_attempts |= set(after) - set(before)
+                changed_jobs |= {job} - {jobs[job_id]}
         if changed_attempts or changed_jobs:
             self.store.set_attempts(changed_attempts)
             self.store.set_jobs(changed_jobs)
