@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from helper_paths import helper_environment
-from service_thread import make_sent_measurement
+from service_thread import make_body, make_sent_measurement
 
 from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
@@ -34,14 +33,9 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.network.free_ports import find_free_ports
 
 TIMEOUT_S = 60.0
-
-
-def find_free_port() -> int:
-    """Return a port that is free at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 class ServiceForker:
@@ -91,7 +85,7 @@ class RunningService:
         self._forker = forker
         self.database = database
         self.log = folder / "serve.log"
-        self.port = find_free_port()
+        (self.port,) = find_free_ports(1)
         self.clock = clock
         certificate, key = authority.issue_server_certificate()
         self.context = ssl.create_default_context(cafile=str(authority.ca))
@@ -192,8 +186,7 @@ def is_alive(pid: int) -> bool:
 
 def pack_measurements(measurements: Sequence[Measurement]) -> bytes:
     """Serialize the body of an upload."""
-    items = [{"values": dict(m.values), "extras": dict(m.extras)} for m in measurements]
-    return json.dumps({"measurements": items}).encode()
+    return json.dumps(make_body(measurements)).encode()
 
 
 class ClientCrowd:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from treehammer.config import Settings
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.network.free_ports import find_free_ports
 
 
 class ServiceProcess:
@@ -36,8 +35,7 @@ class ServiceProcess:
         self.database = database or f"sqlite:///{folder / 'central.db'}"
         self.authority = CertificateAuthority(folder)
         certificate, key = self.authority.issue_server_certificate()
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            self.port = int(free.getsockname()[1])
+        (self.port,) = find_free_ports(1)
         self._command = [
             *(str(python), "-m", "treehammer"),
             *("--data-dir", str(folder / "data"), "--database", self.database),

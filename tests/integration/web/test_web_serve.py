@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from service_load import exchange_request, find_free_port, pack_measurements
+from service_load import exchange_request, pack_measurements
 from service_thread import make_sent_measurement
 
 from treehammer.sql.auth.access_keys import parse_key
@@ -23,6 +23,7 @@ from treehammer.sql.auth.tokens import mint_job_token
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.network.free_ports import find_free_ports
 
 PATIENCE_S = 60.0
 
@@ -35,7 +36,7 @@ class Administrator:
         self.database = f"sqlite:///{folder / 'data' / 'results.db'}"
         self.authority = CertificateAuthority(folder / "authority")
         self.certificate, self.key = self.authority.issue_server_certificate()
-        self.port = find_free_port()
+        (self.port,) = find_free_ports(1)
         self._running: list[subprocess.Popen[str]] = []
 
     def command(self, *words: str) -> list[str]:
