@@ -1,1 +1,1 @@
-"""What it means: statistics, comparison of releases, attribution."""
+"""Statistics, comparison of releases and attribution of slowdowns."""

@@ -1,1 +1,1 @@
-"""What is read: dataset specs, generators, catalogues, replica checks."""
+"""Datasets: specs, generators, catalogues, replica checks."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.command("compare")
 @click.argument("a")
 @click.argument("b")
-@click.option("--axis", default="root", show_default=True, help="What A and B are values of.")
+@click.option("--axis", default="root", show_default=True, help="Axis of the values A and B.")
 @click.option("--campaign", metavar="ID|last", help="Only this campaign [default: all].")
 @click.option(
     "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."

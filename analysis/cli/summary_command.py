@@ -22,9 +22,9 @@ from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
 if TYPE_CHECKING:
     from treehammer.analysis.descriptive.group_summary import ExecutionGroup, MeanWithInterval, Row
 
-#: What is shown of a campaign unless something else is asked for.
+#: Metrics shown by default.
 DEFAULT_QUANTITIES = "access_rate_hz,eff_access"
-#: What else is asked of the store: what executions are told apart, chosen and counted by.
+#: Columns by which executions are distinguished, selected and counted.
 _REQUIRED_COLUMNS = (
     "measurement_id",
     "kind",
@@ -42,7 +42,7 @@ _REQUIRED_COLUMNS = (
     "failure_kind",
     "plausible",
 )
-#: What differs between series beside their variants.
+#: Differences between series apart from their variants.
 _CONTEXT_COLUMNS = (
     "campaign_id",
     "test_hash",
@@ -55,7 +55,11 @@ _CONTEXT_COLUMNS = (
 
 @click.command("summary")
 @click.option(
-    "--campaign", default="last", show_default=True, metavar="ID|last|all", help="What to sum up."
+    "--campaign",
+    default="last",
+    show_default=True,
+    metavar="ID|last|all",
+    help="Campaign to summarize.",
 )
 @click.option(
     "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."
@@ -82,7 +86,7 @@ def summary_command(
     baseline: str | None,
     form: str,
 ) -> None:
-    """Sum a campaign up: the mean over jobs of what was measured, with 95 % intervals, by group.
+    """Summarize a campaign: mean values over jobs with 95 % intervals, by group.
 
     NAMES are separated by commas: axes of the test or columns of the catalogue for --by, quantities
     of the catalogue or of the test's own [metrics] for --metrics.
@@ -125,7 +129,7 @@ def _split_names(text: str) -> tuple[str, ...]:
 def _load_rows(
     store: Store, selection: Selection, shown: Sequence[str], by: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The selected timed measurements, with metrics that tests define beside the catalogue's."""
+    """Load the selected timed measurements, including metrics that tests define."""
     own = [name for name in shown if name not in METRICS_BY_NAME]
     columns = [name for name in (*_REQUIRED_COLUMNS, *shown, *by) if name in METRICS_BY_NAME]
     with store.snapshot() as snapshot:
@@ -175,7 +179,7 @@ def _check_axes(rows: Sequence[Row], names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _RatioBase:
-    """What ratios are to: the groups that have ``value`` at ``place`` of their keys."""
+    """Baseline of ratios: the groups that have ``value`` at ``place`` of their keys."""
 
     key_index: int
     value: Scalar
@@ -202,14 +206,14 @@ class _RatioBase:
     def find_base_group(
         self, group: ExecutionGroup, groups: Sequence[ExecutionGroup]
     ) -> ExecutionGroup | None:
-        """The group that a ratio is to; None for such a group itself, and where there is none."""
+        """Find the baseline of a group; None for a baseline itself, and where none exists."""
         key = (*group.key[: self.key_index], self.value, *group.key[self.key_index + 1 :])
         return next((one for one in groups if one.key == key and one is not group), None)
 
 
 @dataclass(frozen=True)
 class _SummaryTable:
-    """What is printed of groups."""
+    """Printed columns of groups."""
 
     by: Sequence[str]
     shown: Sequence[str]
@@ -232,7 +236,7 @@ class _SummaryTable:
         return line
 
     def columns(self, lines: Sequence[Mapping[str, Any]]) -> list[OutputColumn]:
-        """What people read; a column for what is not counted only where there is some."""
+        """Columns of the table; counts of excluded measurements only where there are any."""
         found = [OutputColumn(name, name) for name in self.by]
         found += [
             OutputColumn("jobs", "jobs", align_right=True),

@@ -1,4 +1,4 @@
-"""Who is to be asked about a slowdown: the site, the release, or neither."""
+"""Attribution of slowdowns to a site, to a release, or to neither."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NAMED = 6
 
 @dataclass(frozen=True)
 class SeriesVerdict:
-    """The verdict of one series, reduced to what attribution needs."""
+    """The part of a series' verdict that attribution needs."""
 
     site: str
     label: str
@@ -83,7 +83,7 @@ def attribute_rows(
 def summarize_attribution(
     rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """What :func:`attributed` says, or else that there is nothing to say, and why."""
+    """Findings of :func:`attribute_findings`, or one sentence that explains why there are none."""
     if said := attribute_rows(rows, names):
         return said
     if not any(Verdict(row.verdict).is_statistical for row in rows if row.scope == SERIES_SCOPE):

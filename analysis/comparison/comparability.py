@@ -26,7 +26,7 @@ _LIBRARY_FACTS = {
 
 @dataclass(frozen=True)
 class BuildDifference:
-    """What tells two builds apart beside the compared axis; all text is for people.
+    """Differences between two builds apart from the compared axis, as text for people.
 
     ``differing`` (fact -> its change) forbids crediting the axis.  ``bundled`` names libraries that
     both builds bring along in ROOT's own sources: their change belongs to the release.
@@ -107,7 +107,7 @@ def _describe_feature_changes(a: Sequence[Sample], b: Sequence[Sample]) -> str:
 
 
 class DataComparison(Enum):
-    """What the value checksums say of both sides."""
+    """Compare the value checksums of both sides."""
 
     PROVEN = "same data proven"
     DIFFERS = "values differ"
@@ -120,9 +120,9 @@ class DataComparison(Enum):
         return self in (DataComparison.DIFFERS, DataComparison.ALTERED)
 
 
-#: Dataset hash, ROOT asked for, site and door: one untimed checksum execution covers each.
+#: Dataset hash, requested ROOT, site and door: one untimed checksum execution covers each.
 ChecksumSlot = tuple[str, str, str, str]
-#: The digest, and what it is of: its version and the leaves that it leaves out.
+#: The digest with its version and the leaves that it skips.
 ValueDigest = tuple[str, tuple[int, frozenset[str]]]
 ChecksumsBySlot = Mapping[ChecksumSlot, frozenset[ValueDigest]]
 

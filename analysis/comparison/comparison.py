@@ -81,7 +81,7 @@ class ComparisonQuery:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The answer: rows for the store, and what has to be said beside.
+    """Result of a comparison: rows for the store, and notes.
 
     ``verdicts`` holds the series rows first and then the release rows; ``one_host`` says that
     everything compared ran on one and is no more than an illustration.

@@ -1,4 +1,4 @@
-"""What has to be said beside a table of verdicts: what was left out, what it means, what to do."""
+"""Notes below a table of verdicts: exclusions, meaning and suggested actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.sql.core.rows import VerdictRow
 
-#: What to do about a verdict of the statistical rule; refused series bring a remedy of their own.
+#: Suggested action for each statistical verdict; refused series have their own remedy.
 REMEDIES: Mapping[Verdict, str] = {
     Verdict.UNDECIDED: "submit the jobs named as needed (-S repeats=N); "
     "jobs of several campaigns count together",
@@ -35,7 +35,7 @@ _EXPLAINED = (Verdict.BUILD_DIFFERS, Verdict.TOO_SHORT)
 
 
 def power_sentence(verdict: Verdict, metric: str, delta: float) -> str:
-    """What recorded A/A jobs say of the number of jobs, where more of them could decide."""
+    """Describe the power of recorded A/A jobs, where more jobs could decide."""
     return power_table.describe_power(metric, delta) if verdict in HELPED_BY_MORE_JOBS else ""
 
 
@@ -108,7 +108,7 @@ def _build_notes(series: Sequence[VerdictEvidence], *, differ: bool) -> Iterator
 
 
 def _describe_times(one: VerdictEvidence) -> str:
-    """What the times of both sides are."""
+    """Describe the times of both sides."""
     if one.campaigns is None:
         return (
             "Times of either side are medians over its jobs, as was recorded then: their ratio need "

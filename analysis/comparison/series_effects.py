@@ -1,4 +1,4 @@
-"""One comparison key: what both sides hold, their effect, and what forbids a verdict."""
+"""Effects of single series, and the reasons that rule out a verdict."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
 
 
 def _label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
-    """Release key -> shortest name that tells it from the others of this comparison."""
+    """Map release keys to their shortest distinguishing names in this comparison."""
     varying = tuple(name for name in find_varying_axes(s.variant for s in samples) if name != axis)
     one_test = len({sample.test_name for sample in samples}) == 1
     labels: dict[str, str] = {}
@@ -118,7 +118,7 @@ _IDENTIFYING_COLUMNS = (
 
 
 def common_values(side: Iterable[Sample]) -> dict[str, str | int]:
-    """Columns in which all these executions agree, with the value: what to select them by."""
+    """Columns in which all these executions agree, with the value to select them by."""
     found: dict[str, set[str | int]] = defaultdict(set)
     for sample in side:
         found["variant"].add(sample.variant.canonical_json)
@@ -135,7 +135,7 @@ def common_values(side: Iterable[Sample]) -> dict[str, str | int]:
 
 @dataclass(frozen=True)
 class SeriesEffect:
-    """What one series says of one metric, before any multiplicity.
+    """Effect of one series on one metric, before adjustment for multiplicity.
 
     ``pairs`` is empty where no job holds both sides; then ``a`` and ``b`` are compared unpaired.
     ``refused`` is the verdict that stands instead of a statistical one, with ``why`` and what to do
@@ -286,7 +286,7 @@ def _apply_refusals(bare: SeriesEffect) -> SeriesEffect:
 
 
 class RefusalReason(NamedTuple):
-    """Why no statistical verdict is given, and what to do about it."""
+    """Reason for giving no statistical verdict, with the remedy."""
 
     verdict: Verdict
     why: str

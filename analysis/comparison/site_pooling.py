@@ -41,7 +41,7 @@ class PooledEffect:
 
 
 def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
-    """Pool what may be pooled: one release for every release key and metric, in order of label.
+    """Pool the series of each release key and metric over sites, in order of label.
 
     One that no site measured on both sides has no row.
     Series without enough data, with loops too short or with other values stay outside.  Where no

@@ -21,7 +21,7 @@ from treehammer.sql.read.measurement_selection import parse_alternatives
 #: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
 MAX_SHOWN_EFFECT = math.log(1e4)
 
-#: Headline metric -> what a table calls it.
+#: Headline metric -> its title in tables.
 METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
 
 
@@ -31,7 +31,7 @@ def format_delta(delta: float | None) -> str:
 
 
 def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """What the row's comparison is of, e.g. ``root 6.40.00 against 6.38.00, site=SITE_A, ±5 %``.
+    """Describe the row's comparison, e.g. ``root 6.40.00 against 6.38.00, site=SITE_A, ±5 %``.
 
     Args:
         row: any of it.
@@ -48,7 +48,7 @@ def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
 
 
 def side_names(row: VerdictRow, names: Mapping[str, str]) -> tuple[str, str]:
-    """What A and B of a comparison are called; ``names`` are those of campaigns, by identity."""
+    """Name A and B of a comparison; ``names`` maps campaign identities to names."""
     a, b = (names.get(one, one) if row.axis == "campaign" else one for one in (row.a, row.b))
     return a, b
 
@@ -130,7 +130,7 @@ def format_ratio(value: float, low: float | None, high: float | None) -> str:
 
 
 def format_verdict(row: VerdictRow) -> str:
-    """The verdict with what is still needed, e.g. ``undecided, 4 more jobs needed``."""
+    """Format the verdict with the missing jobs or sites, e.g. ``undecided, 4 more jobs needed``."""
     words = [row.verdict]
     evidence = VerdictEvidence.from_json(row.evidence)
     if row.verdict == Verdict.NOT_ENOUGH and row.hosts == 1:

@@ -1,4 +1,4 @@
-"""What a day at a site was: good, warning or failing, by the outcomes of its measurements.
+"""Status of a site's day (good, warning or failing) by the outcomes of its measurements.
 
 The rule is that of the daily storage monitoring of CMS (study S1): failing when nothing worked,
 a warning when failures are more than 6 % of what worked.
@@ -25,7 +25,7 @@ STATUS_RULE_TEXT = (
 
 
 class DayStatus(StrEnum):
-    """What a day was."""
+    """Status of a day."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -34,13 +34,13 @@ class DayStatus(StrEnum):
 
     @property
     def letter(self) -> str:
-        """What a small cell shows."""
+        """Short text for a small cell."""
         return "–" if self is DayStatus.NO_DATA else self.value[0].upper()
 
 
 @dataclass(frozen=True)
 class DayOutcomes:
-    """Measurements by what became of them, and the status that follows."""
+    """Numbers of measurements by outcome, and the resulting status."""
 
     good: int
     failed: int

@@ -62,7 +62,7 @@ class MeanWithInterval:
 class ExecutionGroup:
     """Timed executions that agree in their key.
 
-    ``rows`` are the usable ones, ``fates`` counts all by what became of them.
+    ``rows`` are the usable ones, ``fates`` counts all by outcome.
     """
 
     key: Key
@@ -143,7 +143,7 @@ def list_axes(rows: Iterable[Row]) -> tuple[str, ...]:
 
 
 def lookup_value(row: Row, name: str) -> Scalar | None:
-    """What a row holds under the name of an axis of its variant, or of a column."""
+    """Get a row's value for an axis of its variant or for a column."""
     found = dict(parse_variant(row["variant"]).values)
     value: Scalar | None = found[name] if name in found else row.get(name)
     return value
@@ -152,7 +152,7 @@ def lookup_value(row: Row, name: str) -> Scalar | None:
 def find_distinguishing_names(
     rows: Iterable[Row], beside: Collection[str] = ("site", "door")
 ) -> tuple[str, ...]:
-    """The names that tell groups apart which hold no mixture: varying axes, and these columns."""
+    """Names that separate groups without mixtures: varying axes, and these columns."""
     timed = [row for row in rows if row["kind"] == TIMED]
     varying = find_varying_axes(parse_variant(row["variant"]) for row in timed)
     columns = [name for name in beside if len({row[name] for row in timed}) > 1]

@@ -1,4 +1,4 @@
-"""A site beside similar ones: its series, and the median of what others got from the same work."""
+"""Comparison of a site with the median of similar sites on the same work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.site_history import DailySums
 
-#: What similar means, in words.
+#: Definition of similar sites, for people.
 SIMILAR_SITES_TEXT = (
     "Similar sites are those that did the same work at the same time: the same test, variant, "
     "ROOT release and dataset, read through a door of the same protocol. "
@@ -24,7 +24,7 @@ _WorkKey = tuple[object, ...]
 
 @dataclass(frozen=True)
 class PeerComparison:
-    """A site at one time, beside the others.
+    """A site at one time, compared with the others.
 
     Attributes:
         time: the day, or the Monday of the week (UTC, YYYYMMDD).
@@ -32,8 +32,8 @@ class PeerComparison:
         mean: of all of them, in the metric's unit.
         compared: those of work that others did, too.
         own: their mean; None without any.
-        rms: the scatter of what is shown, each measurement about the mean of its own work.
-        error: the standard error of what is shown, were all measurements independent.
+        rms: scatter of the shown values, each about the mean of its own work.
+        error: standard error of the shown value, assuming independent measurements.
         median: of similar sites, weighted by this site's work; None without any.
         sites: how many similar sites there were.
     """
@@ -50,7 +50,7 @@ class PeerComparison:
 
     @property
     def displayed_mean(self) -> float:
-        """What stands beside the median; all of the site's work when there is none."""
+        """Value compared with the median; all of the site's work where there is no median."""
         return self.mean if self.own_mean is None else self.own_mean
 
     @property
@@ -64,7 +64,7 @@ class PeerComparison:
 def compare_over_time(
     dailies: Iterable[DailySums], site: str, time: Callable[[int], int | None]
 ) -> list[PeerComparison]:
-    """The series of a site beside the others, in order of time.
+    """Compare the series of a site with the others, in order of time.
 
     Args:
         dailies: sums of one metric, of all sites.
@@ -95,7 +95,7 @@ def compare_over_time(
 
 
 def compare_sites(sums: Iterable[tuple[str, _WorkKey, Moments]]) -> dict[str, PeerComparison]:
-    """Every site beside the others over the whole time that sums are of; their ``time`` is 0.
+    """Compare every site with the others over the whole period; their ``time`` is 0.
 
     Args:
         sums: site, work, and a metric of some of its good measurements.

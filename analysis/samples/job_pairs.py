@@ -13,7 +13,7 @@ from treehammer.analysis.samples.sample import Sample, is_possible_time
 
 T = TypeVar("T")
 
-#: Reasons for leaving an execution out, beside those of :meth:`Sample.unusable`.
+#: Reasons for excluding an execution, in addition to :meth:`Sample.reason_unusable`.
 UNPAIRED_EXECUTION = "other half missing or unusable"
 EARLIER_ATTEMPT = "earlier attempt"
 DIRTY_TREE = "dirty beside clean"
@@ -50,7 +50,7 @@ class JobValue:
 def drop_dirty(
     a: Sequence[Sample], b: Sequence[Sample]
 ) -> tuple[list[Sample], list[Sample], Counter[str]]:
-    """Drop executions of a dirty working tree where clean ones stand beside them.
+    """Drop executions of a dirty working tree where clean ones exist.
 
     The hash covers only the files that test.toml names, so a dirty tree may still have differed.
     """
@@ -102,7 +102,7 @@ def pair_jobs(
 def collect_job_values(
     samples: Iterable[Sample], metric: str
 ) -> tuple[list[JobValue], Counter[str]]:
-    """One value a job, from its last attempt with a usable execution, and what was left out."""
+    """One value per job, from its last attempt with a usable execution, and exclusions."""
     left_out: Counter[str] = Counter()
     usable = _select_usable(samples, metric, left_out)
     jobs = select_last_attempts(usable, lambda sample: (sample.job_id, sample.attempt))

@@ -1,4 +1,4 @@
-"""What analysis knows of one execution, and the keys that say what may be compared with what."""
+"""Measurements as analysis sees them, and the keys by which they are compared."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from treehammer.hctests.matrix.definition import Scalar, Variant
 #: The metrics that releases are judged on, all in seconds per event: lower is better.
 HEADLINE_METRICS = ("cpu_per_event_s", "wall_per_event_s")
 
-#: What lies outside is no time that reading an event or a loop takes (seconds: a picosecond, eleven
-#: days); as ratios and powers such numbers would also leave what a computer can hold.
+#: Plausible times of an event or a loop (seconds: a picosecond to eleven days).  Ratios and powers
+#: of numbers outside would overflow.
 POSSIBLE_RANGE_S = (1e-12, 1e6)
 
-#: Facts of a ROOT build beside its version and commit.
+#: Facts of a ROOT build in addition to its version and commit.
 BUILD_FACTS = (
     "root_platform",
     "root_compiler",
@@ -32,7 +32,7 @@ BUILD_FACTS = (
     "zstd_version",
 )
 
-#: Where an execution ran, and what it read, can be compared like an axis, though a variant does not hold it.
+#: Properties outside the variant that can be compared like an axis -> column.
 CONTEXT_AXES: Mapping[str, str] = {
     "site": "site",
     "door": "door",
@@ -40,7 +40,7 @@ CONTEXT_AXES: Mapping[str, str] = {
     "dataset": "dataset",
 }
 
-#: Two selections that someone made are compared on this axis; what they have in common is the series.
+#: Axis on which two selections are compared; their common properties form the series.
 SELECTION_AXIS = "selection"
 
 _TEXT_COLUMNS = (
@@ -152,7 +152,7 @@ class Sample:
         return getattr(self, field) if field else None
 
     def reason_unusable(self, metric: str) -> str:
-        """Why this execution says nothing about ``metric``; '' when it does."""
+        """Reason for excluding this execution from ``metric``; '' where it is usable."""
         if self.failure_class:
             return f"failed: {self.failure_class}"
         if not self.plausible:
@@ -161,18 +161,18 @@ class Sample:
 
 
 def is_possible_time(seconds: float | None) -> bool:
-    """Whether this can be a time that was measured; NaN and infinity cannot."""
+    """Whether this is a possible measured time; NaN and infinity are not."""
     low, high = POSSIBLE_RANGE_S
     return seconds is not None and low <= seconds <= high
 
 
 def comparison_key(sample: Sample, axis: str) -> str:
-    """Fingerprint of what ``sample`` may be paired with: everything of the series but ``axis``."""
+    """Compute the key shared by samples that may be paired: the series without ``axis``."""
     return _fingerprint_by_protocol(sample, axis) if axis == "site" else _fingerprint(sample, axis)
 
 
 def release_key(sample: Sample, axis: str) -> str:
-    """Fingerprint of what is pooled over sites: the comparison key without site and door's name."""
+    """Compute the key shared by samples that are pooled over sites."""
     return (
         _fingerprint(sample, "site", "door")
         if axis == "door"
@@ -181,7 +181,7 @@ def release_key(sample: Sample, axis: str) -> str:
 
 
 def _fingerprint_by_protocol(sample: Sample, axis: str) -> str:
-    """Sites name their doors as they like: what they have in common is the protocol."""
+    """Use the door's protocol: door names differ from site to site."""
     return f"{_fingerprint(sample, axis, 'site', 'door')}/{sample.door_protocol}"
 
 
@@ -201,12 +201,12 @@ def _fingerprint(sample: Sample, *without: str) -> str:
 
 
 def parse_variant(text: str) -> Variant:
-    """The variant that a measurement holds as canonical JSON."""
+    """Parse a variant from canonical JSON."""
     return Variant(tuple(json.loads(text).items()))
 
 
 def find_varying_axes(variants: Iterable[Variant]) -> dict[str, list[Scalar]]:
-    """The axes that have several values among ``variants``, and these in natural order."""
+    """Find the axes with several values among ``variants``, and those values in natural order."""
     values: dict[str, set[Scalar]] = {}
     for variant in variants:
         for axis, value in variant.values:
@@ -219,7 +219,7 @@ def find_varying_axes(variants: Iterable[Variant]) -> dict[str, list[Scalar]]:
 
 
 def find_bundled_axes(samples: Iterable[Sample]) -> tuple[str, ...]:
-    """The axes that vary inside one job: those whose values can be compared pair by pair."""
+    """Find the axes that vary inside one job, whose values are compared pair by pair."""
     jobs: dict[str, list[Variant]] = {}
     for sample in samples:
         jobs.setdefault(sample.job_id, []).append(sample.variant)
@@ -227,7 +227,7 @@ def find_bundled_axes(samples: Iterable[Sample]) -> tuple[str, ...]:
 
 
 def select_known_hosts(hosts: Iterable[str | None]) -> set[str]:
-    """The hosts that can be told apart: who does not know its own is on none of them."""
+    """Select the known hosts; executions without a host name count for none."""
     return {host for host in hosts if host}
 
 
@@ -240,7 +240,7 @@ def natural_sort_key(value: Scalar) -> tuple[Any, ...]:
 
 
 def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
-    """The value of ``axis`` that a user wrote as ``text``.
+    """Find the value of ``axis`` that a user wrote as ``text``.
 
     Numbers compare as numbers (``30`` is 30.0), text as text (``6.4`` is not ``6.40``).
 
@@ -285,7 +285,7 @@ def matches_value(text: str, value: Scalar) -> bool:
 
 
 def possible_values(text: str) -> Iterator[Scalar]:
-    """Every value that a user may mean who writes this, see :func:`means`; the text itself first."""
+    """Iterate over the values that a text may stand for (see :func:`matches_value`), text first."""
     yield text
     if text.lower() in ("true", "false"):
         yield text.lower() == "true"

@@ -19,7 +19,7 @@ RULE_VERSION = 1
 
 
 class Verdict(StrEnum):
-    """What a comparison concludes of B, seen from A."""
+    """Conclusions of a comparison about B relative to A."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -45,11 +45,11 @@ ONE_SIDED_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B, Verdict.FAILED)
 
 @dataclass(frozen=True)
 class VerdictEvidence:
-    """What a verdict rests on; kept as JSON beside it.
+    """Evidence for a verdict, stored with it as JSON.
 
     Attributes:
         why: the reason in words, where it is not the numbers alone.
-        remedy: what to do about it.
+        remedy: the suggested action.
         power: how many jobs found a slowdown among recorded A/A jobs, where more could decide.
         test: the statistical test, '' where none was made.
         unpaired: whether separate jobs were compared, for want of jobs that hold both sides.
@@ -60,8 +60,8 @@ class VerdictEvidence:
         level: error rate of the row's interval; 0.05 where it stands outside every family.
         delta: effects within ±delta (in ln) count as none.
         loop_s: median wall time of the shorter side's loop.
-        same_data: what the value checksums say.
-        build: what else differs between the builds.
+        same_data: result of comparing the value checksums.
+        build: other differences between the builds.
         bundled: libraries that changed with the release because ROOT brings them along.
         repackaged: compilers that differ in the distributor's package alone.
         unknown: build facts that one side did not record.
@@ -114,7 +114,7 @@ class VerdictEvidence:
 
     @classmethod
     def from_json(cls, text: str) -> VerdictEvidence:
-        """Read what :meth:`to_json` wrote."""
+        """Parse the output of :meth:`to_json`."""
         document: dict[str, Any] = json.loads(text)
         for name, value in document.items():
             if isinstance(value, list):

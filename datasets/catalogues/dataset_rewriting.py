@@ -23,7 +23,7 @@ from treehammer.errors import DatasetError
 from treehammer.progress import ProgressFactory, byte_progress
 from treehammer.version import __version__
 
-#: Compressed sizes of two layouts differ; so much more room is asked for.
+#: Compressed sizes of two layouts differ: factor of the space required.
 DISK_SPACE_MARGIN = 1.25
 #: Leaves that a message names.
 MAX_NAMED_LEAVES = 5
@@ -31,7 +31,7 @@ MAX_NAMED_LEAVES = 5
 
 @dataclass(frozen=True)
 class ValueChecksums:
-    """What the kit's value checksum says of files: of all leaves, and of each it covers."""
+    """Value checksums of files: of all leaves together, and of each."""
 
     checksum: str
     leaves: Mapping[str, str]
@@ -109,7 +109,7 @@ def _origin_hint(source: Manifest) -> str:
 def _check_same_rewrite(
     manifest: Manifest, source: Manifest, asked: RewriteOptions, name: str
 ) -> Manifest:
-    """The dataset that is there, if it is what would be made."""
+    """Return the existing dataset if it is the requested one."""
     origin = manifest.origin
     made_of = {"name": source.name, "hash": source.hash}
     if (origin["kind"], origin.get("from"), origin.get("options")) == (
@@ -188,7 +188,7 @@ class _DatasetRewriter:
         )
 
     def _compare_objects(self, after: ValueChecksums) -> int:
-        """Compare what the checksum does not cover; returns how many branches that are.
+        """Compare branches that the checksum does not cover; returns their number.
 
         Raises:
             DatasetError: one differs.
@@ -265,7 +265,7 @@ class _DatasetRewriter:
         return files
 
     def _check_order(self, file: ManifestFile) -> None:
-        """What was asked for is there, by the positions of the baskets in the file."""
+        """Check the requested order by the positions of the baskets in the file."""
         asked, found = self._asked.order, file.layout.basket_order
         if asked in ("entry", "branch") and asked not in found.split():
             raise DatasetError(
@@ -276,7 +276,7 @@ class _DatasetRewriter:
 def _check_same_values(
     before: ValueChecksums, after: ValueChecksums, left_out: Mapping[str, str]
 ) -> None:
-    """Refuse a result that does not hold what the source does.
+    """Refuse a result whose content differs from the source.
 
     Raises:
         DatasetError: values differ; some of the leaves are named.

@@ -1,4 +1,4 @@
-"""What is checked of a dataset: its files, the pins of its spec, the names of what is added."""
+"""Checks of datasets: files, pinned checksums, names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def find_file_mismatches(manifest: Manifest, folder: Path) -> Iterator[str]:
 def find_checksum_mismatches(
     file: ManifestFile, path: Path, advance: Callable[[int], None]
 ) -> Iterator[str]:
-    """Which checksums of a file differ; ``advance`` is told the bytes of each block."""
+    """List the checksums of a file that differ; ``advance`` receives the bytes of each block."""
     try:
         content = digest_file(path, advance)
     except OSError as error:
@@ -69,7 +69,7 @@ def check_new_name(wanted: str) -> None:
     """Refuse a name that no dataset of one's own can have.
 
     Raises:
-        DatasetError: what is wrong with it.
+        DatasetError: it is malformed or reserved.
     """
     if not spec_schema.DATASET_NAME.fullmatch(wanted):
         raise DatasetError(
@@ -84,7 +84,7 @@ def check_added_files(wanted: str, paths: Sequence[Path]) -> None:
     """Refuse a name or files that cannot become a dataset.
 
     Raises:
-        DatasetError: what is wrong with them.
+        DatasetError: a name or a file is not usable.
     """
     check_new_name(wanted)
     for path in paths:

@@ -38,12 +38,12 @@ FOLDER_MODE = 0o755
 
 
 def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_progress) -> Manifest:
-    """Have a dataset ready: verify it, or make it when it is a shipped one that is absent.
+    """Verify a dataset, or make it if it is shipped and absent.
 
     Raises:
-        DatasetError: the name is unknown, the dataset is not what its manifest says, or the file
-            that it is made from is not there.
-        SoftwareError: the ROOT that makes it cannot be had.
+        DatasetError: the name is unknown, the dataset differs from its manifest, or the file
+            that it is made from is missing.
+        SoftwareError: the ROOT that makes it is not available.
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
     if catalogue.has(name):
@@ -66,7 +66,7 @@ class FolderCatalogue:
         self.root = root
 
     def folder(self, name: str) -> Path:
-        """Where the dataset of that name is or would be."""
+        """Folder of the dataset of that name, whether it exists or not."""
         return self.root / name
 
     def names(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class FolderCatalogue:
         return bool(spec_schema.DATASET_NAME.fullmatch(name)) and self.folder(name).exists()
 
     def manifest(self, name: str) -> Manifest:
-        """What the dataset is; its files are not looked at.
+        """Read the dataset's manifest, without looking at its files.
 
         Raises:
             DatasetError: there is no such dataset, or its manifest is damaged.
@@ -110,7 +110,7 @@ class FolderCatalogue:
         )
 
     def unknown_dataset_error(self, name: str) -> DatasetError:
-        """The error that says what there is instead of ``name``."""
+        """Build the error for an unknown name, with the known ones."""
         known = sorted({*self.names(), *generated_spec.list_shipped_specs()})
         if name in generated_spec.list_shipped_specs():
             hint = f"Make it: treehammer datasets make {name}"
@@ -122,7 +122,7 @@ class FolderCatalogue:
     def verify(
         self, name: str, *, content: bool = True, bars: ProgressFactory = no_progress
     ) -> Manifest:
-        """Check that the dataset is exactly what its manifest says.
+        """Check that the dataset agrees with its manifest.
 
         Args:
             name: of the dataset.
@@ -130,7 +130,7 @@ class FolderCatalogue:
             bars: opens progress bars.
 
         Raises:
-            DatasetError: what differs, file by file, and how to have the dataset again.
+            DatasetError: files differ; the message lists them with the remedy.
         """
         manifest = self.manifest(name)
         folder = self.folder(name)
@@ -153,7 +153,7 @@ class FolderCatalogue:
         return manifest
 
     def _recreate_hint(self, manifest: Manifest) -> str:
-        """How to have a dataset again that has changed."""
+        """Build the remedy for a dataset that has changed."""
         name, origin = manifest.name, manifest.origin
         if origin.get("kind") in (GENERATED, MERGED):
             return f"Make it again: treehammer datasets make {name} --replace"
@@ -265,17 +265,17 @@ class FolderCatalogue:
         there: Callable[[], Manifest | None],
         bars: ProgressFactory = no_progress,
     ) -> Manifest:
-        """Have a dataset's folder filled aside; it appears when it is whole.
+        """Fill a dataset's folder aside and publish it when it is complete.
 
         Args:
             name: of the dataset.
             size: bytes that must be free.
-            fill: writes the files into a folder and says what they are.
-            there: while nobody else makes the dataset, the one that is there and will do.
+            fill: writes the files into a folder and returns their manifest.
+            there: returns a usable existing dataset; called under the lock.
             bars: opens progress bars.
 
         Raises:
-            DatasetError: there is no room, or what ``fill`` and ``there`` raise.
+            DatasetError: the disk has no room, or ``fill`` or ``there`` failed.
         """
         dataset_verification.check_new_name(name)
         with self._lock_dataset(name, bars):
@@ -286,15 +286,15 @@ class FolderCatalogue:
                 return self._publish(folder, fill(folder))
 
     def run_writer(self, path: Path, write: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Have a file written and return what the manifest tells about its making.
+        """Write a file and return its facts for the manifest.
 
         Raises:
-            DatasetError: it cannot be written, with the room that there is.
+            DatasetError: it cannot be written; the message gives the free space.
         """
         try:
             return write()
         except DatasetError as error:
-            if error.where != str(path):  # what is read is wrong, not what is written
+            if error.where != str(path):  # the input is wrong, not the output
                 raise
             free = shutil.disk_usage(self.root).free
             raise DatasetError(
@@ -306,7 +306,7 @@ class FolderCatalogue:
     def _verify_same_files(
         self, name: str, paths: Sequence[Path], tree: str, size: int, bars: ProgressFactory
     ) -> Manifest:
-        """The dataset that is there already, if it is what would be added."""
+        """Return the existing dataset if it holds the same files."""
         manifest = self.verify(name, bars=bars)
         with byte_progress(bars, "Comparing", size) as advance:
             found = [(path.name, digest_file(path, advance).sha256) for path in paths]
@@ -320,7 +320,7 @@ class FolderCatalogue:
 
     @contextmanager
     def _lock_dataset(self, name: str, bars: ProgressFactory) -> Iterator[None]:
-        """One process at a time makes a dataset; the lock goes with its process."""
+        """Let one process at a time make a dataset; the lock ends with the process."""
 
         def wait() -> None:
             step = waiting.enter_context(bars(f"Another process makes {name}", 1))
@@ -333,9 +333,9 @@ class FolderCatalogue:
 
     @contextmanager
     def _staging_folder(self, name: str, size: int) -> Iterator[Path]:
-        """A folder to fill; it is gone afterwards unless it was published.
+        """Create a folder to fill; it is removed afterwards unless it was published.
 
-        What a killed process left is removed too: the caller holds the lock, so it is nobody's.
+        Remains of a killed process are removed too: the caller holds the lock.
         """
         for left in self.root.glob(f".{name}.part-*"):
             shutil.rmtree(left)
@@ -354,7 +354,7 @@ class FolderCatalogue:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _publish(self, folder: Path, manifest: Manifest) -> Manifest:
-        """Give the filled folder its name, in place of what has it."""
+        """Rename the filled folder to its final name, replacing any folder there."""
         (folder / MANIFEST_NAME).write_text(manifest.to_json() + "\n", encoding="utf-8")
         for path in folder.iterdir():
             path.chmod(FILE_MODE)
@@ -371,7 +371,7 @@ class FolderCatalogue:
 def _choose_writer(
     plan: generated_spec.AnySpec, software: SoftwareRequest, source: Path | None
 ) -> Callable[[Path, ProgressCallback], dict[str, Any]]:
-    """What writes the file of this spec; all that it needs is there."""
+    """Choose the writer for a spec, after finding its source file."""
     if isinstance(plan, merged_spec.MergedSpec):
         return partial(
             dataset_writers.write_merged_file,
@@ -383,13 +383,13 @@ def _choose_writer(
 
 
 def describe_file(name: str, content: FileDigest, layout: TreeLayout) -> ManifestFile:
-    """What the manifest says of a file."""
+    """Build a file's entry in the manifest."""
     return ManifestFile(name, content.size, content.adler32, content.sha256, layout)
 
 
 @contextmanager
 def _report_disk_errors(folder: Path) -> Iterator[None]:
-    """Turn what a disk can do to us into words."""
+    """Translate errors of the disk."""
     try:
         yield
     except OSError as error:

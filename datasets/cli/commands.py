@@ -46,7 +46,7 @@ LIST_COLUMNS = (
 
 @click.group("datasets")
 def datasets() -> None:
-    """What tests read: named sets of files that never change."""
+    """Datasets that tests read: named sets of files that never change."""
 
 
 @datasets.command("list")

@@ -29,7 +29,7 @@ MAX_LISTED_ITEMS = 8
 
 
 def print_dataset(catalogue: FolderCatalogue, manifest: Manifest) -> None:
-    """Say what a dataset that is ready now is and where."""
+    """Print name, size and folder of a dataset."""
     click.echo(
         f"{manifest.name}: {pluralize(len(manifest.files), 'file')}, {format_size(manifest.size)}, "
         f"tree {manifest.tree!r}, in {catalogue.folder(manifest.name)}"
@@ -37,7 +37,7 @@ def print_dataset(catalogue: FolderCatalogue, manifest: Manifest) -> None:
 
 
 def print_layout_comparison(layouts: Mapping[str, TreeLayout]) -> None:
-    """One column a file, with what does not depend on its size."""
+    """Print layouts side by side, with figures that do not depend on the file's size."""
     rows: dict[str, dict[str, Any]] = {}
     for name, layout in layouts.items():
         own = [

@@ -22,7 +22,7 @@ from treehammer.datasets.specs.rewrite_options import FORMATS, ORDERS, RewriteOp
 from treehammer.errors import DatasetError
 from treehammer.terminal import on_interrupt, progress_bar
 
-#: What the result is to differ in, as Wish takes it.
+#: Options of :class:`RewriteOptions`.
 REWRITE_OPTIONS = (
     click.option(
         "--root",
@@ -125,7 +125,7 @@ def make(
     if plan is None:
         hint = f"Shipped: {', '.join(generated_spec.list_shipped_specs())}."
         if catalogue.has(name):
-            hint += " To write it anew, say what is to differ: --compression, --order, --format …"
+            hint += " To rewrite it, give options such as --compression, --order or --format."
         raise DatasetError("is not a shipped dataset", where=name, hint=hint)
     software = root_process.prepare_dataset_root(
         asked.root or plan.root, settings.software_dir, progress_bar

@@ -1,11 +1,11 @@
-"""What a door tells of one file, or gives of it."""
+"""Observations of single files through a door."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: What a door may do other than tell: it has no such file, it does not let us, it does not answer (in
-#: time), it fails at it, or it cannot be asked from here.
+#: Failures of a door: no such file, access denied, no answer in time, another error, or not
+#: reachable from this machine.
 MISSING, REFUSED, NO_RESPONSE, FAILED, NOT_TRIED = (
     "missing",
     "refused",
@@ -20,11 +20,11 @@ class FileObservation:
     """A file as seen through a door.
 
     Attributes:
-        size: in bytes; None where ``trouble`` is not ''.
-        adler32: 8 hex digits; '' where the door does not tell one.
+        size: in bytes; None on failure.
+        adler32: 8 hex digits; '' where the door reports none.
         sha256: 64 hex digits, '' unless every byte was read.
-        trouble: '' or one of the words above.
-        message: what the door said to that.
+        failure: '' or one of the words above.
+        message: the door's own message.
     """
 
     size: int | None = None
@@ -35,5 +35,5 @@ class FileObservation:
 
 
 def normalize_adler32(text: str) -> str:
-    """An adler32 as servers write it, with the zeros that some leave out in front."""
+    """Normalize an adler32: lower case, with the leading zeros that some servers omit."""
     return text.strip().lower().rjust(8, "0")

@@ -57,7 +57,7 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "is none"
         return ProbeResult(
-            f"what you show it cannot be used: {why}", "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
+            f"the credential cannot be used: {why}", "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
         )
     try:
         try:
@@ -72,7 +72,7 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
 
 
 def stat_file(url: str) -> FileObservation:
-    """Size and adler32 as the server tells them."""
+    """Ask the server for a file's size and adler32."""
 
     def head(session: _HttpSession) -> FileObservation:
         asked = {"Want-Digest": "adler32"}
@@ -133,7 +133,7 @@ def _observe_file(url: str, ask: Callable[[_HttpSession], FileObservation]) -> F
 
 
 class _HttpSession:
-    """Requests to one door, with what the environment has to show it."""
+    """Requests to one door, with the credentials of the environment."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -178,7 +178,7 @@ class _HttpSession:
         return found[1:]  # the first is the folder itself
 
     def url_of(self, path: str) -> str:
-        """What a path below the prefix is called."""
+        """Build the URL of a path below the prefix."""
         return f"{self.prefix}/{quote(path)}"
 
     def request(
@@ -195,7 +195,7 @@ class _HttpSession:
 
     @staticmethod
     def server_name(headers: Any) -> str:
-        """What the server calls itself, as ``XRootD v5.5.3``."""
+        """Name and version of the server, such as ``XRootD v5.5.3``."""
         return str(headers.get("Server", "")).replace("/", " ", 1).strip()
 
 

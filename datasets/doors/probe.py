@@ -1,18 +1,18 @@
-"""What is asked of a door, and what came of it."""
+"""Probes of doors, and their results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-#: Bytes that are read of a file.
+#: Bytes read from the sample file.
 SAMPLE_BYTES = 1024
-#: How deep below the prefix, and at how many entries of a folder, a file is looked for.
+#: Depth below the prefix, and entries per folder, of the search for a file.
 MAX_SEARCH_DEPTH, MAX_FOLDER_ENTRIES = 3, 20
 
-#: What helps against a refusal.
+#: Remedy for denied access.
 PERMISSION_HINT = (
-    "Check the prefix, and what you show the door: an x509 proxy by X509_USER_PROXY, a token by "
+    "Check the prefix and your credentials: an x509 proxy in X509_USER_PROXY, a token in "
     "BEARER_TOKEN_FILE."
 )
 
@@ -21,7 +21,7 @@ PERMISSION_HINT = (
 class ProbeTarget:
     """The file to read: its path below the prefix, and its size in bytes.
 
-    With '' any file that a listing shows is read.
+    With an empty path, the first file of a listing is read.
     """
 
     path: str = ""
@@ -29,7 +29,7 @@ class ProbeTarget:
 
     @property
     def missing_file_hint(self) -> str:
-        """What helps where it is not there."""
+        """Remedy for a missing file."""
         if self.path:
             return "Place the dataset there, or correct the prefix of the door."
         return "Correct the prefix of the door, or make the folder."
@@ -37,15 +37,15 @@ class ProbeTarget:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What came of trying a door.
+    """Result of probing a door.
 
     Attributes:
-        problem: what is wrong, '' when nothing is.
-        remedy: what to do about it.
-        found: what was done and seen.
-        server: what the server calls itself and its version, '' when it does not say.
-        rtt_s: the shortest of a few TCP connects in seconds, None where there is none.
-        tried: False where nothing could be tried from this machine.
+        problem: the problem, '' where there is none.
+        remedy: its remedy.
+        details: actions and observations.
+        server: its name and version, '' where unknown.
+        rtt_s: shortest of a few TCP connects in seconds, None without a connection.
+        tried: False where this machine cannot reach the door.
     """
 
     problem: str = ""
@@ -56,17 +56,17 @@ class ProbeResult:
     tried: bool = True
 
     def with_rtt(self, rtt_s: float) -> ProbeResult:
-        """The same with a round trip."""
+        """Copy the result with a round-trip time."""
         return replace(self, rtt_s=rtt_s)
 
 
 def check_sample(target: ProbeTarget, path: str, content: bytes, size: int) -> ProbeResult:
-    """What reading a file's first bytes tells.
+    """Judge the first bytes of a file.
 
     Args:
-        target: what was asked for.
+        target: the requested file.
         path: of the file that was read, below the prefix.
-        content: what was read.
+        content: the bytes read.
         size: of the whole file in bytes.
     """
     found = f"read {len(content)} bytes of {path}"
@@ -91,7 +91,7 @@ def find_first_file(
     path: str = "",
     depth: int = MAX_SEARCH_DEPTH,
 ) -> str:
-    """Path below the prefix of some file, '' when a short look finds none.
+    """Find a file by a short search; returns its path below the prefix, '' without any.
 
     Args:
         entries: name and whether it is a folder, of each entry of a folder below the prefix.

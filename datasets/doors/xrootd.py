@@ -55,7 +55,7 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
 
 
 def stat_file(url: str) -> FileObservation:
-    """Size and adler32 as the server tells them."""
+    """Ask the server for a file's size and adler32."""
     return _observe_file("stat", url, limit_s=SILENCE_TIMEOUT_S + xrootd_client.CHECKSUM_TIMEOUT_S)
 
 
@@ -67,7 +67,7 @@ def read_file(
 
 
 def write_file(path: Path, url: str, advance: ByteCallback | None = None) -> FileObservation:
-    """Write a file of this machine in place of what is there."""
+    """Copy a local file to the server, replacing any file there."""
     return _observe_file("write", str(path), url, advance=advance)
 
 
@@ -92,11 +92,11 @@ def _observe_file(
 def _run_client(
     *words: str, advance: ByteCallback | None = None, limit_s: float = 0.0
 ) -> Mapping[str, Any]:
-    """Run the client; what it says last.
+    """Run the client; returns its final result.
 
     Raises:
         TimeoutError: it said nothing for ``limit_s`` (by default LIMIT_S) and was ended.
-        ValueError: it ended without saying what came of it.
+        ValueError: it ended without a result.
         MissingExtraError: the XRootD client is not installed.
     """
     require_package("XRootD")
@@ -130,7 +130,7 @@ def _run_client(
 
 
 def _read_lines(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]:
-    """What a process prints, line by line.
+    """Iterate over the lines that a process prints.
 
     Raises:
         TimeoutError: it printed nothing for so many seconds.

@@ -1,4 +1,4 @@
-"""What a file holds, as three numbers: size, adler32 and sha256, found in one pass."""
+"""Size, adler32 and sha256 of a file, computed in one pass."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class FileDigest:
 def digest_file(
     source: Path, advance: Callable[[int], None] | None = None, *, copy_to: Path | None = None
 ) -> FileDigest:
-    """Read a file once, and write what was read to ``copy_to`` if that is given.
+    """Read a file once, and copy it to ``copy_to`` if that is given.
 
     Args:
         source: the file.
-        advance: is told the bytes of each block.
+        advance: receives the number of bytes of each block.
         copy_to: a file to create.
     """
     size, adler, sha = 0, 1, hashlib.sha256()

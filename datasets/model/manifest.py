@@ -1,4 +1,4 @@
-"""The manifest: what a dataset is, file by file.  A dataset never changes once it has one."""
+"""Manifest of a dataset: its files and their layout.  A dataset with a manifest never changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from treehammer.errors import DatasetError
 
 MANIFEST_NAME = "manifest.json"
-#: Formats of what a file holds.
+#: Formats of the main tree.
 TTREE, RNTUPLE = "ttree", "rntuple"
 
 
@@ -44,7 +44,7 @@ class TreeLayout:
             is taken in proportion, and they enter none of the distributions.
         branch_ratio: uncompressed by compressed bytes of each branch with baskets of its own.
         basket_order: how the baskets of a TTree are sorted in the file, as measured: ``entry``,
-            ``branch``, ``entry and branch``, ``neither``, or '' where nobody has measured it.
+            ``branch``, ``entry and branch``, ``neither``, or '' where it was not measured.
         mean_jump_bytes: mean distance in the file, forth or back, from the end of a basket to the
             next one that an event loop over all branches needs; 0 where it reads on and on.
     """
@@ -137,7 +137,7 @@ class Manifest:
             raise DatasetError(
                 f"is not a dataset: it has no {MANIFEST_NAME}",
                 where=str(folder),
-                hint="Remove the folder if nobody needs it.",
+                hint="Remove the folder if it is not needed.",
             ) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DatasetError(

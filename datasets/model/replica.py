@@ -1,4 +1,4 @@
-"""Where replicas of datasets are: what every catalogue tells, whoever keeps it."""
+"""Replicas of datasets, as every catalogue describes them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Replica:
         site: where jobs that are near it run.
         rse: Rucio's name of the storage, '' where the catalogue has no such names.
         file: as the manifest calls it.
-        url: what ROOT opens.
+        url: URL for ROOT to open.
         size: in bytes, by the manifest.
         adler32: 8 hex digits, by the manifest.
-        state: :data:`AVAILABLE`; catalogues tell of no others.
-        path: what follows the storage's own prefix in ``url``, '' where that is not known.
+        state: :data:`AVAILABLE`; catalogues list no others.
+        path: remainder of ``url`` after the storage's prefix, '' where unknown.
     """
 
     site: str
@@ -32,5 +32,5 @@ class Replica:
     path: str = ""
 
     def url_at_prefix(self, prefix: str) -> str:
-        """What ROOT opens to read it through a door that leads to the storage's own prefix."""
+        """URL for ROOT to read it through a door that leads to the storage's prefix."""
         return f"{prefix.rstrip('/')}/{self.path}"

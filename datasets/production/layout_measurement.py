@@ -1,4 +1,4 @@
-"""How the tree or RNTuple of a file lies in it, as ROOT itself tells."""
+"""Layout of a file's tree or RNTuple, measured through ROOT."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treehammer.datasets.model.manifest import TTREE, Distribution, TreeLayout
 from treehammer.datasets.production import root_process
 from treehammer.progress import ProgressFactory, no_progress
 
-#: The release that measures files where no other is asked for.
+#: Release that measures files by default.
 DEFAULT_ROOT = "6.40.00"
 TOP_BRANCH_SHARE = 0.02
 

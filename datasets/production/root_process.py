@@ -19,7 +19,7 @@ from treehammer.progress import ProgressFactory
 
 GENERATE_SCRIPT = Path(__file__).parents[1] / "generate"
 KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
-#: Lines of what ROOT printed that go into a message.
+#: Lines of ROOT's output that a message quotes.
 LOG_TAIL_LINES = 5
 
 
@@ -54,11 +54,11 @@ def run_action(
         action: one of the script's ``ACTIONS``.
         document: the script's request.
         request: a ROOT from :func:`prepare`.
-        on_done: is told the progress that the script reports.
+        on_done: receives the progress that the script reports.
 
     Raises:
-        SoftwareError: this ROOT cannot be used, or is of another version than was asked for.
-        DatasetError: the script could not do what was asked; ``where`` is the file.
+        SoftwareError: this ROOT cannot be used, or has another version than requested.
+        DatasetError: the script failed; ``where`` is the file.
     """
     try:
         setup = providers.setup_software(request, os.environ, KIT_FOLDER)
@@ -120,7 +120,7 @@ def _exchange_messages(
 
 
 def _first_root_error(log: IO[str]) -> str:
-    """What ROOT itself gave as the first reason, e.g. that there is no space left."""
+    """Find ROOT's own first error, e.g. that no space is left."""
     log.seek(0)
     errors = (line.strip() for line in log if line.startswith(("SysError in", "Error in")))
     return next((f"ROOT said: {line}" for line in errors), "")

@@ -26,7 +26,7 @@ from treehammer.datasets.rucio.rucio_conversions import (
 )
 from treehammer.errors import CatalogueError, DatasetError
 
-#: Protocol of a door -> what Rucio calls it; the same but for names.
+#: Protocol of a door -> Rucio's name of it, where they differ.
 SCHEMES: Mapping[str, tuple[str, ...]] = {
     "root": ("root",),
     "https": ("https", "davs"),
@@ -62,7 +62,7 @@ class RucioCatalogue:
         return True
 
     def manifest(self, name: str) -> Manifest:
-        """What a dataset is; read through a door the first time, and kept.
+        """Read a dataset's manifest through a door, and cache it.
 
         Raises:
             DatasetError: there is no such dataset, or it was not placed by Treehammer.
@@ -149,7 +149,7 @@ class RucioCatalogue:
 
 
 def _path_below_prefix(url: str, prefixes: Sequence[str]) -> str:
-    """What follows the longest prefix that a URL begins with, '' when it begins with none."""
+    """Remainder of a URL after its longest known prefix, '' without any."""
     known = [prefix for prefix in prefixes if url.startswith(prefix)]
     return url.removeprefix(max(known, key=len)).lstrip("/") if known else ""
 

@@ -42,7 +42,7 @@ DISK_STORAGE = "DISK"
 
 
 def is_configured(settings: Settings) -> bool:
-    """Whether somebody has said which Rucio to ask."""
+    """Whether a Rucio server is configured."""
     return settings.rucio_config is not None or "RUCIO_CONFIG" in os.environ
 
 
@@ -54,8 +54,8 @@ class RucioClient:
         sleep: waits so many seconds between tries.
 
     Raises:
-        ConfigError: (of every method) what is to say which server and account is missing or wrong.
-        CatalogueError: (of every method) the server does not answer, or refuses.
+        ConfigError: (every method) server or account are not or wrongly configured.
+        CatalogueError: (every method) the server does not answer, or denies access.
     """
 
     def __init__(self, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -95,7 +95,7 @@ class RucioClient:
         finally:
             sys.argv[0] = name  # which the client shortens
 
-    # --- whom we are
+    # --- account
 
     @cached_property
     def account(self) -> str:
@@ -132,7 +132,7 @@ class RucioClient:
         """One RSE.
 
         Raises:
-            Absent: there is none of that name.
+            RucioNotFoundError: no RSE has that name.
         """
         about = self._call(lambda client: client.get_rse(name))
         attributes = self._call(lambda client: client.list_rse_attributes(name))
@@ -149,19 +149,19 @@ class RucioClient:
         )
 
     def list_quotas(self) -> dict[str, AccountQuota]:
-        """RSE -> what our account may keep there; an RSE where it may keep nothing is not in it."""
+        """List the account's quotas by RSE; RSEs without quota are left out."""
         rows = self._call(lambda client: list(client.get_local_account_usage(self.account)))
         return {
             row["rse"]: AccountQuota(float(row["bytes_limit"]), int(row["bytes"])) for row in rows
         }
 
-    # --- what there is
+    # --- files and replicas
 
     def list_files(self, dataset: str) -> tuple[DidFile, ...]:
         """The files of a dataset in our scope, sorted by name.
 
         Raises:
-            Absent: there is no such dataset.
+            RucioNotFoundError: no such dataset.
         """
 
         def ask(client: Any) -> list[DidFile]:
@@ -180,7 +180,7 @@ class RucioClient:
         """A file in our scope.
 
         Raises:
-            Absent: there is no such file.
+            RucioNotFoundError: no such file.
         """
         row = self._call(lambda client: client.get_metadata(self.scope, name))
         return DidFile(name, row["bytes"] or 0, normalize_adler32(row["adler32"]))
@@ -223,7 +223,7 @@ class RucioClient:
         ]
         return tuple(sorted(found, key=lambda one: (one.file, one.rse, one.priority)))
 
-    # --- what we bring
+    # --- uploads
 
     def list_upload_urls(self, rse: str, name: str, scheme: str) -> tuple[str, ...]:
         """Where a file of our scope is to be written at an RSE; none where it does not speak so."""
@@ -241,7 +241,7 @@ class RucioClient:
             return ()
 
     def register_replica(self, rse: str, file: DidFile) -> None:
-        """Tell the catalogue of a file that was written to an RSE; to tell it twice is harmless.
+        """Register a file that was written to an RSE; registering it twice is harmless.
 
         Raises:
             Denied: the account may not add files there.
@@ -289,13 +289,13 @@ class RucioClient:
 
         self._call(ask)
 
-    # --- what we ask for
+    # --- rules
 
     def list_rules(self, dataset: str) -> tuple[ReplicationRule, ...]:
         """Our own rules for a dataset.
 
         Raises:
-            Absent: there is no such dataset.
+            RucioNotFoundError: no such dataset.
         """
         rows = self._call(lambda client: list(client.list_did_rules(self.scope, dataset)))
         found = [parse_rule(row) for row in rows]
@@ -305,7 +305,7 @@ class RucioClient:
         """A rule as it is now.
 
         Raises:
-            Absent: it is no more.
+            RucioNotFoundError: it no longer exists.
         """
         return parse_rule(self._call(lambda client: client.get_replication_rule(rule_id)))
 
@@ -318,8 +318,8 @@ class RucioClient:
             The rule's id.
 
         Raises:
-            Exists: we have asked already.
-            Denied: the RSE takes nothing now, or there is no room for us.
+            RucioDuplicateError: the account has such a rule.
+            RucioDeniedError: the RSE accepts no files now, or the quota is full.
         """
         made = self._call(
             lambda client: client.add_replication_rule(
@@ -339,7 +339,7 @@ class RucioClient:
         """Let a rule end so many seconds from now.
 
         Raises:
-            Denied: this Rucio lets only administrators do so.
+            RucioDeniedError: this Rucio allows it to administrators only.
         """
         self._call(lambda client: client.update_replication_rule(rule.id, {"lifetime": lifetime_s}))
 
@@ -347,28 +347,28 @@ class RucioClient:
         """Have a stuck rule tried again now.
 
         Raises:
-            Denied: this Rucio lets only administrators do so.
+            RucioDeniedError: this Rucio allows it to administrators only.
         """
         self._call(lambda client: client.update_replication_rule(rule_id, {"boost_rule": True}))
 
     def delete_rule(self, rule: ReplicationRule) -> None:
-        """Delete a rule of ours; replicas that no other rule holds are then Rucio's to remove.
+        """Delete a rule; Rucio may then remove replicas that no other rule holds.
 
         Raises:
-            Denied: this Rucio lets only administrators do so.
+            RucioDeniedError: this Rucio allows it to administrators only.
         """
         try:
             self._call(lambda client: client.delete_replication_rule(rule.id, purge_replicas=True))
         except RucioNotFoundError:
             pass
 
-    # --- what is bad
+    # --- bad replicas
 
     def declare_bad_replica(self, rse: str, name: str, reason: str) -> None:
         """Have the replica of a file replaced by a good one.
 
         Raises:
-            Denied: this Rucio lets only administrators do so.
+            RucioDeniedError: this Rucio allows it to administrators only.
         """
         replica = {"scope": self.scope, "name": name, "rse": rse}
         _check_declaration(
@@ -388,13 +388,13 @@ class RucioClient:
             self._call(lambda client: client.declare_suspicious_file_replicas(known, reason))
         )
 
-    # --- how
+    # --- calls
 
     def _call(self, ask: Callable[[Any], T]) -> T:
-        """Ask, and again where that can help; what goes wrong comes as an error of ours."""
+        """Call the server, with retries of transient errors; translates exceptions."""
         for pause in (*RETRY_DELAYS_S, None):
             try:
-                # What the client prints is for the user, and not what the command prints.
+                # Messages of the client are no output of the command.
                 with redirect_stdout(sys.stderr):
                     return ask(self._client)
             except TreehammerError:

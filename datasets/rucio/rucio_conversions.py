@@ -1,4 +1,4 @@
-"""What Rucio answers, in words of ours: its rows as dataclasses, its exceptions as our errors."""
+"""Conversion of Rucio responses to dataclasses and of its exceptions to our errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from treehammer.config import Settings
 from treehammer.errors import CatalogueError, ConfigError, DatasetError
 
-#: What the names of Rucio's exceptions mean to us: trying again can help, or not.
+#: Names of Rucio's exceptions, by whether a retry can help.
 TRANSIENT_ERRORS = (
     "ServerConnectionException",
     "ServiceUnavailable",
@@ -62,7 +62,7 @@ _DENIED_ERRORS = (
 
 
 class RucioDeniedError(CatalogueError):
-    """Rucio knows what was asked for, and will not do it for this account."""
+    """Rucio denies a request to this account."""
 
 
 class RucioNotFoundError(DatasetError):
@@ -70,11 +70,11 @@ class RucioNotFoundError(DatasetError):
 
 
 class RucioDuplicateError(DatasetError):
-    """Rucio has what was to be made already."""
+    """The object to create exists already."""
 
 
 class RseExpressionError(ConfigError):
-    """An RSE expression is none, or means no storage."""
+    """An RSE expression is invalid, or selects no storage."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class DidFile:
 class Rse:
     """A storage element; ``site`` is '' where Rucio does not say whose it is.
 
-    ``prefixes`` are what URLs begin with there, by every protocol.
+    ``prefixes`` are the URL prefixes of all its protocols.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Rse:
 
 @dataclass(frozen=True)
 class AccountQuota:
-    """What the account may keep at an RSE, and keeps there; bytes, ``inf`` for no limit."""
+    """Quota and usage of the account at an RSE, in bytes; ``inf`` for no limit."""
 
     limit: float
     used: int
@@ -164,7 +164,7 @@ def _clean_error_text(error: str) -> str:
 
 
 def translate_error(error: Exception, settings: Settings) -> Exception:
-    """The same as an error of ours; one that nobody expects as it is."""
+    """Translate an exception of Rucio; unexpected ones are returned unchanged."""
     kind = type(error).__name__
     said = " ".join(str(error).replace("Details: ", "").split()).partition(" Failed validating ")[0]
     where, file = "Rucio", str(settings.rucio_config or "rucio.cfg")
@@ -189,7 +189,7 @@ def translate_error(error: Exception, settings: Settings) -> Exception:
         return CatalogueError(
             f"does not answer: {said}",
             where=where,
-            hint="Nothing that it was told is lost: give the same command again later.",
+            hint="Nothing registered so far is lost: repeat the same command later.",
         )
     return CatalogueError(f"{kind}: {said}", where=where) if _is_rucio_error(error) else error
 

@@ -1,8 +1,8 @@
-"""Bringing a dataset to sites through Rucio, step by step; each step may be done again.
+"""Upload and replication of datasets through Rucio, in repeatable steps.
 
-Its files are written once, to one storage, and told to the catalogue; a rule for each wanted storage
-lets Rucio do the rest.  What is there already is left as it is, so that whoever was interrupted gives
-the same command again.
+Files are written once, to one storage, and registered; a rule for each wanted storage
+lets Rucio copy them.  Existing files and rules are kept, so that an interrupted command can be
+repeated.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "s
 WRITE_RETRY_DELAYS_S = (2.0, 10.0)
 #: Seconds between two looks at the rules, at first and later.
 FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 1.0, 15.0
-#: Seconds after which a stuck rule is asked to be tried again; each time twice as many.
+#: Seconds after which a stuck rule is boosted; the interval doubles each time.
 FIRST_BOOST_DELAY_S = 30.0
-#: Seconds for which the copy is kept that the others are made from, where it was not asked for.
+#: Seconds for which the source copy is kept where it was not requested.
 SOURCE_LIFETIME_S = 14 * 86_400
 #: Words in the reason of a stuck rule against which trying again does not help.
 _PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota", "no such file")
@@ -48,7 +48,7 @@ _PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota
 
 @dataclass(frozen=True)
 class RuleOptions:
-    """How replicas are asked for; ``lifetime_s`` in seconds, None for no end."""
+    """Options of replication rules; ``lifetime_s`` in seconds, None for no end."""
 
     lifetime_s: int | None
     comment: str
@@ -57,14 +57,14 @@ class RuleOptions:
 
 @dataclass(frozen=True)
 class ReplicationStatus:
-    """How a replica stands.
+    """Replication status of one replica.
 
     Attributes:
         site: of the RSE.
         rse: where it is to be.
-        state: ``waiting``, ``copying``, ``here``, ``stuck`` or ``refused``.
+        state: ``waiting``, ``copying``, ``complete``, ``stuck`` or ``denied``.
         files: that are there, and ``of`` how many.
-        reason: why it is stuck or refused.
+        reason: cause of being stuck or denied.
         rule: id of the rule that holds it.
     """
 
@@ -124,7 +124,7 @@ def _list_attached_files(name: str, rucio: RucioClient) -> dict[str, DidFile] | 
 def _list_expected_files(
     manifest: Manifest, folder: Path, catalogue: RucioCatalogue, known: Mapping[str, DidFile]
 ) -> dict[str, tuple[DidFile, Path]]:
-    """What there must be: DID -> file and its path; the manifest first, which is small."""
+    """Expected files: DID -> file and its path; the small manifest first."""
     name = manifest.name
     files = {
         file_did(name, file.name): (
@@ -143,7 +143,7 @@ def _list_expected_files(
                 where="Rucio",
                 hint="A dataset never changes: give this one another name.",
             )
-        # Of another machine, perhaps: it tells the same files.
+        # Perhaps written by another machine, with the same files.
         return {theirs: (known[theirs], path), **files}
     return {theirs: (DidFile(theirs, content.size, content.adler32), path), **files}
 
@@ -180,7 +180,7 @@ def _upload_files(
     rucio: RucioClient,
     bars: ProgressFactory,
 ) -> str:
-    """Write files to the first RSE that takes them, and what it did not take to the next; its name."""
+    """Write files to the first RSE that accepts them, the rest to the next; returns the last one."""
     refusals = []
     quotas = rucio.list_quotas()
     left = list(missing)
@@ -224,7 +224,7 @@ def _upload_file(
 
 
 def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> bool:
-    """Write a file, unless it is there, and compare what is there then; whether it was written."""
+    """Write a file unless it exists, and verify it; returns whether it was written."""
     if _has_expected_content(file, url):
         advance(file.size)
         return False
@@ -254,7 +254,7 @@ def _has_expected_content(file: DidFile, url: str) -> bool:
 def request_replicas(
     manifest: Manifest, rses: Sequence[Rse], wish: RuleOptions, rucio: RucioClient
 ) -> list[ReplicationStatus]:
-    """Have a rule of ours for each RSE; where there is one already, its end is moved.
+    """Create a rule for each RSE; extend rules that exist.
 
     Raises:
         CatalogueError: Rucio does not answer.
@@ -293,7 +293,7 @@ def _request_replica(
 def keep_source_replica(
     manifest: Manifest, rse: str, wish: RuleOptions, rucio: RucioClient
 ) -> None:
-    """Hold the copy that the others are made from for some time, where nobody asked for it."""
+    """Keep the source copy of the transfers for some time where it was not requested."""
     kept_s = min(wish.lifetime_s or SOURCE_LIFETIME_S, SOURCE_LIFETIME_S)
     try:
         rucio.add_rule(

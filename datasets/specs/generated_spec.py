@@ -1,4 +1,4 @@
-"""Dataset specs: what a made dataset holds, in a TOML file from which its bytes follow."""
+"""Specs of generated datasets: TOML files that determine every byte."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def load_spec(path: Path) -> AnySpec:
 
 
 def _parse_spec(raw: dict[str, Any], text_hash: str) -> AnySpec:
-    """The kind of spec is told by its tables."""
+    """Distinguish the kinds of specs by their tables."""
     if "merged" in raw:
         return merged_spec.parse_merged_spec(raw, text_hash)
     return _plan_dataset(_GeneratedSpecDocument.model_validate(raw), text_hash)
@@ -223,7 +223,7 @@ def _expand_names(pattern: str) -> Iterator[str]:
 
 
 def _seeded_hash(seed: int, name: str, purpose: str) -> int:
-    """64 bits that follow from the seed, a name and what they are for."""
+    """Derive 64 bits from the seed, a name and a purpose."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}:{purpose}".encode()).digest()[:8], "big")
 
 

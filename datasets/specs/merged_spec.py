@@ -27,7 +27,7 @@ class MergeSource:
 
     Attributes:
         file: the name it was published under.
-        about: what it is and where it comes from, for people.
+        description: its content and origin, for people.
         entries: of its tree.
         branches: top-level ones of its tree.
     """

@@ -1,4 +1,4 @@
-"""What a dataset that is made anew from another is to differ in."""
+"""Options for rewriting a dataset: compression, clusters, baskets, order, format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treehammer.datasets.model.manifest import RNTUPLE, TTREE
 from treehammer.datasets.specs import spec_schema
 from treehammer.errors import DatasetError
 
-#: Orders of baskets in the file, and what TTreeCloner calls each.
+#: Order of baskets in the file -> its name in TTreeCloner.
 ORDERS = {
     "entry": "SortBasketsByEntry",
     "branch": "SortBasketsByBranch",
@@ -25,7 +25,7 @@ DEFAULT_LEVELS = {"zlib": 1, "lzma": 7, "lz4": 4, "zstd": 5}
 
 @dataclass(frozen=True)
 class RewriteOptions:
-    """Options as given; what is '' stays as in the source.
+    """Layout changes requested for a rewritten dataset; empty fields keep the source's layout.
 
     Args:
         root: release to write with, as on the ``root`` axis.
@@ -35,10 +35,10 @@ class RewriteOptions:
         basket_memory: bytes of all baskets together, which ROOT divides (``10MB``).
         order: of the baskets in the file: one of :data:`ORDERS`.
         format: one of :data:`FORMATS`.
-        skip_unwritable: leave out branches that cannot be written, in place of refusing.
+        skip_unwritable: leave out branches that cannot be written, instead of failing.
 
     Raises:
-        DatasetError: an option has no meaning, or none beside another.
+        DatasetError: an option is invalid, or conflicts with another.
     """
 
     root: str = ""
@@ -56,8 +56,10 @@ class RewriteOptions:
             ("--format", self.format, FORMATS),
         ):
             if value and value not in known:
-                raise DatasetError(f"is one of {', '.join(known)}, not {value!r}", where=what)
-        # What has a meaning at all comes before what goes together.
+                raise DatasetError(
+                    f"unknown value {value!r}; expected one of {', '.join(known)}", where=what
+                )
+        # Invalid values are reported before conflicts.
         _ = self.compression_setting, self.auto_flush, self.basket_bytes, self.memory_bytes
         if self.basket_size and self.basket_memory:
             raise _conflict_error(
@@ -82,7 +84,7 @@ class RewriteOptions:
 
     @property
     def writes_rntuple(self) -> bool:
-        """Whether an RNTuple is asked for."""
+        """Whether an RNTuple is requested."""
         return self.format == RNTUPLE
 
     @property
@@ -94,7 +96,7 @@ class RewriteOptions:
 
     @property
     def changes_layout(self) -> bool:
-        """Whether anything but the release is asked for."""
+        """Whether anything but the release is requested."""
         return bool(self.to_mapping().keys() - {"root"})
 
     @property
@@ -123,16 +125,16 @@ class RewriteOptions:
 
     @property
     def basket_bytes(self) -> int:
-        """Of every branch's basket; 0 where it is not asked for."""
+        """Bytes of every branch's basket; 0 where not requested."""
         return _parse_size("--basket-size", self.basket_size)
 
     @property
     def memory_bytes(self) -> int:
-        """Of all baskets together; 0 where it is not asked for."""
+        """Bytes of all baskets together; 0 where not requested."""
         return _parse_size("--basket-memory", self.basket_memory)
 
     def to_mapping(self) -> dict[str, str]:
-        """What is asked for, by the names of the options."""
+        """Requested options by name."""
         return {
             name.replace("_", "-"): value if isinstance(value, str) else "yes"
             for name, value in vars(self).items()
@@ -152,7 +154,7 @@ class RewriteOptions:
         return f"treehammer datasets make {source}{flags} --as {name}"
 
     def suggest_name(self, source: str) -> str:
-        """A name that tells the source and the options.
+        """Suggest a name that contains the source's name and the options.
 
         Raises:
             DatasetError: no name can be made of them.
@@ -175,7 +177,7 @@ class RewriteOptions:
 
 
 def parse_rewrite_options(options: Mapping[str, str]) -> RewriteOptions:
-    """The wish that a manifest keeps."""
+    """Parse the options that a manifest keeps."""
     values = {name.replace("-", "_"): value for name, value in options.items()}
     skip_unwritable = bool(values.pop("skip_unwritable", ""))
     return RewriteOptions(**values, skip_unwritable=skip_unwritable)

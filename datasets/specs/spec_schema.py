@@ -1,4 +1,4 @@
-"""What the specs of all kinds have in common: their tables, and how their mistakes are told."""
+"""Tables common to all dataset specs, and messages for their mistakes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class DatasetTable(SpecTable):
 
 
 def format_problems(error: ValidationError) -> Iterator[str]:
-    """One line for each mistake: its key and what is wrong."""
+    """Format one line per mistake: its key and the problem."""
     for item in error.errors():
         key = ".".join(str(part) for part in item["loc"]) or "the whole"
         message = item["msg"].removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""Bytes from one process to another."""
+"""Binary standard output."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import BinaryIO
 
 @contextmanager
 def open_binary_stdout() -> Iterator[BinaryIO]:
-    """Standard output for bytes, each of which arrives.
+    """Open standard output for bytes without losing any.
 
     ``sys.stdout.buffer`` is no buffer where ``PYTHONUNBUFFERED`` is set, as in many images of
     containers.  When a process is paused in the middle of a write (Ctrl-Z, a freezer), the system
-    then writes only a part, and whoever called it does not look how much.
+    then writes only a part, which the caller does not notice.
 
     Raises:
-        BrokenPipeError: nobody reads any more.
+        BrokenPipeError: the reader has closed the pipe.
     """
     sys.stdout.flush()
     with open(sys.stdout.fileno(), "wb", closefd=False) as stream:

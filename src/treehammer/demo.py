@@ -1,6 +1,6 @@
-"""The main job on the embedded defaults: what ``treehammer demo`` and ``make demo`` run.
+"""The demo: ``treehammer demo`` and ``make demo``.
 
-The demo is nothing but the verbs a user would type, printed and then run one after the other.
+It prints the commands that a user would type, and runs them one after the other.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def demo(context: click.Context, output: Path) -> ExitCode:
     here = required_flags(output, settings)
     report, tree = output / "report.html", output / "results.root"
     worst = ExitCode.DONE
-    # What a demonstration measures is nothing for others.
+    # Results of a demo are not worth uploading.
     alone = ("--no-service",) if settings.service_url else ()
     for words in (
         ("submit", find_demo_test(), "--wait", *alone),
@@ -75,12 +75,12 @@ def demo(context: click.Context, output: Path) -> ExitCode:
 
 
 def format_invocation(output: Path, settings: Settings) -> str:
-    """What a user types in this shell before a verb that looks at the demo's results."""
+    """Format the command line prefix with which this shell shows the demo's results."""
     return shlex.join([_find_program(), *required_flags(output, settings)])
 
 
 def required_flags(output: Path, settings: Settings) -> list[str]:
-    """What stands before each verb: the folder, and what it would not find set as the demo needs it."""
+    """List the flags that commands on the demo's results need: its folder, and changed settings."""
     found = config.load_settings({"data_dir": output})
     needed = {
         "cache_dir": settings.cache_dir,

@@ -1,4 +1,4 @@
-"""What every verb prints through: tables for people, JSON and CSV for programs, progress."""
+"""Terminal output: tables for people, JSON and CSV for programs, progress bars."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-#: Without a terminal, progress is told in lines, no more than one in so many seconds.
+#: Minimum seconds between progress lines where standard error is not a terminal.
 MIN_LINE_INTERVAL_S = 2.0
 
-#: Characters of a table's values that are kept in one piece, and to which longer ones are folded.
+#: Width up to which a table's values are not folded, and width of folded ones.
 UNFOLDED_WIDTH, FOLDED_WIDTH = 24, 12
 
 TABLE, JSON, CSV = "table", "json", "csv"
@@ -139,7 +139,7 @@ def _find_unfolded_columns(
 
 @contextmanager
 def on_interrupt(left: str | Callable[[], str]) -> Iterator[None]:
-    """Tell whoever interrupts the block with Ctrl-C what that leaves; also a decorator.
+    """Describe on Ctrl-C the state that the block leaves; also a decorator.
 
     Raises:
         Interrupted: in place of KeyboardInterrupt.
@@ -153,14 +153,14 @@ def on_interrupt(left: str | Callable[[], str]) -> Iterator[None]:
 
 
 class _NoteColumn(ProgressColumn):
-    """A short note, cut where there is no room."""
+    """A short note, truncated to the available width."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
 
 
 def make_bar_columns() -> tuple[ProgressColumn, ...]:
-    """What a bar shows; on a narrow terminal the note gives way to counts and times."""
+    """Columns of a progress bar; on a narrow terminal the note is dropped first."""
     return (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),

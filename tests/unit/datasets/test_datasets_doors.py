@@ -248,7 +248,7 @@ def test_a_credential_that_is_not_there_is_told(
 ) -> None:
     monkeypatch.setenv(variable, str(tmp_path / "none"))
     found = probe("https", f"{storage.replace('http:', 'https:')}/store")
-    assert found.problem == "what you show it cannot be used: No such file or directory"
+    assert found.problem == "the credential cannot be used: No such file or directory"
     assert variable in found.remedy
 
 
