@@ -56,7 +56,9 @@ def test_what_has_no_meaning_together(options: dict[str, str], where: str, other
 
 
 def test_unknown_words_are_named() -> None:
-    with pytest.raises(DatasetError, match="unknown value 'events'; expected one of entry, branch, offset"):
+    with pytest.raises(
+        DatasetError, match="unknown value 'events'; expected one of entry, branch, offset"
+    ):
         RewriteOptions(order="events")
     with pytest.raises(DatasetError, match="ttree, rntuple, not 'parquet'"):
         RewriteOptions(format="parquet")
