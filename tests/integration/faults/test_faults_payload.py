@@ -136,12 +136,12 @@ def test_exit_code_and_output_report_the_failures(
 ) -> None:
     assert submitted.returncode == 1, submitted.stderr
     assert f"{len(FAULTS)} of {len(FAULTS)} measured" in submitted.stdout
-    told = [
+    named = [
         fault.expected
         for fault in FAULTS.values()
         if fault.kind and fault.expected in submitted.stdout
     ]
-    assert len(told) >= 5
+    assert len(named) >= 5
     assert "more kinds of trouble" in submitted.stdout
     assert "Traceback" not in submitted.stdout + submitted.stderr
 

@@ -60,12 +60,12 @@ def test_credentials_are_used_and_not_stored(
     pinned = pinned_tests.pin_test(spec, settings)
     assert pinned.repository == f"http://127.0.0.1:{port}/o.git"
     assert (pinned.folder / "read.py").read_text() == "print('one')\n"
-    said = "".join(capfd.readouterr())
+    printed = "".join(capfd.readouterr())
     needles = (SECRET, QUOTED, base64.b64encode(f"reader:{SECRET}".encode()).decode())
     kept = [path for path in settings.cache_dir.rglob("*") if path.is_file()]
     assert kept
     for needle in needles:
-        assert needle not in repr(pinned) + said
+        assert needle not in repr(pinned) + printed
         assert not [path for path in kept if needle.encode() in path.read_bytes()]
 
 

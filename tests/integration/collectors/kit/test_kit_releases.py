@@ -143,5 +143,5 @@ def test_environment_without_python_is_not_used(tmp_path: Path) -> None:
     request = replace(
         providers.parse_software_request("6.40.00"), location=str(tmp_path / "root-6.40.00")
     )
-    with pytest.raises(ExecutionError, match="not ready"):
+    with pytest.raises(ExecutionError, match="is not installed"):
         providers.setup_software(request, os.environ, KIT)

@@ -52,7 +52,7 @@ def test_successful_payload_has_no_failure(bench: Any) -> None:
         (
             RESULT + 'report(\'{"format": 1, "values": {"loop_wall_s": NaN}}\')',
             "bad-result",
-            "NaN is no number",
+            "NaN is not valid JSON",
         ),
         (
             RESULT + 'report(\'{"format": 1, "values": {"events_read": "many"}}\')',
@@ -184,16 +184,18 @@ def test_surviving_children_are_killed_and_accounted(bench: Any, marker: str) ->
         def burn(seconds):
             end = time.process_time() + seconds
             while time.process_time() < end: pass
-        for generation in range(4):        # a chain of daemons, each in a session of its own
+        ready, last = os.pipe()
+        for generation in range(4):        # a chain of daemons, each in a new session
             if os.fork() == 0:
                 os.setsid()
                 burn(0.1)
                 continue
             break
         else:
+            os.write(last, b"x")
             time.sleep(100)
         if generation == 0:
-            time.sleep(1.2)
+            os.read(ready, 1)              # until the last daemon runs
             open(os.environ["TREEHAMMER_RESULT"], "w").write('{{"format": 1}}')
         else:
             time.sleep(100)
